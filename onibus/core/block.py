@@ -1,0 +1,143 @@
+"""A block: what one commit adds to one partition's log, as bytes.
+
+All numbers are little-endian. A block is
+
+    header   magic "OB", version (1 byte), encoding (1 byte), rows (4), CRC-32 of the index (4),
+             CRC-32 of the body (4; 0 where each row has its own)
+    index    one entry of 40 bytes a row, in order of ordinals:
+                 ordinal  i64   the row's place in the partition's log; rises, may skip (compaction)
+                 stamp    i64   EnqueuedTimeUtc, milliseconds since 1970
+                 expires  i64   bus time at which the message expires, or NEVER
+                 session  u64   hash of the SessionId, 0 without one
+                 end      u32   where the row ends in the body (rows encoding)
+                 crc      u32   CRC-32 of the row's bytes (rows encoding)
+    body     rows encoding (0): the rows' bytes, one after the other (core/message.py)
+
+The index is enough to expire messages and to find sessions; bodies are read on delivery. A row is
+checked when it is read, so a flipped bit is never served as a message.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+import numpy.typing as npt
+
+from onibus.core.errors import Damaged
+from onibus.core.message import Message, decode
+
+#: The `expires` of a message that never does; also "no timer" elsewhere.
+NEVER = 2**63 - 1
+
+VERSION = 1
+ROWS = 0
+
+HEADER = struct.Struct("<2sBBIII")
+ENTRY = struct.Struct("<qqqQII")
+INDEX = np.dtype(
+    [
+        ("ordinal", "<i8"),
+        ("stamp", "<i8"),
+        ("expires", "<i8"),
+        ("session", "<u8"),
+        ("end", "<u4"),
+        ("crc", "<u4"),
+    ]
+)
+
+
+def encode_rows(
+    first: int,
+    stamp: int,
+    expires: Sequence[int],
+    sessions: Sequence[int],
+    rows: Sequence[bytes],
+) -> bytes:
+    """Return the bytes of a block whose ordinals are first, first + 1, … and share one stamp."""
+    return encode_entries(
+        range(first, first + len(rows)), [stamp] * len(rows), expires, sessions, rows
+    )
+
+
+def encode_entries(
+    ordinals: Sequence[int],
+    stamps: Sequence[int],
+    expires: Sequence[int],
+    sessions: Sequence[int],
+    rows: Sequence[bytes],
+) -> bytes:
+    """Return the bytes of a block of these rows; ordinals must rise."""
+    pack = ENTRY.pack
+    entries = []
+    end = 0
+    for ordinal, stamp, expiry, session, row in zip(
+        ordinals, stamps, expires, sessions, rows, strict=True
+    ):
+        end += len(row)
+        entries.append(pack(ordinal, stamp, expiry, session, end, crc32(row)))
+    index = b"".join(entries)
+    header = HEADER.pack(b"OB", VERSION, ROWS, len(rows), crc32(index), 0)
+    return b"".join((header, index, *rows))
+
+
+class Block:
+    """A block that was read back; its header and index have been verified."""
+
+    __slots__ = ("_body", "_first", "_index", "_payload", "contiguous", "rows")
+
+    def __init__(self, payload: bytes) -> None:
+        if len(payload) < HEADER.size:
+            raise Damaged(f"a block of {len(payload)} bytes has no header")
+        magic, version, encoding, rows, index_crc, _ = HEADER.unpack_from(payload)
+        self._body = HEADER.size + rows * ENTRY.size
+        if magic != b"OB" or version != VERSION or encoding != ROWS or self._body > len(payload):
+            raise Damaged("a block's header is not one of ours")
+        if crc32(memoryview(payload)[HEADER.size : self._body]) != index_crc:
+            raise Damaged("a block's index does not match its checksum")
+        self._payload = payload
+        self._index: npt.NDArray[Any] | None = None
+        self.rows: int = rows
+        self._first: int = self.entry(0)[0]
+        self.contiguous: bool = self.entry(rows - 1)[0] - self._first + 1 == rows
+
+    @property
+    def size(self) -> int:
+        return len(self._payload)
+
+    @property
+    def index(self) -> npt.NDArray[Any]:
+        """The index as a numpy array with named columns."""
+        if self._index is None:
+            self._index = np.frombuffer(self._payload, INDEX, self.rows, HEADER.size)
+        return self._index
+
+    def position(self, ordinal: int) -> int:
+        """Return where that ordinal is in the block, or -1."""
+        if self.contiguous:
+            position = ordinal - self._first
+            return position if 0 <= position < self.rows else -1
+        position = int(np.searchsorted(self.index["ordinal"], ordinal))
+        if position < self.rows and self.entry(position)[0] == ordinal:
+            return position
+        return -1
+
+    def entry(self, position: int) -> tuple[int, int, int, int, int, int]:
+        """Return (ordinal, stamp, expires, session, end, crc) of a row."""
+        return ENTRY.unpack_from(self._payload, HEADER.size + position * ENTRY.size)
+
+    def row(self, position: int) -> bytes:
+        """Return a row's bytes, verified."""
+        ordinal, _, _, _, end, crc = self.entry(position)
+        start = self.entry(position - 1)[4] if position else 0
+        row = self._payload[self._body + start : self._body + end]
+        if crc32(row) != crc or len(row) != end - start:
+            raise Damaged(f"the row of ordinal {ordinal} does not match its checksum")
+        return row
+
+    def message(self, position: int) -> Message:
+        """Return a row as the message that was sent."""
+        return decode(self.row(position))

@@ -1,0 +1,168 @@
+"""Every error a user can meet, and which of three it is.
+
+- `Refused`: the caller's fault or a rule; nothing was changed, sending the same again fails again
+  (unless the class says `retryable`).
+- `Unknown`: the answer was lost between us and the disk; the change may or may not be there. A send
+  with the same MessageId is safe to repeat where duplicates are detected (D1).
+- `Failed`: our fault; nothing is acknowledged, somebody has to look.
+
+`code` is stable: protocols map it to their own words, and documentation lists it.
+"""
+
+from __future__ import annotations
+
+
+class OnibusError(Exception):
+    """The root of all errors raised by Onibus."""
+
+    code = "error"
+    retryable = False
+
+
+class Refused(OnibusError):
+    """Nothing was changed: the request cannot be done as asked."""
+
+    code = "refused"
+
+
+class Unknown(OnibusError):
+    """The outcome is unknown: the change may or may not have been stored."""
+
+    code = "unknown"
+    retryable = True
+
+
+class Failed(OnibusError):
+    """Something on our side is broken."""
+
+    code = "failed"
+
+
+class InvalidArgument(Refused):
+    """A value is outside what is allowed."""
+
+    code = "invalid-argument"
+
+
+class InvalidName(InvalidArgument):
+    """An entity's name is empty, too long, or has characters that are not allowed."""
+
+    code = "invalid-name"
+
+
+class InvalidOperation(Refused):
+    """The request contradicts the entity's settings or the message's own fields."""
+
+    code = "invalid-operation"
+
+
+class Unchangeable(InvalidOperation):
+    """The setting is fixed when the entity is created."""
+
+    code = "unchangeable"
+
+
+class MessageTooLarge(Refused):
+    """The message is larger than the entity takes."""
+
+    code = "message-too-large"
+
+
+class EntityNotFound(Refused):
+    """There is no entity of that name."""
+
+    code = "entity-not-found"
+
+
+class EntityExists(Refused):
+    """There is an entity of that name already."""
+
+    code = "entity-exists"
+
+
+class EntityDisabled(Refused):
+    """The entity is paused for what was asked."""
+
+    code = "entity-disabled"
+
+
+class MessageNotFound(Refused):
+    """No message with that number is there in the state that was asked for."""
+
+    code = "message-not-found"
+
+
+class LockLost(Refused):
+    """The token does not hold its message any more."""
+
+    code = "lock-lost"
+
+
+class SessionLockLost(LockLost):
+    """The token does not hold its session any more."""
+
+    code = "session-lock-lost"
+
+
+class SessionLocked(Refused):
+    """Somebody else holds that session."""
+
+    code = "session-locked"
+    retryable = True
+
+
+class NoSession(Refused):
+    """No session was free before the wait ended."""
+
+    code = "no-session"
+    retryable = True
+
+
+class QuotaExceeded(Refused):
+    """The entity, partition or namespace is full."""
+
+    code = "quota-exceeded"
+    retryable = True
+
+
+class DiskNearlyFull(QuotaExceeded):
+    """The disk has come to its watermark: sends are refused while settling still works."""
+
+    code = "disk-nearly-full"
+
+
+class PartitionOffline(Refused):
+    """The partition's store is down; nothing was stored."""
+
+    code = "partition-offline"
+    retryable = True
+
+
+class BusClosed(Refused):
+    """The bus was closed."""
+
+    code = "bus-closed"
+
+
+class AlreadyOpen(Refused):
+    """Another process or another Bus has this directory open."""
+
+    code = "already-open"
+
+
+class NewerFormat(Refused):
+    """The data were written by a newer version than this one."""
+
+    code = "newer-format"
+
+
+class StoreFailed(Failed):
+    """A store could not do what it was asked."""
+
+    code = "store-failed"
+
+
+class Damaged(Failed):
+    """Stored bytes are not what was written: nothing is served, and nothing is deleted."""
+
+    code = "damaged"

@@ -1,0 +1,43 @@
+"""A message as its sender made it, and its bytes in a row of a block.
+
+A row is the MessagePack array of the fields below, in this order; trailing fields may be missing
+and are then at their defaults, so fields are only ever added at the end. Property values are None,
+bool, int (64 bits), float, str, bytes or an aware datetime, and come back exactly as they went in.
+`format` says how `body` is to be read: "" plain bytes, "amqp" a whole AMQP 1.0 message kept byte
+for byte, "sqs" the body of an SQS message whose attributes are in `properties`.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+Property = bool | int | float | str | bytes | datetime | None
+
+
+class Message(msgspec.Struct, array_like=True, omit_defaults=True, kw_only=True):
+    """What is sent. Times are milliseconds: durations, or since 1970 in UTC."""
+
+    body: bytes = b""
+    message_id: str | None = None
+    session_id: str | None = None
+    partition_key: str | None = None
+    properties: dict[str, Any] = {}
+    time_to_live_ms: int | None = None
+    scheduled_enqueue_time_ms: int | None = None
+    subject: str | None = None
+    correlation_id: str | None = None
+    content_type: str | None = None
+    to: str | None = None
+    reply_to: str | None = None
+    reply_to_session_id: str | None = None
+    format: str = ""
+    enqueued_sequence_number: int | None = None
+
+
+#: Message → the bytes of its row.
+encode = msgspec.msgpack.Encoder().encode
+#: The bytes of a row → Message.
+decode = msgspec.msgpack.Decoder(Message).decode

@@ -1,0 +1,20 @@
+"""The only door from the core to what is stored: reading pages that never change."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from onibus.core.block import Block
+
+
+class Pages(Protocol):
+    """Reads of committed, immutable pages; the same id always gives the same bytes."""
+
+    def read_block(self, block: int) -> Block:
+        """Return a committed block, verified. Raise `Damaged` when its bytes are not as written."""
+
+    def read_ids(self, chunk: int) -> bytes:
+        """Return the entries of one committed `id_chunks` row."""
+
+    def new_id(self) -> int:
+        """Return an id no page of this store has had (blocks, runs, chunks, recent ids)."""

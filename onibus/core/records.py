@@ -1,0 +1,131 @@
+"""Everything that becomes durable: the tables, and the batch that one commit writes.
+
+A store keeps rows in the tables below and knows nothing of their meaning. A row's first `key`
+columns are its key; `put` replaces the row of that key. Columns hold int, str, bytes or None.
+`partition` is an entity's incarnation * 65,536 + the partition's index, so rows of an entity that
+was deleted never mix with those of one that was made again under its name.
+
+Format version 1:
+
+| table        | key                               | other columns |
+| ------------ | --------------------------------- | ------------- |
+| meta         | name                              | value |
+| counters     | partition                         | next_ordinal, last_stamp, epoch, forget_before, forget_below, duplicates, accessed |
+| blocks       | block                             | partition, first, last, rows, expires, size, payload (core/block.py) |
+| marks        | partition, subscription, ordinal  | state, deliveries, due, reason, description, properties |
+| gone         | partition, subscription, first    | last: this run of ordinals has left the subscription |
+| holds        | partition, subscription, epoch    | until, duration, check, session, ordinals |
+| sessions     | partition, subscription, session  | state, until, duration, epoch, check |
+| attempts     | partition, subscription, attempt  | until, epochs |
+| recent_ids   | entry                             | partition, entries (core/remembered_ids.py) |
+| id_runs      | run                               | partition, tier, count, oldest, newest, chunks, filter |
+| id_chunks    | chunk                             | partition, entries |
+| duplicates   | partition, slot                   | message_id, time, ordinal |
+| entities     | incarnation                       | name, kind, settings, created |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+FORMAT_VERSION = 1
+
+Value = int | str | bytes | None
+Row = tuple[Value, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table's name, its columns in order, and how many of them form the key."""
+
+    name: str
+    columns: tuple[str, ...]
+    key: int
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+
+def _table(name: str, key: str, others: str) -> Table:
+    keys = tuple(key.split())
+    return Table(name, keys + tuple(others.split()), len(keys))
+
+
+META = _table("meta", "name", "value")
+COUNTERS = _table(
+    "counters",
+    "partition",
+    "next_ordinal last_stamp epoch forget_before forget_below duplicates accessed",
+)
+BLOCKS = _table("blocks", "block", "partition first last rows expires size payload")
+MARKS = _table(
+    "marks",
+    "partition subscription ordinal",
+    "state deliveries due reason description properties",
+)
+GONE = _table("gone", "partition subscription first", "last")
+HOLDS = _table(
+    "holds", "partition subscription epoch", "until duration check session ordinals"
+)
+SESSIONS = _table(
+    "sessions", "partition subscription session", "state until duration epoch check"
+)
+ATTEMPTS = _table("attempts", "partition subscription attempt", "until epochs")
+RECENT_IDS = _table("recent_ids", "entry", "partition entries")
+ID_RUNS = _table("id_runs", "run", "partition tier count oldest newest chunks filter")
+ID_CHUNKS = _table("id_chunks", "chunk", "partition entries")
+DUPLICATES = _table("duplicates", "partition slot", "message_id time ordinal")
+ENTITIES = _table("entities", "incarnation", "name kind settings created")
+
+TABLES = (
+    META,
+    COUNTERS,
+    BLOCKS,
+    MARKS,
+    GONE,
+    HOLDS,
+    SESSIONS,
+    ATTEMPTS,
+    RECENT_IDS,
+    ID_RUNS,
+    ID_CHUNKS,
+    DUPLICATES,
+    ENTITIES,
+)
+
+
+class WriteBatch:
+    """What one commit changes: for each table, key → row, or None where the row goes.
+
+    Writing a key twice keeps the last word only, so what happens and un-happens between two
+    commits (a lock taken and its message completed) costs the disk nothing.
+    """
+
+    __slots__ = ("tables",)
+
+    def __init__(self) -> None:
+        self.tables: dict[Table, dict[Row, Row | None]] = {}
+
+    def put(self, table: Table, row: Row) -> None:
+        rows = self.tables.get(table)
+        if rows is None:
+            rows = self.tables[table] = {}
+        rows[row[: table.key]] = row
+
+    def delete(self, table: Table, key: Row) -> None:
+        rows = self.tables.get(table)
+        if rows is None:
+            rows = self.tables[table] = {}
+        rows[key] = None
+
+    def absorb(self, later: WriteBatch) -> None:
+        """Take in a batch that was written after this one."""
+        for table, rows in later.tables.items():
+            mine = self.tables.get(table)
+            if mine is None:
+                self.tables[table] = rows
+            else:
+                mine.update(rows)
+
+    def __bool__(self) -> bool:
+        return bool(self.tables)

@@ -1,0 +1,39 @@
+"""What a store is: tables of rows, changed by whole batches, durable before `commit` returns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from onibus.core.records import Row, Table, Value, WriteBatch
+
+
+class Store(Protocol):
+    """One message store. One owner writes it; `conformance.py` is what every store must pass."""
+
+    name: str
+
+    def commit(self, batch: WriteBatch) -> None:
+        """Make the whole batch durable, then return. All of it or, with an error, perhaps none.
+
+        After an error the store is poisoned: every further call but `close` raises `StoreFailed`
+        until it has been opened anew, since what reached the disk is not known.
+        """
+
+    def read(self, table: Table, key: Row) -> Row | None:
+        """Return the committed row of that key."""
+
+    def scan(self, table: Table, columns: tuple[str, ...] = ()) -> Iterator[Row]:
+        """Yield all committed rows in key order, of all columns or of those named."""
+
+    def highest(self, table: Table) -> Value:
+        """Return the highest first key column in the table, or None when it is empty."""
+
+    def maintain(self) -> None:
+        """Do housekeeping that no commit waits for (SQLite: move the log into the file)."""
+
+    def size(self) -> int:
+        """Return how many bytes the store takes on its disk."""
+
+    def close(self) -> None:
+        """Let go of everything. What was committed stays."""
