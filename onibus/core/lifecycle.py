@@ -1,0 +1,116 @@
+"""The life of a message in a subscription: one table, (state, input) → state.
+
+Rules: every change of a message's state goes through `advance`; a pair that is not in the table is
+an error; `docs/lifecycle.md` is drawn from the table. Dead-lettering moves nothing: a dead-lettered
+message keeps its number and its row, and has the same life in the dead-letter queue, except that
+it neither expires nor is dead-lettered again.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from onibus.core.errors import InvalidOperation
+
+
+class State(IntEnum):
+    """Where a message is. The values are stored: they never change."""
+
+    ACTIVE = 0
+    LOCKED = 1
+    DELAYED = 2
+    DEFERRED = 3
+    DEFERRED_LOCKED = 4
+    SCHEDULED = 5
+    DEAD_LETTERED = 6
+    DEAD_LETTERED_LOCKED = 7
+    DEAD_LETTERED_DELAYED = 8
+    DEAD_LETTERED_DEFERRED = 9
+    DEAD_LETTERED_DEFERRED_LOCKED = 10
+    GONE = 11
+
+
+class Input(IntEnum):
+    """What can happen to a message."""
+
+    LOCK = 0  #: a receiver takes it, for a time
+    TAKE = 1  #: a receiver takes it for good (receive and delete)
+    COMPLETE = 2
+    ABANDON = 3  #: given back by its holder, or its lock ran out
+    RELEASE = 4  #: given back without counting a delivery (its session was closed)
+    DELAY = 5  #: given back by its holder, for later
+    DEFER = 6
+    DEAD_LETTER = 7
+    DUE = 8  #: its delay has passed, or it is given back from deferral
+    EXPIRE = 9
+    ACTIVATE = 10  #: its scheduled time has come: it goes on under a new number
+    CANCEL = 11
+    PURGE = 12
+
+
+_LIVES = (
+    # (unlocked, locked, delayed, deferred, deferred and locked)
+    (State.ACTIVE, State.LOCKED, State.DELAYED, State.DEFERRED, State.DEFERRED_LOCKED),
+    (
+        State.DEAD_LETTERED,
+        State.DEAD_LETTERED_LOCKED,
+        State.DEAD_LETTERED_DELAYED,
+        State.DEAD_LETTERED_DEFERRED,
+        State.DEAD_LETTERED_DEFERRED_LOCKED,
+    ),
+)
+
+LIFECYCLE: dict[tuple[State, Input], State] = {
+    (State.SCHEDULED, Input.ACTIVATE): State.GONE,
+    (State.SCHEDULED, Input.CANCEL): State.GONE,
+    (State.SCHEDULED, Input.PURGE): State.GONE,
+}
+for active, locked, delayed, deferred, deferred_locked in _LIVES:
+    LIFECYCLE |= {
+        (active, Input.LOCK): locked,
+        (active, Input.TAKE): State.GONE,
+        (active, Input.PURGE): State.GONE,
+        (locked, Input.COMPLETE): State.GONE,
+        (locked, Input.ABANDON): active,
+        (locked, Input.RELEASE): active,
+        (locked, Input.DELAY): delayed,
+        (locked, Input.DEFER): deferred,
+        (delayed, Input.DUE): active,
+        (delayed, Input.PURGE): State.GONE,
+        (deferred, Input.LOCK): deferred_locked,
+        (deferred, Input.TAKE): State.GONE,
+        (deferred, Input.DUE): active,
+        (deferred, Input.PURGE): State.GONE,
+        (deferred_locked, Input.COMPLETE): State.GONE,
+        (deferred_locked, Input.ABANDON): deferred,
+        (deferred_locked, Input.RELEASE): deferred,
+        (deferred_locked, Input.DELAY): deferred,
+        (deferred_locked, Input.DEFER): deferred,
+    }
+for state in _LIVES[0]:
+    LIFECYCLE[state, Input.DEAD_LETTER] = State.DEAD_LETTERED
+for state in (State.ACTIVE, State.DELAYED, State.DEFERRED):
+    LIFECYCLE[state, Input.EXPIRE] = State.GONE
+
+#: What is left of a state when its lock is taken away; this is what `marks` rows hold.
+UNLOCKED: dict[State, State] = {state: state for state in State} | {
+    State.LOCKED: State.ACTIVE,
+    State.DEFERRED_LOCKED: State.DEFERRED,
+    State.DEAD_LETTERED_LOCKED: State.DEAD_LETTERED,
+    State.DEAD_LETTERED_DEFERRED_LOCKED: State.DEAD_LETTERED_DEFERRED,
+}
+HELD = frozenset(state for state in State if UNLOCKED[state] != state)
+DEAD = frozenset(_LIVES[1])
+
+
+def advance(state: State, event: Input) -> State:
+    """Return the state that follows, or refuse."""
+    following = LIFECYCLE.get((state, event))
+    if following is None:
+        raise InvalidOperation(f"a message that is {words(state)} cannot {words(event)}")
+    return following
+
+
+def words(member: State | Input) -> str:
+    """Return a state or an input as people say it."""
+    return member.name.lower().replace("_", " ").replace("dead lettered", "dead-lettered")

@@ -1,0 +1,61 @@
+"""Every number of the bus, with its source and its reason.
+
+Sources: [SB] Service Bus documentation, [SQS] the SQS documentation, (ours) our own choice.
+"""
+
+from __future__ import annotations
+
+SECOND_MS = 1_000
+MINUTE_MS = 60 * SECOND_MS
+HOUR_MS = 60 * MINUTE_MS
+DAY_MS = 24 * HOUR_MS
+
+#: [SB] Queue and topic paths.
+ENTITY_NAME_LENGTH_MAX = 260
+#: [SB] MessageId, SessionId, PartitionKey; [SQS] deduplication, group and attempt ids.
+ID_LENGTH_MAX = 128
+#: [SB] Duplicate detection window.
+DEDUPLICATION_WINDOW_MS_MIN = 20 * SECOND_MS
+DEDUPLICATION_WINDOW_MS_MAX = 7 * DAY_MS
+DEDUPLICATION_WINDOW_MS_DEFAULT = 10 * MINUTE_MS
+#: [SQS] The deduplication interval of FIFO queues, and how long an attempt id is remembered.
+FIFO_INTERVAL_MS = 5 * MINUTE_MS
+#: [SB] Lock durations.
+LOCK_DURATION_MS_MIN = 1 * SECOND_MS
+LOCK_DURATION_MS_MAX = 5 * MINUTE_MS
+LOCK_DURATION_MS_DEFAULT = 1 * MINUTE_MS
+#: [SQS] Visibility timeouts of FIFO queues reach from none to 12 hours.
+VISIBILITY_MS_MAX = 12 * HOUR_MS
+#: [SB] Deliveries before a message is dead-lettered.
+DELIVERY_COUNT_DEFAULT = 10
+DELIVERY_COUNT_MAX = 2_147_483_647
+#: [SB] Shortest auto-delete-on-idle.
+IDLE_MS_MIN = 5 * MINUTE_MS
+#: [SB] Partitions of a partitioned entity (Standard tier).
+PARTITION_COUNT = 16
+#: [SB] Bits of the counter in a sequence number, with and without a partition id above it.
+COUNTER_BITS_PARTITIONED = 48
+COUNTER_BITS = 63
+#: [SB] Quotas of a namespace.
+PARTITIONED_ENTITY_COUNT_MAX = 100
+ENTITY_COUNT_MAX = 10_000
+#: [SB] Default and largest size of an entity, or of each partition of a partitioned one.
+SIZE_BYTES_DEFAULT = 1 << 30
+SIZE_BYTES_MAX = 1 << 44
+#: [SB] Premium's default for one message, and its largest.
+MESSAGE_BYTES_DEFAULT = 1 << 20
+MESSAGE_BYTES_MAX = 100 << 20
+#: [SB] Session state is at most as large as one message of the Standard tier.
+SESSION_STATE_BYTES_MAX = 256 << 10
+#: [SB] What one peek returns at most.
+PEEK_BYTES_MAX = 256 << 10
+#: [SB] Dead-letter reason and description.
+REASON_LENGTH_MAX = 4_096
+#: (ours) Messages in one send, receive or settle call: bounds the work of one slice.
+BATCH_COUNT_MAX = 10_000
+#: (ours) Bytes of a block; larger batches are cut, so that reading one message stays cheap.
+BLOCK_BYTES_MAX = 1 << 20
+#: (ours) Dropped duplicates a partition lists (X1).
+DUPLICATES_LISTED_MAX = 1_000
+#: [SB] How long a keyless send may look for a partition that is up (P5).
+FAILOVER_MS_MAX = 15 * SECOND_MS

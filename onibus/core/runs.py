@@ -1,0 +1,136 @@
+"""Ordinals as runs: a million untouched messages are one pair of numbers."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterator
+
+
+class Runs:
+    """A set of ordinals, kept as runs (first, last) in rising order."""
+
+    __slots__ = ("count", "firsts", "lasts")
+
+    def __init__(self) -> None:
+        self.firsts = array("q")
+        self.lasts = array("q")
+        self.count = 0
+
+    def __contains__(self, ordinal: int) -> bool:
+        at = bisect_right(self.firsts, ordinal) - 1
+        return at >= 0 and ordinal <= self.lasts[at]
+
+    def __bool__(self) -> bool:
+        return self.count > 0
+
+    def first(self) -> int:
+        """Return the lowest ordinal; there must be one."""
+        return self.firsts[0]
+
+    def add(self, first: int, last: int) -> tuple[int, int, int]:
+        """Add a run that is not in the set yet.
+
+        Return the run it became part of, and the first of a later run that was swallowed, or -1.
+        """
+        firsts, lasts = self.firsts, self.lasts
+        self.count += last - first + 1
+        at = bisect_right(firsts, first)
+        assert (at == 0 or lasts[at - 1] < first) and (at == len(firsts) or last < firsts[at])
+        swallowed = -1
+        if at < len(firsts) and firsts[at] == last + 1:
+            swallowed = firsts[at]
+            firsts[at] = first
+            last = lasts[at]
+        else:
+            firsts.insert(at, first)
+            lasts.insert(at, last)
+        if at and lasts[at - 1] == first - 1:
+            lasts[at - 1] = last
+            del firsts[at], lasts[at]
+            first = firsts[at - 1]
+        return first, last, swallowed
+
+    def remove(self, ordinal: int) -> bool:
+        """Take one ordinal out; tell whether it was in."""
+        firsts, lasts = self.firsts, self.lasts
+        at = bisect_right(firsts, ordinal) - 1
+        if at < 0 or ordinal > lasts[at]:
+            return False
+        self.count -= 1
+        first, last = firsts[at], lasts[at]
+        if first == last:
+            del firsts[at], lasts[at]
+        elif ordinal == first:
+            firsts[at] = ordinal + 1
+        elif ordinal == last:
+            lasts[at] = ordinal - 1
+        else:
+            lasts[at] = ordinal - 1
+            firsts.insert(at + 1, ordinal + 1)
+            lasts.insert(at + 1, last)
+        return True
+
+    def take(self, limit: int, below: int) -> list[int]:
+        """Take out and return the lowest ordinals, at most `limit`, all lower than `below`."""
+        taken: list[int] = []
+        firsts, lasts = self.firsts, self.lasts
+        used = 0
+        while len(taken) < limit and used < len(firsts) and firsts[used] < below:
+            first = firsts[used]
+            last = min(lasts[used], below - 1, first + limit - len(taken) - 1)
+            taken.extend(range(first, last + 1))
+            if last < lasts[used]:
+                firsts[used] = last + 1
+                break
+            used += 1
+        if used:
+            del firsts[:used], lasts[:used]
+        self.count -= len(taken)
+        return taken
+
+    def overlap(self, first: int, last: int) -> int:
+        """Return how many of the ordinals first … last are in the set."""
+        total = 0
+        at = max(bisect_right(self.firsts, first) - 1, 0)
+        while at < len(self.firsts) and self.firsts[at] <= last:
+            total += max(0, min(last, self.lasts[at]) - max(first, self.firsts[at]) + 1)
+            at += 1
+        return total
+
+    def next_outside(self, ordinal: int) -> int:
+        """Return the lowest ordinal from this one on that is not in the set."""
+        at = bisect_right(self.firsts, ordinal) - 1
+        if at >= 0 and ordinal <= self.lasts[at]:
+            return self.lasts[at] + 1
+        return ordinal
+
+    def runs(self, start: int = 0) -> Iterator[tuple[int, int]]:
+        """Yield the runs that reach `start` or lie above it."""
+        at = max(bisect_right(self.firsts, start) - 1, 0)
+        for position in range(at, len(self.firsts)):
+            if self.lasts[position] >= start:
+                yield max(self.firsts[position], start), self.lasts[position]
+
+    def ordinals(self, start: int = 0) -> Iterator[int]:
+        """Yield the ordinals from `start` on, in order."""
+        for first, last in self.runs(start):
+            yield from range(first, last + 1)
+
+
+def as_runs(ordinals: list[int]) -> list[tuple[int, int]]:
+    """Return ordinals, in any order and each once, as runs in rising order."""
+    if not ordinals:
+        return []
+    ordered = sorted(ordinals)
+    if ordered[-1] - ordered[0] + 1 == len(ordered):
+        return [(ordered[0], ordered[-1])]
+    runs = []
+    first = last = ordered[0]
+    for ordinal in ordered[1:]:
+        if ordinal != last + 1:
+            runs.append((first, last))
+            first = ordinal
+        last = ordinal
+    runs.append((first, last))
+    return runs
