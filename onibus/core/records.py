@@ -12,6 +12,7 @@ Format version 1:
 | meta         | name                              | value |
 | counters     | partition                         | next_ordinal, last_stamp, epoch, forget_before, forget_below, duplicates, accessed |
 | blocks       | block                             | partition, first, last, rows, expires, size, payload (core/block.py) |
+| session_keys | block                             | partition, keys: (ordinal i64, session hash u64) of each row of a session entity's block |
 | marks        | partition, subscription, ordinal  | state, deliveries, due, reason, description, properties |
 | gone         | partition, subscription, first    | last: this run of ordinals has left the subscription |
 | holds        | partition, subscription, epoch    | until, duration, check, session, ordinals |
@@ -58,6 +59,7 @@ COUNTERS = _table(
     "next_ordinal last_stamp epoch forget_before forget_below duplicates accessed",
 )
 BLOCKS = _table("blocks", "block", "partition first last rows expires size payload")
+SESSION_KEYS = _table("session_keys", "block", "partition keys")
 MARKS = _table(
     "marks",
     "partition subscription ordinal",
@@ -81,6 +83,7 @@ TABLES = (
     META,
     COUNTERS,
     BLOCKS,
+    SESSION_KEYS,
     MARKS,
     GONE,
     HOLDS,

@@ -1,0 +1,180 @@
+"""The log of one partition: where each ordinal's row is, and which blocks can go.
+
+In memory a block is its place and a few numbers; rows stay in the store until they are delivered.
+A block whose rows have all been released goes whole; the rest is compaction's work
+(path/compact.py).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from heapq import heappop, heappush
+
+from onibus.core.block import NEVER, Block
+from onibus.core.errors import Damaged
+from onibus.core.pages import Pages
+from onibus.core.records import BLOCKS, SESSION_KEYS, WriteBatch
+
+
+class BlockPlace:
+    """One block of the log, as far as memory knows it."""
+
+    __slots__ = ("block", "expires", "first", "last", "live", "mortal", "rows", "size")
+
+    def __init__(
+        self, block: int, first: int, last: int, rows: int, expires: int, size: int
+    ) -> None:
+        self.block = block
+        self.first = first
+        self.last = last
+        self.rows = rows
+        self.live = rows
+        #: bus time at which a row may next expire
+        self.expires = expires
+        #: whether any row of it ever expires
+        self.mortal = expires != NEVER
+        self.size = size
+
+    @property
+    def live_bytes(self) -> int:
+        return self.size * self.live // self.rows
+
+    def __lt__(self, other: BlockPlace) -> bool:
+        return self.first < other.first
+
+
+class Log:
+    """The blocks of one partition in order of their ordinals."""
+
+    def __init__(self, partition: int, pages: Pages) -> None:
+        self.partition = partition
+        self.pages = pages
+        self.next_ordinal = 1
+        self.last_stamp = 0
+        #: ordinals below this are durable; what lies above is not shown to anybody yet
+        self.visible_below = 1
+        self.places: list[BlockPlace] = []
+        self.live_bytes = 0
+        self.total_bytes = 0
+        #: blocks that are not known to be committed: the store cannot be asked for them
+        self._fresh: dict[int, Block] = {}
+        self._expiries: list[tuple[int, int]] = []
+
+    # Adding and finding
+
+    def append(
+        self, payload: bytes, first: int, last: int, rows: int, expires: int, out: WriteBatch,
+        keys: bytes | None = None,
+    ) -> None:
+        """Add a block, of rows with ordinals from first to last."""
+        block = self.pages.new_id()
+        self._fresh[block] = Block(payload)
+        out.put(
+            BLOCKS, (block, self.partition, first, last, rows, expires, len(payload), payload)
+        )
+        if keys is not None:
+            out.put(SESSION_KEYS, (block, self.partition, keys))
+        self.restore(BlockPlace(block, first, last, rows, expires, len(payload)))
+
+    def restore(self, place: BlockPlace) -> None:
+        """Take up a block that the store has, or is about to have."""
+        if self.places and place.first < self.places[-1].first:
+            insort(self.places, place)
+        else:
+            self.places.append(place)
+        self.live_bytes += place.live_bytes
+        self.total_bytes += place.size
+        if place.mortal:
+            heappush(self._expiries, (place.expires, place.first))
+
+    def committed(self, below: int) -> None:
+        """All that was written so far is durable; messages below that ordinal may be shown."""
+        self.visible_below = below
+        self._fresh.clear()
+
+    def find(self, ordinal: int) -> BlockPlace:
+        """Return the block that has the ordinal's row."""
+        at = bisect_right(self.places, ordinal, key=_first) - 1
+        if at < 0 or self.places[at].last < ordinal:
+            raise Damaged(f"partition {self.partition}: no block has ordinal {ordinal}")
+        return self.places[at]
+
+    def read(self, place: BlockPlace) -> Block:
+        """Return a block's rows."""
+        return self._fresh.get(place.block) or self.pages.read_block(place.block)
+
+    def entry(self, ordinal: int) -> tuple[Block, int]:
+        """Return the block of an ordinal and the row's position in it."""
+        block = self.read(self.find(ordinal))
+        position = block.position(ordinal)
+        if position < 0:
+            raise Damaged(f"partition {self.partition}: ordinal {ordinal} is not in its block")
+        return block, position
+
+    def expires(self, ordinal: int) -> int:
+        """Return the bus time at which the ordinal's message expires, or NEVER."""
+        if not self.find(ordinal).mortal:
+            return NEVER
+        block, position = self.entry(ordinal)
+        return block.entry(position)[2]
+
+    # Letting go
+
+    def release(self, first: int, last: int, out: WriteBatch) -> None:
+        """These rows are wanted by nobody any more; blocks without wanted rows go."""
+        places = self.places
+        at = max(bisect_right(places, first, key=_first) - 1, 0)
+        ended = at
+        while ended < len(places) and places[ended].first <= last:
+            place = places[ended]
+            if place.last >= first:
+                self._release_in(place, max(first, place.first), min(last, place.last))
+            ended += 1
+        dead = [place for place in places[at:ended] if not place.live]
+        for place in dead:
+            self.drop(place, out)
+        if dead:
+            places[at:ended] = [place for place in places[at:ended] if place.live]
+
+    def _release_in(self, place: BlockPlace, first: int, last: int) -> None:
+        if place.last - place.first + 1 == place.rows:
+            rows = last - first + 1
+        else:
+            ordinals = self.read(place).index["ordinal"]
+            rows = int(((ordinals >= first) & (ordinals <= last)).sum())
+        self.live_bytes -= place.live_bytes
+        place.live -= rows
+        self.live_bytes += place.live_bytes
+
+    def drop(self, place: BlockPlace, out: WriteBatch) -> None:
+        """Delete a block's rows; the caller takes it off `places`."""
+        self.live_bytes -= place.live_bytes
+        self.total_bytes -= place.size
+        out.delete(BLOCKS, (place.block,))
+        out.delete(SESSION_KEYS, (place.block,))
+        self._fresh.pop(place.block, None)
+
+    # Expiry
+
+    def next_expiry(self) -> int:
+        """Return the bus time at which a row may expire next."""
+        return self._expiries[0][0] if self._expiries else NEVER
+
+    def expired_block(self, now: int) -> BlockPlace | None:
+        """Return a block in which rows may have expired, if there is one."""
+        while self._expiries and self._expiries[0][0] <= now:
+            expires, first = heappop(self._expiries)
+            at = bisect_right(self.places, first, key=_first) - 1
+            if at >= 0 and self.places[at].first == first and self.places[at].expires == expires:
+                return self.places[at]
+        return None
+
+    def expire_again(self, place: BlockPlace, expires: int) -> None:
+        """Look at a block again at that bus time."""
+        place.expires = expires
+        if expires != NEVER:
+            heappush(self._expiries, (expires, place.first))
+
+
+def _first(place: BlockPlace) -> int:
+    return place.first

@@ -1,0 +1,162 @@
+"""What an entity's owner may set, with defaults, and what is checked before it is taken."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from onibus.core import limits
+from onibus.core.errors import InvalidArgument, InvalidName, Unchangeable
+
+ACTIVE = "active"
+SEND_DISABLED = "send-disabled"
+RECEIVE_DISABLED = "receive-disabled"
+DISABLED = "disabled"
+
+#: Settings that are fixed when the entity is made (D4, P1).
+FIXED = (
+    "requires_duplicate_detection",
+    "requires_session",
+    "enable_partitioning",
+    "fifo",
+)
+
+_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/~-]*[A-Za-z0-9])?")
+
+
+class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The settings of a queue. Durations are milliseconds; None means without end."""
+
+    lock_duration_ms: int = limits.LOCK_DURATION_MS_DEFAULT
+    max_delivery_count: int = limits.DELIVERY_COUNT_DEFAULT
+    default_time_to_live_ms: int | None = None
+    dead_letter_on_expiration: bool = False
+    requires_duplicate_detection: bool = False
+    duplicate_detection_window_ms: int = limits.DEDUPLICATION_WINDOW_MS_DEFAULT
+    requires_session: bool = False
+    enable_partitioning: bool = False
+    #: of the queue, or of each partition where there are several (P1)
+    max_size_bytes: int = limits.SIZE_BYTES_DEFAULT
+    max_message_bytes: int = limits.MESSAGE_BYTES_DEFAULT
+    auto_delete_on_idle_ms: int | None = None
+    #: active, send-disabled, receive-disabled or disabled
+    status: str = ACTIVE
+    #: an SQS-style FIFO queue: sessions are groups, held by what is in flight (F, F10)
+    fifo: bool = False
+    content_based_deduplication: bool = False
+    #: queue or messageGroup
+    deduplication_scope: str = "queue"
+    #: the document's last rule (F7): id and content hash are both recorded, either one matches
+    content_matches_any_id: bool = False
+    #: a FIFO receive takes at most one message of a group (F10)
+    one_message_per_group: bool = False
+    #: an attempt id whose messages changed is an error instead of an ordinary receive (F9)
+    strict_attempts: bool = False
+    #: how long an abandoned message waits: this, doubled each time, up to the maximum (X4)
+    retry_backoff_ms: int = 0
+    retry_backoff_ms_max: int = limits.HOUR_MS
+    user_metadata: str = ""
+
+    @property
+    def sends(self) -> bool:
+        return self.status in (ACTIVE, RECEIVE_DISABLED)
+
+    @property
+    def receives(self) -> bool:
+        return self.status in (ACTIVE, SEND_DISABLED)
+
+
+def make(given: dict[str, Any]) -> QueueSettings:
+    """Return checked settings made of what the caller gave."""
+    if given.get("fifo"):
+        fixed = {
+            "requires_session": True,
+            "requires_duplicate_detection": True,
+            "enable_partitioning": False,
+            "duplicate_detection_window_ms": limits.FIFO_INTERVAL_MS,
+        }
+        for name, value in fixed.items():
+            if given.get(name, value) != value:
+                raise InvalidArgument(f"a FIFO queue has {name}={value}; leave it out")
+        given = given | fixed
+    try:
+        settings = msgspec.convert(given, QueueSettings)
+    except msgspec.ValidationError as error:
+        raise InvalidArgument(f"settings: {error}") from None
+    _check(settings)
+    return settings
+
+
+def change(old: QueueSettings, given: dict[str, Any]) -> QueueSettings:
+    """Return the settings after a change; what is fixed at creation cannot change."""
+    for name in FIXED:
+        if name in given and given[name] != getattr(old, name):
+            raise Unchangeable(f"{name} is fixed when the entity is created; make a new one")
+    return make(msgspec.to_builtins(old) | given)
+
+
+def check_name(name: object) -> str:
+    """Return the name as it is kept: entity names do not tell upper from lower case."""
+    if not isinstance(name, str) or not name:
+        raise InvalidName("an entity's name must be a text that is not empty")
+    if len(name) > limits.ENTITY_NAME_LENGTH_MAX:
+        raise InvalidName(f"an entity's name has at most {limits.ENTITY_NAME_LENGTH_MAX} characters")
+    if not _NAME.fullmatch(name) or "//" in name:
+        raise InvalidName(
+            f"{name!r}: an entity's name has letters, digits and . - _ ~ / inside, "
+            "and begins and ends with a letter or a digit"
+        )
+    return name.lower()
+
+
+def _between(name: str, value: int | None, low: int, high: int) -> None:
+    if value is not None and not low <= value <= high:
+        raise InvalidArgument(f"{name} is {value}, and must be from {low} to {high}")
+
+
+def _check(settings: QueueSettings) -> None:
+    lock_low, lock_high = limits.LOCK_DURATION_MS_MIN, limits.LOCK_DURATION_MS_MAX
+    if settings.fifo:
+        lock_low, lock_high = 0, limits.VISIBILITY_MS_MAX
+    _between("lock_duration_ms", settings.lock_duration_ms, lock_low, lock_high)
+    _between("max_delivery_count", settings.max_delivery_count, 1, limits.DELIVERY_COUNT_MAX)
+    _between("default_time_to_live_ms", settings.default_time_to_live_ms, 1, 2**53)
+    _between(
+        "duplicate_detection_window_ms",
+        settings.duplicate_detection_window_ms,
+        limits.DEDUPLICATION_WINDOW_MS_MIN,
+        limits.DEDUPLICATION_WINDOW_MS_MAX,
+    )
+    _between("max_size_bytes", settings.max_size_bytes, 1, limits.SIZE_BYTES_MAX)
+    _between("max_message_bytes", settings.max_message_bytes, 1, limits.MESSAGE_BYTES_MAX)
+    _between(
+        "auto_delete_on_idle_ms", settings.auto_delete_on_idle_ms, limits.IDLE_MS_MIN, 2**53
+    )
+    _between("retry_backoff_ms", settings.retry_backoff_ms, 0, limits.DAY_MS)
+    _between("retry_backoff_ms_max", settings.retry_backoff_ms_max, 0, limits.DAY_MS)
+    if settings.status not in (ACTIVE, SEND_DISABLED, RECEIVE_DISABLED, DISABLED):
+        raise InvalidArgument(f"status {settings.status!r} is none of active, send-disabled, "
+                              "receive-disabled, disabled")
+    if settings.deduplication_scope not in ("queue", "messageGroup"):
+        raise InvalidArgument("deduplication_scope is queue or messageGroup")
+    if not settings.fifo:
+        _check_fifo_only(settings)
+    elif settings.duplicate_detection_window_ms != limits.FIFO_INTERVAL_MS:
+        raise InvalidArgument("the deduplication interval of a FIFO queue is five minutes")
+    if settings.content_matches_any_id and not settings.content_based_deduplication:
+        raise InvalidArgument("content_matches_any_id needs content_based_deduplication")
+
+
+def _check_fifo_only(settings: QueueSettings) -> None:
+    for name in (
+        "content_based_deduplication",
+        "content_matches_any_id",
+        "one_message_per_group",
+        "strict_attempts",
+    ):
+        if getattr(settings, name):
+            raise InvalidArgument(f"{name} is for FIFO queues: set fifo=True as well")
+    if settings.deduplication_scope != "queue":
+        raise InvalidArgument("deduplication_scope is for FIFO queues: set fifo=True as well")
