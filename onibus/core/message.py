@@ -41,3 +41,44 @@ class Message(msgspec.Struct, array_like=True, omit_defaults=True, kw_only=True)
 encode = msgspec.msgpack.Encoder().encode
 #: The bytes of a row → Message.
 decode = msgspec.msgpack.Decoder(Message).decode
+
+
+class ReceivedMessage(msgspec.Struct, kw_only=True):
+    """A message as its receiver, or somebody who peeks, sees it."""
+
+    message: Message
+    sequence_number: int
+    enqueued_time_ms: int
+    #: how many deliveries ended without the message being settled
+    delivery_count: int = 0
+    state: str = "active"
+    #: settles the message; None where nothing is held (peek, receive and delete)
+    token: bytes | None = None
+    locked_until_ms: int | None = None
+    expires_at_ms: int | None = None
+    dead_letter_reason: str | None = None
+    dead_letter_description: str | None = None
+
+    @property
+    def body(self) -> bytes:
+        return self.message.body
+
+    @property
+    def message_id(self) -> str | None:
+        return self.message.message_id
+
+    @property
+    def session_id(self) -> str | None:
+        return self.message.session_id
+
+    @property
+    def properties(self) -> dict[str, Any]:
+        return self.message.properties
+
+
+class Sent(msgspec.Struct, frozen=True):
+    """What became of a message that was sent (X9)."""
+
+    sequence_number: int
+    #: the number of the message that this one repeats, when it was dropped as a duplicate
+    duplicate_of: int | None = None

@@ -1,0 +1,224 @@
+"""The sessions of a subscription: each a queue of ordinals, a lock and a state.
+
+After a restart most sessions are *cold*: three numpy arrays, until somebody asks for one. So a
+hundred thousand sessions cost nothing to recover and little to keep.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import insort
+from collections.abc import Callable, Iterator
+from hashlib import blake2b
+from heapq import heappop, heappush
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from onibus.core.block import NEVER
+
+
+class SessionLock:
+    """An exclusive hold on a session."""
+
+    __slots__ = ("check", "duration", "epoch", "until")
+
+    def __init__(self, epoch: int, check: int, until: int, duration: int) -> None:
+        self.epoch = epoch
+        self.check = check
+        self.until = until
+        self.duration = duration
+
+
+class Session:
+    """One session, or one group of a FIFO queue."""
+
+    __slots__ = ("holds", "id", "in_flight", "lock", "ready", "state", "waiting")
+
+    def __init__(self, session_id: str, ready: array[int] | None = None) -> None:
+        self.id = session_id
+        #: ordinals that can be given out, in order
+        self.ready: array[int] = ready if ready is not None else array("q")
+        #: abandoned with a delay: they keep their place and block what comes after (X4)
+        self.waiting: list[int] = []
+        #: received from a FIFO queue and not settled: they block what comes after (F10)
+        self.in_flight: list[int] = []
+        self.lock: SessionLock | None = None
+        #: epochs of the holds that the lock carries
+        self.holds: set[int] = set()
+        self.state: bytes | None = None
+
+    def barrier(self) -> int:
+        """Return the ordinal from which on nothing is given out."""
+        first = self.waiting[0] if self.waiting else NEVER
+        return min(first, self.in_flight[0]) if self.in_flight else first
+
+    def take(self, limit: int, below: int) -> list[int]:
+        """Take out the first ordinals, in order, all lower than `below` and the barrier."""
+        below = min(below, self.barrier())
+        count = 0
+        while count < min(limit, len(self.ready)) and self.ready[count] < below:
+            count += 1
+        taken = self.ready[:count].tolist()
+        del self.ready[:count]
+        return taken
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is known of it that would be missed."""
+        return not (
+            self.ready or self.waiting or self.in_flight or self.lock or self.holds
+        ) and self.state is None
+
+
+class Sessions:
+    """All sessions of one subscription in one partition."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+        self._hot: dict[str, Session] = {}
+        self._cold = ColdSessions()
+        #: (first ready ordinal, session): entries may be outdated, never missing
+        self._available: list[tuple[int, str]] = []
+
+    def hash(self, session_id: str) -> int:
+        """Return the hash that stands for a session in a block's index; never 0."""
+        digest = blake2b(session_id.encode(), digest_size=8, key=self._secret).digest()
+        return int.from_bytes(digest, "little") or 1
+
+    def load(self, ordinals: npt.NDArray[Any], hashes: npt.NDArray[Any]) -> None:
+        """Take up what was waiting at the last stop, before anything else is done."""
+        self._cold = ColdSessions(ordinals, hashes)
+
+    def find(self, session_id: str) -> Session | None:
+        """Return a session that is known."""
+        session = self._hot.get(session_id)
+        if session is None and self._cold:
+            ready = self._cold.take(self.hash(session_id))
+            if ready is not None:
+                session = self._warm(session_id, ready)
+        return session
+
+    def get(self, session_id: str) -> Session:
+        """Return a session, made now if it was not known."""
+        session = self.find(session_id)
+        if session is None:
+            session = self._hot[session_id] = Session(session_id)
+        return session
+
+    def _warm(self, session_id: str, ready: array[int]) -> Session:
+        session = self._hot[session_id] = Session(session_id, ready)
+        self.offer(session)
+        return session
+
+    def forget_idle(self, session: Session) -> None:
+        """Drop a session of which nothing is left."""
+        if session.idle:
+            self._hot.pop(session.id, None)
+
+    def append(self, session: Session, ordinal: int) -> None:
+        """Add a message that has just been accepted."""
+        session.ready.append(ordinal)
+        if len(session.ready) == 1:
+            heappush(self._available, (ordinal, session.id))
+
+    def give_back(self, session: Session, ordinal: int) -> None:
+        """Put a message back at its number's place."""
+        insort(session.ready, ordinal)
+        self.offer(session)
+
+    def remove(self, session: Session, ordinal: int) -> None:
+        """Take out a message that is ready."""
+        was_first = session.ready[0] == ordinal
+        session.ready.remove(ordinal)
+        if was_first:
+            self.offer(session)
+
+    def offer(self, session: Session) -> None:
+        """The session may have become available, or have another first message."""
+        if session.ready:
+            heappush(self._available, (session.ready[0], session.id))
+
+    def next_free(self, below: int, name_of: Callable[[int], str]) -> Session | None:
+        """Take and return the free session whose first message has waited longest.
+
+        The caller holds it, or offers it again. `name_of` tells a message's SessionId.
+        """
+        while True:
+            cold_first = self._cold.first()
+            hot_first = self._available[0][0] if self._available else NEVER
+            if min(cold_first, hot_first) >= below:
+                return None
+            if cold_first < hot_first:
+                self._warm(name_of(cold_first), self._cold.take_first())
+                continue
+            first, session_id = heappop(self._available)
+            session = self._hot.get(session_id)
+            if (
+                session is not None
+                and session.lock is None
+                and session.ready
+                and session.ready[0] == first
+                and first < session.barrier()
+            ):
+                return session
+
+    def all(self, name_of: Callable[[int], str]) -> Iterator[Session]:
+        """Yield every session, warming the cold ones."""
+        while self._cold.first() != NEVER:
+            self._warm(name_of(self._cold.first()), self._cold.take_first())
+        yield from list(self._hot.values())
+
+
+class ColdSessions:
+    """Sessions as they were found at the start, as arrays sorted by hash, then by ordinal."""
+
+    def __init__(
+        self,
+        ordinals: npt.NDArray[Any] | None = None,
+        hashes: npt.NDArray[Any] | None = None,
+    ) -> None:
+        if ordinals is None or hashes is None or not len(ordinals):
+            ordinals = np.zeros(0, "i8")
+            hashes = np.zeros(0, "u8")
+        # Ordinals come in rising order, so a stable sort keeps each session's own order.
+        order = np.argsort(hashes, kind="stable")
+        self._ordinals = ordinals[order]
+        ordered = hashes[order]
+        starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]]) if len(ordered) else order
+        self._hashes = ordered[starts]
+        self._starts = np.r_[starts, len(ordered)]
+        self._heads = self._ordinals[starts]
+        self._by_head = np.argsort(self._heads)
+        self._next = 0
+        self._left = len(self._hashes)
+        self._taken = bytearray(self._left)
+
+    def __bool__(self) -> bool:
+        return self._left > 0
+
+    def first(self) -> int:
+        """Return the lowest ordinal of all cold sessions."""
+        while self._next < len(self._by_head):
+            at = self._by_head[self._next]
+            if not self._taken[at]:
+                return int(self._heads[at])
+            self._next += 1
+        return NEVER
+
+    def take_first(self) -> array[int]:
+        """Take out the session whose first ordinal is lowest."""
+        return self._take(int(self._by_head[self._next]))
+
+    def take(self, session_hash: int) -> array[int] | None:
+        """Take out a session by its hash."""
+        at = int(np.searchsorted(self._hashes, np.uint64(session_hash)))
+        if at >= len(self._hashes) or self._hashes[at] != session_hash or self._taken[at]:
+            return None
+        return self._take(at)
+
+    def _take(self, at: int) -> array[int]:
+        self._taken[at] = 1
+        self._left -= 1
+        return array("q", self._ordinals[self._starts[at] : self._starts[at + 1]].tobytes())

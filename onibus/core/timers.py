@@ -1,0 +1,52 @@
+"""Deadlines by key; the earliest is known at once, and a deadline can be moved or taken back."""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+from typing import Any
+
+from onibus.core.block import NEVER
+
+Key = tuple[str, Any]
+
+
+class Timers:
+    """A heap whose outdated entries are skipped, and swept out before they outnumber the rest."""
+
+    __slots__ = ("_due", "_heap")
+
+    def __init__(self) -> None:
+        self._due: dict[Key, int] = {}
+        self._heap: list[tuple[int, Key]] = []
+
+    def set(self, key: Key, due: int) -> None:
+        self._due[key] = due
+        heappush(self._heap, (due, key))
+        if len(self._heap) > 2 * len(self._due) + 64:
+            self._rebuild()
+
+    def load(self, due: dict[Key, int]) -> None:
+        """Set many at once."""
+        self._due.update(due)
+        self._rebuild()
+
+    def cancel(self, key: Key) -> None:
+        self._due.pop(key, None)
+
+    def next_due(self) -> int:
+        heap = self._heap
+        while heap and self._due.get(heap[0][1]) != heap[0][0]:
+            heappop(heap)
+        return heap[0][0] if heap else NEVER
+
+    def pop(self, now: int) -> Key | None:
+        """Take out and return a key whose deadline has come."""
+        if self.next_due() > now:
+            return None
+        _, key = heappop(self._heap)
+        del self._due[key]
+        return key
+
+    def _rebuild(self) -> None:
+        self._heap = [(due, key) for key, due in self._due.items()]
+        heapify(self._heap)
