@@ -1,0 +1,303 @@
+"""What a subscription knows of the messages in one partition's log.
+
+Untouched messages are runs of ordinals (or queues of them, in sessions). Only exceptions have a
+`Mark`: what is held, deferred, delayed, scheduled or dead-lettered, and what was delivered before.
+A queue is a log with one subscription, number 0.
+
+Rules: states change only in `change` and `lock`, by the lifecycle's table; each change writes its
+record into the batch of its commit. A message is in exactly one place: ready, marked, or gone.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Iterable
+
+from onibus.core.block import NEVER
+from onibus.core.holds import Hold
+from onibus.core.lifecycle import DEAD, HELD, UNLOCKED, Input, State, advance
+from onibus.core.log import Log
+from onibus.core.records import ATTEMPTS, GONE, HOLDS, MARKS, SESSIONS, WriteBatch
+from onibus.core.runs import Runs, as_runs
+from onibus.core.sessions import Session, Sessions
+from onibus.core.settings import QueueSettings
+from onibus.core.timers import Timers
+
+#: States whose mark may carry a time at which the message comes back.
+_TIMED = frozenset({State.DELAYED, State.DEAD_LETTERED_DELAYED, State.DEFERRED, State.SCHEDULED,
+                    State.DEAD_LETTERED_DEFERRED})
+
+
+class Mark:
+    """A message that is not simply waiting, or was delivered before."""
+
+    __slots__ = ("deliveries", "description", "due", "hold", "properties", "reason", "state",
+                 "stored")
+
+    def __init__(self, state: State = State.ACTIVE) -> None:
+        self.state = state
+        self.deliveries = 0
+        self.due = 0
+        self.reason: str | None = None
+        self.description: str | None = None
+        #: MessagePack of the properties that settling changed
+        self.properties: bytes | None = None
+        self.hold: Hold | None = None
+        self.stored = False
+
+
+class Attempt:
+    """A FIFO receive that can be asked for again (F9)."""
+
+    __slots__ = ("epochs", "until")
+
+    def __init__(self, until: int, epochs: list[int]) -> None:
+        self.until = until
+        self.epochs = epochs
+
+
+class Subscription:
+    """The state of every message of one subscription in one partition."""
+
+    def __init__(
+        self, partition: int, number: int, settings: QueueSettings, log: Log, secret: bytes
+    ) -> None:
+        self.partition = partition
+        self.number = number
+        self.settings = settings
+        self.log = log
+        self.ready = Runs()
+        self.sessions = Sessions(secret)
+        self.dead = Runs()
+        self.dead_ready = Runs()
+        self.gone = Runs()
+        self.marks: dict[int, Mark] = {}
+        self.holds: dict[int, Hold] = {}
+        self.attempts: dict[str, Attempt] = {}
+        self.timers = Timers()
+        self.counts = [0] * len(State)
+
+    # Looking
+
+    def is_live(self, ordinal: int) -> bool:
+        return 0 < ordinal < self.log.next_ordinal and ordinal not in self.gone
+
+    def state(self, ordinal: int) -> State:
+        """Return the state of an ordinal that the log has given out."""
+        mark = self.marks.get(ordinal)
+        if mark is not None:
+            return mark.state
+        return State.ACTIVE if self.is_live(ordinal) else State.GONE
+
+    def active_count(self) -> int:
+        """Return how many messages are waiting to be received, or are locked."""
+        live = self.log.next_ordinal - 1 - self.gone.count
+        marked = sum(self.counts) - self.counts[State.ACTIVE]
+        return live - marked + self.counts[State.LOCKED] + self.counts[State.DELAYED]
+
+    # Arriving
+
+    def enqueue(self, first: int, sessions: list[str | None]) -> None:
+        """Messages with ordinals from `first` on have been accepted."""
+        if not self.settings.requires_session:
+            self.ready.add(first, first + len(sessions) - 1)
+            return
+        for ordinal, session_id in enumerate(sessions, first):
+            assert session_id is not None
+            self.sessions.append(self.sessions.get(session_id), ordinal)
+
+    def schedule(self, ordinal: int, due: int, out: WriteBatch) -> None:
+        """A message has been accepted that is not to be seen before its time."""
+        mark = self.marks[ordinal] = Mark(State.SCHEDULED)
+        mark.due = due
+        self.counts[State.SCHEDULED] += 1
+        self.timers.set(("due", ordinal), due)
+        self.write_mark(ordinal, mark, out)
+
+    # Holding
+
+    def lock(self, ordinals: list[int], hold: Hold, out: WriteBatch) -> None:
+        """Hold messages that were taken out of what is ready."""
+        for ordinal in ordinals:
+            mark = self.marks.get(ordinal)
+            if mark is None:
+                mark = self.marks[ordinal] = Mark()
+            else:
+                self.counts[mark.state] -= 1
+            mark.state = advance(mark.state, Input.LOCK)
+            mark.hold = hold
+            self.counts[mark.state] += 1
+        hold.ordinals.update(ordinals)
+        self.holds[hold.epoch] = hold
+        if hold.until != NEVER:
+            self.timers.set(("hold", hold.epoch), hold.until)
+        self.write_hold(hold, out)
+
+    def renew(self, hold: Hold, until: int, out: WriteBatch) -> None:
+        """A hold lasts longer, or shorter."""
+        hold.until = until
+        self.timers.set(("hold", hold.epoch), until)
+        self.write_hold(hold, out)
+
+    def let_go(self, ordinal: int, mark: Mark, out: WriteBatch) -> None:
+        """The message is held no more."""
+        hold = mark.hold
+        assert hold is not None
+        mark.hold = None
+        hold.ordinals.discard(ordinal)
+        if not hold.ordinals:
+            del self.holds[hold.epoch]
+            self.timers.cancel(("hold", hold.epoch))
+        self.write_hold(hold, out)
+        if hold.session is None:
+            return
+        session = self.sessions.find(hold.session)
+        if session is not None:
+            if hold.until == NEVER:
+                if not hold.ordinals:
+                    session.holds.discard(hold.epoch)
+            elif ordinal in session.in_flight:
+                session.in_flight.remove(ordinal)
+                self.sessions.offer(session)
+            self.sessions.forget_idle(session)
+
+    # Changing
+
+    def change(
+        self, ordinal: int, event: Input, out: WriteBatch, due: int = 0, taken: bool = False
+    ) -> State:
+        """Take a message to its next state; `taken`: it is out of what is ready already.
+
+        The caller releases the rows of what is gone (`depart`).
+        """
+        mark = self.marks.get(ordinal)
+        old = mark.state if mark is not None else State.ACTIVE
+        new = advance(old, event)
+        if mark is None:
+            mark = self.marks[ordinal] = Mark()
+        else:
+            self.counts[old] -= 1
+        if mark.due and old in _TIMED:
+            self.timers.cancel(("due", ordinal))
+        if mark.hold is not None:
+            self.let_go(ordinal, mark, out)
+        elif not taken:
+            self._leave(ordinal, old)
+        mark.state = new
+        if event is not Input.ABANDON or old is not State.DEFERRED_LOCKED:
+            mark.due = due
+        self._enter(ordinal, mark, old, new, out)
+        return new
+
+    def _leave(self, ordinal: int, old: State) -> None:
+        if old is State.ACTIVE:
+            if self.settings.requires_session:
+                session = self.session_of(ordinal)
+                self.sessions.remove(session, ordinal)
+                self.sessions.forget_idle(session)
+            else:
+                self.ready.remove(ordinal)
+        elif old is State.DELAYED and self.settings.requires_session:
+            session = self.session_of(ordinal)
+            session.waiting.remove(ordinal)
+            self.sessions.offer(session)
+            self.sessions.forget_idle(session)
+        elif old is State.DEAD_LETTERED:
+            self.dead_ready.remove(ordinal)
+
+    def _enter(self, ordinal: int, mark: Mark, old: State, new: State, out: WriteBatch) -> None:
+        if old in DEAD and new is State.GONE:
+            self.dead.remove(ordinal)
+        elif new in DEAD and old not in DEAD:
+            self.dead.add(ordinal, ordinal)
+        if new is State.GONE:
+            del self.marks[ordinal]
+            if mark.stored:
+                out.delete(MARKS, (self.partition, self.number, ordinal))
+            return
+        if new is State.ACTIVE:
+            if self.settings.requires_session:
+                self.sessions.give_back(self.session_of(ordinal), ordinal)
+            else:
+                self.ready.add(ordinal, ordinal)
+        elif new is State.DELAYED and self.settings.requires_session:
+            insort(self.session_of(ordinal).waiting, ordinal)
+        elif new is State.DEAD_LETTERED:
+            self.dead_ready.add(ordinal, ordinal)
+        if mark.due and new in _TIMED:
+            self.timers.set(("due", ordinal), mark.due)
+        self.counts[new] += 1
+        self.write_mark(ordinal, mark, out)
+        if not mark.stored and new is State.ACTIVE:
+            self.counts[new] -= 1
+            del self.marks[ordinal]
+
+    def depart(self, ordinals: Iterable[int], out: WriteBatch) -> None:
+        """Messages have left the subscription: remember that, and let their rows go."""
+        for first, last in as_runs(list(ordinals)):
+            run_first, run_last, swallowed = self.gone.add(first, last)
+            out.put(GONE, (self.partition, self.number, run_first, run_last))
+            if swallowed >= 0:
+                out.delete(GONE, (self.partition, self.number, swallowed))
+            self.log.release(first, last, out)
+
+    def session_of(self, ordinal: int) -> Session:
+        """Return the session that a message belongs to."""
+        return self.sessions.get(self.session_name(ordinal))
+
+    def session_name(self, ordinal: int) -> str:
+        block, position = self.log.entry(ordinal)
+        session_id = block.message(position).session_id
+        assert session_id is not None
+        return session_id
+
+    # Records
+
+    def write_mark(self, ordinal: int, mark: Mark, out: WriteBatch) -> None:
+        base = UNLOCKED[mark.state]
+        if base is State.ACTIVE and not mark.deliveries and mark.properties is None:
+            if mark.stored:
+                out.delete(MARKS, (self.partition, self.number, ordinal))
+                mark.stored = False
+            return
+        mark.stored = True
+        out.put(
+            MARKS,
+            (
+                self.partition, self.number, ordinal, int(base), mark.deliveries, mark.due,
+                mark.reason, mark.description, mark.properties,
+            ),
+        )
+
+    def write_hold(self, hold: Hold, out: WriteBatch) -> None:
+        key = (self.partition, self.number, hold.epoch)
+        if not hold.ordinals:
+            out.delete(HOLDS, key)
+            return
+        ordinals = b"".join(ordinal.to_bytes(8, "little") for ordinal in hold.ordinals)
+        out.put(HOLDS, (*key, hold.until, hold.duration, hold.check, hold.session, ordinals))
+
+    def write_session(self, session: Session, out: WriteBatch) -> None:
+        key = (self.partition, self.number, session.id)
+        lock = session.lock
+        if session.state is None and lock is None:
+            out.delete(SESSIONS, key)
+        elif lock is None:
+            out.put(SESSIONS, (*key, session.state, 0, 0, 0, 0))
+        else:
+            out.put(
+                SESSIONS,
+                (*key, session.state, lock.until, lock.duration, lock.epoch, lock.check),
+            )
+
+    def write_attempt(self, attempt_id: str, attempt: Attempt | None, out: WriteBatch) -> None:
+        key = (self.partition, self.number, attempt_id)
+        if attempt is None:
+            out.delete(ATTEMPTS, key)
+        else:
+            epochs = b"".join(epoch.to_bytes(8, "little") for epoch in attempt.epochs)
+            out.put(ATTEMPTS, (*key, attempt.until, epochs))
+
+    def held(self) -> int:
+        """Return how many messages are held."""
+        return sum(self.counts[state] for state in HELD)
