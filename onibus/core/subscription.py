@@ -10,6 +10,7 @@ record into the batch of its commit. A message is in exactly one place: ready, m
 
 from __future__ import annotations
 
+from array import array
 from bisect import insort
 from collections.abc import Iterable
 
@@ -26,6 +27,9 @@ from onibus.core.timers import Timers
 #: States whose mark may carry a time at which the message comes back.
 _TIMED = frozenset({State.DELAYED, State.DEAD_LETTERED_DELAYED, State.DEFERRED, State.SCHEDULED,
                     State.DEAD_LETTERED_DEFERRED})
+
+#: A deferred message that its holder gives back is deferred as it was before.
+_GIVES_BACK = frozenset({Input.ABANDON, Input.RELEASE, Input.DELAY})
 
 
 class Mark:
@@ -76,6 +80,7 @@ class Subscription:
         self.attempts: dict[str, Attempt] = {}
         self.timers = Timers()
         self.counts = [0] * len(State)
+        self._changed_holds: dict[int, Hold] = {}
 
     # Looking
 
@@ -116,7 +121,7 @@ class Subscription:
 
     # Holding
 
-    def lock(self, ordinals: list[int], hold: Hold, out: WriteBatch) -> None:
+    def lock(self, ordinals: list[int], hold: Hold) -> None:
         """Hold messages that were taken out of what is ready."""
         for ordinal in ordinals:
             mark = self.marks.get(ordinal)
@@ -131,15 +136,15 @@ class Subscription:
         self.holds[hold.epoch] = hold
         if hold.until != NEVER:
             self.timers.set(("hold", hold.epoch), hold.until)
-        self.write_hold(hold, out)
+        self._changed_holds[hold.epoch] = hold
 
-    def renew(self, hold: Hold, until: int, out: WriteBatch) -> None:
+    def renew(self, hold: Hold, until: int) -> None:
         """A hold lasts longer, or shorter."""
         hold.until = until
         self.timers.set(("hold", hold.epoch), until)
-        self.write_hold(hold, out)
+        self._changed_holds[hold.epoch] = hold
 
-    def let_go(self, ordinal: int, mark: Mark, out: WriteBatch) -> None:
+    def let_go(self, ordinal: int, mark: Mark) -> None:
         """The message is held no more."""
         hold = mark.hold
         assert hold is not None
@@ -148,7 +153,7 @@ class Subscription:
         if not hold.ordinals:
             del self.holds[hold.epoch]
             self.timers.cancel(("hold", hold.epoch))
-        self.write_hold(hold, out)
+        self._changed_holds[hold.epoch] = hold
         if hold.session is None:
             return
         session = self.sessions.find(hold.session)
@@ -177,14 +182,14 @@ class Subscription:
             mark = self.marks[ordinal] = Mark()
         else:
             self.counts[old] -= 1
-        if mark.due and old in _TIMED:
+        if mark.due:
             self.timers.cancel(("due", ordinal))
         if mark.hold is not None:
-            self.let_go(ordinal, mark, out)
+            self.let_go(ordinal, mark)
         elif not taken:
             self._leave(ordinal, old)
         mark.state = new
-        if event is not Input.ABANDON or old is not State.DEFERRED_LOCKED:
+        if event not in _GIVES_BACK or UNLOCKED[old] is not new:
             mark.due = due
         self._enter(ordinal, mark, old, new, out)
         return new
@@ -269,13 +274,16 @@ class Subscription:
             ),
         )
 
-    def write_hold(self, hold: Hold, out: WriteBatch) -> None:
-        key = (self.partition, self.number, hold.epoch)
-        if not hold.ordinals:
-            out.delete(HOLDS, key)
-            return
-        ordinals = b"".join(ordinal.to_bytes(8, "little") for ordinal in hold.ordinals)
-        out.put(HOLDS, (*key, hold.until, hold.duration, hold.check, hold.session, ordinals))
+    def write_holds(self, out: WriteBatch) -> None:
+        """Write the holds that changed, each once however many of its messages were settled."""
+        for hold in self._changed_holds.values():
+            key = (self.partition, self.number, hold.epoch)
+            if not hold.ordinals:
+                out.delete(HOLDS, key)
+                continue
+            ordinals = array("q", hold.ordinals).tobytes()
+            out.put(HOLDS, (*key, hold.until, hold.duration, hold.check, hold.session, ordinals))
+        self._changed_holds.clear()
 
     def write_session(self, session: Session, out: WriteBatch) -> None:
         key = (self.partition, self.number, session.id)
@@ -295,7 +303,7 @@ class Subscription:
         if attempt is None:
             out.delete(ATTEMPTS, key)
         else:
-            epochs = b"".join(epoch.to_bytes(8, "little") for epoch in attempt.epochs)
+            epochs = array("q", attempt.epochs).tobytes()
             out.put(ATTEMPTS, (*key, attempt.until, epochs))
 
     def held(self) -> int:

@@ -1,0 +1,142 @@
+"""Admit: check a message against its entity's settings, once, before anything is changed.
+
+What passes is prepared for the rest of the path: its bytes, its identities and its time to live.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from hashlib import blake2b, sha256
+
+from onibus.core.errors import InvalidArgument, InvalidOperation, MessageTooLarge
+from onibus.core.limits import ID_LENGTH_MAX
+from onibus.core.message import Message, encode
+from onibus.core.path.route import effective_key
+from onibus.core.settings import QueueSettings
+
+
+class Prepared:
+    """A message that was admitted."""
+
+    __slots__ = ("identities", "message", "row", "time_to_live_ms")
+
+    def __init__(
+        self, message: Message, row: bytes, identities: tuple[bytes, ...], ttl: int | None
+    ) -> None:
+        self.message = message
+        self.row = row
+        #: hashes under which it is a duplicate; none where it never is one
+        self.identities = identities
+        self.time_to_live_ms = ttl
+
+
+def admit(message: Message, settings: QueueSettings, secret: bytes) -> Prepared:
+    """Return the message prepared, or refuse it."""
+    _check_fields(message, settings)
+    if settings.fifo:
+        message, identities = _fifo_identities(message, settings, secret)
+    else:
+        identities = _identities(message, settings, secret)
+    try:
+        row = encode(message)
+    except (UnicodeEncodeError, TypeError, OverflowError) as error:
+        raise InvalidArgument(f"the message cannot be encoded: {error}") from None
+    if len(row) > settings.max_message_bytes:
+        raise MessageTooLarge(
+            f"the message takes {len(row)} bytes; this entity takes {settings.max_message_bytes}"
+        )
+    ttl = message.time_to_live_ms
+    default = settings.default_time_to_live_ms
+    if default is not None:
+        ttl = default if ttl is None else min(ttl, default)
+    return Prepared(message, row, identities, ttl)
+
+
+def _check_fields(message: Message, settings: QueueSettings) -> None:
+    if type(message.body) is not bytes:
+        raise InvalidArgument(f"a body is bytes, not {type(message.body).__name__}")
+    for name in ("message_id", "session_id", "partition_key"):
+        value = getattr(message, name)
+        if value is not None and (type(value) is not str or len(value) > ID_LENGTH_MAX):
+            raise InvalidArgument(f"{name} must be a text of at most {ID_LENGTH_MAX} characters")
+    ttl = message.time_to_live_ms
+    if ttl is not None and (type(ttl) is not int or not 0 < ttl <= 2**53):
+        raise InvalidArgument("time_to_live_ms must be a whole number above 0")
+    due = message.scheduled_enqueue_time_ms
+    if due is not None and (type(due) is not int or not 0 <= due <= 2**53):
+        raise InvalidArgument("scheduled_enqueue_time_ms must be milliseconds since 1970")
+    if message.properties:
+        _check_properties(message)
+    session_id, partition_key = message.session_id, message.partition_key
+    if session_id is not None and partition_key is not None and session_id != partition_key:
+        raise InvalidOperation("session_id and partition_key are both set and differ")
+    if settings.requires_session and session_id is None:
+        name = "group (session_id)" if settings.fifo else "session_id"
+        raise InvalidOperation(f"this entity needs a {name} on every message")
+
+
+def _check_properties(message: Message) -> None:
+    for name, value in message.properties.items():
+        if type(name) is not str:
+            raise InvalidArgument("names of properties are texts")
+        if isinstance(value, datetime):
+            if value.tzinfo is None:
+                raise InvalidArgument(f"property {name!r}: a datetime needs its time zone")
+        elif isinstance(value, int) and not isinstance(value, bool):
+            if not -(2**63) <= value < 2**63:
+                raise InvalidArgument(f"property {name!r}: a whole number has at most 64 bits")
+        elif value is not None and not isinstance(value, (bool, float, str, bytes)):
+            raise InvalidArgument(
+                f"property {name!r} is a {type(value).__name__}; allowed are None, bool, int, "
+                "float, str, bytes and datetime"
+            )
+
+
+def _hash(secret: bytes, identity: str, scope: str | None) -> bytes:
+    try:
+        data = identity.encode()
+        if scope is not None:
+            # The length keeps ("a", "bc") and ("ab", "c") apart.
+            data = len(data).to_bytes(4, "little") + data + scope.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(f"an id cannot be encoded: {error}") from None
+    return blake2b(data, digest_size=16, key=secret).digest()
+
+
+def _identities(message: Message, settings: QueueSettings, secret: bytes) -> tuple[bytes, ...]:
+    if not settings.requires_duplicate_detection:
+        return ()
+    key = effective_key(message, settings)
+    if message.message_id is None:
+        if settings.enable_partitioning and key is None:
+            raise InvalidOperation(
+                "a message to a partitioned entity with duplicate detection needs a message_id, "
+                "a partition_key or a session_id"
+            )
+        return ()
+    return (_hash(secret, message.message_id, key if settings.enable_partitioning else None),)
+
+
+def _fifo_identities(
+    message: Message, settings: QueueSettings, secret: bytes
+) -> tuple[Message, tuple[bytes, ...]]:
+    """Return the message with its deduplication id, and what makes it a duplicate (F1–F7)."""
+    scope = message.session_id if settings.deduplication_scope == "messageGroup" else None
+    content = sha256(message.body).hexdigest() if settings.content_based_deduplication else None
+    if message.message_id is None:
+        if content is None:
+            raise InvalidOperation(
+                "a FIFO queue needs a deduplication id (message_id) on every message, "
+                "or content_based_deduplication"
+            )
+        message = _with_id(message, content)
+    assert message.message_id is not None
+    identities = [_hash(secret, message.message_id, scope)]
+    if settings.content_matches_any_id and content is not None and content != message.message_id:
+        identities.append(_hash(secret, content, scope))
+    return message, tuple(identities)
+
+
+def _with_id(message: Message, message_id: str) -> Message:
+    fields = {name: getattr(message, name) for name in message.__struct_fields__}
+    return Message(**(fields | {"message_id": message_id}))

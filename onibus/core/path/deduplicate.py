@@ -1,0 +1,38 @@
+"""Deduplicate: which messages of a batch repeat one that was recorded inside the window."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from onibus.core.path.admit import Prepared
+from onibus.core.remembered_ids import RememberedIds
+
+
+def deduplicate(
+    batch: Sequence[Prepared], ids: RememberedIds, forget_before: int, forget_below: int
+) -> list[int]:
+    """Return for each message the ordinal that it repeats, -1 when it is new.
+
+    -2 - i stands for "repeats message i of this batch" (D10), whose ordinal is not known yet.
+    """
+    hashes = [identity for prepared in batch for identity in prepared.identities]
+    if not hashes:
+        return [-1] * len(batch)
+    known = iter(ids.find(hashes, forget_before))
+    in_batch: dict[bytes, int] = {}
+    originals = []
+    for at, prepared in enumerate(batch):
+        original = -1
+        for identity in prepared.identities:
+            ordinal = next(known)
+            if original != -1:
+                continue
+            if ordinal >= forget_below:
+                original = ordinal
+            elif identity in in_batch:
+                original = -2 - in_batch[identity]
+        if original == -1:
+            for identity in prepared.identities:
+                in_batch[identity] = at
+        originals.append(original)
+    return originals
