@@ -17,7 +17,7 @@ _SEED = struct.Struct(">QQQQ")
 class Hold:
     """Messages given out together until a time. `session` is set when its lock holds them."""
 
-    __slots__ = ("check", "duration", "epoch", "ordinals", "session", "until")
+    __slots__ = ("attempt", "check", "duration", "epoch", "ordinals", "session", "until")
 
     def __init__(
         self, epoch: int, check: int, until: int, duration: int, session: str | None
@@ -28,6 +28,8 @@ class Hold:
         self.duration = duration
         self.session = session
         self.ordinals: set[int] = set()
+        #: the ReceiveRequestAttemptId under which it was given out (F9)
+        self.attempt: str | None = None
 
 
 def check_of(secret: bytes, partition: int, subscription: int, boot: int, epoch: int) -> int:

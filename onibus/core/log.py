@@ -58,6 +58,7 @@ class Log:
         self.total_bytes = 0
         #: blocks that are not known to be committed: the store cannot be asked for them
         self._fresh: dict[int, Block] = {}
+        self._committing: dict[int, Block] = {}
         self._expiries: list[tuple[int, int]] = []
 
     # Adding and finding
@@ -87,10 +88,15 @@ class Log:
         if place.mortal:
             heappush(self._expiries, (place.expires, place.first))
 
-    def committed(self, below: int) -> None:
-        """All that was written so far is durable; messages below that ordinal may be shown."""
+    def commit_started(self) -> None:
+        """What was written so far is on its way to the disk."""
+        self._committing.update(self._fresh)
+        self._fresh = {}
+
+    def commit_finished(self, below: int) -> None:
+        """What was on its way is durable; messages below that ordinal may be shown."""
         self.visible_below = below
-        self._fresh.clear()
+        self._committing = {}
 
     def find(self, ordinal: int) -> BlockPlace:
         """Return the block that has the ordinal's row."""
@@ -101,7 +107,8 @@ class Log:
 
     def read(self, place: BlockPlace) -> Block:
         """Return a block's rows."""
-        return self._fresh.get(place.block) or self.pages.read_block(place.block)
+        block = self._fresh.get(place.block) or self._committing.get(place.block)
+        return block or self.pages.read_block(place.block)
 
     def entry(self, ordinal: int) -> tuple[Block, int]:
         """Return the block of an ordinal and the row's position in it."""

@@ -82,3 +82,8 @@ class Sent(msgspec.Struct, frozen=True):
     sequence_number: int
     #: the number of the message that this one repeats, when it was dropped as a duplicate
     duplicate_of: int | None = None
+
+
+#: Properties that settling changed, as the bytes of a `marks` row, and back.
+encode_properties = encode
+decode_properties = msgspec.msgpack.Decoder(dict[str, Any]).decode

@@ -169,7 +169,14 @@ class Subscription:
     # Changing
 
     def change(
-        self, ordinal: int, event: Input, out: WriteBatch, due: int = 0, taken: bool = False
+        self,
+        ordinal: int,
+        event: Input,
+        out: WriteBatch,
+        due: int = 0,
+        taken: bool = False,
+        reason: str | None = None,
+        description: str | None = None,
     ) -> State:
         """Take a message to its next state; `taken`: it is out of what is ready already.
 
@@ -189,6 +196,8 @@ class Subscription:
         elif not taken:
             self._leave(ordinal, old)
         mark.state = new
+        if event is Input.DEAD_LETTER:
+            mark.reason, mark.description = reason, description
         if event not in _GIVES_BACK or UNLOCKED[old] is not new:
             mark.due = due
         self._enter(ordinal, mark, old, new, out)

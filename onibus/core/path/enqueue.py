@@ -49,9 +49,17 @@ def send(
 
 
 def store(
-    partition: Partition, batch: Sequence[Prepared], now: int, wall: int, out: WriteBatch
+    partition: Partition,
+    batch: Sequence[Prepared],
+    now: int,
+    wall: int,
+    out: WriteBatch,
+    activated: bool = False,
 ) -> list[int]:
-    """Store messages, duplicates or not; return their ordinals."""
+    """Store messages, duplicates or not; return their ordinals.
+
+    `activated`: their scheduled time has come, whatever the wall clock says.
+    """
     ordinals: list[int] = []
     start = 0
     while start < len(batch):
@@ -59,7 +67,7 @@ def store(
         first, count, moment = stamp(
             partition.log, partition.numbering, partition.subscription, len(piece), wall, out
         )
-        _store_block(partition, piece[:count], first, moment, now, wall, out)
+        _store_block(partition, piece[:count], first, moment, now, wall, out, activated)
         ordinals.extend(range(first, first + count))
         start += count
     return ordinals
@@ -76,8 +84,14 @@ def _piece(batch: Sequence[Prepared], start: int) -> Sequence[Prepared]:
 
 
 def _store_block(
-    partition: Partition, piece: Sequence[Prepared], first: int, moment: int, now: int, wall: int,
+    partition: Partition,
+    piece: Sequence[Prepared],
+    first: int,
+    moment: int,
+    now: int,
+    wall: int,
     out: WriteBatch,
+    activated: bool,
 ) -> None:
     subscription = partition.subscription
     with_sessions = partition.settings.requires_session
@@ -88,7 +102,7 @@ def _store_block(
     for ordinal, prepared in enumerate(piece, first):
         message = prepared.message
         wait = 0
-        if message.scheduled_enqueue_time_ms is not None:
+        if message.scheduled_enqueue_time_ms is not None and not activated:
             wait = message.scheduled_enqueue_time_ms - wall
         ttl = prepared.time_to_live_ms
         if wait > 0:
