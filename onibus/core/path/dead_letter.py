@@ -1,0 +1,40 @@
+"""Dead-letter: a message that cannot be delivered waits in the dead-letter queue, with its reason.
+
+Nothing moves: it keeps its row and its number; only its state changes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from onibus.core.lifecycle import Input
+from onibus.core.records import WriteBatch
+
+if TYPE_CHECKING:
+    from onibus.core.partition import Partition
+
+#: The reasons that the broker gives by itself, as Service Bus spells them.
+EXPIRED = "TTLExpiredException"
+EXPIRED_TEXT = "The message expired and was dead lettered."
+TOO_MANY_DELIVERIES = "MaxDeliveryCountExceeded"
+
+
+def dead_letter(
+    partition: Partition,
+    ordinal: int,
+    reason: str | None,
+    description: str | None,
+    out: WriteBatch,
+    taken: bool = False,
+) -> None:
+    """Put a message into the dead-letter queue."""
+    partition.subscription.change(
+        ordinal, Input.DEAD_LETTER, out, taken=taken, reason=reason, description=description
+    )
+
+
+def too_many_deliveries(partition: Partition, ordinal: int, out: WriteBatch) -> None:
+    """A message was delivered as often as its entity allows."""
+    count = partition.settings.max_delivery_count
+    text = f"Message could not be consumed after {count} delivery attempts."
+    dead_letter(partition, ordinal, TOO_MANY_DELIVERIES, text, out)

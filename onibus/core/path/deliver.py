@@ -1,0 +1,189 @@
+"""Deliver: give messages to a receiver, under a hold or for good."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from onibus.core.block import NEVER
+from onibus.core.errors import InvalidOperation, MessageNotFound
+from onibus.core.holds import Hold
+from onibus.core.lifecycle import Input, State
+from onibus.core.limits import FIFO_INTERVAL_MS
+from onibus.core.message import ReceivedMessage
+from onibus.core.path.expire import expire_message
+from onibus.core.records import WriteBatch
+from onibus.core.sessions import Session
+from onibus.core.subscription import Attempt
+
+if TYPE_CHECKING:
+    from onibus.core.partition import Partition
+
+
+def deliver(
+    partition: Partition,
+    limit: int,
+    now: int,
+    out: WriteBatch,
+    *,
+    dead: bool = False,
+    session: Session | None = None,
+    take: bool = False,
+) -> list[ReceivedMessage]:
+    """Give out the first messages that are ready, at most `limit`: locked, or taken for good.
+
+    From the dead-letter queue where `dead`; from a session that the caller holds where given.
+    """
+    subscription = partition.subscription
+    below = partition.log.visible_below
+    ordinals: list[int] = []
+    while len(ordinals) < limit:
+        wanted = limit - len(ordinals)
+        if dead:
+            taken = subscription.dead_ready.take(wanted, below)
+        elif session is not None:
+            taken = session.take(wanted, below)
+        else:
+            taken = subscription.ready.take(wanted, below)
+        if not taken:
+            break
+        ordinals += taken if dead else _still_living(partition, taken, now, out)
+    if not ordinals:
+        return []
+    if take:
+        return _take(partition, ordinals, out)
+    if session is None:
+        duration = partition.settings.lock_duration_ms
+        hold = partition.new_hold(now + duration, duration, None)
+        until = hold.until
+    else:
+        assert session.lock is not None
+        hold = partition.new_hold(NEVER, 0, session.id)
+        session.holds.add(hold.epoch)
+        until = session.lock.until
+    subscription.lock(ordinals, hold)
+    return [partition.view(ordinal, hold, until) for ordinal in ordinals]
+
+
+def _still_living(
+    partition: Partition, ordinals: list[int], now: int, out: WriteBatch
+) -> list[int]:
+    """Return those that have not outlived their time to live; the others expire here."""
+    living = []
+    for ordinal in ordinals:
+        if partition.log.expires(ordinal) <= now:
+            expire_message(partition, ordinal, out, taken=True)
+        else:
+            living.append(ordinal)
+    return living
+
+
+def _take(partition: Partition, ordinals: list[int], out: WriteBatch) -> list[ReceivedMessage]:
+    received = [partition.view(ordinal) for ordinal in ordinals]
+    for ordinal in ordinals:
+        partition.subscription.change(ordinal, Input.TAKE, out, taken=True)
+    partition.subscription.depart(ordinals, out)
+    return received
+
+
+def deliver_by_number(
+    partition: Partition, numbers: Sequence[int], now: int, out: WriteBatch, *,
+    session: Session | None = None, dead: bool = False, take: bool = False,
+) -> list[ReceivedMessage]:
+    """Give out deferred messages by their numbers: all of them, or none (L2)."""
+    subscription = partition.subscription
+    wanted = State.DEAD_LETTERED_DEFERRED if dead else State.DEFERRED
+    ordinals = []
+    for number in dict.fromkeys(numbers):
+        ordinal = partition.ordinal(number)
+        if subscription.state(ordinal) is not wanted:
+            raise MessageNotFound(f"message {number} is not deferred, or it is locked")
+        if session is not None and subscription.session_name(ordinal) != session.id:
+            raise MessageNotFound(f"message {number} is not of session {session.id!r}")
+        ordinals.append(ordinal)
+    if take:
+        received = [partition.view(ordinal) for ordinal in ordinals]
+        for ordinal in ordinals:
+            subscription.change(ordinal, Input.TAKE, out)
+        subscription.depart(ordinals, out)
+        return received
+    if session is None:
+        duration = partition.settings.lock_duration_ms
+        hold = partition.new_hold(now + duration, duration, None)
+        until = hold.until
+    else:
+        assert session.lock is not None
+        hold = partition.new_hold(NEVER, 0, session.id)
+        session.holds.add(hold.epoch)
+        until = session.lock.until
+    subscription.lock(ordinals, hold)
+    return [partition.view(ordinal, hold, until) for ordinal in ordinals]
+
+
+def deliver_groups(
+    partition: Partition, limit: int, visibility_ms: int, now: int, out: WriteBatch,
+    attempt_id: str | None = None,
+) -> list[ReceivedMessage]:
+    """Give out messages of a FIFO queue, group by group (F10); again for the same attempt (F9)."""
+    subscription = partition.subscription
+    if attempt_id is not None:
+        again = _repeat(partition, attempt_id, visibility_ms, now, out)
+        if again is not None:
+            return again
+    received: list[ReceivedMessage] = []
+    epochs = []
+    passed: list[Session] = []
+    while len(received) < limit:
+        session = subscription.sessions.next_free(
+            partition.log.visible_below, subscription.session_name
+        )
+        if session is None:
+            break
+        wanted = 1 if partition.settings.one_message_per_group else limit - len(received)
+        taken = session.take(wanted, partition.log.visible_below)
+        for ordinal in _still_living(partition, taken, now, out):
+            hold = partition.new_hold(now + visibility_ms, visibility_ms, session.id)
+            hold.attempt = attempt_id
+            session.in_flight.append(ordinal)
+            subscription.lock([ordinal], hold)
+            epochs.append(hold.epoch)
+            received.append(partition.view(ordinal, hold, hold.until))
+        session.in_flight.sort()
+        passed.append(session)
+    for session in passed:
+        subscription.sessions.offer(session)
+        subscription.sessions.forget_idle(session)
+    if attempt_id is not None and received:
+        attempt = Attempt(now + FIFO_INTERVAL_MS, epochs)
+        subscription.attempts[attempt_id] = attempt
+        subscription.timers.set(("attempt", attempt_id), attempt.until)
+        subscription.write_attempt(attempt_id, attempt, out)
+    return received
+
+
+def _repeat(
+    partition: Partition, attempt_id: str, visibility_ms: int, now: int, out: WriteBatch
+) -> list[ReceivedMessage] | None:
+    """Give out again what an attempt gave out, if all of it is still held as it was (F9)."""
+    subscription = partition.subscription
+    attempt = subscription.attempts.get(attempt_id)
+    if attempt is None:
+        return None
+    holds: list[Hold] = []
+    for epoch in attempt.epochs:
+        hold = subscription.holds.get(epoch)
+        if hold is None or hold.attempt != attempt_id:
+            if partition.settings.strict_attempts:
+                raise InvalidOperation("the receive of this attempt id cannot be repeated any "
+                                       "more: one of its messages was deleted or changed")
+            subscription.attempts.pop(attempt_id)
+            subscription.timers.cancel(("attempt", attempt_id))
+            subscription.write_attempt(attempt_id, None, out)
+            return None
+        holds.append(hold)
+    received = []
+    for hold in holds:
+        hold.duration = visibility_ms
+        subscription.renew(hold, now + visibility_ms)
+        received.append(partition.view(min(hold.ordinals), hold, hold.until))
+    return received

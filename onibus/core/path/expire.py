@@ -1,0 +1,87 @@
+"""Expire: what happens by itself when time passes.
+
+Locks run out, delayed and scheduled messages come due, messages outlive their time to live.
+`pass_time` is called before every command and when `next_wake` has come, so no command ever sees a
+partition that is behind its time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from onibus.core.block import NEVER
+from onibus.core.lifecycle import Input, State
+from onibus.core.log import BlockPlace
+from onibus.core.path.dead_letter import EXPIRED, EXPIRED_TEXT, dead_letter
+from onibus.core.path.schedule import activate
+from onibus.core.path.session import end_session_lock
+from onibus.core.path.settle import give_back
+from onibus.core.records import WriteBatch
+
+if TYPE_CHECKING:
+    from onibus.core.partition import Partition
+
+
+def pass_time(partition: Partition, now: int, wall: int, out: WriteBatch) -> bool:
+    """Bring a partition up to `now`; tell whether anything changed."""
+    if partition.next_wake() > now:
+        return False
+    timers = partition.subscription.timers
+    scheduled: list[int] = []
+    while (key := timers.pop(now)) is not None:
+        _ring(partition, key[0], key[1], now, scheduled, out)
+    if scheduled:
+        activate(partition, scheduled, now, wall, out)
+    while (place := partition.log.expired_block(now)) is not None:
+        _expire_in(partition, place, now, out)
+    partition.finish(partition.accessed, out)
+    return True
+
+
+def _ring(
+    partition: Partition, kind: str, key: int | str, now: int, scheduled: list[int],
+    out: WriteBatch,
+) -> None:
+    """A deadline has come."""
+    subscription = partition.subscription
+    if kind == "due":
+        assert isinstance(key, int)
+        mark = subscription.marks[key]
+        if mark.state is State.SCHEDULED:
+            scheduled.append(key)
+        elif mark.hold is None:
+            subscription.change(key, Input.DUE, out)
+    elif kind == "hold":
+        assert isinstance(key, int)
+        for ordinal in sorted(subscription.holds[key].ordinals):
+            give_back(partition, ordinal, Input.ABANDON, now, out)
+    elif kind == "session":
+        assert isinstance(key, str)
+        end_session_lock(partition, subscription.sessions.get(key), Input.ABANDON, now, out)
+    elif kind == "attempt":
+        assert isinstance(key, str)
+        subscription.attempts.pop(key, None)
+        subscription.write_attempt(key, None, out)
+
+
+def _expire_in(partition: Partition, place: BlockPlace, now: int, out: WriteBatch) -> None:
+    """Expire the rows of one block whose time has come. What is held expires when it is let go."""
+    index = partition.log.read(place).index
+    expires = index["expires"]
+    for ordinal in index["ordinal"][expires <= now].tolist():
+        if partition.subscription.state(ordinal) in (State.ACTIVE, State.DELAYED, State.DEFERRED):
+            expire_message(partition, ordinal, out)
+    later = expires[expires > now]
+    if place.live:
+        partition.log.expire_again(place, int(later.min()) if len(later) else NEVER)
+
+
+def expire_message(
+    partition: Partition, ordinal: int, out: WriteBatch, taken: bool = False
+) -> None:
+    """A message has outlived its time to live (B2)."""
+    if partition.settings.dead_letter_on_expiration:
+        dead_letter(partition, ordinal, EXPIRED, EXPIRED_TEXT, out, taken)
+    else:
+        partition.subscription.change(ordinal, Input.EXPIRE, out, taken=taken)
+        partition.subscription.depart([ordinal], out)

@@ -1,0 +1,54 @@
+"""Schedule: messages that wait for their time, and what becomes of them (S5–S7)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from onibus.core.errors import MessageNotFound
+from onibus.core.lifecycle import Input, State
+from onibus.core.path.admit import Prepared
+from onibus.core.path.enqueue import store
+from onibus.core.records import WriteBatch
+
+if TYPE_CHECKING:
+    from onibus.core.partition import Partition
+
+
+def activate(
+    partition: Partition, ordinals: list[int], now: int, wall: int, out: WriteBatch
+) -> None:
+    """Enqueue scheduled messages as if they were sent now: new numbers, stamps and expiry (S6)."""
+    prepared = []
+    default = partition.settings.default_time_to_live_ms
+    for ordinal in ordinals:
+        block, position = partition.log.entry(ordinal)
+        message = block.message(position)
+        ttl = message.time_to_live_ms
+        if default is not None:
+            ttl = default if ttl is None else min(ttl, default)
+        prepared.append(Prepared(message, block.row(position), (), ttl))
+        partition.subscription.change(ordinal, Input.ACTIVATE, out)
+    store(partition, prepared, now, wall, out, activated=True)
+    partition.subscription.depart(ordinals, out)
+
+
+def cancel(partition: Partition, numbers: Sequence[int], out: WriteBatch) -> None:
+    """Delete scheduled messages: all of them, or none where one is not there (S5)."""
+    ordinals = []
+    missing = []
+    for number in dict.fromkeys(numbers):
+        try:
+            ordinal = partition.ordinal(number)
+        except MessageNotFound:
+            missing.append(number)
+            continue
+        if partition.subscription.state(ordinal) is State.SCHEDULED:
+            ordinals.append(ordinal)
+        else:
+            missing.append(number)
+    if missing:
+        raise MessageNotFound(f"not scheduled, cancelled before or active already: {missing}")
+    for ordinal in ordinals:
+        partition.subscription.change(ordinal, Input.CANCEL, out)
+    partition.subscription.depart(ordinals, out)

@@ -1,0 +1,140 @@
+"""Sessions: taking one, keeping it, giving it back, and its state (B4)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from onibus.core.block import NEVER
+from onibus.core.errors import InvalidArgument, SessionLocked, SessionLockLost
+from onibus.core.holds import TOKEN
+from onibus.core.lifecycle import Input
+from onibus.core.limits import SESSION_STATE_BYTES_MAX
+from onibus.core.path.settle import give_back
+from onibus.core.records import WriteBatch
+from onibus.core.sessions import Session, SessionLock
+
+if TYPE_CHECKING:
+    from onibus.core.partition import Partition
+
+
+class AcceptedSession(msgspec.Struct, frozen=True):
+    """A session that its holder may receive from until its lock ends."""
+
+    session_id: str
+    token: bytes
+    locked_until_ms: int
+
+
+class SessionInfo(msgspec.Struct, frozen=True):
+    """A session as it is listed (X8)."""
+
+    session_id: str
+    ready_count: int
+    held_count: int
+    oldest_enqueued_time_ms: int | None
+    locked_until_ms: int | None
+    state: bytes | None
+
+
+def accept_session(
+    partition: Partition, session_id: str | None, now: int, out: WriteBatch
+) -> AcceptedSession | None:
+    """Lock a session by its id, or the next that is free; None when none is."""
+    sessions = partition.subscription.sessions
+    if session_id is None:
+        free = sessions.next_free(
+            partition.log.visible_below, partition.subscription.session_name
+        )
+        if free is None:
+            return None
+        session = free
+    else:
+        session = sessions.get(session_id)
+        if session.lock is not None or session.in_flight:
+            raise SessionLocked(f"session {session_id!r} is held by another receiver")
+    duration = partition.settings.lock_duration_ms
+    hold = partition.new_hold(now + duration, duration, None)
+    session.lock = SessionLock(hold.epoch, hold.check, hold.until, duration)
+    partition.subscription.timers.set(("session", session.id), hold.until)
+    partition.subscription.write_session(session, out)
+    token = TOKEN.pack(partition.numbering.number(0), hold.epoch, hold.check)
+    return AcceptedSession(session.id, token, hold.until)
+
+
+def held_session(partition: Partition, session_id: str, token: bytes) -> Session:
+    """Return the session that a token holds, or refuse the token."""
+    session = partition.subscription.sessions.find(session_id)
+    _, epoch, check = TOKEN.unpack(token)
+    if session is not None:
+        lock = session.lock
+        if lock is not None and (lock.epoch, lock.check) == (epoch, check):
+            return session
+    raise SessionLockLost(f"the lock on session {session_id!r} was lost: it ran out or was closed")
+
+
+def renew_session(partition: Partition, session: Session, now: int, out: WriteBatch) -> int:
+    """Hold a session, and with it its messages, longer; return until when."""
+    assert session.lock is not None
+    session.lock.until = now + session.lock.duration
+    partition.subscription.timers.set(("session", session.id), session.lock.until)
+    partition.subscription.write_session(session, out)
+    return session.lock.until
+
+
+def end_session_lock(
+    partition: Partition, session: Session, event: Input, now: int, out: WriteBatch
+) -> None:
+    """A session is closed (RELEASE) or its lock ran out (ABANDON): what it held goes back."""
+    subscription = partition.subscription
+    session.lock = None
+    subscription.timers.cancel(("session", session.id))
+    subscription.write_session(session, out)
+    held = [ordinal for epoch in session.holds for ordinal in subscription.holds[epoch].ordinals]
+    for ordinal in sorted(held):
+        give_back(partition, ordinal, event, now, out)
+    # Giving back may have let go of the session's last message, and of the session with it.
+    left = subscription.sessions.find(session.id)
+    if left is not None:
+        subscription.sessions.offer(left)
+        subscription.sessions.forget_idle(left)
+
+
+def set_session_state(
+    partition: Partition, session: Session, state: bytes | None, out: WriteBatch
+) -> None:
+    """Keep bytes with a session, also when it has no messages; None clears them."""
+    if state is not None and type(state) is not bytes:
+        raise InvalidArgument("a session's state is bytes, or None")
+    if state is not None and len(state) > SESSION_STATE_BYTES_MAX:
+        raise InvalidArgument(f"a session's state has at most {SESSION_STATE_BYTES_MAX} bytes")
+    session.state = state
+    partition.subscription.write_session(session, out)
+
+
+def list_sessions(partition: Partition) -> list[SessionInfo]:
+    """Return the sessions that have messages, a lock or a state, by their ids."""
+    subscription = partition.subscription
+    listed = []
+    for session in subscription.sessions.all(subscription.session_name):
+        held = [o for epoch in session.holds for o in subscription.holds[epoch].ordinals]
+        held += session.in_flight
+        ready = [o for o in session.ready if o < partition.log.visible_below]
+        first = min([*ready[:1], *session.waiting[:1], *held], default=NEVER)
+        if session.lock is None and session.state is None and first == NEVER:
+            continue
+        oldest = None if first == NEVER else _stamp(partition, first)
+        until = session.lock.until if session.lock else None
+        listed.append(
+            SessionInfo(
+                session.id, len(ready) + len(session.waiting), len(held), oldest, until,
+                session.state,
+            )
+        )
+    return sorted(listed, key=lambda info: info.session_id)
+
+
+def _stamp(partition: Partition, ordinal: int) -> int:
+    block, position = partition.log.entry(ordinal)
+    return block.entry(position)[1]

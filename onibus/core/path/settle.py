@@ -1,0 +1,136 @@
+"""Settle: a receiver says what is to become of what it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from onibus.core.errors import InvalidArgument, InvalidOperation
+from onibus.core.lifecycle import DEAD, Input, State
+from onibus.core.limits import REASON_LENGTH_MAX, VISIBILITY_MS_MAX
+from onibus.core.message import decode_properties, encode_properties
+from onibus.core.path.dead_letter import dead_letter, too_many_deliveries
+from onibus.core.records import WriteBatch
+
+if TYPE_CHECKING:
+    from onibus.core.partition import Partition
+
+
+def complete(partition: Partition, tokens: Sequence[bytes], out: WriteBatch) -> None:
+    """Messages were processed: they are gone. All tokens must hold, or nothing is changed."""
+    ordinals = [partition.held(token)[0] for token in tokens]
+    if len(set(ordinals)) != len(ordinals):
+        raise InvalidArgument("a token is given twice")
+    for ordinal in ordinals:
+        partition.subscription.change(ordinal, Input.COMPLETE, out)
+    partition.subscription.depart(ordinals, out)
+
+
+def abandon(
+    partition: Partition, token: bytes, now: int, out: WriteBatch, delay_ms: int = 0,
+    properties: dict[str, Any] | None = None,
+) -> None:
+    """A message is given back, at once or after a delay (X4)."""
+    ordinal, _, _ = partition.held(token)
+    _check_delay(delay_ms)
+    _modify(partition, ordinal, properties)
+    give_back(partition, ordinal, Input.ABANDON, now, out, delay_ms)
+
+
+def defer(
+    partition: Partition, token: bytes, now: int, out: WriteBatch, delay_ms: int = 0,
+    properties: dict[str, Any] | None = None,
+) -> None:
+    """A message is set aside; with a delay it comes back by itself (L1, L5)."""
+    ordinal, _, _ = partition.held(token)
+    _check_delay(delay_ms)
+    _modify(partition, ordinal, properties)
+    give_back(partition, ordinal, Input.DEFER, now, out, delay_ms)
+
+
+def reject(
+    partition: Partition, token: bytes, out: WriteBatch, reason: str | None = None,
+    description: str | None = None, properties: dict[str, Any] | None = None,
+) -> None:
+    """A receiver dead-letters a message."""
+    ordinal, mark, _ = partition.held(token)
+    for text in (reason, description):
+        if text is not None and len(text) > REASON_LENGTH_MAX:
+            raise InvalidArgument(f"reason and description have at most {REASON_LENGTH_MAX} "
+                                  "characters each")
+    if mark.state in DEAD:
+        raise InvalidOperation("a message in the dead-letter queue cannot be dead-lettered again")
+    _modify(partition, ordinal, properties)
+    dead_letter(partition, ordinal, reason, description, out)
+
+
+def renew(partition: Partition, token: bytes, now: int, duration: int | None = None) -> int:
+    """Hold a message longer; return until when. With a duration: a FIFO queue's visibility."""
+    _, _, hold = partition.held(token)
+    subscription = partition.subscription
+    if duration is not None:
+        if not partition.settings.fifo:
+            raise InvalidOperation("a visibility timeout is set on FIFO queues only")
+        if not 0 <= duration <= VISIBILITY_MS_MAX:
+            raise InvalidArgument(f"a visibility timeout is from 0 to {VISIBILITY_MS_MAX} ms")
+        # The receive that gave this message out cannot be repeated any more (F9).
+        hold.attempt = None
+    elif hold.session is not None and not partition.settings.fifo:
+        raise InvalidOperation("the session's lock holds this message: renew that one")
+    subscription.renew(hold, now + (hold.duration if duration is None else duration))
+    return hold.until
+
+
+def give_back(
+    partition: Partition, ordinal: int, event: Input, now: int, out: WriteBatch, delay_ms: int = 0
+) -> None:
+    """End a lock without completing: by abandon, defer or release, or because it ran out.
+
+    Counts the delivery unless it is a release; the last one allowed dead-letters (B1). What expired
+    while it was held expires now (B2).
+    """
+    subscription = partition.subscription
+    mark = subscription.marks[ordinal]
+    in_main_queue = mark.state not in DEAD
+    if event is not Input.RELEASE:
+        mark.deliveries += 1
+        if in_main_queue and mark.deliveries >= partition.settings.max_delivery_count:
+            too_many_deliveries(partition, ordinal, out)
+            return
+    if in_main_queue and partition.log.expires(ordinal) <= now:
+        from onibus.core.path.expire import expire_message
+
+        subscription.change(ordinal, Input.RELEASE, out)
+        expire_message(partition, ordinal, out)
+        return
+    if event is Input.ABANDON and mark.state in (State.LOCKED, State.DEAD_LETTERED_LOCKED):
+        delay_ms = max(delay_ms, _backoff(partition, mark.deliveries))
+        if delay_ms:
+            event = Input.DELAY
+    subscription.change(ordinal, event, out, due=now + delay_ms if delay_ms else 0)
+
+
+def _backoff(partition: Partition, deliveries: int) -> int:
+    """Return how long the entity makes a message wait after that many deliveries (X4)."""
+    base = partition.settings.retry_backoff_ms
+    if not base:
+        return 0
+    return min(base << min(deliveries - 1, 40), partition.settings.retry_backoff_ms_max)
+
+
+def _check_delay(delay_ms: int) -> None:
+    if not isinstance(delay_ms, int) or not 0 <= delay_ms <= 2**53:
+        raise InvalidArgument("delay_ms must be a whole number, 0 or more")
+
+
+def _modify(partition: Partition, ordinal: int, properties: dict[str, Any] | None) -> None:
+    """Settling may change properties; they lie over those of the message."""
+    if not properties:
+        return
+    mark = partition.subscription.marks[ordinal]
+    if mark.properties is not None:
+        properties = decode_properties(mark.properties) | properties
+    try:
+        mark.properties = encode_properties(properties)
+    except (TypeError, OverflowError, UnicodeEncodeError) as error:
+        raise InvalidArgument(f"properties cannot be encoded: {error}") from None
