@@ -38,3 +38,14 @@ def too_many_deliveries(partition: Partition, ordinal: int, out: WriteBatch) -> 
     count = partition.settings.max_delivery_count
     text = f"Message could not be consumed after {count} delivery attempts."
     dead_letter(partition, ordinal, TOO_MANY_DELIVERIES, text, out)
+
+
+def expire_message(
+    partition: Partition, ordinal: int, out: WriteBatch, taken: bool = False
+) -> None:
+    """A message has outlived its time to live (B2)."""
+    if partition.settings.dead_letter_on_expiration:
+        dead_letter(partition, ordinal, EXPIRED, EXPIRED_TEXT, out, taken)
+    else:
+        partition.subscription.change(ordinal, Input.EXPIRE, out, taken=taken)
+        partition.subscription.depart([ordinal], out)

@@ -11,7 +11,7 @@ from onibus.core.holds import Hold
 from onibus.core.lifecycle import Input, State
 from onibus.core.limits import FIFO_INTERVAL_MS
 from onibus.core.message import ReceivedMessage
-from onibus.core.path.expire import expire_message
+from onibus.core.path.dead_letter import expire_message
 from onibus.core.records import WriteBatch
 from onibus.core.sessions import Session
 from onibus.core.subscription import Attempt
@@ -42,7 +42,8 @@ def deliver(
         if dead:
             taken = subscription.dead_ready.take(wanted, below)
         elif session is not None:
-            taken = session.take(wanted, below)
+            ordinals += _take_living(partition, session, wanted, now, out)
+            break
         else:
             taken = subscription.ready.take(wanted, below)
         if not taken:
@@ -52,6 +53,13 @@ def deliver(
         return []
     if take:
         return _take(partition, ordinals, out)
+    return _lock(partition, ordinals, session, now)
+
+
+def _lock(
+    partition: Partition, ordinals: list[int], session: Session | None, now: int
+) -> list[ReceivedMessage]:
+    """Hold messages by a lock of their own, or by their session's."""
     if session is None:
         duration = partition.settings.lock_duration_ms
         hold = partition.new_hold(now + duration, duration, None)
@@ -61,7 +69,7 @@ def deliver(
         hold = partition.new_hold(NEVER, 0, session.id)
         session.holds.add(hold.epoch)
         until = session.lock.until
-    subscription.lock(ordinals, hold)
+    partition.subscription.lock(ordinals, hold)
     return [partition.view(ordinal, hold, until) for ordinal in ordinals]
 
 
@@ -107,17 +115,7 @@ def deliver_by_number(
             subscription.change(ordinal, Input.TAKE, out)
         subscription.depart(ordinals, out)
         return received
-    if session is None:
-        duration = partition.settings.lock_duration_ms
-        hold = partition.new_hold(now + duration, duration, None)
-        until = hold.until
-    else:
-        assert session.lock is not None
-        hold = partition.new_hold(NEVER, 0, session.id)
-        session.holds.add(hold.epoch)
-        until = session.lock.until
-    subscription.lock(ordinals, hold)
-    return [partition.view(ordinal, hold, until) for ordinal in ordinals]
+    return _lock(partition, ordinals, session, now)
 
 
 def deliver_groups(
@@ -140,8 +138,7 @@ def deliver_groups(
         if session is None:
             break
         wanted = 1 if partition.settings.one_message_per_group else limit - len(received)
-        taken = session.take(wanted, partition.log.visible_below)
-        for ordinal in _still_living(partition, taken, now, out):
+        for ordinal in _take_living(partition, session, wanted, now, out):
             hold = partition.new_hold(now + visibility_ms, visibility_ms, session.id)
             hold.attempt = attempt_id
             session.in_flight.append(ordinal)
@@ -159,6 +156,19 @@ def deliver_groups(
         subscription.timers.set(("attempt", attempt_id), attempt.until)
         subscription.write_attempt(attempt_id, attempt, out)
     return received
+
+
+def _take_living(
+    partition: Partition, session: Session, limit: int, now: int, out: WriteBatch
+) -> list[int]:
+    """Take a session's first messages that have not expired."""
+    living: list[int] = []
+    while len(living) < limit:
+        taken = session.take(limit - len(living), partition.log.visible_below)
+        if not taken:
+            break
+        living += _still_living(partition, taken, now, out)
+    return living
 
 
 def _repeat(

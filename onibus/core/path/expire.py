@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from onibus.core.block import NEVER
 from onibus.core.lifecycle import Input, State
 from onibus.core.log import BlockPlace
-from onibus.core.path.dead_letter import EXPIRED, EXPIRED_TEXT, dead_letter
+from onibus.core.path.dead_letter import expire_message
 from onibus.core.path.schedule import activate
 from onibus.core.path.session import end_session_lock
 from onibus.core.path.settle import give_back
@@ -74,14 +74,3 @@ def _expire_in(partition: Partition, place: BlockPlace, now: int, out: WriteBatc
     later = expires[expires > now]
     if place.live:
         partition.log.expire_again(place, int(later.min()) if len(later) else NEVER)
-
-
-def expire_message(
-    partition: Partition, ordinal: int, out: WriteBatch, taken: bool = False
-) -> None:
-    """A message has outlived its time to live (B2)."""
-    if partition.settings.dead_letter_on_expiration:
-        dead_letter(partition, ordinal, EXPIRED, EXPIRED_TEXT, out, taken)
-    else:
-        partition.subscription.change(ordinal, Input.EXPIRE, out, taken=taken)
-        partition.subscription.depart([ordinal], out)

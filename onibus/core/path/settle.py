@@ -9,7 +9,7 @@ from onibus.core.errors import InvalidArgument, InvalidOperation
 from onibus.core.lifecycle import DEAD, Input, State
 from onibus.core.limits import REASON_LENGTH_MAX, VISIBILITY_MS_MAX
 from onibus.core.message import decode_properties, encode_properties
-from onibus.core.path.dead_letter import dead_letter, too_many_deliveries
+from onibus.core.path.dead_letter import dead_letter, expire_message, too_many_deliveries
 from onibus.core.records import WriteBatch
 
 if TYPE_CHECKING:
@@ -73,10 +73,10 @@ def renew(partition: Partition, token: bytes, now: int, duration: int | None = N
             raise InvalidOperation("a visibility timeout is set on FIFO queues only")
         if not 0 <= duration <= VISIBILITY_MS_MAX:
             raise InvalidArgument(f"a visibility timeout is from 0 to {VISIBILITY_MS_MAX} ms")
-        # The receive that gave this message out cannot be repeated any more (F9).
-        hold.attempt = None
     elif hold.session is not None and not partition.settings.fifo:
         raise InvalidOperation("the session's lock holds this message: renew that one")
+    # The receive that gave this message out cannot be repeated any more (F9).
+    hold.attempt = None
     subscription.renew(hold, now + (hold.duration if duration is None else duration))
     return hold.until
 
@@ -98,8 +98,6 @@ def give_back(
             too_many_deliveries(partition, ordinal, out)
             return
     if in_main_queue and partition.log.expires(ordinal) <= now:
-        from onibus.core.path.expire import expire_message
-
         subscription.change(ordinal, Input.RELEASE, out)
         expire_message(partition, ordinal, out)
         return

@@ -1,0 +1,88 @@
+"""Compact: small blocks are merged and mostly dead ones rewritten, ordinals unchanged.
+
+One slice a call. Rows are copied as they are, never decoded; readers see either the old blocks or
+the new one, since both change in one commit.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from onibus.core.block import encode_entries
+from onibus.core.limits import BLOCK_BYTES_MAX
+from onibus.core.log import BlockPlace
+from onibus.core.records import WriteBatch
+
+if TYPE_CHECKING:
+    from onibus.core.partition import Partition
+
+#: Fewer blocks than this are not worth merging; keeps what is written again within a few times.
+MERGE_COUNT_MIN = 16
+#: Blocks at both ends are left alone: they are about to be read, or were written just now.
+UNTOUCHED = 16
+
+
+def compact(partition: Partition, out: WriteBatch, eager: bool = False) -> bool:
+    """Rewrite one group of blocks, if one is worth it; tell whether one was.
+
+    `eager` also merges small blocks that are all alive: for when there is nothing else to do.
+    """
+    group = _choose(partition, eager)
+    if not group:
+        return False
+    _rewrite(partition, group, out)
+    return True
+
+
+def _choose(partition: Partition, eager: bool) -> list[BlockPlace]:
+    places = partition.log.places
+    group: list[BlockPlace] = []
+    size = 0
+    for at, place in enumerate(places):
+        small = place.live_bytes < BLOCK_BYTES_MAX // 2
+        dead = place.live * 2 < place.rows
+        inside = UNTOUCHED <= at < len(places) - UNTOUCHED
+        if (dead or (eager and small and inside)) and size + place.live_bytes <= BLOCK_BYTES_MAX:
+            group.append(place)
+            size += place.live_bytes
+            continue
+        if _worth(group):
+            return group
+        group, size = ([place], place.live_bytes) if dead else ([], 0)
+    return group if _worth(group) else []
+
+
+def _worth(group: list[BlockPlace]) -> bool:
+    """Tell whether rewriting gives back as much as it writes, or tidies many small blocks."""
+    dead_bytes = sum(place.size - place.live_bytes for place in group)
+    live_bytes = sum(place.live_bytes for place in group)
+    return len(group) >= MERGE_COUNT_MIN or dead_bytes > live_bytes + 4096
+
+
+def _rewrite(partition: Partition, group: list[BlockPlace], out: WriteBatch) -> None:
+    log, gone = partition.log, partition.subscription.gone
+    entries: list[tuple[int, int, int, int]] = []
+    rows: list[bytes] = []
+    for place in group:
+        block = log.read(place)
+        for position in range(block.rows):
+            ordinal, stamp, expires, session, _, _ = block.entry(position)
+            if ordinal not in gone:
+                entries.append((ordinal, stamp, expires, session))
+                rows.append(block.row(position))
+        log.drop(place, out)
+    kept = [place for place in log.places if place not in set(group)]
+    log.places = kept
+    if not rows:
+        return
+    ordinals, stamps, expiries, sessions = zip(*entries, strict=True)
+    keys = None
+    if partition.settings.requires_session:
+        keys = b"".join(
+            ordinal.to_bytes(8, "little") + session.to_bytes(8, "little")
+            for ordinal, _, _, session in entries
+        )
+    log.append(
+        encode_entries(ordinals, stamps, expiries, sessions, rows),
+        ordinals[0], ordinals[-1], len(rows), min(expiries), out, keys,
+    )

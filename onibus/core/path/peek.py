@@ -1,0 +1,100 @@
+"""Peek: look at messages without touching them; and find the ones a filter means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from onibus.core.errors import InvalidArgument
+from onibus.core.lifecycle import DEAD, State
+from onibus.core.limits import PEEK_BYTES_MAX
+from onibus.core.message import ReceivedMessage
+
+if TYPE_CHECKING:
+    from onibus.core.partition import Partition
+
+#: The words by which people name states, and the states they mean.
+STATES: dict[str, frozenset[State]] = {
+    "active": frozenset({State.ACTIVE, State.LOCKED, State.DELAYED}),
+    "deferred": frozenset({State.DEFERRED, State.DEFERRED_LOCKED}),
+    "scheduled": frozenset({State.SCHEDULED}),
+    "dead-lettered": DEAD,
+}
+
+
+class Filter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which messages are meant; what is left out does not restrict (X5)."""
+
+    #: active, deferred, scheduled or dead-lettered; None: all that the queue shows
+    state: str | None = None
+    session_id: str | None = None
+    message_id: str | None = None
+    body_contains: bytes | None = None
+    enqueued_from_ms: int | None = None
+    enqueued_before_ms: int | None = None
+
+    def matches(self, message: ReceivedMessage) -> bool:
+        """Tell whether a message is meant, as far as its own fields go."""
+        stamp = message.enqueued_time_ms
+        return (
+            (self.session_id is None or message.session_id == self.session_id)
+            and (self.message_id is None or message.message_id == self.message_id)
+            and (self.body_contains is None or self.body_contains in message.body)
+            and (self.enqueued_from_ms is None or stamp >= self.enqueued_from_ms)
+            and (self.enqueued_before_ms is None or stamp < self.enqueued_before_ms)
+        )
+
+
+def states_of(wanted: Filter, dead: bool) -> frozenset[State]:
+    """Return the states that a filter asks for, in the queue or in its dead-letter queue."""
+    if wanted.state is None:
+        return DEAD if dead else frozenset(State) - DEAD - {State.GONE}
+    if wanted.state not in STATES:
+        raise InvalidArgument(f"state {wanted.state!r} is none of {', '.join(STATES)}")
+    return STATES[wanted.state]
+
+
+def peek(
+    partition: Partition, start: int, limit: int, wanted: Filter, dead: bool
+) -> list[ReceivedMessage]:
+    """Return messages from that ordinal on: at most `limit`, and 256 KB, but one at least."""
+    found: list[ReceivedMessage] = []
+    size = 0
+    for ordinal in live_ordinals(partition, start, states_of(wanted, dead)):
+        message = partition.view(ordinal)
+        if not wanted.matches(message):
+            continue
+        size += len(message.body)
+        if found and size > PEEK_BYTES_MAX:
+            break
+        found.append(message)
+        if len(found) == limit:
+            break
+    return found
+
+
+def live_ordinals(
+    partition: Partition, start: int, states: frozenset[State]
+) -> Iterator[int]:
+    """Yield the shown ordinals in these states, from `start` on, in order."""
+    subscription = partition.subscription
+    below = partition.log.visible_below
+    candidates: Iterator[int]
+    if states <= DEAD:
+        candidates = subscription.dead.ordinals(start)
+    elif State.ACTIVE in states:
+        candidates = _outside(subscription.gone.next_outside, max(start, 1), below)
+    else:
+        # Only marked messages can be in these states: no need to walk all that are waiting.
+        candidates = iter(sorted(ordinal for ordinal in subscription.marks if ordinal >= start))
+    for ordinal in candidates:
+        if ordinal < below and subscription.state(ordinal) in states:
+            yield ordinal
+
+
+def _outside(next_outside: Callable[[int], int], ordinal: int, below: int) -> Iterator[int]:
+    while (ordinal := next_outside(ordinal)) < below:
+        yield ordinal
+        ordinal += 1

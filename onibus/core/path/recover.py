@@ -1,0 +1,238 @@
+"""Recover: a partition read back from its store. Current-state rows are loaded, nothing is replayed.
+
+The rows handed in are those of this partition, each kind in key order.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from onibus.core.block import NEVER
+from onibus.core.errors import Damaged
+from onibus.core.holds import Hold
+from onibus.core.lifecycle import DEAD, Input, State, advance
+from onibus.core.log import BlockPlace
+from onibus.core.records import (
+    ATTEMPTS, BLOCKS, COUNTERS, DUPLICATES, GONE, HOLDS, ID_CHUNKS, ID_RUNS, MARKS, RECENT_IDS,
+    SESSION_KEYS, SESSIONS, Row, Table, WriteBatch,
+)
+from onibus.core.sessions import SessionLock
+from onibus.core.subscription import Attempt, Mark
+from onibus.core.timers import Key
+
+if TYPE_CHECKING:
+    from onibus.core.partition import Partition
+
+Rows = dict[Table, list[Any]]
+
+#: Which columns recovery reads; the big ones stay where they are.
+COLUMNS: dict[Table, tuple[str, ...]] = {
+    BLOCKS: ("block", "partition", "first", "last", "rows", "expires", "size"),
+    ID_CHUNKS: ("chunk", "partition"),
+}
+#: Tables that recovery reads, and the place of `partition` in their rows.
+SOURCES: dict[Table, int] = {
+    COUNTERS: 0, BLOCKS: 1, SESSION_KEYS: 1, MARKS: 0, GONE: 0, HOLDS: 0, SESSIONS: 0,
+    ATTEMPTS: 0, RECENT_IDS: 1, ID_RUNS: 1, ID_CHUNKS: 1, DUPLICATES: 0,
+}
+
+
+def recover(partition: Partition, rows: Rows, out: WriteBatch) -> None:
+    """Load a new partition with what its store has of it."""
+    _recover_counters(partition, rows.get(COUNTERS, []))
+    _recover_gone(partition, rows.get(GONE, []))
+    _recover_blocks(partition, rows.get(BLOCKS, []))
+    _recover_marks(partition, rows.get(MARKS, []))
+    _recover_ready(partition, rows.get(SESSION_KEYS, []))
+    _recover_sessions(partition, rows.get(SESSIONS, []))
+    _recover_holds(partition, rows.get(HOLDS, []), rows.get(ATTEMPTS, []))
+    partition.ids.recover(
+        rows.get(RECENT_IDS, []),
+        rows.get(ID_RUNS, []),
+        [chunk for chunk, _ in rows.get(ID_CHUNKS, [])],
+        out,
+    )
+    trace = sorted(rows.get(DUPLICATES, []), key=lambda row: row[3])
+    partition.recent_duplicates.extend((row[2], row[3], row[4]) for row in trace)
+
+
+def _recover_counters(partition: Partition, rows: list[Row]) -> None:
+    for row in rows:
+        values: list[Any] = list(row)
+        log = partition.log
+        _, log.next_ordinal, log.last_stamp, partition.epoch = values[:4]
+        partition.forgotten_before, partition.forget_below = values[4:6]
+        partition.duplicates, partition.accessed = values[6:8]
+        log.visible_below = log.next_ordinal
+
+
+def _recover_gone(partition: Partition, rows: list[Any]) -> None:
+    gone = partition.subscription.gone
+    gone.firsts = array("q", [row[2] for row in rows])
+    gone.lasts = array("q", [row[3] for row in rows])
+    gone.count = sum(gone.lasts) - sum(gone.firsts) + len(rows)
+
+
+def _recover_blocks(partition: Partition, rows: list[Any]) -> None:
+    """Load the log's blocks, and check that every message that is not gone is in one of them."""
+    log, gone = partition.log, partition.subscription.gone
+    places = [BlockPlace(row[0], *row[2:7]) for row in rows]
+    places.sort()
+    covered = 0
+    previous = 0
+    for place in places:
+        if place.first <= previous:
+            raise Damaged(f"partition {partition.partition}: blocks overlap at {place.first}")
+        previous = place.last
+        gaps = place.last - place.first + 1 - place.rows
+        dead = gone.overlap(place.first, place.last)
+        # Compaction leaves out gone rows only, so the gaps are among them.
+        place.live = place.rows - (dead - gaps)
+        covered += place.live
+        log.restore(place)
+    missing = log.next_ordinal - 1 - gone.count - covered
+    if missing:
+        raise Damaged(f"partition {partition.partition}: {missing} messages are not in any block")
+
+
+def _recover_marks(partition: Partition, rows: list[Any]) -> None:
+    subscription = partition.subscription
+    marks = subscription.marks
+    timed: dict[Key, int] = {}
+    states = tuple(State)
+    dead = []
+    for _, _, ordinal, state, deliveries, due, reason, description, properties in rows:
+        mark = marks[ordinal] = Mark(states[state])
+        mark.deliveries = deliveries
+        mark.reason = reason
+        mark.description = description
+        mark.properties = properties
+        mark.stored = True
+        subscription.counts[state] += 1
+        if due:
+            mark.due = due
+            timed["due", ordinal] = due
+        if mark.state in DEAD:
+            dead.append(ordinal)
+    subscription.timers.load(timed)
+    for ordinal in dead:
+        subscription.dead.add(ordinal, ordinal)
+        if marks[ordinal].state is State.DEAD_LETTERED:
+            subscription.dead_ready.add(ordinal, ordinal)
+
+
+def _recover_ready(partition: Partition, session_keys: list[Any]) -> None:
+    """What is neither gone nor set aside is ready; holds are applied on top of that."""
+    subscription = partition.subscription
+    aside = [
+        ordinal for ordinal, mark in subscription.marks.items() if mark.state is not State.ACTIVE
+    ]
+    if not partition.settings.requires_session:
+        _ready_runs(partition, aside)
+        return
+    keys = np.frombuffer(
+        b"".join(row[2] for row in session_keys), np.dtype([("ordinal", "<i8"), ("hash", "<u8")])
+    )
+    ordinals, hashes = keys["ordinal"], keys["hash"]
+    if len(ordinals) and (ordinals[1:] < ordinals[:-1]).any():
+        order = np.argsort(ordinals, kind="stable")
+        ordinals, hashes = ordinals[order], hashes[order]
+    keep = _outside_runs(ordinals, subscription.gone.firsts, subscription.gone.lasts)
+    if aside:
+        away = np.sort(np.array(aside, "i8"))
+        at = np.minimum(np.searchsorted(away, ordinals), len(away) - 1)
+        keep &= away[at] != ordinals
+    subscription.sessions.load(ordinals[keep], hashes[keep])
+    for ordinal, mark in subscription.marks.items():
+        if mark.state is State.DELAYED:
+            subscription.session_of(ordinal).waiting.append(ordinal)
+
+
+def _outside_runs(
+    ordinals: npt.NDArray[Any], firsts: array[int], lasts: array[int]
+) -> npt.NDArray[np.bool_]:
+    if not len(firsts) or not len(ordinals):
+        return np.ones(len(ordinals), bool)
+    at = np.searchsorted(np.frombuffer(firsts, "i8"), ordinals, side="right") - 1
+    return (at < 0) | (ordinals > np.frombuffer(lasts, "i8")[np.maximum(at, 0)])
+
+
+def _ready_runs(partition: Partition, aside: list[int]) -> None:
+    """Fill `ready` with the gaps between what is gone or set aside."""
+    ready, gone = partition.subscription.ready, partition.subscription.gone
+    taken = sorted([*zip(gone.firsts, gone.lasts, strict=True), *((o, o) for o in aside)])
+    start = 1
+    for first, last in [*taken, (partition.log.next_ordinal, NEVER)]:
+        if first > start:
+            ready.firsts.append(start)
+            ready.lasts.append(first - 1)
+            ready.count += first - start
+        start = last + 1
+
+
+def _recover_sessions(partition: Partition, rows: list[Any]) -> None:
+    subscription = partition.subscription
+    for _, _, session_id, state, until, duration, epoch, check in rows:
+        session = subscription.sessions.get(session_id)
+        session.state = state
+        if until:
+            session.lock = SessionLock(epoch, check, until, duration)
+            subscription.timers.set(("session", session_id), until)
+
+
+def _recover_holds(partition: Partition, rows: list[Any], attempts: list[Any]) -> None:
+    subscription = partition.subscription
+    for _, _, epoch, until, duration, check, session_id, packed in rows:
+        hold = Hold(epoch, check, until, duration, session_id)
+        for ordinal in array("q", packed):
+            if not subscription.is_live(ordinal):
+                raise Damaged(f"partition {partition.partition}: {ordinal} is held and gone")
+            _hold_again(partition, ordinal, hold)
+        subscription.holds[epoch] = hold
+        if until != NEVER:
+            subscription.timers.set(("hold", epoch), until)
+    for _, _, attempt_id, until, packed in attempts:
+        attempt = Attempt(until, list(array("q", packed)))
+        subscription.attempts[attempt_id] = attempt
+        subscription.timers.set(("attempt", attempt_id), until)
+        for epoch in attempt.epochs:
+            if epoch in subscription.holds:
+                subscription.holds[epoch].attempt = attempt_id
+
+
+def _hold_again(partition: Partition, ordinal: int, hold: Hold) -> None:
+    subscription = partition.subscription
+    mark = subscription.marks.get(ordinal)
+    if mark is None:
+        mark = subscription.marks[ordinal] = Mark()
+    else:
+        subscription.counts[mark.state] -= 1
+    if mark.state is State.ACTIVE:
+        _take_out(partition, ordinal, hold)
+    elif mark.state is State.DEAD_LETTERED:
+        subscription.dead_ready.remove(ordinal)
+    mark.state = advance(mark.state, Input.LOCK)
+    mark.hold = hold
+    subscription.counts[mark.state] += 1
+    hold.ordinals.add(ordinal)
+
+
+def _take_out(partition: Partition, ordinal: int, hold: Hold) -> None:
+    """Take a held message out of what is ready."""
+    subscription = partition.subscription
+    if not partition.settings.requires_session:
+        subscription.ready.remove(ordinal)
+        return
+    assert hold.session is not None
+    session = subscription.sessions.get(hold.session)
+    session.ready.remove(ordinal)
+    if hold.until == NEVER:
+        session.holds.add(hold.epoch)
+    else:
+        session.in_flight.append(ordinal)
+        session.in_flight.sort()
+    subscription.sessions.offer(session)
