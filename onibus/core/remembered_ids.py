@@ -1,0 +1,364 @@
+"""The exact memory of the message identities of one partition, in generations (D5, D7).
+
+The youngest generation is a dictionary; each commit adds what it recorded as one `recent_ids` row.
+When it is full it is sealed: sorted, written as a run of chunks (core/id_runs.py, which owns all
+formats), and forgotten in memory but for a filter of 20 bits an id. Eight runs of a tier are merged
+into one of the next (core/id_merge.py): 16 thousand ids, 131 thousand, one million, eight million.
+So ten million ids are about a dozen runs, and asking for an id that is not there reads nothing.
+
+Rules:
+1. `now` never goes back and ordinals rise, so of two entries of one identity the one recorded later
+   is the newer. `forget_before` never goes back either: what it has passed may be gone for good.
+2. Whether an entry counts is tested per entry against `forget_before` on every `find`; sealing,
+   merging and dropping change what it costs, never what it answers.
+3. Nothing is written by `record`. What was recorded is sealed only after `write` has put it.
+4. All batches that are passed as `out` are committed in that order, each whole or not at all.
+   Chunks stay in memory until the owner says they are committed: `mark()` when it hands a batch to
+   the store, `settled(mark)` when that commit has returned.
+5. A run's row, and the going of what it replaces, are in one batch. Its chunks are written before
+   and those of old runs deleted after it, in slices: a crash leaves chunks of no run, which
+   `recover` deletes.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
+
+import numpy as np
+
+from onibus.core.id_merge import Merge
+from onibus.core.id_runs import (
+    HIGH,
+    LOW,
+    MASKS,
+    Columns,
+    Run,
+    RunWriter,
+    Sizes,
+    Unsettled,
+    checked,
+    masks_of,
+    newest_of_each,
+    run_of_row,
+    with_check,
+    words_of,
+)
+from onibus.core.pages import Pages
+from onibus.core.records import ID_CHUNKS, ID_RUNS, RECENT_IDS, Row, WriteBatch
+
+#: From this many ids on, asking the filters by numpy is faster than one by one.
+_BATCH_MIN = 16
+#: Measured with CPython 3.11: the hash, its place, their slots in dictionary, list and arrays.
+_YOUNG_BYTES_AN_ID = 160
+_NUMBERS = struct.Struct("<QQ")
+
+
+class _Generation:
+    """Ids that are not sealed yet, in the order they were recorded."""
+
+    __slots__ = ("hashes", "ordinals", "places", "rows", "times", "written")
+
+    def __init__(self) -> None:
+        self.places: dict[bytes, int] = {}
+        self.hashes: list[bytes] = []
+        self.ordinals = array("q")
+        self.times = array("q")
+        #: So many of them are in `recent_ids`, in these rows.
+        self.written = 0
+        self.rows: list[int] = []
+
+    def columns(self, start: int) -> Columns:
+        """Return the entries from that place on."""
+        entries = np.empty((4, len(self.hashes) - start), dtype=np.uint64)
+        hashes = b"".join(self.hashes[start:])
+        entries[:2] = np.frombuffer(hashes, dtype=np.uint64).reshape(-1, 2).T
+        entries[2] = self.ordinals[start:]
+        entries[3] = self.times[start:]
+        return entries
+
+
+class RememberedIds:
+    """Which identities one partition remembers, and the ordinal each was recorded with."""
+
+    def __init__(self, partition: int, pages: Pages, sizes: Sizes | None = None) -> None:
+        self._partition = partition
+        self._pages = pages
+        self._sizes = sizes or Sizes()
+        self._unsettled = Unsettled(pages)
+        self._young = _Generation()
+        self._full: deque[_Generation] = deque()
+        self._runs: list[Run] = []
+        #: The run that the oldest full generation becomes.
+        self._sealing: RunWriter | None = None
+        #: By the tier of the runs that are merged.
+        self._merges: dict[int, Merge] = {}
+        #: Chunks of runs that are gone.
+        self._condemned: deque[Iterator[int]] = deque()
+        #: The runs by the size of their filter: those of one size share the place of a word.
+        self._by_size: list[tuple[int, list[Run]]] = []
+
+    # Asking and recording
+
+    def find(self, hashes: Sequence[bytes], forget_before: int) -> list[int]:
+        """Return for each hash the ordinal of its newest entry after `forget_before`, or -1."""
+        answers = [-1] * len(hashes)
+        unknown: Sequence[int] = range(len(hashes))
+        for generation in (self._young, *reversed(self._full)):
+            find = generation.places.get
+            left = []
+            for index in unknown:
+                place = find(hashes[index])
+                if place is not None and generation.times[place] > forget_before:
+                    answers[index] = generation.ordinals[place]
+                else:
+                    left.append(index)
+            unknown = left
+        if self._runs and unknown:
+            if len(unknown) < _BATCH_MIN:
+                self._find_few(hashes, unknown, forget_before, answers)
+            else:
+                self._find_many(hashes, unknown, forget_before, answers)
+        return answers
+
+    def record(self, hash: bytes, ordinal: int, now: int) -> None:
+        """Remember an identity; `write` makes it part of a commit."""
+        young = self._young
+        hashes = young.hashes
+        if len(hashes) >= self._sizes.seal_at:
+            self._full.append(young)
+            young = self._young = _Generation()
+            hashes = young.hashes
+        young.places[hash] = len(hashes)
+        hashes.append(hash)
+        young.ordinals.append(ordinal)
+        young.times.append(now)
+
+    def write(self, out: WriteBatch) -> None:
+        """Put what was recorded since the last write, as one row.
+
+        Where a generation became full in between there is a row for each, so that sealing one can
+        delete exactly its rows.
+        """
+        for generation in (*self._full, self._young):
+            start = generation.written
+            if start < len(generation.hashes):
+                row = self._pages.new_id()
+                entries = with_check(generation.columns(start).tobytes())
+                out.put(RECENT_IDS, (row, self._partition, entries))
+                generation.written = len(generation.hashes)
+                generation.rows.append(row)
+
+    def mark(self) -> int:
+        """Return a mark for all batches so far: call it when the last of them goes to the store."""
+        return self._unsettled.mark()
+
+    def settled(self, mark: int) -> None:
+        """Take note that all batches up to the mark are committed."""
+        self._unsettled.settled(mark)
+
+    # Statistics
+
+    @property
+    def count(self) -> int:
+        """How many entries are kept, those among them that are forgotten but not yet dropped."""
+        young = sum(len(g.hashes) for g in (self._young, *self._full))
+        return young + sum(run.count for run in self._runs)
+
+    def memory_bytes(self) -> int:
+        """Return about how much memory all this takes."""
+        young = sum(len(g.hashes) for g in (self._young, *self._full))
+        return (
+            young * _YOUNG_BYTES_AN_ID
+            + self._unsettled.memory_bytes()
+            + sum(run.memory_bytes() for run in self._runs)
+            + sum(merge.memory_bytes() for merge in self._merges.values())
+        )
+
+    # Maintenance
+
+    def maintain(self, forget_before: int, out: WriteBatch) -> bool:
+        """Do one slice of at most about 3 ms, its records into `out`; True when more waits."""
+        if self._full and self._may_seal():
+            self._seal_some(forget_before, out)
+        elif self._condemned:
+            self._delete_some(out)
+        elif not self._drop_forgotten(forget_before, out):
+            self._start_merges()
+            if self._merges:
+                # The lowest tier first: its merges are short, and its runs pile up the fastest.
+                self._merge_some(min(self._merges), forget_before, out)
+        return bool(
+            self._condemned
+            or self._merges
+            or (self._full and self._may_seal())
+            or self._mergeable_tiers()
+            or any(run.newest <= forget_before for run in self._runs)
+        )
+
+    def _may_seal(self) -> bool:
+        generation = self._full[0]
+        return generation.written == len(generation.hashes)
+
+    def _seal_some(self, forget_before: int, out: WriteBatch) -> None:
+        # Two slices: with a commit for every id there are as many rows to delete as ids to sort.
+        generation, writer = self._full[0], self._sealing
+        if writer is None:
+            entries = newest_of_each(generation.columns(0), forget_before)
+            self._sealing = writer = self._writer(0, entries.shape[1])
+            if entries.shape[1]:
+                writer.append(entries, out)
+                writer.end()
+                writer.write_filter(entries.shape[1], out)
+            return
+        self._replace((), writer.finish(out), out)
+        for row in generation.rows:
+            out.delete(RECENT_IDS, (row,))
+        self._sealing = None
+        self._full.popleft()
+
+    def _delete_some(self, out: WriteBatch) -> None:
+        deleted = 0
+        for chunk in islice(self._condemned[0], self._sizes.deletes_a_slice):
+            out.delete(ID_CHUNKS, (chunk,))
+            deleted += 1
+        if deleted < self._sizes.deletes_a_slice:
+            self._condemned.popleft()
+
+    def _drop_forgotten(self, forget_before: int, out: WriteBatch) -> bool:
+        merging = self._merging()
+        gone = [r for r in self._runs if r.newest <= forget_before and r.run not in merging]
+        if gone:
+            self._replace(gone, None, out)
+        return bool(gone)
+
+    def _start_merges(self) -> None:
+        for tier in self._mergeable_tiers():
+            merging = self._merging()
+            runs = [r for r in self._runs if r.tier == tier and r.run not in merging]
+            runs = runs[: self._sizes.runs_merged]
+            writer = self._writer(tier + 1, sum(run.count for run in runs))
+            self._merges[tier] = Merge(runs, writer, self._unsettled)
+
+    def _mergeable_tiers(self) -> list[int]:
+        counts = [0] * self._sizes.tier_max
+        for run in self._runs:
+            if run.tier < self._sizes.tier_max:
+                counts[run.tier] += 1
+        needed = self._sizes.runs_merged
+        return [t for t, count in enumerate(counts) if count >= needed and t not in self._merges]
+
+    def _merging(self) -> set[int]:
+        return {run.run for merge in self._merges.values() for run in merge.runs}
+
+    def _merge_some(self, tier: int, forget_before: int, out: WriteBatch) -> None:
+        merge = self._merges[tier]
+        if merge.step(forget_before, out):
+            del self._merges[tier]
+            self._replace(merge.runs, merge.finish(out), out)
+
+    def _writer(self, tier: int, count_max: int) -> RunWriter:
+        return RunWriter(
+            self._partition, self._pages, self._sizes, tier, count_max, self._unsettled
+        )
+
+    def _replace(self, old: Sequence[Run], new: Run | None, out: WriteBatch) -> None:
+        for run in old:
+            out.delete(ID_RUNS, (run.run,))
+            self._condemned.append(chain(run.chunks, run.segments))
+        self._arrange([r for r in self._runs if r not in old] + ([new] if new else []))
+
+    def _arrange(self, runs: list[Run]) -> None:
+        self._runs = runs
+        sizes: dict[int, list[Run]] = {}
+        for run in runs:
+            sizes.setdefault(len(run.filter), []).append(run)
+        self._by_size = list(sizes.items())
+
+    # Sealed generations
+
+    def _find_few(
+        self, hashes: Sequence[bytes], unknown: Sequence[int], forget_before: int,
+        answers: list[int],
+    ) -> None:  # fmt: skip
+        by_size = self._by_size
+        for index in unknown:
+            high, low = _NUMBERS.unpack(hashes[index])
+            mask = MASKS[low & 4095] | MASKS[low >> 12 & 4095]
+            top = high >> 32
+            best = (forget_before, -1)
+            for size, runs in by_size:
+                word = top * size >> 32
+                for run in runs:
+                    if run.view[word] & mask == mask:
+                        entry = run.find(high, low, self._unsettled.read)
+                        if entry is not None and entry[0] > forget_before and entry > best:
+                            best = entry
+            answers[index] = best[1]
+
+    def _find_many(
+        self, hashes: Sequence[bytes], unknown: Sequence[int], forget_before: int,
+        answers: list[int],
+    ) -> None:  # fmt: skip
+        packed = b"".join([hashes[index] for index in unknown])
+        numbers = np.frombuffer(packed, dtype=np.uint64).reshape(-1, 2)
+        highs, lows = numbers[:, HIGH], numbers[:, LOW]
+        masks = masks_of(lows)
+        found = np.empty((len(self._runs), len(unknown)), dtype=np.uint64)
+        order: list[Run] = []
+        for size, runs in self._by_size:
+            words = words_of(highs, size)
+            for run in runs:
+                found[len(order)] = run.filter[words]
+                order.append(run)
+        found &= masks
+        best: dict[int, tuple[int, int]] = {}
+        for row, column in zip(*(a.tolist() for a in (found == masks).nonzero()), strict=True):
+            high, low = _NUMBERS.unpack_from(packed, 16 * column)
+            entry = order[row].find(high, low, self._unsettled.read)
+            if entry is not None and entry[0] > forget_before:
+                best[column] = max(entry, best.get(column, entry))
+        for column, entry in best.items():
+            answers[unknown[column]] = entry[1]
+
+    # Recovery
+
+    def recover(
+        self, recent: Iterable[Row], runs: Iterable[Row], chunks: Iterable[int], out: WriteBatch
+    ) -> None:
+        """Take up what the store has of this partition; chunks of no run are deleted by `out`.
+
+        `recent` and `runs` are whole rows, `chunks` the ids of all rows in `id_chunks`. Filters are
+        read through `Pages`, entries are not: only what the youngest generations had is read.
+        """
+        assert not self.count and not self._runs
+        self._arrange([run_of_row(row, self._pages) for row in sorted(runs, key=_key)])
+        orphans = set(chunks)
+        for run in self._runs:
+            orphans.difference_update(run.chunks, run.segments)
+        for chunk in orphans:
+            out.delete(ID_CHUNKS, (chunk,))
+        for row in sorted(recent, key=_key):
+            self._recover_recent(row)
+
+    def _recover_recent(self, row: Row) -> None:
+        key, _, data = row
+        assert isinstance(key, int) and isinstance(data, bytes)
+        numbers = checked(data, "recent row", key)
+        count = len(numbers) // 4
+        pairs = np.frombuffer(numbers[: 2 * count], dtype=np.uint64).reshape(2, -1).T.tobytes()
+        ordinals = numbers[2 * count : 3 * count].tolist()
+        for index, now in enumerate(numbers[3 * count :].tolist()):
+            self.record(pairs[16 * index : 16 * index + 16], ordinals[index], now)
+        for generation in (*self._full, self._young):
+            generation.written = len(generation.hashes)
+        self._young.rows.append(key)
+
+
+def _key(row: Row) -> int:
+    key = row[0]
+    assert isinstance(key, int)
+    return key
