@@ -1,0 +1,86 @@
+"""A store that keeps its rows in memory only: for tests, the simulator and the ephemeral mode.
+
+It does what every store does, a power cut aside: handing `tables` of a closed store to a new one
+stands for opening the same file again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onibus.core.errors import StoreFailed
+from onibus.core.records import TABLES, Row, Table, Value, WriteBatch
+
+Tables = dict[Table, dict[Row, Row]]
+
+
+class MemoryStore:
+    """Rows in one dict a table. `fail_next` lets a test see a commit fail."""
+
+    def __init__(self, name: str, tables: Tables | None = None) -> None:
+        self.name = name
+        self.tables: Tables = {table: {} for table in TABLES} if tables is None else tables
+        self._unusable = ""
+        self._fail_next: bool | None = None
+
+    def fail_next(self, *, kept: bool) -> None:
+        """Let the next commit fail as a disk does: its rows are kept nevertheless, or are not."""
+        self._fail_next = kept
+
+    def commit(self, batch: WriteBatch) -> None:
+        if self._unusable:
+            self._refuse()
+        failing = self._fail_next is not None
+        if not failing or self._fail_next:
+            for table, rows in batch.tables.items():
+                mine = self.tables[table]
+                for key, row in rows.items():
+                    if row is None:
+                        mine.pop(key, None)
+                    else:
+                        mine[key] = row
+        if failing:
+            self._unusable = "a commit failed"
+            self._refuse()
+
+    def read(self, table: Table, key: Row) -> Row | None:
+        if self._unusable:
+            self._refuse()
+        return self.tables[table].get(key)
+
+    def scan(self, table: Table, columns: tuple[str, ...] = ()) -> Iterator[Row]:
+        if self._unusable:
+            self._refuse()
+        # A copy: what is committed while somebody scans does not show.
+        rows = self.tables[table].copy()
+        ordered = (rows[key] for key in sorted(rows))
+        if not columns:
+            return ordered
+        wanted = [table.columns.index(column) for column in columns]
+        return (tuple([row[index] for index in wanted]) for row in ordered)
+
+    def highest(self, table: Table) -> Value:
+        if self._unusable:
+            self._refuse()
+        rows = self.tables[table]
+        return max(rows)[0] if rows else None
+
+    def maintain(self) -> None:
+        if self._unusable:
+            self._refuse()
+
+    def size(self) -> int:
+        if self._unusable:
+            self._refuse()
+        return sum(
+            len(value) if isinstance(value, (bytes, str)) else 8
+            for rows in self.tables.values()
+            for row in rows.values()
+            for value in row
+        )
+
+    def close(self) -> None:
+        self._unusable = self._unusable or "it was closed"
+
+    def _refuse(self) -> None:
+        raise StoreFailed(f"store {self.name} cannot be used: {self._unusable}")

@@ -1,0 +1,303 @@
+"""The default store: one SQLite file, written by one connection, read beside it by others.
+
+Files, for a store at `<path>`:
+
+    <path>            the database; every page has a checksum (connection.py)
+    <path>-wal, -shm  SQLite's log and its index; gone after a clean close
+    <path>.lock       locked while the store is open (files.py)
+    <path>.witness    how far the store had come (witness.py)
+
+Of the table `meta` four names belong to the store itself: `format`, `identity` (16 random bytes),
+`name`, and `position`, the number of the last commit, which each commit raises.
+
+A commit returns after the log was synced (synchronous=FULL) and never moves the log: `maintain`
+does, over a connection of its own, so no commit waits for that. One thread may commit while
+others read and one maintains. With a simulated disk one connection does everything, there is
+neither lock nor witness nor page checksum, and only one thread may use the store.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import uuid
+from collections.abc import Iterator
+from typing import Any, NoReturn, cast
+
+import apsw
+
+from onibus.core.errors import Damaged, NewerFormat, StoreFailed
+from onibus.core.records import FORMAT_VERSION, Row, Table, Value, WriteBatch
+from onibus.store import sql, witness
+from onibus.store.connection import (
+    PAGE_BYTES,
+    open_reader,
+    open_writer,
+    require_sqlite,
+    translate,
+)
+from onibus.store.files import FileLock, FreeBytes, free_bytes, sync_directory
+
+#: A log larger than this is moved into the main file. Larger means fewer moves, and a longer start.
+LOG_BYTES_MAX = 64 << 20
+
+
+class SqliteStore:
+    """One message store in one SQLite file."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        name: str,
+        vfs: str | None = None,
+        *,
+        log_bytes_max: int = LOG_BYTES_MAX,
+        free_bytes: FreeBytes = free_bytes,
+    ) -> None:
+        require_sqlite(apsw.sqlite_lib_version())
+        self.name = name
+        self.path = os.fspath(path) if vfs else os.path.abspath(path)
+        self._simulated = vfs is not None
+        self._log_bytes_max = log_bytes_max
+        self._free_bytes = free_bytes
+        self._unusable = ""
+        self._log_pages = 0
+        self._length = 0
+        self._reading = threading.Lock()
+        # What is to be let go of, last opened first, whether opening succeeds or not.
+        self._held = contextlib.ExitStack()
+        try:
+            self._open(vfs)
+        except BaseException as error:
+            self._unusable = "it could not be opened"
+            self._held.close()
+            if isinstance(error, (apsw.Error, OSError)):
+                raise translate(error, f"opening {self.path}") from error
+            raise
+
+    # Opening
+
+    def _open(self, vfs: str | None) -> None:
+        testimony = None
+        if not self._simulated:
+            lock = FileLock(self.path + ".lock")
+            self._held.callback(lock.release)
+            testimony = witness.read(self.path + ".witness")
+            self._check_length(testimony)
+        self._writer = self._checkpointer = self._reader = open_writer(self.path, vfs)
+        self._held.callback(self._writer.close)
+        self._cursor = self._writer.cursor()
+        if self._writer.execute(sql.COUNT_TABLES).get == 0:
+            if testimony and testimony.position:
+                raise Damaged(f"{self.path} is empty and had {testimony.position} commits")
+            self._create()
+        self._read_meta()
+        self._check_witness(testimony)
+        self._writer.set_wal_hook(self._note_log)
+        if not self._simulated:
+            self._open_beside()
+
+    def _open_beside(self) -> None:
+        self._reader = open_reader(self.path)
+        self._held.callback(self._reader.close)
+        self._checkpointer = open_writer(self.path, None)
+        self._held.callback(self._checkpointer.close)
+        self._witness = witness.Witness(self.path + ".witness", self.identity)
+        self._held.callback(self._witness.close)
+        self._length = _length(self.path)
+        self._witness.write(self._position, self._length)
+        sync_directory(os.path.dirname(self.path))
+
+    def _check_length(self, testimony: witness.Testimony | None) -> None:
+        """Look at the files before SQLite does: it would remove the log of an empty main file."""
+        length = _length(self.path)
+        least = testimony.length if testimony else 0
+        if length == 0 and _length(self.path + "-wal") > 0:
+            least = max(least, 1)
+        if length < least:
+            raise Damaged(
+                f"{self.path} has {length} bytes and had at least {least}: its end is missing. "
+                "Nothing was changed. Restore the store's files from a backup"
+            )
+
+    def _create(self) -> None:
+        # A power cut at any point of this leaves a file without tables, or with all of them.
+        self._writer.pragma("journal_mode", "WAL")
+        self._writer.pragma("wal_autocheckpoint", 0)
+        self._writer.execute(sql.BEGIN)
+        for statement in sql.SCHEMA:
+            self._writer.execute(statement)
+        own = {
+            "format": FORMAT_VERSION,
+            "identity": uuid.uuid4().bytes,
+            "name": self.name,
+            "position": 0,
+        }
+        self._writer.executemany(sql.PUT_META, own.items())
+        self._writer.execute(sql.COMMIT)
+
+    def _read_meta(self) -> None:
+        if self._writer.pragma("journal_mode") != "wal":
+            raise Damaged(f"{self.path}: its first page says that there is no write-ahead log")
+        if not self._simulated and self._writer.pragma("checksum_verification") != "1":
+            raise Damaged(f"{self.path}: its first page says that pages have no checksums")
+        self._writer.pragma("wal_autocheckpoint", 0)
+        own = dict(cast("list[tuple[str, Any]]", self._writer.execute(sql.READ_META).fetchall()))
+        try:
+            version, self.identity = int(own["format"]), bytes(own["identity"])
+            name, self._position = str(own["name"]), int(own["position"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise Damaged(f"{self.path}: the store's own rows are missing ({error})") from error
+        if version > FORMAT_VERSION:
+            raise NewerFormat(
+                f"{self.path} has format {version}; this version reads up to {FORMAT_VERSION}. "
+                "Open it with the version that wrote it, or a later one"
+            )
+        if name != self.name:
+            raise StoreFailed(f"{self.path} holds the store {name!r}, not {self.name!r}")
+
+    def _check_witness(self, testimony: witness.Testimony | None) -> None:
+        if testimony is None:
+            return
+        if testimony.store != self.identity:
+            raise Damaged(
+                f"{self.path} is not the store that its witness has seen. Nothing was changed. Put "
+                f"the right file back, or remove {self.path}.witness to go on with this one"
+            )
+        if testimony.position > self._position:
+            raise Damaged(
+                f"{self.path} ends at commit {self._position} and had come to "
+                f"{testimony.position}: its last commits are lost. Nothing was changed. Restore "
+                f"the store's files from a backup, or remove {self.path}.witness to go on without "
+                "them"
+            )
+
+    # Writing
+
+    def commit(self, batch: WriteBatch) -> None:
+        self._check()
+        if not batch:
+            return
+        position = self._position + 1
+        try:
+            cursor = self._cursor
+            cursor.execute(sql.BEGIN)
+            for table, rows in batch.tables.items():
+                statements = sql.STATEMENTS[table.name]
+                puts = [row for row in rows.values() if row is not None]
+                if puts:
+                    cursor.executemany(statements.put, puts)
+                if len(puts) < len(rows):
+                    gone = [key for key, row in rows.items() if row is None]
+                    cursor.executemany(statements.delete, gone)
+            cursor.execute(sql.PUT_POSITION, (position,))
+            cursor.execute(sql.COMMIT)
+        except BaseException as error:
+            self._fail(error, "a commit failed")
+        self._position = position
+        if not self._simulated:
+            self._witness.write(position, self._length)
+
+    def maintain(self) -> None:
+        self._check()
+        if self._log_pages * PAGE_BYTES >= self._log_bytes_max:
+            self._move_log(apsw.SQLITE_CHECKPOINT_PASSIVE)
+
+    def _move_log(self, mode: int) -> None:
+        try:
+            self._checkpointer.wal_checkpoint("main", mode)
+        except apsw.BusyError:
+            return
+        except BaseException as error:
+            # A sync that failed may succeed the next time without having written anything: what
+            # reached the main file is not known, so nobody may go on to overwrite this log.
+            self._fail(error, "moving the log into the main file failed")
+        if not self._simulated:
+            self._length = _length(self.path)
+
+    def _note_log(self, _connection: apsw.Connection, _database: str, pages: int) -> int:
+        self._log_pages = pages
+        return apsw.SQLITE_OK
+
+    # Reading
+
+    def read(self, table: Table, key: Row) -> Row | None:
+        rows = self._select(sql.STATEMENTS[table.name].read, key)
+        return rows[0] if rows else None
+
+    def highest(self, table: Table) -> Value:
+        return self._select(sql.STATEMENTS[table.name].highest, ())[0][0]
+
+    def scan(self, table: Table, columns: tuple[str, ...] = ()) -> Iterator[Row]:
+        statement = sql.scan(table, columns)
+        if self._simulated:
+            return iter(self._select(statement, ()))
+        self._check()
+        # A connection of its own: an unfinished scan would hold all other reads at its moment.
+        try:
+            connection = open_reader(self.path)
+            cursor = connection.execute(statement)
+        except apsw.Error as error:
+            raise translate(error, f"scanning {table.name}") from error
+        return self._rows(table, connection, cursor)
+
+    def _rows(
+        self, table: Table, connection: apsw.Connection, cursor: apsw.Cursor
+    ) -> Iterator[Row]:
+        try:
+            yield from cast("Iterator[Row]", cursor)
+        except apsw.Error as error:
+            raise translate(error, f"scanning {table.name}") from error
+        finally:
+            connection.close()
+
+    def _select(self, statement: str, values: Row) -> list[Row]:
+        self._check()
+        try:
+            with self._reading:
+                # All rows at once: a statement left unfinished would hold its moment for others.
+                return cast("list[Row]", self._reader.execute(statement, values).fetchall())
+        except apsw.Error as error:
+            raise translate(error, f"reading {self.path}") from error
+
+    def size(self) -> int:
+        self._check()
+        if self._simulated:
+            return int(self._writer.pragma("page_count")) * PAGE_BYTES
+        return _length(self.path) + _length(self.path + "-wal")
+
+    def free(self) -> int:
+        """Return how many bytes can still be written on the store's disk."""
+        return self._free_bytes(os.path.dirname(self.path))
+
+    # Ending
+
+    def close(self) -> None:
+        if not self._unusable:
+            # Should this fail, the log stays where it is and is read at the next opening.
+            with contextlib.suppress(StoreFailed, Damaged):
+                self._move_log(apsw.SQLITE_CHECKPOINT_TRUNCATE)
+                if not self._simulated:
+                    self._witness.write(self._position, self._length)
+                self._writer.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
+        self._unusable = self._unusable or "it was closed"
+        self._held.close()
+
+    def _check(self) -> None:
+        if self._unusable:
+            raise StoreFailed(f"store {self.name} cannot be used: {self._unusable}")
+
+    def _fail(self, error: BaseException, what: str) -> NoReturn:
+        self._unusable = f"{what}: {error}"
+        if isinstance(error, Exception):
+            raise translate(error, f"{self.path}: {what}") from error
+        raise error
+
+
+def _length(path: str) -> int:
+    """Return a file's length, 0 where there is none."""
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:
+        return 0
