@@ -1,0 +1,64 @@
+# Every verb prepares what it needs: a fresh machine wants Python 3.11 or newer, and make.
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+#: The folders with code, as far as they exist.
+CODE = $(foreach folder,onibus bench examples tests tools,$(if $(wildcard $(folder)/*.py),$(folder)))
+
+#: The first Python that is new enough; asked for only when the environment is made.
+PYTHON ?= $(shell for candidate in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$candidate -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	&& echo $$candidate && break; done)
+
+#: make simulate COMMANDS=10000000 SEED=7
+COMMANDS ?= 1000000
+SEED ?= 1
+#: make test PROCESSES=8 ARGS="-k sessions"
+PROCESSES ?= 2
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test lint bench simulate promises clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(READY) ## Make .venv and install everything into it (again when pyproject.toml changes)
+
+run: $(READY) ## Run the short demonstration
+	$(BIN)/python examples/demonstration.py
+
+test: $(READY) ## Run all tests (PROCESSES=2, ARGS="-k sessions")
+	$(BIN)/python -m pytest -n $(PROCESSES) $(ARGS)
+
+lint: $(READY) ## Check style, format and types
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/mypy $(CODE)
+
+bench: $(READY) ## Measure, and print one table
+	$(BIN)/python -m bench $(ARGS)
+
+simulate: $(READY) ## Run the simulator (COMMANDS=1000000, SEED=1)
+	$(BIN)/python -m onibus.testing.simulate --commands $(COMMANDS) --seed $(SEED)
+
+promises: $(READY) ## Write docs/promises.md anew from the tests
+	$(BIN)/python -m tools.promises
+
+clean: ## Remove the environment and everything tools left behind
+	rm -rf $(VENV) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(READY): pyproject.toml
+	@test -n "$(PYTHON)" || { \
+		echo "Onibus needs Python 3.11 or newer, and none was found." >&2; \
+		echo "Install one, or name it: make setup PYTHON=/path/to/python3" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+		echo "$(PYTHON) cannot make virtual environments: it lacks venv or ensurepip." >&2; \
+		echo "Debian, Ubuntu: apt install python3-venv (or python3.X-venv, same X)." >&2; exit 1; }
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || rm -rf $(VENV)
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,bench]'
+	@touch $@

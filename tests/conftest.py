@@ -1,0 +1,44 @@
+"""Promise markers: an unknown id stops the run, and `--promise D1` runs the tests that carry D1."""
+
+from __future__ import annotations
+
+import pytest
+
+from tools.promises import SEMANTICS, read_promises
+
+KNOWN = read_promises(SEMANTICS.read_text("utf-8")).keys()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--promise`."""
+    parser.addoption(
+        "--promise",
+        action="append",
+        default=[],
+        metavar="ID",
+        help="run only tests that carry this promise (may be given several times)",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Refuse to look for a promise nobody made."""
+    unknown = set(config.getoption("promise")) - KNOWN
+    if unknown:
+        raise pytest.UsageError(f"no such promise: {', '.join(sorted(unknown))}")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Check the ids of all promise markers; keep the tests that were asked for."""
+    asked = set(config.getoption("promise"))
+    kept: list[pytest.Item] = []
+    dropped: list[pytest.Item] = []
+    for item in items:
+        carried = {promise for mark in item.iter_markers("promise") for promise in mark.args}
+        # A worker of a parallel run cannot say why it stops: there test_promises.py tells it.
+        if not carried <= KNOWN and not hasattr(config, "workerinput"):
+            unknown = ", ".join(sorted(carried - KNOWN))
+            raise pytest.UsageError(f"{item.nodeid} carries unknown promises: {unknown}")
+        (kept if not asked or asked & carried else dropped).append(item)
+    if dropped:
+        config.hook.pytest_deselected(items=dropped)
+        items[:] = kept

@@ -1,0 +1,137 @@
+"""The style is a test: sizes, docstrings, leftovers, dead modules, paths of one machine."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+import pytest
+
+from tests.source_tree import (
+    FOLDERS,
+    ROOT,
+    imports_of,
+    module_name,
+    project_files,
+    python_files,
+    resolve,
+    text_of,
+    tree_of,
+)
+
+FILE_LINES_MAX = 500
+FUNCTION_LINES_MAX = 70
+COLUMNS_MAX = 100
+
+# Written so that this file does not find itself.
+LEFTOVER = re.compile(r"\b(?:T[O]DO|F[I]XME|X{3}|H[A]CK)\b")
+MACHINE_PATH = re.compile(r"(?<![\w.~/$}-])/(?:work|root|home|Users)(?![\w.-])")
+TOO_LONG = re.compile(f".{{{COLUMNS_MAX + 1}}}")
+
+every_file = pytest.mark.parametrize("path", python_files(*FOLDERS))
+
+
+def long_functions(tree: ast.Module) -> list[str]:
+    """Return "name: lines" of functions over the limit, docstring and decorators included."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+            lines = (node.end_lineno or node.lineno) - first + 1
+            if lines > FUNCTION_LINES_MAX:
+                found.append(f"{node.name}: {lines} lines")
+    return found
+
+
+def matching_lines(pattern: re.Pattern[str], path: str, text: str) -> list[str]:
+    """Return "path:line: text" of the lines in which the pattern is found."""
+    lines = enumerate(text.splitlines(), start=1)
+    return [f"{path}:{number}: {line.strip()}" for number, line in lines if pattern.search(line)]
+
+
+def is_entry_point(tree: ast.Module) -> bool:
+    """Tell whether the module is written to be run."""
+    return any(
+        isinstance(node, ast.If) and ast.unparse(node.test) == "__name__ == '__main__'"
+        for node in tree.body
+    )
+
+
+def dead_modules() -> list[str]:
+    """Return the modules of onibus that nobody imports and that are no entry points."""
+    modules = {module_name(path) for path in python_files()}
+    imported = {
+        resolve(name, modules)
+        for path in python_files()
+        for name, _ in imports_of(path)
+        if resolve(name, modules) != module_name(path)
+    }
+    return [
+        path
+        for path in python_files("onibus")
+        if module_name(path) not in imported
+        and not path.endswith(("/__init__.py", "/__main__.py"))
+        and not is_entry_point(tree_of(path))
+    ]
+
+
+@every_file
+def test_files_are_short(path: str) -> None:
+    assert len(text_of(path).splitlines()) <= FILE_LINES_MAX
+
+
+@every_file
+def test_functions_are_short(path: str) -> None:
+    found = long_functions(tree_of(path))
+    assert not found, "\n".join(found)
+
+
+@every_file
+def test_lines_are_short(path: str) -> None:
+    found = matching_lines(TOO_LONG, path, text_of(path))
+    assert not found, "\n".join(found)
+
+
+@every_file
+def test_modules_say_what_they_own(path: str) -> None:
+    if text_of(path):  # an empty __init__.py owns nothing
+        assert ast.get_docstring(tree_of(path)), f"{path} has no docstring"
+
+
+def test_no_module_is_dead() -> None:
+    dead = dead_modules()
+    assert not dead, f"nobody imports {', '.join(dead)}"
+
+
+def test_no_leftovers_and_no_paths_of_one_machine() -> None:
+    files = project_files()
+    if files is None:
+        pytest.skip("not a git checkout")
+    found = []
+    for path in files:
+        content = (ROOT / path).read_bytes()
+        if b"\0" not in content:
+            text = content.decode("utf-8")
+            found += matching_lines(LEFTOVER, path, text)
+            found += matching_lines(MACHINE_PATH, path, text)
+    assert not found, "\n".join(found)
+
+
+def test_leftovers_are_seen() -> None:
+    for word in ("ODOT", "EMXIF", "X" * 3, "KCAH"):
+        text = f"x = 1\n# {word[::-1]}: y"
+        assert len(matching_lines(LEFTOVER, "a.py", text)) == 1, text
+    assert matching_lines(LEFTOVER, "a.py", "# to do; hacking; XXXX") == []
+
+
+def test_paths_of_one_machine_are_seen() -> None:
+    for text in ("{}home/someone/x", 'open("{}work/x")', "cd {}root", "x={}Users/x"):
+        assert matching_lines(MACHINE_PATH, "a", text.format("/")), text
+    for text in ("testing/workload.py", "/workload", "https://host/home", "a/work/b", "./root/x"):
+        assert matching_lines(MACHINE_PATH, "a", text) == [], text
+
+
+def test_long_functions_are_seen() -> None:
+    body = "\n".join("    pass" for _ in range(FUNCTION_LINES_MAX))
+    assert long_functions(ast.parse(f"def f():\n{body}")) == ["f: 71 lines"]
+    assert long_functions(ast.parse(f"def f():\n{body[9:]}")) == []
