@@ -59,6 +59,7 @@ class Partition:
         self.forget_below = 0
         self.accessed = 0
         self._committing_below = 1
+        self._committing_ids = 0
 
     # Settings and time
 
@@ -104,13 +105,13 @@ class Partition:
     def commit_started(self) -> None:
         """What was written so far is on its way to the disk."""
         self._committing_below = self.log.next_ordinal
+        self._committing_ids = self.ids.mark()
         self.log.commit_started()
-        self.ids.commit_started()
 
     def commit_finished(self) -> None:
         """What was on its way is durable: its messages may be shown."""
         self.log.commit_finished(self._committing_below)
-        self.ids.commit_finished()
+        self.ids.settled(self._committing_ids)
 
     # Holds and tokens
 

@@ -215,6 +215,8 @@ def _hold_again(partition: Partition, ordinal: int, hold: Hold) -> None:
         _take_out(partition, ordinal, hold)
     elif mark.state is State.DEAD_LETTERED:
         subscription.dead_ready.remove(ordinal)
+    elif hold.session is not None:
+        subscription.sessions.get(hold.session).holds.add(hold.epoch)
     mark.state = advance(mark.state, Input.LOCK)
     mark.hold = hold
     subscription.counts[mark.state] += 1

@@ -1,0 +1,126 @@
+"""Group commit: many commands, one sync, then the answers. One loop a store.
+
+Commands change the core's state at once and leave their records in the gathering batch. While one
+commit syncs, the next one gathers; when nothing is syncing, a commit starts at once. Answers are
+given from `_committed` and nowhere else: what a client was told is on the disk.
+
+A failed commit poisons the store: those who wait get `Unknown`, the memory of its partitions is
+thrown away whole, and they are offline until the store has been opened and read anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from onibus.broker.pages import StorePages
+from onibus.broker.replies import Reply, answer, fail
+from onibus.broker.writer import Writer
+from onibus.core.errors import Unknown
+from onibus.core.partition import Partition
+from onibus.core.records import WriteBatch
+from onibus.store.interface import Store
+
+Answer = tuple[Reply, Any]
+
+
+class CommitLoop:
+    """One store, its writer, and everything that waits for its next commit."""
+
+    def __init__(
+        self,
+        store: Store,
+        writer: Writer,
+        *,
+        before: Callable[[], None],
+        after: Callable[[], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self.store = store
+        self.pages = StorePages(store)
+        self._writer = writer
+        #: applies what has gathered (the sends), right before a commit starts
+        self._before = before
+        #: called after the answers of a commit were given
+        self._after = after
+        self._failed = failed
+        self._batch = WriteBatch()
+        self._answers: list[Answer] = []
+        self._touched: set[Partition] = set()
+        self._urgent = False
+        self._committing = False
+        self._committing_answers: list[Answer] = []
+        self._committing_partitions: set[Partition] = set()
+        self.commits = 0
+
+    @property
+    def busy(self) -> bool:
+        """Something is on its way to the disk."""
+        return self._committing
+
+    @property
+    def waiting(self) -> bool:
+        """Something is written that is not on its way to the disk yet."""
+        return bool(self._batch) or bool(self._answers)
+
+    def add(self, partition: Partition, records: WriteBatch) -> None:
+        """Take records that nobody waits for: they ride in the next commit."""
+        self._batch.absorb(records)
+        self._touched.add(partition)
+
+    def write(self, records: WriteBatch) -> None:
+        """Take records that belong to no partition."""
+        self._batch.absorb(records)
+
+    def answer_after(self, reply: Reply, value: Any) -> None:
+        """Give this answer when everything written so far is durable."""
+        self._answers.append((reply, value))
+        self._urgent = True
+
+    def start(self, lazily: bool = False) -> None:
+        """Start a commit, unless one is on its way; `lazily` also where nobody waits for it."""
+        if self._committing:
+            return
+        self._before()
+        if not (self._urgent or (lazily and self._batch)):
+            return
+        batch, self._batch = self._batch, WriteBatch()
+        self._committing_answers, self._answers = self._answers, []
+        self._committing_partitions, self._touched = self._touched, set()
+        self._urgent = False
+        self._committing = True
+        for partition in self._committing_partitions:
+            partition.commit_started()
+        self._writer.submit(lambda: self.store.commit(batch), self._committed)
+
+    def maintain(self) -> None:
+        """Let the store do its housekeeping, between two commits."""
+        if not self._committing:
+            self._committing = True
+            self._writer.submit(self.store.maintain, self._committed)
+
+    def _committed(self, error: BaseException | None) -> None:
+        self._committing = False
+        if error is not None:
+            self.abandon(error)
+            self._failed(error)
+            return
+        self.commits += 1
+        for partition in self._committing_partitions:
+            partition.commit_finished()
+        answers, self._committing_answers = self._committing_answers, []
+        self._committing_partitions = set()
+        for reply, value in answers:
+            if isinstance(value, BaseException):
+                fail(reply, value)
+            else:
+                answer(reply, value)
+        self._after()
+
+    def abandon(self, error: BaseException) -> None:
+        """Tell everybody who waits that the outcome is not known."""
+        answers = self._committing_answers + self._answers
+        self._committing_answers, self._answers = [], []
+        self._batch = WriteBatch()
+        for reply, _ in answers:
+            fail(reply, Unknown(f"store {self.store.name} failed; it may be stored: {error}"))

@@ -1,0 +1,54 @@
+"""The core's door to one store: committed pages, read through a small cache."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from onibus.core.block import Block
+from onibus.core.errors import Damaged
+from onibus.core.records import BLOCKS, ID_CHUNKS, ID_RUNS, RECENT_IDS
+from onibus.store.interface import Store
+
+#: Blocks that were read or written last; enough for receivers that keep up.
+CACHE_BYTES_MAX = 16 << 20
+
+
+class StorePages:
+    """Reads of one store's immutable pages, and ids for new ones."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._blocks: OrderedDict[int, Block] = OrderedDict()
+        self._bytes = 0
+        highest = [store.highest(table) for table in (BLOCKS, RECENT_IDS, ID_RUNS, ID_CHUNKS)]
+        self._last_id = max((key for key in highest if isinstance(key, int)), default=0)
+
+    def new_id(self) -> int:
+        self._last_id += 1
+        return self._last_id
+
+    def read_block(self, block: int) -> Block:
+        cached = self._blocks.get(block)
+        if cached is not None:
+            self._blocks.move_to_end(block)
+            return cached
+        row = self._store.read(BLOCKS, (block,))
+        if row is None or not isinstance(row[-1], bytes):
+            raise Damaged(f"store {self._store.name}: block {block} is missing")
+        found = Block(row[-1])
+        self.keep(block, found)
+        return found
+
+    def keep(self, block: int, content: Block) -> None:
+        """Remember a block that will be asked for soon."""
+        self._blocks[block] = content
+        self._bytes += content.size
+        while self._bytes > CACHE_BYTES_MAX:
+            _, dropped = self._blocks.popitem(last=False)
+            self._bytes -= dropped.size
+
+    def read_ids(self, chunk: int) -> bytes:
+        row = self._store.read(ID_CHUNKS, (chunk,))
+        if row is None or not isinstance(row[-1], bytes):
+            raise Damaged(f"store {self._store.name}: id chunk {chunk} is missing")
+        return row[-1]

@@ -1,0 +1,61 @@
+"""A store's writer thread: one commit at a time, off the thread that owns all state."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Protocol
+
+Work = Callable[[], None]
+Done = Callable[[BaseException | None], None]
+
+
+class Writer(Protocol):
+    """Runs a commit, then says how it went, on the thread that owns the state."""
+
+    def submit(self, work: Work, done: Done) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+class ThreadWriter:
+    """A thread of its own; `call` hands `done` back to the owning thread."""
+
+    def __init__(self, name: str, call: Callable[[Callable[[], None]], object]) -> None:
+        self._call = call
+        self._queue: SimpleQueue[tuple[Work, Done] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=f"store-{name}", daemon=True)
+        self._thread.start()
+
+    def submit(self, work: Work, done: Done) -> None:
+        self._queue.put((work, done))
+
+    def stop(self) -> None:
+        self._queue.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (item := self._queue.get()) is not None:
+            work, done = item
+            error: BaseException | None = None
+            try:
+                work()
+            except BaseException as raised:
+                error = raised
+            self._call(lambda done=done, error=error: done(error))  # type: ignore[misc]
+
+
+class InlineWriter:
+    """Commits on the spot: for tools and tests that need no thread."""
+
+    def submit(self, work: Work, done: Done) -> None:
+        error: BaseException | None = None
+        try:
+            work()
+        except Exception as raised:
+            error = raised
+        done(error)
+
+    def stop(self) -> None:
+        pass
