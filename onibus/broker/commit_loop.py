@@ -93,12 +93,6 @@ class CommitLoop:
             partition.commit_started()
         self._writer.submit(lambda: self.store.commit(batch), self._committed)
 
-    def maintain(self) -> None:
-        """Let the store do its housekeeping, between two commits."""
-        if not self._committing:
-            self._committing = True
-            self._writer.submit(self.store.maintain, self._committed)
-
     def _committed(self, error: BaseException | None) -> None:
         self._committing = False
         if error is not None:

@@ -96,6 +96,8 @@ class Log:
     def commit_finished(self, below: int) -> None:
         """What was on its way is durable; messages below that ordinal may be shown."""
         self.visible_below = below
+        for block, content in self._committing.items():
+            self.pages.keep(block, content)
         self._committing = {}
 
     def find(self, ordinal: int) -> BlockPlace:

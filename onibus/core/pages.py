@@ -13,6 +13,9 @@ class Pages(Protocol):
     def read_block(self, block: int) -> Block:
         """Return a committed block, verified. Raise `Damaged` when its bytes are not as written."""
 
+    def keep(self, block: int, content: Block) -> None:
+        """Take note of a block that was committed just now, and may be read soon."""
+
     def read_ids(self, chunk: int) -> bytes:
         """Return the entries of one committed `id_chunks` row."""
 

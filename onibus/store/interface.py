@@ -35,5 +35,8 @@ class Store(Protocol):
     def size(self) -> int:
         """Return how many bytes the store takes on its disk."""
 
+    def free(self) -> int:
+        """Return how many bytes can still be written on the store's disk."""
+
     def close(self) -> None:
         """Let go of everything. What was committed stays."""

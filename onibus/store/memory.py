@@ -79,6 +79,9 @@ class MemoryStore:
             for value in row
         )
 
+    def free(self) -> int:
+        return 1 << 62
+
     def close(self) -> None:
         self._unusable = self._unusable or "it was closed"
 

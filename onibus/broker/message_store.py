@@ -1,0 +1,158 @@
+"""One message store of the namespace: opened, read back, written to, and, when it fails, set aside.
+
+A store that fails takes its partitions offline and nothing else. It is opened anew after a pause;
+a damaged one only when somebody asks for it, since opening it again cannot mend it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from onibus.broker.commit_loop import CommitLoop
+from onibus.broker.entity import Seat
+from onibus.broker.writer import Writer
+from onibus.core.errors import OnibusError
+from onibus.core.partition import Partition
+from onibus.core.path.admit import Prepared
+from onibus.core.path.recover import COLUMNS, SOURCES, Rows, recover
+from onibus.core.records import META, Table, WriteBatch
+from onibus.store.interface import Store
+
+
+class SendRequest:
+    """Messages for one partition that wait to be applied with the next commit."""
+
+    __slots__ = ("keyless", "prepared", "reply", "seat", "size")
+
+    def __init__(self, seat: Seat, prepared: list[Prepared], reply: Any, keyless: bool) -> None:
+        self.seat = seat
+        self.prepared = prepared
+        self.reply = reply
+        self.keyless = keyless
+        self.size = sum(len(one.row) for one in prepared)
+
+
+class MessageStore:
+    """A store's name, how it is opened, and its commit loop while it is up."""
+
+    def __init__(
+        self, name: str, open_store: Callable[[str], Store], make_writer: Callable[[str], Writer]
+    ) -> None:
+        self.name = name
+        self._open_store = open_store
+        self._make_writer = make_writer
+        self._writer: Writer | None = None
+        self._housekeeper: Writer | None = None
+        self._housekeeping = False
+        self.loop: CommitLoop | None = None
+        self.seats: dict[int, Seat] = {}
+        self.inbox: list[SendRequest] = []
+        self.error: BaseException | None = None
+
+    @property
+    def online(self) -> bool:
+        return self.loop is not None
+
+    def open(
+        self,
+        secret: bytes,
+        *,
+        before: Callable[[], None],
+        after: Callable[[], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        """Open the store and read its partitions back."""
+        store = self._open_store(self.name)
+        try:
+            if self._writer is None:
+                self._writer = self._make_writer(self.name)
+            loop = CommitLoop(store, self._writer, before=before, after=after, failed=failed)
+            boot = self._count_boot(store)
+            rows, orphans = self._read(store)
+            records = WriteBatch()
+            for seat in self.seats.values():
+                partition = Partition(
+                    seat.id, seat.index, seat.entity.settings, loop.pages, secret, boot
+                )
+                recover(partition, rows.get(seat.id, {}), records)
+                seat.partition = partition
+                seat.pending_bytes = 0
+            for table, key in orphans:
+                records.delete(table, key)
+            loop.write(records)
+        except BaseException:
+            self.take_offline("its store could not be read")
+            store.close()
+            raise
+        self.loop = loop
+        self.error = None
+
+    def _count_boot(self, store: Store) -> int:
+        """Count this opening; tokens made before a crash never match those made after (B8)."""
+        row = store.read(META, ("boot",))
+        boot = (row[1] if row is not None and isinstance(row[1], int) else 0) + 1
+        batch = WriteBatch()
+        batch.put(META, ("boot", boot))
+        store.commit(batch)
+        return boot
+
+    def _read(self, store: Store) -> tuple[dict[int, Rows], list[tuple[Table, Any]]]:
+        """Return the rows of each partition that has a seat here, and the keys of all others.
+
+        Others are what is left of deleted entities.
+        """
+        rows: dict[int, Rows] = {seat: {} for seat in self.seats}
+        orphans: list[tuple[Table, Any]] = []
+        for table, column in SOURCES.items():
+            found: dict[Any, list[Any]] = {}
+            for row in store.scan(table, COLUMNS.get(table, ())):
+                partition = row[column]
+                bucket = found.get(partition)
+                if bucket is None:
+                    bucket = found[partition] = []
+                bucket.append(row)
+            for partition, bucket in found.items():
+                if partition in rows:
+                    rows[partition][table] = bucket
+                else:
+                    orphans += [(table, row[: table.key]) for row in bucket]
+        return rows, orphans
+
+    def take_offline(self, reason: str) -> None:
+        """Forget everything that memory knows of the store's partitions."""
+        for seat in self.seats.values():
+            seat.partition = None
+            seat.offline = reason
+        loop, self.loop = self.loop, None
+        if loop is not None:
+            try:
+                loop.store.close()
+            except OnibusError:
+                # It failed before; there is nothing more to lose.
+                pass
+
+    def keep_house(self, done: Callable[[BaseException | None], None]) -> None:
+        """Let the store do its housekeeping beside the commits."""
+        if self.loop is None or self._housekeeping:
+            return
+        if self._housekeeper is None:
+            self._housekeeper = self._make_writer(f"{self.name}-housekeeping")
+        self._housekeeping = True
+        store = self.loop.store
+
+        def finished(error: BaseException | None) -> None:
+            self._housekeeping = False
+            done(error)
+
+        self._housekeeper.submit(store.maintain, finished)
+
+    def stop(self) -> None:
+        """End the threads and close the store."""
+        for writer in (self._writer, self._housekeeper):
+            if writer is not None:
+                writer.stop()
+        self._writer = self._housekeeper = None
+        if self.loop is not None:
+            self.loop.store.close()
+            self.loop = None

@@ -1,0 +1,61 @@
+"""Routing: which partitions a send goes to, and which take over when one is down."""
+
+from __future__ import annotations
+
+from onibus.broker.entity import Entity, Seat
+from onibus.core.errors import PartitionOffline, QuotaExceeded
+from onibus.core.path.admit import Prepared
+from onibus.core.path.route import effective_key, partition_of
+
+#: A partition, the positions of its messages in what was sent, and whether any other would do.
+Part = tuple[Seat, list[int], bool]
+
+
+def route(entity: Entity, batch: list[Prepared]) -> list[Part]:
+    """Return the partitions of a batch's messages; keyless ones share one (P4)."""
+    if len(entity.seats) == 1:
+        seat = entity.seats[0]
+        _check_room(seat, sum(len(prepared.row) for prepared in batch))
+        return [(seat, list(range(len(batch))), False)]
+    keyed: dict[int, list[int]] = {}
+    keyless: list[int] = []
+    for position, prepared in enumerate(batch):
+        key = effective_key(prepared.message, entity.settings)
+        if key is None:
+            keyless.append(position)
+        else:
+            keyed.setdefault(partition_of(key, len(entity.seats)), []).append(position)
+    parts: list[Part] = []
+    for index, positions in keyed.items():
+        seat = entity.seats[index]
+        _check_room(seat, sum(len(batch[position].row) for position in positions))
+        parts.append((seat, positions, False))
+    if keyless:
+        size = sum(len(batch[position].row) for position in keyless)
+        parts.append((any_seat(entity, size), keyless, True))
+    return parts
+
+
+def any_seat(entity: Entity, size: int) -> Seat:
+    """Return the next partition in turn that is up and has room (P5)."""
+    refusal: PartitionOffline | QuotaExceeded | None = None
+    for _ in entity.seats:
+        seat = entity.seats[entity.next_send % len(entity.seats)]
+        entity.next_send += 1
+        try:
+            _check_room(seat, size)
+        except (PartitionOffline, QuotaExceeded) as error:
+            refusal = error
+        else:
+            return seat
+    assert refusal is not None
+    raise refusal
+
+
+def _check_room(seat: Seat, size: int) -> None:
+    free = seat.free_bytes()
+    if size > free:
+        where = f"partition {seat.index} of " if len(seat.entity.seats) > 1 else ""
+        raise QuotaExceeded(
+            f"{where}{seat.entity.name} is full: {max(free, 0)} bytes are left and {size} needed"
+        )
