@@ -94,11 +94,10 @@ def _take(partition: Partition, ordinals: list[int], out: WriteBatch) -> list[Re
     return received
 
 
-def deliver_by_number(
-    partition: Partition, numbers: Sequence[int], now: int, out: WriteBatch, *,
-    session: Session | None = None, dead: bool = False, take: bool = False,
-) -> list[ReceivedMessage]:
-    """Give out deferred messages by their numbers: all of them, or none (L2)."""
+def find_deferred(
+    partition: Partition, numbers: Sequence[int], session: Session | None, dead: bool
+) -> list[int]:
+    """Return the ordinals of deferred messages that could be received, or refuse all of them."""
     subscription = partition.subscription
     wanted = State.DEAD_LETTERED_DEFERRED if dead else State.DEFERRED
     ordinals = []
@@ -109,13 +108,21 @@ def deliver_by_number(
         if session is not None and subscription.session_name(ordinal) != session.id:
             raise MessageNotFound(f"message {number} is not of session {session.id!r}")
         ordinals.append(ordinal)
-    if take:
-        received = [partition.view(ordinal) for ordinal in ordinals]
-        for ordinal in ordinals:
-            subscription.change(ordinal, Input.TAKE, out)
-        subscription.depart(ordinals, out)
-        return received
-    return _lock(partition, ordinals, session, now)
+    return ordinals
+
+
+def deliver_deferred(
+    partition: Partition, ordinals: list[int], now: int, out: WriteBatch, *,
+    session: Session | None = None, take: bool = False,
+) -> list[ReceivedMessage]:
+    """Give out deferred messages by their numbers (L2)."""
+    if not take:
+        return _lock(partition, ordinals, session, now)
+    received = [partition.view(ordinal) for ordinal in ordinals]
+    for ordinal in ordinals:
+        partition.subscription.change(ordinal, Input.TAKE, out)
+    partition.subscription.depart(ordinals, out)
+    return received
 
 
 def deliver_groups(

@@ -37,14 +37,18 @@ def forget_ids(partition: Partition) -> None:
     partition.forget_below = partition.log.next_ordinal
 
 
-def undefer(partition: Partition, numbers: Sequence[int], out: WriteBatch) -> None:
-    """Give deferred messages back to the active ones, at their numbers' places: all, or none."""
-    subscription = partition.subscription
+def find_undeferrable(partition: Partition, numbers: Sequence[int]) -> list[int]:
+    """Return the ordinals of deferred messages that nobody holds, or refuse all of them."""
     ordinals = []
     for number in dict.fromkeys(numbers):
         ordinal = partition.ordinal(number)
-        if subscription.state(ordinal) not in _DEFERRED:
+        if partition.subscription.state(ordinal) not in _DEFERRED:
             raise MessageNotFound(f"message {number} is not deferred, or it is locked")
         ordinals.append(ordinal)
+    return ordinals
+
+
+def undefer(partition: Partition, ordinals: list[int], out: WriteBatch) -> None:
+    """Give deferred messages back to the active ones, at their numbers' places."""
     for ordinal in ordinals:
-        subscription.change(ordinal, Input.DUE, out)
+        partition.subscription.change(ordinal, Input.DUE, out)

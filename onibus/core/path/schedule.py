@@ -33,8 +33,8 @@ def activate(
     partition.subscription.depart(ordinals, out)
 
 
-def cancel(partition: Partition, numbers: Sequence[int], out: WriteBatch) -> None:
-    """Delete scheduled messages: all of them, or none where one is not there (S5)."""
+def find_scheduled(partition: Partition, numbers: Sequence[int]) -> list[int]:
+    """Return the ordinals of scheduled messages, or refuse all where one is not there (S5)."""
     ordinals = []
     missing = []
     for number in dict.fromkeys(numbers):
@@ -49,6 +49,11 @@ def cancel(partition: Partition, numbers: Sequence[int], out: WriteBatch) -> Non
             missing.append(number)
     if missing:
         raise MessageNotFound(f"not scheduled, cancelled before or active already: {missing}")
+    return ordinals
+
+
+def cancel(partition: Partition, ordinals: list[int], out: WriteBatch) -> None:
+    """Delete scheduled messages."""
     for ordinal in ordinals:
         partition.subscription.change(ordinal, Input.CANCEL, out)
     partition.subscription.depart(ordinals, out)

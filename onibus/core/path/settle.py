@@ -16,11 +16,16 @@ if TYPE_CHECKING:
     from onibus.core.partition import Partition
 
 
-def complete(partition: Partition, tokens: Sequence[bytes], out: WriteBatch) -> None:
-    """Messages were processed: they are gone. All tokens must hold, or nothing is changed."""
+def find_held(partition: Partition, tokens: Sequence[bytes]) -> list[int]:
+    """Return the ordinals that tokens hold; one that does not hold refuses all."""
     ordinals = [partition.held(token)[0] for token in tokens]
     if len(set(ordinals)) != len(ordinals):
         raise InvalidArgument("a token is given twice")
+    return ordinals
+
+
+def complete(partition: Partition, ordinals: list[int], out: WriteBatch) -> None:
+    """Messages were processed: they are gone."""
     for ordinal in ordinals:
         partition.subscription.change(ordinal, Input.COMPLETE, out)
     partition.subscription.depart(ordinals, out)

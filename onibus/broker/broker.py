@@ -1,0 +1,339 @@
+"""The broker: entities, stores and time, held together. One thread owns all of it.
+
+It does no waiting of its own: whoever runs it calls `tick` when `next_wake` has come, hands it a
+`call_soon`, and is answered through replies. So the same broker runs under asyncio, in tools and in
+the simulator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from onibus.broker.admission import RESERVE_BYTES, DiskWatch
+from onibus.broker.clock import BusClock, Clock
+from onibus.broker.entity import Entity, Seat
+from onibus.broker.message_store import MessageStore
+from onibus.broker.namespace import Namespace
+from onibus.broker.receiving import give_up, serve
+from onibus.broker.sending import apply_inbox, move_elsewhere
+from onibus.broker.writer import Writer
+from onibus.core.errors import Damaged, EntityNotFound, Failed, PartitionOffline, Refused
+from onibus.core.partition import Partition
+from onibus.core.path.compact import compact
+from onibus.core.path.expire import pass_time
+from onibus.core.records import WriteBatch
+from onibus.core.timers import Timers
+from onibus.store.interface import Store
+
+T = TypeVar("T")
+
+#: Records that nobody waits for (locks) are on the disk after this time at the latest.
+FLUSH_MS = 50
+#: How long a partition rests before its log and its ids are tidied, and between two slices of that.
+TIDY_AFTER_MS = 1_000
+TIDY_AGAIN_MS = 5
+#: How long a failed store rests before it is opened anew.
+REOPEN_MS = 1_000
+#: Commits between two rounds of a store's housekeeping.
+HOUSEKEEPING_COMMITS = 64
+
+
+class Broker:
+    """A namespace at work."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        store_names: Iterable[str],
+        open_store: Callable[[str], Store],
+        make_writer: Callable[[str], Writer],
+        call_soon: Callable[[Callable[[], None]], object],
+        reserve_bytes: int = RESERVE_BYTES,
+    ) -> None:
+        self.clock = BusClock(clock)
+        self.call_soon = call_soon
+        self.timers = Timers()
+        self.disk = DiskWatch(reserve_bytes)
+        self.stores = {
+            name: MessageStore(name, open_store, make_writer) for name in store_names
+        }
+        self.namespace = Namespace(self, open_store, make_writer)
+        self.alarms: list[str] = []
+        self._seats: dict[int, Seat] = {}
+        self._awake: set[Entity] = set()
+        self.closed = False
+
+    # Opening and closing
+
+    def open(self) -> None:
+        """Open the namespace's own store, then the message stores; one that fails stays offline."""
+        self.namespace.open()
+        try:
+            errors = [error for store in self.stores.values() if (error := self._open(store))]
+            if errors and len(errors) == len(self.stores):
+                raise errors[0]
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, store: MessageStore) -> BaseException | None:
+        try:
+            store.open(
+                self.namespace.secret,
+                before=lambda: apply_inbox(self, store),
+                after=lambda: self._after_commit(store),
+                failed=lambda error: self.store_failed(store, error),
+            )
+        except (Failed, Refused) as error:
+            self._alarm(store, error)
+            return error
+        for seat in store.seats.values():
+            self._take_up(seat)
+        for entity in {seat.entity for seat in store.seats.values()}:
+            self.wake(entity)
+        self._flush_later(store)
+        return None
+
+    def _take_up(self, seat: Seat) -> None:
+        partition = seat.online()
+        self.clock.not_before(partition.accessed)
+        seat.entity.last_used = max(seat.entity.last_used, partition.accessed)
+        self._seats[seat.id] = seat
+        self.watch(seat)
+
+    def close(self) -> None:
+        """Let everything go; the caller has flushed before, if it was to be kept."""
+        self.closed = True
+        for store in self.stores.values():
+            store.stop()
+        self.namespace.stop()
+
+    def idle(self) -> bool:
+        """Tell whether nothing is on its way to a disk, nor waits to be."""
+        loops = [store.loop for store in self.stores.values() if store.loop is not None]
+        waiting = any(loop.busy or loop.waiting for loop in loops)
+        return not waiting and not any(store.inbox for store in self.stores.values())
+
+    def flush(self) -> None:
+        """Start committing everything that waits, asked for or not."""
+        for store in self.stores.values():
+            if store.loop is not None:
+                store.loop.start(lazily=True)
+
+    # Using a partition
+
+    def find(self, name: str) -> Entity:
+        """Return an entity by its name."""
+        entity = self.namespace.entities.get(name.lower() if isinstance(name, str) else "")
+        if entity is None:
+            raise EntityNotFound(f"there is no entity {name!r}")
+        return entity
+
+    def apply(self, seat: Seat, operation: Callable[[Partition, int, WriteBatch], T]) -> T:
+        """Run a command of the core on a partition that is up to its time.
+
+        Its records ride in the store's next commit. A refusal has changed nothing. Anything else
+        that goes wrong leaves the partition's memory in doubt: it is thrown away.
+        """
+        now = self.clock.now()
+        self.advance(seat)
+        partition = seat.online()
+        out = WriteBatch()
+        try:
+            result = operation(partition, now, out)
+        except Refused:
+            raise
+        except Exception as error:
+            raise self._partition_failed(seat, error) from error
+        partition.finish(now, out)
+        seat.entity.last_used = now
+        self._written(seat, partition, out)
+        return result
+
+    def look(self, seat: Seat, question: Callable[[Partition], T]) -> T:
+        """Ask a partition something that changes nothing."""
+        self.advance(seat)
+        partition = seat.online()
+        try:
+            return question(partition)
+        except Refused:
+            raise
+        except Exception as error:
+            raise self._partition_failed(seat, error) from error
+
+    def advance(self, seat: Seat) -> None:
+        """Bring a partition up to the present."""
+        partition = seat.online()
+        now = self.clock.now()
+        if partition.next_wake() > now:
+            return
+        out = WriteBatch()
+        try:
+            pass_time(partition, now, self.clock.wall(), out)
+        except Exception as error:
+            raise self._partition_failed(seat, error) from error
+        self._written(seat, partition, out)
+
+    def _written(self, seat: Seat, partition: Partition, out: WriteBatch) -> None:
+        assert seat.store.loop is not None
+        seat.store.loop.add(partition, out)
+        self.watch(seat)
+        self._flush_later(seat.store)
+        if not self.timers.is_set(("tidy", seat.id)):
+            self.timers.set(("tidy", seat.id), self.clock.now() + TIDY_AFTER_MS)
+        self.wake(seat.entity)
+
+    def watch(self, seat: Seat) -> None:
+        """Come back to a partition when something in it is due."""
+        self.timers.set(("partition", seat.id), seat.online().next_wake())
+
+    def _flush_later(self, store: MessageStore) -> None:
+        if not self.timers.is_set(("flush", store.name)):
+            self.timers.set(("flush", store.name), self.clock.now() + FLUSH_MS)
+
+    def start(self, store: MessageStore) -> None:
+        """Start a commit as soon as what is running now has ended."""
+        if store.loop is not None and not store.loop.busy:
+            self.call_soon(lambda: store.loop.start() if store.loop is not None else None)
+
+    def wake(self, entity: Entity) -> None:
+        """Messages may have become available: serve those who wait for them."""
+        if entity.waiters and entity not in self._awake:
+            self._awake.add(entity)
+            self.call_soon(lambda: self._serve(entity))
+
+    def _serve(self, entity: Entity) -> None:
+        self._awake.discard(entity)
+        serve(self, entity)
+
+    # Things that go wrong
+
+    def _partition_failed(self, seat: Seat, error: BaseException) -> PartitionOffline:
+        """Take one partition offline: its stored bytes, or our own code, cannot be trusted."""
+        seat.partition = None
+        seat.offline = str(error)
+        self.alarms.append(f"partition {seat.index} of {seat.entity.name}: {error}")
+        return PartitionOffline(f"partition {seat.index} of {seat.entity.name}: {error}")
+
+    def store_failed(self, store: MessageStore, error: BaseException) -> None:
+        """A commit failed: the store's memory goes, and what had not been applied goes elsewhere."""
+        self._alarm(store, error)
+        store.take_offline(f"store {store.name} failed: {error}")
+        waiting, store.inbox = store.inbox, []
+        for request in waiting:
+            move_elsewhere(self, request)
+
+    def _alarm(self, store: MessageStore, error: BaseException) -> None:
+        store.error = error
+        self.alarms.append(f"store {store.name}: {error}")
+        for seat in store.seats.values():
+            seat.offline = str(error)
+        if not isinstance(error, Damaged):
+            self.timers.set(("reopen", store.name), self.clock.now() + REOPEN_MS)
+
+    def reopen(self, store: MessageStore) -> bool:
+        """Open a store that failed; tell whether it is up again."""
+        store.take_offline("its store is being opened")
+        return self._open(store) is None
+
+    # Time
+
+    def next_wake(self) -> int:
+        """Return the bus time at which `tick` has something to do."""
+        return self.timers.next_due()
+
+    def tick(self) -> None:
+        """Do what is due."""
+        while not self.closed and (key := self.timers.pop(self.clock.now())) is not None:
+            kind, subject = key
+            if kind == "waiter":
+                give_up(self, subject)
+            elif kind == "idle":
+                self.namespace.delete_if_idle(subject)
+            elif kind in ("flush", "reopen"):
+                self._tick_store(kind, self.stores[subject])
+            elif subject in self._seats:
+                self._tick_seat(kind, self._seats[subject])
+
+    def _tick_store(self, kind: str, store: MessageStore) -> None:
+        if kind == "reopen":
+            if not store.online:
+                self.reopen(store)
+        elif store.loop is not None:
+            store.loop.start(lazily=True)
+            if store.loop.waiting:
+                self._flush_later(store)
+
+    def _tick_seat(self, kind: str, seat: Seat) -> None:
+        if seat.partition is None or seat.store.loop is None:
+            return
+        if kind == "partition":
+            try:
+                self.advance(seat)
+            except PartitionOffline:
+                return
+            self.watch(seat)
+        elif self.tidy(seat):
+            self.timers.set(("tidy", seat.id), self.clock.now() + TIDY_AGAIN_MS)
+
+    def tidy(self, seat: Seat) -> bool:
+        """Do a slice of compaction and of sealing ids; tell whether more is waiting."""
+        partition = seat.online()
+        assert seat.store.loop is not None
+        out = WriteBatch()
+        try:
+            more = partition.ids.maintain(partition.forget_before(self.clock.now()), out)
+            more |= compact(partition, out, eager=not seat.store.loop.busy)
+        except Exception as error:
+            self._partition_failed(seat, error)
+            return False
+        if out:
+            seat.store.loop.add(partition, out)
+            self._flush_later(seat.store)
+        return more
+
+    def _after_commit(self, store: MessageStore) -> None:
+        """A commit has been answered: the next one may start, and receivers may look again."""
+        loop = store.loop
+        if loop is None:
+            return
+        for seat in store.seats.values() if len(store.seats) < 64 else self._waited_for(store):
+            if seat.entity.waiters:
+                self.wake(seat.entity)
+        if loop.commits % HOUSEKEEPING_COMMITS == 0:
+            store.keep_house(lambda error: self._kept_house(store, error))
+        if store.inbox or loop.waiting:
+            self.start(store)
+
+    def _waited_for(self, store: MessageStore) -> list[Seat]:
+        return [
+            seat
+            for entity in self.namespace.entities.values()
+            if entity.waiters
+            for seat in entity.seats
+            if seat.store is store
+        ]
+
+    def _kept_house(self, store: MessageStore, error: BaseException | None) -> None:
+        if error is not None and store.online:
+            assert store.loop is not None
+            store.loop.abandon(error)
+            self.store_failed(store, error)
+
+    def forget(self, entity: Entity) -> None:
+        """An entity is gone: drop its seats and tell those who wait."""
+        for seat in entity.seats:
+            seat.store.seats.pop(seat.id, None)
+            self._seats.pop(seat.id, None)
+            for kind in ("partition", "tidy"):
+                self.timers.cancel((kind, seat.id))
+        self.timers.cancel(("idle", entity.incarnation))
+
+    def install(self, entity: Entity) -> None:
+        """An entity is there: give its partitions their seats."""
+        for index, name in enumerate(entity.stores):
+            seat = Seat(entity, index, self.stores[name])
+            entity.seats.append(seat)
+            seat.store.seats[seat.id] = seat
+        self.namespace.watch_idle(entity)
