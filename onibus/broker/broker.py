@@ -82,7 +82,7 @@ class Broker:
             store.open(
                 self.namespace.secret,
                 before=lambda: apply_inbox(self, store),
-                after=lambda: self._after_commit(store),
+                after=lambda partitions: self._after_commit(store, partitions),
                 failed=lambda error: self.store_failed(store, error),
             )
         except (Failed, Refused) as error:
@@ -293,27 +293,19 @@ class Broker:
             self._flush_later(seat.store)
         return more
 
-    def _after_commit(self, store: MessageStore) -> None:
-        """A commit has been answered: the next one may start, and receivers may look again."""
+    def _after_commit(self, store: MessageStore, partitions: set[Partition]) -> None:
+        """A commit has been answered: receivers may look again, and the next one may start."""
         loop = store.loop
         if loop is None:
             return
-        for seat in store.seats.values() if len(store.seats) < 64 else self._waited_for(store):
-            if seat.entity.waiters:
+        for partition in partitions:
+            seat = self._seats.get(partition.partition)
+            if seat is not None:
                 self.wake(seat.entity)
         if loop.commits % HOUSEKEEPING_COMMITS == 0:
             store.keep_house(lambda error: self._kept_house(store, error))
         if store.inbox or loop.waiting:
             self.start(store)
-
-    def _waited_for(self, store: MessageStore) -> list[Seat]:
-        return [
-            seat
-            for entity in self.namespace.entities.values()
-            if entity.waiters
-            for seat in entity.seats
-            if seat.store is store
-        ]
 
     def _kept_house(self, store: MessageStore, error: BaseException | None) -> None:
         if error is not None and store.online:

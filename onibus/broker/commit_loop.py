@@ -33,7 +33,7 @@ class CommitLoop:
         writer: Writer,
         *,
         before: Callable[[], None],
-        after: Callable[[], None],
+        after: Callable[[set[Partition]], None],
         failed: Callable[[BaseException], None],
     ) -> None:
         self.store = store
@@ -41,7 +41,7 @@ class CommitLoop:
         self._writer = writer
         #: applies what has gathered (the sends), right before a commit starts
         self._before = before
-        #: called after the answers of a commit were given
+        #: called after the answers of a commit were given, with the partitions it changed
         self._after = after
         self._failed = failed
         self._batch = WriteBatch()
@@ -103,13 +103,10 @@ class CommitLoop:
         for partition in self._committing_partitions:
             partition.commit_finished()
         answers, self._committing_answers = self._committing_answers, []
-        self._committing_partitions = set()
+        partitions, self._committing_partitions = self._committing_partitions, set()
         for reply, value in answers:
-            if isinstance(value, BaseException):
-                fail(reply, value)
-            else:
-                answer(reply, value)
-        self._after()
+            answer(reply, value)
+        self._after(partitions)
 
     def abandon(self, error: BaseException) -> None:
         """Tell everybody who waits that the outcome is not known."""

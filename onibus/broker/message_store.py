@@ -59,7 +59,7 @@ class MessageStore:
         secret: bytes,
         *,
         before: Callable[[], None],
-        after: Callable[[], None],
+        after: Callable[[set[Partition]], None],
         failed: Callable[[BaseException], None],
     ) -> None:
         """Open the store and read its partitions back."""

@@ -20,6 +20,12 @@ class Timers:
         self._heap: list[tuple[int, Key]] = []
 
     def set(self, key: Key, due: int) -> None:
+        """Set or move a deadline; NEVER takes it back."""
+        if self._due.get(key) == due:
+            return
+        if due == NEVER:
+            self._due.pop(key, None)
+            return
         self._due[key] = due
         heappush(self._heap, (due, key))
         if len(self._heap) > 2 * len(self._due) + 64:
@@ -29,6 +35,9 @@ class Timers:
         """Set many at once."""
         self._due.update(due)
         self._rebuild()
+
+    def is_set(self, key: Key) -> bool:
+        return key in self._due
 
     def cancel(self, key: Key) -> None:
         self._due.pop(key, None)

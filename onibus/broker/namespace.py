@@ -1,0 +1,293 @@
+"""The namespace: which entities there are. Creating, changing and deleting is decided by one commit.
+
+Entities are rows of the namespace's own store. A partition needs nothing in its message store before
+its first message, so there is no half-made entity: the row is there, or it is not (P10).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from onibus.broker.commit_loop import CommitLoop
+from onibus.broker.entity import PARTITIONS_MAX, Entity, EntityInfo, Seat, entity_of, row_of
+from onibus.broker.replies import Outcome, Reply, answer, fail
+from onibus.broker.writer import Writer
+from onibus.core import limits, settings
+from onibus.core.errors import (
+    EntityExists, EntityNotFound, Failed, PartitionOffline, QuotaExceeded, Refused, Unknown,
+)
+from onibus.core.lifecycle import State
+from onibus.core.partition import Partition
+from onibus.core.path.erase import erase
+from onibus.core.path.peek import STATES
+from onibus.core.records import ENTITIES, META, Table, WriteBatch
+from onibus.store.interface import Store
+
+if TYPE_CHECKING:
+    from onibus.broker.broker import Broker
+
+#: The name of the namespace's own store.
+NAME = "namespace"
+
+
+class Namespace:
+    """All entities, and the store that decides which there are."""
+
+    def __init__(
+        self, broker: Broker, open_store: Callable[[str], Store],
+        make_writer: Callable[[str], Writer],
+    ) -> None:
+        self._broker = broker
+        self._open_store = open_store
+        self._make_writer = make_writer
+        self._writer: Writer | None = None
+        self._loop: CommitLoop | None = None
+        self.entities: dict[str, Entity] = {}
+        #: names whose creation, change or deletion is on its way
+        self._deciding: set[str] = set()
+        self._incarnation = 0
+        self.secret = b""
+
+    def open(self) -> None:
+        """Open the store and read what there is."""
+        store = self._open_store(NAME)
+        self._writer = self._make_writer(NAME)
+        self._loop = CommitLoop(
+            store, self._writer, before=lambda: None, after=self._after, failed=self._failed
+        )
+        self._read_meta(store)
+        for row in store.scan(ENTITIES):
+            entity = entity_of(row)
+            self.entities[entity.name] = entity
+            self._incarnation = max(self._incarnation, entity.incarnation)
+            self._broker.install(entity)
+
+    def _read_meta(self, store: Store) -> None:
+        """Read, or make, the key of all hashes and tokens, and the last incarnation given."""
+        secret, incarnation = store.read(META, ("secret",)), store.read(META, ("incarnation",))
+        if secret is None:
+            batch = WriteBatch()
+            batch.put(META, ("secret", os.urandom(32)))
+            store.commit(batch)
+            secret = store.read(META, ("secret",))
+        assert secret is not None
+        assert isinstance(secret[1], bytes)
+        self.secret = secret[1]
+        if incarnation is not None and isinstance(incarnation[1], int):
+            self._incarnation = incarnation[1]
+
+    def stop(self) -> None:
+        if self._writer is not None:
+            self._writer.stop()
+        if self._loop is not None:
+            self._loop.store.close()
+            self._loop = None
+
+    # Deciding
+
+    def create_queue(self, name: str, given: dict[str, Any], reply: Reply) -> None:
+        """Make a queue."""
+        name = settings.check_name(name)
+        self._not_deciding(name)
+        if name in self.entities:
+            raise EntityExists(f"there is an entity {name!r} already")
+        wanted = settings.make(given)
+        self._check_room(wanted)
+        names = list(self._broker.stores)
+        count = limits.PARTITION_COUNT if wanted.enable_partitioning else 1
+        self._incarnation += 1
+        first = self._incarnation
+        stores = [names[(first + index) % len(names)] for index in range(count)]
+        for store in stores:
+            if not self._broker.stores[store].online:
+                raise PartitionOffline(f"store {store} is down: nothing can be created on it")
+        entity = Entity(
+            self._incarnation, name, wanted, self._broker.clock.wall(), stores
+        )
+        batch = WriteBatch()
+        batch.put(ENTITIES, row_of(entity))
+        batch.put(META, ("incarnation", self._incarnation))
+        self._decide(name, batch, reply, lambda: self._created(entity))
+
+    def change(self, name: str, given: dict[str, Any], reply: Reply) -> None:
+        """Change settings of a living entity."""
+        entity = self._broker.find(name)
+        self._not_deciding(entity.name)
+        wanted = settings.change(entity.settings, given)
+        self._all_online(entity)
+        changed = Entity(entity.incarnation, entity.name, wanted, entity.created, entity.stores)
+        batch = WriteBatch()
+        batch.put(ENTITIES, row_of(changed))
+        self._decide(entity.name, batch, reply, lambda: self._changed(entity, wanted))
+
+    def delete(self, name: str, reply: Reply) -> None:
+        """Delete an entity with everything in it."""
+        entity = self._broker.find(name)
+        self._not_deciding(entity.name)
+        self._all_online(entity)
+        batch = WriteBatch()
+        batch.delete(ENTITIES, (entity.incarnation,))
+        self._decide(entity.name, batch, reply, lambda: self._deleted(entity))
+
+    def _decide(
+        self, name: str, batch: WriteBatch, reply: Reply, then: Callable[[], None]
+    ) -> None:
+        """Commit a decision; when it is durable, carry it out and answer."""
+        if self._loop is None:
+            raise PartitionOffline("the namespace's own store is down")
+        self._deciding.add(name)
+
+        def decided(outcome: Outcome) -> None:
+            self._deciding.discard(name)
+            if outcome.error is not None:
+                fail(reply, outcome.error)
+            else:
+                then()
+                answer(reply, None)
+
+        self._loop.write(batch)
+        self._loop.answer_after(Outcome(decided), None)
+        self._loop.start()
+
+    def _created(self, entity: Entity) -> None:
+        self.entities[entity.name] = entity
+        self._broker.install(entity)
+        for seat in entity.seats:
+            self._seat_new(seat)
+        entity.last_used = self._broker.clock.now()
+        self.watch_idle(entity)
+
+    def _seat_new(self, seat: Seat) -> None:
+        loop = seat.store.loop
+        if loop is None:
+            seat.offline = f"store {seat.store.name} is down"
+            return
+        seat.partition = Partition(
+            seat.id, seat.index, seat.entity.settings, loop.pages, self.secret, seat.store.boot
+        )
+        self._broker.take_up(seat)
+
+    def _changed(self, entity: Entity, wanted: settings.QueueSettings) -> None:
+        entity.settings = wanted
+        for seat in entity.seats:
+            if seat.partition is not None:
+                self._broker.apply(
+                    seat, lambda partition, now, out: partition.change_settings(wanted, now, out)
+                )
+        self.watch_idle(entity)
+
+    def _deleted(self, entity: Entity) -> None:
+        del self.entities[entity.name]
+        for seat in entity.seats:
+            if seat.partition is not None and seat.store.loop is not None:
+                out = WriteBatch()
+                erase(seat.partition, out)
+                seat.store.loop.write(out)
+        self._broker.forget(entity)
+        for waiter in entity.waiters:
+            fail(waiter.reply, EntityNotFound(f"{entity.name} was deleted"))
+        entity.waiters.clear()
+
+    def _after(self, _: set[Partition]) -> None:
+        if self._loop is not None and self._loop.waiting:
+            self._loop.start()
+
+    def _failed(self, error: BaseException) -> None:
+        """The namespace's own store failed: nothing can be decided until the bus is opened anew."""
+        self._broker.alarms.append(f"store {NAME}: {error}")
+        if self._loop is not None:
+            self._loop.store.close()
+            self._loop = None
+
+    # Checking
+
+    def _not_deciding(self, name: str) -> None:
+        if name in self._deciding:
+            raise EntityExists(f"{name!r} is being created, changed or deleted by somebody else")
+
+    def _all_online(self, entity: Entity) -> None:
+        for seat in entity.seats:
+            seat.online()
+
+    def _check_room(self, wanted: settings.QueueSettings) -> None:
+        if len(self.entities) >= limits.ENTITY_COUNT_MAX:
+            raise QuotaExceeded(f"a namespace has at most {limits.ENTITY_COUNT_MAX} entities")
+        partitioned = sum(e.settings.enable_partitioning for e in self.entities.values())
+        if wanted.enable_partitioning and partitioned >= limits.PARTITIONED_ENTITY_COUNT_MAX:
+            raise QuotaExceeded(
+                f"a namespace has at most {limits.PARTITIONED_ENTITY_COUNT_MAX} partitioned entities"
+            )
+
+    # Idle entities
+
+    def watch_idle(self, entity: Entity) -> None:
+        """Come back when the entity may have been idle for as long as its owner allows (B7)."""
+        idle_ms = entity.settings.auto_delete_on_idle_ms
+        key = ("idle", entity.incarnation)
+        if idle_ms is None:
+            self._broker.timers.cancel(key)
+        else:
+            self._broker.timers.set(key, max(entity.last_used, entity.created) + idle_ms)
+
+    def delete_if_idle(self, incarnation: int) -> None:
+        """Delete an entity that nobody has used; look again later at one that somebody has."""
+        for entity in self.entities.values():
+            if entity.incarnation == incarnation:
+                break
+        else:
+            return
+        idle_ms = entity.settings.auto_delete_on_idle_ms
+        now = self._broker.clock.now()
+        if idle_ms is None:
+            return
+        if entity.waiters:
+            entity.last_used = now
+        if entity.last_used + idle_ms > now:
+            self.watch_idle(entity)
+            return
+        try:
+            self.delete(entity.name, Outcome())
+        except (Refused, Failed, Unknown):
+            self._broker.timers.set(("idle", incarnation), now + limits.MINUTE_MS)
+
+    # Looking
+
+    def info(self, name: str) -> EntityInfo:
+        """Return an entity's settings and what it has, added up over its partitions (P10)."""
+        entity = self._broker.find(name)
+        counts = dict.fromkeys(STATES, 0)
+        held = size = duplicates = remembered = 0
+        offline = []
+        for seat in entity.seats:
+            if seat.partition is None:
+                offline.append(seat.index)
+                continue
+            self._broker.advance(seat)
+            partition = seat.online()
+            subscription = partition.subscription
+            for word, states in STATES.items():
+                if word == "active":
+                    counts[word] += subscription.active_count()
+                else:
+                    counts[word] += sum(subscription.counts[state] for state in states)
+            held += subscription.held()
+            size += partition.log.live_bytes
+            duplicates += partition.duplicates
+            remembered += partition.ids.count
+        return EntityInfo(
+            name=entity.name,
+            settings=entity.settings,
+            created_ms=entity.created,
+            availability="limited" if offline else "available",
+            active_count=counts["active"],
+            deferred_count=counts["deferred"],
+            scheduled_count=counts["scheduled"],
+            dead_lettered_count=counts["dead-lettered"],
+            held_count=held,
+            size_bytes=size,
+            duplicates_dropped=duplicates,
+            remembered_ids=remembered,
+            offline_partitions=tuple(offline),
+        )

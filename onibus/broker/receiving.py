@@ -1,0 +1,217 @@
+"""Receiving: one receive over all partitions, and those who wait for what is not there yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from onibus.broker.entity import Entity, Seat
+from onibus.broker.replies import Reply, answer, fail
+from onibus.core.errors import (
+    EntityDisabled, InvalidArgument, InvalidOperation, NoSession, OnibusError, PartitionOffline,
+)
+from onibus.core.limits import BATCH_COUNT_MAX, ID_LENGTH_MAX, VISIBILITY_MS_MAX
+from onibus.core.message import ReceivedMessage
+from onibus.core.path.deliver import deliver, deliver_groups
+from onibus.core.path.route import partition_of
+from onibus.core.path.session import AcceptedSession, accept_session, held_session
+
+if TYPE_CHECKING:
+    from onibus.broker.broker import Broker
+
+#: Tries once to get something for a receiver; answers the reply and tells True when it did.
+Fetch = Callable[["Waiter"], bool]
+
+
+class Waiter:
+    """A receiver that waits. `nothing` is what it is told when its time is over."""
+
+    __slots__ = ("entity", "fetch", "nothing", "reply")
+
+    def __init__(self, entity: Entity, fetch: Fetch, nothing: Any, reply: Reply) -> None:
+        self.entity = entity
+        self.fetch = fetch
+        self.nothing = nothing
+        self.reply = reply
+
+
+def receive(
+    broker: Broker, name: str, limit: int, wait_ms: int, reply: Reply, *, dead: bool = False,
+    take: bool = False,
+) -> None:
+    """Give out messages from any partition, under a lock or for good; wait if there are none."""
+    entity = _receivable(broker, name, limit)
+    if entity.settings.requires_session and not dead:
+        how = "receive_fifo" if entity.settings.fifo else "accept_session"
+        raise InvalidOperation(f"{entity.name} has sessions: use {how}")
+
+    def fetch(waiter: Waiter) -> bool:
+        found: list[ReceivedMessage] = []
+        for seat in _in_turn(entity):
+            messages = _try(
+                broker, seat,
+                lambda partition, now, out: deliver(
+                    partition, limit - len(found), now, out, dead=dead, take=take
+                ),
+            )
+            if messages and take:
+                # What is taken for good is told only when that is on the disk.
+                assert seat.store.loop is not None
+                seat.store.loop.answer_after(waiter.reply, messages)
+                broker.start(seat.store)
+                return True
+            found += messages or []
+            if len(found) == limit:
+                break
+        if found:
+            answer(waiter.reply, found)
+        return bool(found)
+
+    _try_or_wait(broker, Waiter(entity, fetch, [], reply), wait_ms)
+
+
+def receive_fifo(
+    broker: Broker, name: str, limit: int, wait_ms: int, reply: Reply, *,
+    visibility_ms: int | None = None, attempt_id: str | None = None,
+) -> None:
+    """Give out messages of a FIFO queue, group by group."""
+    entity = _receivable(broker, name, limit)
+    if not entity.settings.fifo:
+        raise InvalidOperation(f"{entity.name} is not a FIFO queue")
+    if attempt_id is not None and not 0 < len(attempt_id) <= ID_LENGTH_MAX:
+        raise InvalidArgument(f"an attempt id has from 1 to {ID_LENGTH_MAX} characters")
+    visible_ms = entity.settings.lock_duration_ms if visibility_ms is None else visibility_ms
+    if not 0 <= visible_ms <= VISIBILITY_MS_MAX:
+        raise InvalidArgument(f"a visibility timeout is from 0 to {VISIBILITY_MS_MAX} ms")
+
+    def fetch(waiter: Waiter) -> bool:
+        found = broker.apply(
+            entity.seats[0],
+            lambda partition, now, out: deliver_groups(
+                partition, limit, visible_ms, now, out, attempt_id
+            ),
+        )
+        if found:
+            answer(waiter.reply, found)
+        return bool(found)
+
+    _try_or_wait(broker, Waiter(entity, fetch, [], reply), wait_ms)
+
+
+def accept(
+    broker: Broker, name: str, session_id: str | None, wait_ms: int, reply: Reply
+) -> None:
+    """Lock a session: a named one at once, or the next that is free, waiting for one."""
+    entity = _receivable(broker, name, 1)
+    if not entity.settings.requires_session:
+        raise InvalidOperation(f"{entity.name} has no sessions")
+    if session_id is not None and len(session_id) > ID_LENGTH_MAX:
+        raise InvalidArgument(f"a session id has at most {ID_LENGTH_MAX} characters")
+
+    def fetch(waiter: Waiter) -> bool:
+        seats = _in_turn(entity)
+        if session_id is not None:
+            seats = [entity.seats[partition_of(session_id, len(entity.seats))]]
+            seats[0].online()
+        for seat in seats:
+            accepted: AcceptedSession | None = _try(
+                broker, seat,
+                lambda partition, now, out: accept_session(partition, session_id, now, out),
+            )
+            if accepted is not None:
+                answer(waiter.reply, (seat, accepted))
+                return True
+        return False
+
+    nothing = NoSession(f"no session of {entity.name} was free")
+    _try_or_wait(broker, Waiter(entity, fetch, nothing, reply), wait_ms)
+
+
+def receive_session(
+    broker: Broker, seat: Seat, session_id: str, token: bytes, limit: int, wait_ms: int,
+    reply: Reply, *, take: bool = False,
+) -> None:
+    """Give out messages of a session that the caller holds."""
+    entity = _receivable(broker, seat.entity.name, limit)
+
+    def fetch(waiter: Waiter) -> bool:
+        def from_session(partition: Any, now: int, out: Any) -> list[ReceivedMessage]:
+            session = held_session(partition, session_id, token)
+            return deliver(partition, limit, now, out, session=session, take=take)
+
+        messages = broker.apply(seat, from_session)
+        if messages and take:
+            assert seat.store.loop is not None
+            seat.store.loop.answer_after(waiter.reply, messages)
+            broker.start(seat.store)
+        elif messages:
+            answer(waiter.reply, messages)
+        return bool(messages)
+
+    _try_or_wait(broker, Waiter(entity, fetch, [], reply), wait_ms)
+
+
+def serve(broker: Broker, entity: Entity) -> None:
+    """Something may have become available: try for those who wait, in the order they came."""
+    waiting, entity.waiters = list(entity.waiters), type(entity.waiters)()
+    for waiter in waiting:
+        if waiter.reply.done():
+            broker.timers.cancel(("waiter", waiter))
+        elif not _fetch(waiter):
+            entity.waiters.append(waiter)
+        else:
+            broker.timers.cancel(("waiter", waiter))
+
+
+def give_up(broker: Broker, waiter: Waiter) -> None:
+    """A receiver has waited long enough."""
+    if waiter in waiter.entity.waiters:
+        waiter.entity.waiters.remove(waiter)
+    if isinstance(waiter.nothing, BaseException):
+        fail(waiter.reply, waiter.nothing)
+    else:
+        answer(waiter.reply, waiter.nothing)
+
+
+def _try_or_wait(broker: Broker, waiter: Waiter, wait_ms: int) -> None:
+    if waiter.fetch(waiter):
+        return
+    if wait_ms <= 0:
+        give_up(broker, waiter)
+        return
+    waiter.entity.waiters.append(waiter)
+    broker.timers.set(("waiter", waiter), broker.clock.now() + wait_ms)
+
+
+def _fetch(waiter: Waiter) -> bool:
+    """Try for somebody who waits; an error ends the waiting."""
+    try:
+        return waiter.fetch(waiter)
+    except OnibusError as error:
+        fail(waiter.reply, error)
+        return True
+
+
+def _receivable(broker: Broker, name: str, limit: int) -> Entity:
+    entity = broker.find(name)
+    if not entity.settings.receives:
+        raise EntityDisabled(f"{entity.name} is {entity.settings.status}: it gives no messages")
+    if not isinstance(limit, int) or not 0 < limit <= BATCH_COUNT_MAX:
+        raise InvalidArgument(f"a receive asks for 1 to {BATCH_COUNT_MAX} messages")
+    return entity
+
+
+def _in_turn(entity: Entity) -> list[Seat]:
+    """Return the partitions, another one first each time, so that none is starved."""
+    entity.next_receive = (entity.next_receive + 1) % len(entity.seats)
+    return entity.seats[entity.next_receive :] + entity.seats[: entity.next_receive]
+
+
+def _try(broker: Broker, seat: Seat, operation: Any) -> Any:
+    """Ask one partition; one that is offline has nothing, unless it is the only one."""
+    try:
+        return broker.apply(seat, operation)
+    except PartitionOffline:
+        if len(seat.entity.seats) == 1:
+            raise
+        return None

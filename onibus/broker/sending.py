@@ -1,0 +1,127 @@
+"""Sending: admit, route, gather; then one batch a partition goes through the core with the commit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from onibus.broker.entity import Entity, Seat
+from onibus.broker.message_store import MessageStore, SendRequest
+from onibus.broker.replies import Outcome, Reply, answer, fail
+from onibus.broker.routing import Part, any_seat, route
+from onibus.core.errors import (
+    EntityDisabled, EntityNotFound, InvalidArgument, OnibusError, PartitionOffline,
+)
+from onibus.core.limits import BATCH_COUNT_MAX
+from onibus.core.message import Message, Sent
+from onibus.core.path.admit import Prepared, admit
+from onibus.core.path.enqueue import send as send_to_partition
+
+if TYPE_CHECKING:
+    from onibus.broker.broker import Broker
+
+
+def send(broker: Broker, name: str, messages: Sequence[Message], reply: Reply) -> None:
+    """Store messages; the reply gets a `Sent` for each when all are durable."""
+    entity = broker.find(name)
+    if not entity.settings.sends:
+        raise EntityDisabled(f"{entity.name} is {entity.settings.status}: it takes no messages")
+    if not 0 < len(messages) <= BATCH_COUNT_MAX:
+        raise InvalidArgument(f"a batch has from 1 to {BATCH_COUNT_MAX} messages")
+    secret = broker.namespace.secret
+    batch = [admit(message, entity.settings, secret) for message in messages]
+    parts = route(entity, batch)
+    now = broker.clock.now()
+    for seat, _, _ in parts:
+        assert seat.store.loop is not None
+        broker.disk.check(seat.store.loop.store, now)
+    if len(parts) == 1:
+        seat, _, keyless = parts[0]
+        _put(broker, SendRequest(seat, batch, reply, keyless))
+    else:
+        _send_parts(broker, batch, parts, reply)
+
+
+def _send_parts(
+    broker: Broker, batch: list[Prepared], parts: list[Part], reply: Reply
+) -> None:
+    """Store a batch over several partitions; it is acknowledged when all of it is durable (P13)."""
+    answers: list[Sent | None] = [None] * len(batch)
+    left = len(parts)
+
+    def collect(positions: list[int], outcome: Outcome) -> None:
+        nonlocal left
+        if outcome.error is not None:
+            fail(reply, outcome.error)
+            return
+        for position, sent in zip(positions, outcome.value, strict=True):
+            answers[position] = sent
+        left -= 1
+        if not left:
+            answer(reply, answers)
+
+    for seat, positions, keyless in parts:
+        outcome = Outcome(lambda done, positions=positions: collect(positions, done))  # type: ignore[misc]
+        chosen = [batch[position] for position in positions]
+        _put(broker, SendRequest(seat, chosen, outcome, keyless))
+
+
+def _put(broker: Broker, request: SendRequest) -> None:
+    request.seat.pending_bytes += request.size
+    store = request.seat.store
+    store.inbox.append(request)
+    if len(store.inbox) == 1:
+        broker.start(store)
+
+
+def apply_inbox(broker: Broker, store: MessageStore) -> None:
+    """Apply the sends that gathered, as one batch a partition, right before a commit."""
+    if not store.inbox or store.loop is None:
+        return
+    requests, store.inbox = store.inbox, []
+    by_seat: dict[Seat, list[SendRequest]] = {}
+    for request in requests:
+        by_seat.setdefault(request.seat, []).append(request)
+    wall = broker.clock.wall()
+    for seat, group in by_seat.items():
+        for request in group:
+            seat.pending_bytes -= request.size
+        if seat.id not in store.seats:
+            _refuse(group, EntityNotFound(f"{seat.entity.name} was deleted"))
+            continue
+        batch = [prepared for request in group for prepared in request.prepared]
+        try:
+            answers = broker.apply(
+                seat,
+                lambda partition, now, out, batch=batch: send_to_partition(  # type: ignore[misc]
+                    partition, batch, now, wall, out
+                ),
+            )
+        except OnibusError as error:
+            _refuse(group, error)
+            continue
+        start = 0
+        for request in group:
+            end = start + len(request.prepared)
+            store.loop.answer_after(request.reply, answers[start:end])
+            start = end
+
+
+def _refuse(group: list[SendRequest], error: OnibusError) -> None:
+    for request in group:
+        fail(request.reply, error)
+
+
+def move_elsewhere(broker: Broker, request: SendRequest) -> None:
+    """A store failed before this send was tried on it: a keyless one goes to another (P5)."""
+    request.seat.pending_bytes -= request.size
+    entity: Entity = request.seat.entity
+    if not request.keyless:
+        fail(request.reply, PartitionOffline(f"store {request.seat.store.name} failed"))
+        return
+    try:
+        request.seat = any_seat(entity, request.size)
+    except OnibusError as error:
+        fail(request.reply, error)
+    else:
+        _put(broker, request)
