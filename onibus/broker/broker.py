@@ -89,13 +89,14 @@ class Broker:
             self._alarm(store, error)
             return error
         for seat in store.seats.values():
-            self._take_up(seat)
+            self.take_up(seat)
         for entity in {seat.entity for seat in store.seats.values()}:
             self.wake(entity)
         self._flush_later(store)
         return None
 
-    def _take_up(self, seat: Seat) -> None:
+    def take_up(self, seat: Seat) -> None:
+        """A partition is online: time goes on from what it has seen."""
         partition = seat.online()
         self.clock.not_before(partition.accessed)
         seat.entity.last_used = max(seat.entity.last_used, partition.accessed)
@@ -134,7 +135,8 @@ class Broker:
         """Run a command of the core on a partition that is up to its time.
 
         Its records ride in the store's next commit. A refusal has changed nothing. Anything else
-        that goes wrong leaves the partition's memory in doubt: it is thrown away.
+        that goes wrong leaves the partition's memory in doubt: it is thrown away. An operation that
+        wrote nothing and found nothing costs no commit.
         """
         now = self.clock.now()
         self.advance(seat)
@@ -146,9 +148,10 @@ class Broker:
             raise
         except Exception as error:
             raise self._partition_failed(seat, error) from error
-        partition.finish(now, out)
         seat.entity.last_used = now
-        self._written(seat, partition, out)
+        if out or result:
+            partition.finish(now, out)
+            self._written(seat, partition, out)
         return result
 
     def look(self, seat: Seat, question: Callable[[Partition], T]) -> T:

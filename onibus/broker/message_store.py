@@ -49,6 +49,8 @@ class MessageStore:
         self.seats: dict[int, Seat] = {}
         self.inbox: list[SendRequest] = []
         self.error: BaseException | None = None
+        #: how often the store was opened
+        self.boot = 0
 
     @property
     def online(self) -> bool:
@@ -68,12 +70,12 @@ class MessageStore:
             if self._writer is None:
                 self._writer = self._make_writer(self.name)
             loop = CommitLoop(store, self._writer, before=before, after=after, failed=failed)
-            boot = self._count_boot(store)
+            self.boot = self._count_boot(store)
             rows, orphans = self._read(store)
             records = WriteBatch()
             for seat in self.seats.values():
                 partition = Partition(
-                    seat.id, seat.index, seat.entity.settings, loop.pages, secret, boot
+                    seat.id, seat.index, seat.entity.settings, loop.pages, secret, self.boot
                 )
                 recover(partition, rows.get(seat.id, {}), records)
                 seat.partition = partition

@@ -324,6 +324,16 @@ class RememberedIds:
         for column, entry in best.items():
             answers[unknown[column]] = entry[1]
 
+    def erase(self, out: WriteBatch) -> None:
+        """Delete every row; the partition is gone."""
+        for generation in (self._young, *self._full):
+            for row in generation.rows:
+                out.delete(RECENT_IDS, (row,))
+        for run in self._runs:
+            out.delete(ID_RUNS, (run.run,))
+            for chunk in (*run.chunks, *run.segments):
+                out.delete(ID_CHUNKS, (chunk,))
+
     # Recovery
 
     def recover(

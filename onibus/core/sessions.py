@@ -164,6 +164,10 @@ class Sessions:
             ):
                 return session
 
+    def kept(self) -> list[str]:
+        """Return the sessions that may have a row of their own."""
+        return list(self._hot)
+
     def all(self, name_of: Callable[[int], str]) -> Iterator[Session]:
         """Yield every session, warming the cold ones."""
         while self._cold.first() != NEVER:

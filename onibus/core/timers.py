@@ -13,11 +13,13 @@ Key = tuple[str, Any]
 class Timers:
     """A heap whose outdated entries are skipped, and swept out before they outnumber the rest."""
 
-    __slots__ = ("_due", "_heap")
+    __slots__ = ("_due", "_heap", "_serial")
 
     def __init__(self) -> None:
         self._due: dict[Key, int] = {}
-        self._heap: list[tuple[int, Key]] = []
+        #: (deadline, serial number, key): what is due at the same time comes in the order it was set
+        self._heap: list[tuple[int, int, Key]] = []
+        self._serial = 0
 
     def set(self, key: Key, due: int) -> None:
         """Set or move a deadline; NEVER takes it back."""
@@ -27,7 +29,8 @@ class Timers:
             self._due.pop(key, None)
             return
         self._due[key] = due
-        heappush(self._heap, (due, key))
+        self._serial += 1
+        heappush(self._heap, (due, self._serial, key))
         if len(self._heap) > 2 * len(self._due) + 64:
             self._rebuild()
 
@@ -44,7 +47,7 @@ class Timers:
 
     def next_due(self) -> int:
         heap = self._heap
-        while heap and self._due.get(heap[0][1]) != heap[0][0]:
+        while heap and self._due.get(heap[0][2]) != heap[0][0]:
             heappop(heap)
         return heap[0][0] if heap else NEVER
 
@@ -52,10 +55,15 @@ class Timers:
         """Take out and return a key whose deadline has come."""
         if self.next_due() > now:
             return None
-        _, key = heappop(self._heap)
+        _, _, key = heappop(self._heap)
         del self._due[key]
         return key
 
     def _rebuild(self) -> None:
-        self._heap = [(due, key) for key, due in self._due.items()]
+        kept = {key: serial for due, serial, key in self._heap if self._due.get(key) == due}
+        self._heap = [
+            (due, kept.get(key) or self._serial + at, key)
+            for at, (key, due) in enumerate(self._due.items(), 1)
+        ]
+        self._serial += len(self._due)
         heapify(self._heap)

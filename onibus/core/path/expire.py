@@ -31,6 +31,8 @@ def pass_time(partition: Partition, now: int, wall: int, out: WriteBatch) -> boo
     while (key := timers.pop(now)) is not None:
         _ring(partition, key[0], key[1], now, scheduled, out)
     if scheduled:
+        marks = partition.subscription.marks
+        scheduled.sort(key=lambda ordinal: (marks[ordinal].due, ordinal))
         activate(partition, scheduled, now, wall, out)
     while (place := partition.log.expired_block(now)) is not None:
         _expire_in(partition, place, now, out)

@@ -32,9 +32,10 @@ def purge(partition: Partition, wanted: Filter, limit: int, out: WriteBatch) -> 
     return len(chosen)
 
 
-def forget_ids(partition: Partition) -> None:
+def forget_ids(partition: Partition, out: WriteBatch) -> None:
     """Forget every id recorded so far: what was sent before can be sent again."""
     partition.forget_below = partition.log.next_ordinal
+    partition.write_counters(out)
 
 
 def find_undeferrable(partition: Partition, numbers: Sequence[int]) -> list[int]:

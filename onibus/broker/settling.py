@@ -1,0 +1,236 @@
+"""Settling: what receivers and owners do to messages that are there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from onibus.broker.entity import Entity, Seat
+from onibus.broker.replies import Outcome, Reply, answer, fail
+from onibus.core.errors import InvalidArgument, InvalidOperation, LockLost, MessageNotFound
+from onibus.core.holds import TOKEN
+from onibus.core.limits import BATCH_COUNT_MAX
+from onibus.core.numbering import partition_index
+from onibus.core.partition import Partition
+from onibus.core.path.deliver import deliver_deferred, find_deferred
+from onibus.core.path.peek import Filter, peek, states_of
+from onibus.core.path.purge import find_undeferrable, forget_ids, purge, undefer
+from onibus.core.path.schedule import cancel, find_scheduled
+from onibus.core.path.session import held_session
+from onibus.core.path.settle import complete, find_held
+from onibus.core.records import WriteBatch
+
+if TYPE_CHECKING:
+    from onibus.broker.broker import Broker
+
+Find = Callable[[Partition, list[Any]], list[int]]
+Act = Callable[[Partition, list[int], int, WriteBatch], Any]
+
+#: Messages that one slice of a purge looks at.
+PURGE_SLICE = 1_000
+
+
+def seat_of_token(entity: Entity, token: bytes) -> Seat:
+    """Return the partition that gave a token out; a token of no shape of ours holds nothing."""
+    if not isinstance(token, bytes) or len(token) != TOKEN.size:
+        raise LockLost("that is not a token of this bus")
+    number = TOKEN.unpack(token)[0]
+    index = partition_index(number, entity.settings.enable_partitioning)
+    if index >= len(entity.seats):
+        raise LockLost("that is not a token of this entity")
+    return entity.seats[index]
+
+
+def seat_of_number(entity: Entity, number: int) -> Seat:
+    """Return the partition of a sequence number."""
+    if isinstance(number, int) and number >= 0:
+        index = partition_index(number, entity.settings.enable_partitioning)
+        if index < len(entity.seats):
+            return entity.seats[index]
+    raise MessageNotFound(f"no message with sequence number {number} is there")
+
+
+def settle_one(
+    broker: Broker, name: str, token: bytes,
+    act: Callable[[Partition, int, WriteBatch], Any], reply: Reply,
+) -> None:
+    """Do one thing to one held message; answered when it is durable."""
+    seat = seat_of_token(broker.find(name), token)
+    _after_commit(broker, seat, broker.apply(seat, act), reply)
+
+
+def complete_all(broker: Broker, name: str, tokens: Sequence[bytes], reply: Reply) -> None:
+    """Complete held messages: all of them, or none where a token does not hold."""
+    entity = broker.find(name)
+    on_all(
+        broker, entity, tokens, seat_of_token, find_held,
+        lambda partition, ordinals, now, out: complete(partition, ordinals, out), reply,
+    )
+
+
+def cancel_scheduled(broker: Broker, name: str, numbers: Sequence[int], reply: Reply) -> None:
+    """Cancel scheduled messages: all of them, or none."""
+    on_all(
+        broker, broker.find(name), numbers, seat_of_number, find_scheduled,
+        lambda partition, ordinals, now, out: cancel(partition, ordinals, out), reply,
+    )
+
+
+def undefer_all(broker: Broker, name: str, numbers: Sequence[int], reply: Reply) -> None:
+    """Give deferred messages back: all of them, or none."""
+    on_all(
+        broker, broker.find(name), numbers, seat_of_number, find_undeferrable,
+        lambda partition, ordinals, now, out: undefer(partition, ordinals, out), reply,
+    )
+
+
+def receive_deferred(
+    broker: Broker, name: str, numbers: Sequence[int], reply: Reply, *, dead: bool = False,
+    take: bool = False, session: tuple[str, bytes] | None = None,
+) -> None:
+    """Receive deferred messages by their numbers: all of them, or none (L2)."""
+    entity = broker.find(name)
+    if entity.settings.requires_session and not dead and session is None:
+        raise InvalidOperation(f"{entity.name} has sessions: receive by the session's receiver")
+
+    def holder(partition: Partition) -> Any:
+        return held_session(partition, *session) if session is not None else None
+
+    on_all(
+        broker, entity, numbers, seat_of_number,
+        lambda partition, chosen: find_deferred(partition, chosen, holder(partition), dead),
+        lambda partition, ordinals, now, out: deliver_deferred(
+            partition, ordinals, now, out, session=holder(partition), take=take
+        ),
+        reply,
+    )
+
+
+def on_all(
+    broker: Broker, entity: Entity, subjects: Sequence[Any],
+    seat_of: Callable[[Entity, Any], Seat], find: Find, act: Act, reply: Reply,
+) -> None:
+    """Do something to several messages of several partitions, after finding all of them."""
+    if not 0 < len(subjects) <= BATCH_COUNT_MAX:
+        raise InvalidArgument(f"give from 1 to {BATCH_COUNT_MAX} messages")
+    by_seat: dict[Seat, list[Any]] = {}
+    for subject in subjects:
+        by_seat.setdefault(seat_of(entity, subject), []).append(subject)
+    found = {}
+    for seat, chosen in by_seat.items():
+        broker.advance(seat)
+        found[seat] = broker.look(seat, lambda partition, chosen=chosen: find(partition, chosen))  # type: ignore[misc]
+    left = len(found)
+    results: list[Any] = []
+
+    def collect(outcome: Outcome) -> None:
+        nonlocal left
+        if outcome.error is not None:
+            fail(reply, outcome.error)
+            return
+        results.extend(outcome.value or ())
+        left -= 1
+        if not left:
+            answer(reply, results)
+
+    for seat, ordinals in found.items():
+        result = broker.apply(
+            seat,
+            lambda partition, now, out, ordinals=ordinals: act(partition, ordinals, now, out),  # type: ignore[misc]
+        )
+        _after_commit(broker, seat, result, Outcome(collect))
+
+
+def _after_commit(broker: Broker, seat: Seat, value: Any, reply: Reply) -> None:
+    assert seat.store.loop is not None
+    seat.store.loop.answer_after(reply, value)
+    broker.start(seat.store)
+
+
+def on_session(
+    broker: Broker, seat: Seat, session_id: str, token: bytes,
+    act: Callable[[Partition, Any, int, WriteBatch], Any], reply: Reply,
+) -> None:
+    """Do something to a session that the caller holds; answered when it is durable."""
+
+    def with_session(partition: Partition, now: int, out: WriteBatch) -> Any:
+        return act(partition, held_session(partition, session_id, token), now, out)
+
+    _after_commit(broker, seat, broker.apply(seat, with_session), reply)
+
+
+def peek_all(
+    broker: Broker, name: str, start: int, limit: int, wanted: Filter, dead: bool
+) -> list[Any]:
+    """Look at messages from a number on; over partitions in their order (P7)."""
+    entity = broker.find(name)
+    if not isinstance(limit, int) or not 0 < limit <= BATCH_COUNT_MAX:
+        raise InvalidArgument(f"a peek asks for 1 to {BATCH_COUNT_MAX} messages")
+    if not isinstance(start, int) or start < 0:
+        raise InvalidArgument("a peek starts at a sequence number")
+    states_of(wanted, dead)
+    index = partition_index(start, entity.settings.enable_partitioning)
+    for seat in entity.seats[index:]:
+        if seat.partition is None and len(entity.seats) > 1:
+            continue
+        found = broker.look(
+            seat,
+            lambda partition, seat=seat: peek(  # type: ignore[misc]
+                partition, _first_ordinal(partition, start if seat.index == index else 0),
+                limit, wanted, dead,
+            ),
+        )
+        if found:
+            return found
+    return []
+
+
+def _first_ordinal(partition: Partition, number: int) -> int:
+    """Return the ordinal from which a peek goes on."""
+    log = partition.log
+    first = log.places[0].first if log.places else log.next_ordinal
+    if number <= partition.numbering.number(0):
+        return first
+    for ordinal in reversed(partition.numbering.candidates(number, log.next_ordinal)):
+        if ordinal >= first:
+            return ordinal
+    # Below what is left: begin there. Above all that was given out: there is nothing.
+    return first if number < partition.numbering.number(log.next_ordinal) else log.next_ordinal
+
+
+def purge_all(
+    broker: Broker, name: str, wanted: Filter, forget: bool, reply: Reply
+) -> None:
+    """Delete what a filter means, slice by slice; answer how many when all is durable (X2)."""
+    entity = broker.find(name)
+    states_of(wanted, dead=False)
+    for seat in entity.seats:
+        seat.online()
+    seats = list(entity.seats)
+    count = 0
+
+    def next_slice(outcome: Outcome | None = None) -> None:
+        nonlocal count
+        if outcome is not None and outcome.error is not None:
+            fail(reply, outcome.error)
+            return
+        while seats:
+            seat = seats[0]
+            try:
+                purged = broker.apply(
+                    seat, lambda partition, now, out: purge(partition, wanted, PURGE_SLICE, out)
+                )
+                if purged < PURGE_SLICE:
+                    seats.pop(0)
+                    if forget:
+                        broker.apply(seat, lambda partition, now, out: forget_ids(partition, out))
+            except Exception as error:
+                fail(reply, error)
+                return
+            count += purged
+            if purged or forget:
+                _after_commit(broker, seat, None, Outcome(next_slice))
+                return
+        answer(reply, count)
+
+    next_slice()

@@ -1,0 +1,337 @@
+"""The bus as a library: a directory opened by an asyncio program, without any server.
+
+    async with Bus.open("data/") as bus:
+        await bus.create_queue("orders", requires_duplicate_detection=True)
+        await bus.send("orders", Message(body=b"…", message_id="12345.2017/payment"))
+        async with bus.receiver("orders") as receiver:
+            for message in await receiver.receive(wait_ms=1_000):
+                await receiver.complete(message)
+
+Everything here turns a call into a command of the broker and waits for its answer. When a call that
+changes something returns, the change is on the disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from onibus.broker import receiving, sending, settling
+from onibus.broker.admission import RESERVE_BYTES
+from onibus.broker.broker import Broker
+from onibus.broker.clock import Clock, SystemClock
+from onibus.broker.entity import EntityInfo
+from onibus.broker.namespace import NAME
+from onibus.broker.replies import Reply
+from onibus.broker.writer import ThreadWriter
+from onibus.core.block import NEVER
+from onibus.core.errors import BusClosed, InvalidArgument
+from onibus.core.message import Message, ReceivedMessage, Sent
+from onibus.core.path.peek import Filter
+from onibus.core.path.session import SessionInfo, list_sessions
+from onibus.receiver import FifoReceiver, Receiver, SessionReceiver
+from onibus.store.interface import Store
+from onibus.store.memory import MemoryStore
+from onibus.store.sqlite import SqliteStore
+
+T = TypeVar("T")
+
+#: A wait that no sensible receive exceeds; keeps timers within what the loop takes.
+_SLEEP_MS_MAX = 60_000
+
+
+class Bus:
+    """A namespace of queues, kept in a directory. Make it with `Bus.open`."""
+
+    def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop) -> None:
+        self.broker = broker
+        self._loop = loop
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due = NEVER
+
+    @staticmethod
+    def open(
+        directory: str | os.PathLike[str],
+        *,
+        stores: Mapping[str, str | os.PathLike[str]] | Sequence[str] = ("main",),
+        clock: Clock | None = None,
+        reserve_bytes: int = RESERVE_BYTES,
+    ) -> OpeningBus:
+        """Open the bus in a directory, made if it is missing. Use it with `async with` or `await`.
+
+        `stores` names the message stores over which partitions are dealt: names, for files in the
+        directory, or names with directories of their own, for several disks.
+        """
+        root = Path(directory)
+        if not isinstance(stores, Mapping):
+            stores = dict.fromkeys(stores, root)
+        places = {name: Path(place) for name, place in stores.items()}
+        if not places or NAME in places:
+            raise InvalidArgument(f"name at least one store, and none of them {NAME!r}")
+
+        def open_store(name: str) -> Store:
+            place = root if name == NAME else places[name]
+            place.mkdir(parents=True, exist_ok=True)
+            return SqliteStore(place / f"{name}.sqlite", name)
+
+        return OpeningBus(list(places), open_store, clock or SystemClock(), reserve_bytes)
+
+    @staticmethod
+    def ephemeral(*, clock: Clock | None = None) -> OpeningBus:
+        """Open a bus that lives in memory only: for tests."""
+        return OpeningBus(["main"], MemoryStore, clock or SystemClock(), 0)
+
+    async def close(self) -> None:
+        """Finish what is on its way, keep locks (B8), and let the directory go."""
+        if self.broker.closed:
+            return
+        self.broker.flush()
+        while not self.broker.idle():
+            await asyncio.sleep(0.001)
+            self.broker.flush()
+        if self._timer is not None:
+            self._timer.cancel()
+        self.broker.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    # Entities
+
+    async def create_queue(self, name: str, **settings: Any) -> None:
+        """Make a queue; `settings` are the fields of QueueSettings."""
+        await self.ask(lambda reply: self.broker.namespace.create_queue(name, settings, reply))
+
+    async def change_queue(self, name: str, **settings: Any) -> None:
+        """Change settings of a queue."""
+        await self.ask(lambda reply: self.broker.namespace.change(name, settings, reply))
+
+    async def delete_queue(self, name: str) -> None:
+        """Delete a queue and everything in it."""
+        await self.ask(lambda reply: self.broker.namespace.delete(name, reply))
+
+    def queue(self, name: str) -> EntityInfo:
+        """Return a queue's settings and counts."""
+        return self.tell(lambda: self.broker.namespace.info(name))
+
+    def queues(self) -> list[str]:
+        """Return the names of all queues."""
+        return self.tell(lambda: sorted(self.broker.namespace.entities))
+
+    # Messages
+
+    async def send(self, entity: str, message: Message) -> Sent:
+        """Store a message; when this returns it is on the disk."""
+        return (await self.send_batch(entity, [message]))[0]
+
+    async def send_batch(self, entity: str, messages: Sequence[Message]) -> list[Sent]:
+        """Store messages together; answers are in their order."""
+        result: list[Sent] = await self.ask(
+            lambda reply: sending.send(self.broker, entity, messages, reply)
+        )
+        return result
+
+    async def schedule(self, entity: str, message: Message, due_ms: int) -> int:
+        """Store a message for later; return the number that cancels it."""
+        message.scheduled_enqueue_time_ms = due_ms
+        return (await self.send(entity, message)).sequence_number
+
+    async def cancel_scheduled(self, entity: str, numbers: Sequence[int]) -> None:
+        """Delete scheduled messages: all of them, or none."""
+        await self.ask(
+            lambda reply: settling.cancel_scheduled(self.broker, entity, numbers, reply)
+        )
+
+    def receiver(self, entity: str, *, dead_letters: bool = False, delete: bool = False) -> Receiver:
+        """Return a receiver of a queue, or of its dead-letter queue.
+
+        With `delete` messages are gone when they are received; otherwise they are locked until they
+        are settled.
+        """
+        self._alive()
+        self.broker.find(entity)
+        return Receiver(self, entity, dead_letters, delete)
+
+    async def accept_session(
+        self, entity: str, session_id: str | None = None, *, wait_ms: int = 0
+    ) -> SessionReceiver:
+        """Lock a session, a named one or the next that is free, and return its receiver."""
+        seat, accepted = await self.ask(
+            lambda reply: receiving.accept(self.broker, entity, session_id, wait_ms, reply)
+        )
+        return SessionReceiver(self, seat, accepted)
+
+    def fifo_receiver(self, entity: str) -> FifoReceiver:
+        """Return a receiver of a FIFO queue."""
+        self._alive()
+        self.broker.find(entity)
+        return FifoReceiver(self, entity)
+
+    # Looking and tidying
+
+    def peek(
+        self,
+        entity: str,
+        *,
+        start: int = 0,
+        limit: int = 100,
+        dead_letters: bool = False,
+        where: Filter | None = None,
+    ) -> list[ReceivedMessage]:
+        """Look at messages from a sequence number on, without touching them.
+
+        May return fewer than asked; go on from the last number + 1 until nothing is returned.
+        """
+        return self.tell(
+            lambda: settling.peek_all(
+                self.broker, entity, start, limit, where or Filter(), dead_letters
+            )
+        )
+
+    async def purge(
+        self, entity: str, where: Filter | None = None, *, forget_ids: bool = False
+    ) -> int:
+        """Delete messages that nobody holds; return how many. Ids stay remembered unless told."""
+        wanted = where or Filter()
+        count: int = await self.ask(
+            lambda reply: settling.purge_all(self.broker, entity, wanted, forget_ids, reply)
+        )
+        return count
+
+    async def undefer(self, entity: str, numbers: Sequence[int]) -> None:
+        """Give deferred messages back to the active ones: all of them, or none."""
+        await self.ask(lambda reply: settling.undefer_all(self.broker, entity, numbers, reply))
+
+    def duplicates(self, entity: str) -> list[tuple[str | None, int, int]]:
+        """Return the last dropped duplicates: MessageId, time, and the number each repeats (X1)."""
+        found = []
+        for seat in self.broker.find(entity).seats:
+            if seat.partition is not None:
+                number = seat.partition.numbering.number
+                found += [
+                    (message_id, time, number(ordinal))
+                    for message_id, time, ordinal in seat.partition.recent_duplicates
+                ]
+        return sorted(found, key=lambda one: one[1])
+
+    def sessions(self, entity: str) -> list[SessionInfo]:
+        """Return the sessions that have messages, a lock or a state (X8)."""
+
+        def listed() -> list[SessionInfo]:
+            seats = [seat for seat in self.broker.find(entity).seats if seat.partition is not None]
+            return [info for seat in seats for info in self.broker.look(seat, list_sessions)]
+
+        return self.tell(listed)
+
+    @property
+    def alarms(self) -> list[str]:
+        """What went wrong with stores and partitions since the bus was opened."""
+        return self.broker.alarms
+
+    # Between calls and the broker
+
+    async def ask(self, command: Callable[[Reply], None]) -> Any:
+        """Give the broker a command and wait for its answer."""
+        self._alive()
+        reply: asyncio.Future[Any] = self._loop.create_future()
+        command(reply)
+        self.arm()
+        return await reply
+
+    def tell(self, question: Callable[[], T]) -> T:
+        """Ask the broker something that needs no waiting."""
+        self._alive()
+        try:
+            return question()
+        finally:
+            self.arm()
+
+    def _alive(self) -> None:
+        if self.broker.closed:
+            raise BusClosed("the bus was closed")
+
+    def arm(self) -> None:
+        """Be there when the broker next has something to do by itself."""
+        due = self.broker.next_wake()
+        if due < self._timer_due:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_due = due
+            delay = min(max(due - self.broker.clock.now(), 0), _SLEEP_MS_MAX)
+            self._timer = self._loop.call_later(delay / 1000, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._timer_due = NEVER
+        self.broker.tick()
+        if not self.broker.closed:
+            self.arm()
+
+
+class OpeningBus:
+    """A bus that is about to be opened: `async with` it, or `await` it."""
+
+    def __init__(
+        self,
+        stores: list[str],
+        open_store: Callable[[str], Store],
+        clock: Clock,
+        reserve_bytes: int,
+    ) -> None:
+        self._stores = stores
+        self._open_store = open_store
+        self._clock = clock
+        self._reserve_bytes = reserve_bytes
+        self._bus: Bus | None = None
+
+    async def _open(self) -> Bus:
+        loop = asyncio.get_running_loop()
+        bus: Bus
+
+        def call(done: Callable[[], None]) -> None:
+            def run() -> None:
+                done()
+                bus.arm()
+
+            loop.call_soon_threadsafe(run)
+
+        broker = Broker(
+            self._clock,
+            self._stores,
+            self._open_store,
+            lambda name: ThreadWriter(name, call),
+            loop.call_soon,
+            self._reserve_bytes,
+        )
+        bus = Bus(broker, loop)
+        broker.open()
+        bus.arm()
+        return bus
+
+    def __await__(self) -> Any:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> Bus:
+        self._bus = await self._open()
+        return self._bus
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._bus is not None
+        await self._bus.close()

@@ -1,0 +1,277 @@
+"""Receivers: of a queue, of one session, of a FIFO queue. Each settles what it received."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+from uuid import uuid4
+
+from onibus.broker import receiving, settling
+from onibus.broker.entity import Seat
+from onibus.core.errors import InvalidArgument, LockLost
+from onibus.core.lifecycle import Input
+from onibus.core.message import ReceivedMessage
+from onibus.core.path.session import (
+    AcceptedSession,
+    end_session_lock,
+    renew_session,
+    set_session_state,
+)
+from onibus.core.path.settle import abandon, defer, reject, renew
+
+if TYPE_CHECKING:
+    from onibus.bus import Bus
+
+#: How long an iterator sleeps in one receive; it goes on with the next.
+_ITERATE_MS = 10_000
+
+
+def token_of(message: ReceivedMessage | bytes) -> bytes:
+    """Return the token of a message that is held."""
+    if isinstance(message, bytes):
+        return message
+    if message.token is None:
+        raise LockLost("this message is not held: it was peeked at, or deleted when received")
+    return message.token
+
+
+class Settler:
+    """What every receiver can do with a message it holds."""
+
+    def __init__(self, bus: Bus, entity: str) -> None:
+        self.bus = bus
+        self.entity = entity
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        return None
+
+    async def complete(self, *messages: ReceivedMessage | bytes) -> None:
+        """The messages were processed: they are gone. All of them, or none."""
+        tokens = [token_of(message) for message in messages]
+        await self.bus.ask(
+            lambda reply: settling.complete_all(self.bus.broker, self.entity, tokens, reply)
+        )
+
+    async def abandon(
+        self,
+        message: ReceivedMessage | bytes,
+        *,
+        delay_ms: int = 0,
+        properties: dict[str, Any] | None = None,
+    ) -> None:
+        """Give a message back, now or after a delay."""
+        token = token_of(message)
+        await self._settle(
+            token,
+            lambda partition, now, out: abandon(partition, token, now, out, delay_ms, properties),
+        )
+
+    async def defer(
+        self,
+        message: ReceivedMessage | bytes,
+        *,
+        delay_ms: int = 0,
+        properties: dict[str, Any] | None = None,
+    ) -> None:
+        """Set a message aside, to be received by its number; with a delay it comes back by itself."""
+        token = token_of(message)
+        await self._settle(
+            token,
+            lambda partition, now, out: defer(partition, token, now, out, delay_ms, properties),
+        )
+
+    async def dead_letter(
+        self,
+        message: ReceivedMessage | bytes,
+        *,
+        reason: str | None = None,
+        description: str | None = None,
+        properties: dict[str, Any] | None = None,
+    ) -> None:
+        """Put a message into the dead-letter queue."""
+        token = token_of(message)
+        await self._settle(
+            token,
+            lambda partition, now, out: reject(
+                partition, token, out, reason, description, properties
+            ),
+        )
+
+    async def renew(self, message: ReceivedMessage | bytes) -> int:
+        """Hold a message for another lock duration; return until when."""
+        token = token_of(message)
+        until: int = await self._settle(
+            token, lambda partition, now, out: renew(partition, token, now)
+        )
+        if isinstance(message, ReceivedMessage):
+            message.locked_until_ms = until
+        return until
+
+    async def _settle(self, token: bytes, act: Any) -> Any:
+        return await self.bus.ask(
+            lambda reply: settling.settle_one(self.bus.broker, self.entity, token, act, reply)
+        )
+
+
+class Receiver(Settler):
+    """Receives from a queue, or from its dead-letter queue."""
+
+    def __init__(self, bus: Bus, entity: str, dead_letters: bool, delete: bool) -> None:
+        super().__init__(bus, entity)
+        self._dead = dead_letters
+        self._take = delete
+
+    async def receive(self, limit: int = 1, *, wait_ms: int = 0) -> list[ReceivedMessage]:
+        """Return up to `limit` messages; wait for the first one if there is none."""
+        received: list[ReceivedMessage] = await self.bus.ask(
+            lambda reply: receiving.receive(
+                self.bus.broker, self.entity, limit, wait_ms, reply, dead=self._dead,
+                take=self._take,
+            )
+        )
+        return received
+
+    async def receive_deferred(self, numbers: Sequence[int]) -> list[ReceivedMessage]:
+        """Return deferred messages by their sequence numbers: all of them, or none."""
+        received: list[ReceivedMessage] = await self.bus.ask(
+            lambda reply: settling.receive_deferred(
+                self.bus.broker, self.entity, numbers, reply, dead=self._dead, take=self._take
+            )
+        )
+        return received
+
+    async def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
+        while True:
+            for message in await self.receive(wait_ms=_ITERATE_MS):
+                yield message
+
+
+class SessionReceiver(Settler):
+    """Receives from one session, which nobody else can while it is held."""
+
+    def __init__(self, bus: Bus, seat: Seat, accepted: AcceptedSession) -> None:
+        super().__init__(bus, seat.entity.name)
+        self._seat = seat
+        self._token = accepted.token
+        self.session_id = accepted.session_id
+        self.locked_until_ms = accepted.locked_until_ms
+
+    async def receive(
+        self, limit: int = 1, *, wait_ms: int = 0, delete: bool = False
+    ) -> list[ReceivedMessage]:
+        """Return the session's next messages, in order."""
+        received: list[ReceivedMessage] = await self.bus.ask(
+            lambda reply: receiving.receive_session(
+                self.bus.broker, self._seat, self.session_id, self._token, limit, wait_ms, reply,
+                take=delete,
+            )
+        )
+        return received
+
+    async def receive_deferred(self, numbers: Sequence[int]) -> list[ReceivedMessage]:
+        """Return deferred messages of the session by their numbers: all of them, or none."""
+        received: list[ReceivedMessage] = await self.bus.ask(
+            lambda reply: settling.receive_deferred(
+                self.bus.broker, self.entity, numbers, reply,
+                session=(self.session_id, self._token),
+            )
+        )
+        return received
+
+    async def renew_lock(self) -> int:
+        """Hold the session for another lock duration; return until when."""
+        self.locked_until_ms = await self._on_session(
+            lambda partition, session, now, out: renew_session(partition, session, now, out)
+        )
+        return self.locked_until_ms
+
+    async def get_state(self) -> bytes | None:
+        """Return the bytes kept with the session."""
+        state: bytes | None = await self._on_session(
+            lambda partition, session, now, out: session.state
+        )
+        return state
+
+    async def set_state(self, state: bytes | None) -> None:
+        """Keep bytes with the session; None clears them."""
+        await self._on_session(
+            lambda partition, session, now, out: set_session_state(partition, session, state, out)
+        )
+
+    async def close(self) -> None:
+        """Give the session back, and what it held, without counting a delivery."""
+        await self._on_session(
+            lambda partition, session, now, out: end_session_lock(
+                partition, session, Input.RELEASE, now, out
+            )
+        )
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            await self.close()
+        except LockLost:
+            # It ran out before: there is nothing left to give back.
+            return
+
+    async def _on_session(self, act: Any) -> Any:
+        return await self.bus.ask(
+            lambda reply: settling.on_session(
+                self.bus.broker, self._seat, self.session_id, self._token, act, reply
+            )
+        )
+
+
+class FifoReceiver(Settler):
+    """Receives from a FIFO queue, group by group (F9, F10)."""
+
+    def __init__(self, bus: Bus, entity: str) -> None:
+        super().__init__(bus, entity)
+        #: the attempt id of the last receive, given or made here
+        self.attempt_id = ""
+
+    async def receive(
+        self,
+        limit: int = 1,
+        *,
+        wait_ms: int = 0,
+        visibility_ms: int | None = None,
+        attempt_id: str | None = None,
+    ) -> list[ReceivedMessage]:
+        """Return messages of groups of which nothing is in flight.
+
+        The same attempt id returns the same messages again while they are in flight.
+        """
+        chosen = self.attempt_id = uuid4().hex if attempt_id is None else attempt_id
+        received: list[ReceivedMessage] = await self.bus.ask(
+            lambda reply: receiving.receive_fifo(
+                self.bus.broker, self.entity, limit, wait_ms, reply,
+                visibility_ms=visibility_ms, attempt_id=chosen,
+            )
+        )
+        return received
+
+    async def change_visibility(
+        self, message: ReceivedMessage | bytes, visibility_ms: int
+    ) -> int:
+        """Let a message stay in flight for that long from now; 0 gives it back."""
+        if not isinstance(visibility_ms, int):
+            raise InvalidArgument("visibility_ms is a whole number")
+        token = token_of(message)
+        until: int = await self._settle(
+            token, lambda partition, now, out: renew(partition, token, now, visibility_ms)
+        )
+        return until
