@@ -5,14 +5,15 @@ numbers are 64 bits, little-endian. An identity is 16 bytes: `high` is the numbe
 eight bytes, `low` the number in the other eight. An entry is (high, low, ordinal, time); ordinal
 and time (milliseconds since 1970) are not negative. Entries are kept by columns:
 
-    entries   high[n], low[n], ordinal[n], time[n], CRC-32 of all that (as 64 bits)
+    entries   high[n], low[n], ordinal[n], time[n], check
+    check     four zero bytes, CRC-32 of all before (so the CRC-32 of the whole is a constant)
 
 - `recent_ids.entries`: what one commit recorded, in order.
 - `id_chunks.entries`: a chunk, either of a run's entries, sorted by (high, low), no identity
   twice, and never two entries of one `high` in different chunks, so that one chunk answers for an
-  identity; or a segment of its filter: words[n], CRC-32.
-- `id_runs.chunks`: first high[n], chunk[n], CRC-32: the chunks in order.
-- `id_runs.filter`: words in the whole filter, segment[n], CRC-32: the segments in order. A filter
+  identity; or a segment of its filter: words[n], check.
+- `id_runs.chunks`: first high[n], chunk[n], check: the chunks in order.
+- `id_runs.filter`: words in the whole filter, segment[n], check: the segments in order. A filter
   of eight million ids has 20 MB. It is written in segments, while the run is merged, since one
   row of that size would hold up the event loop and the commit it rides in.
 
@@ -55,7 +56,7 @@ _MASKS = np.array(MASKS, dtype=np.uint64)
 _SHIFT_32 = np.uint64(32)
 _SHIFT_12 = np.uint64(12)
 _MASK_INDEX = np.uint64(4095)
-_CHECK_BYTES = 8
+_CRC_OF_CHECKED = 0x2144DF1C
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +69,8 @@ class Sizes:
     runs_merged: int = 8
     #: Runs of this tier (8 million ids) are not merged further, only dropped.
     tier_max: int = 3
-    #: 16 KB: what a lookup reads and checks.
-    chunk_entries: int = 512
+    #: What a lookup reads and checks. A row of 120 entries fits into a page of 4 KB.
+    chunk_entries: int = 120
     #: 64 KB.
     segment_words: int = 8_192
     #: Rows deleted by one slice of maintenance.
@@ -77,23 +78,21 @@ class Sizes:
 
 
 def with_check(content: bytes) -> bytes:
-    """Return the content followed by its checksum."""
-    return content + crc32(content).to_bytes(_CHECK_BYTES, "little")
+    """Return the content followed by its check."""
+    padded = content + b"\0\0\0\0"
+    return padded + crc32(padded).to_bytes(4, "little")
 
 
-def checked(data: bytes, what: str, key: object) -> memoryview:
-    """Return the numbers in data without their checksum. Raise `Damaged` when it does not match."""
-    view = memoryview(data)
-    content = view[:-_CHECK_BYTES]
-    check = int.from_bytes(view[-_CHECK_BYTES:], "little")
-    if len(data) < _CHECK_BYTES or len(data) % 8 or crc32(content) != check:
+def checked(data: bytes, what: str, key: int) -> memoryview:
+    """Return the numbers in data, the last of which is the check, or raise `Damaged`."""
+    if crc32(data) != _CRC_OF_CHECKED or len(data) % 8:
         raise Damaged(f"{what} {key} of the remembered ids is not what was written")
-    return content.cast("Q")
+    return memoryview(data).cast("Q")
 
 
 def columns_of(view: memoryview) -> Columns:
     """Return checked entries as columns."""
-    return np.frombuffer(view, dtype=np.uint64).reshape(4, -1)
+    return np.frombuffer(view[:-1], dtype=np.uint64).reshape(4, -1)
 
 
 def masks_of(low: Words) -> Words:
@@ -186,13 +185,14 @@ def run_of_row(row: Row, pages: Pages) -> Run:
     assert isinstance(run, int) and isinstance(tier, int) and isinstance(count, int)
     assert isinstance(oldest, int) and isinstance(newest, int)
     assert isinstance(packed_chunks, bytes) and isinstance(packed_filter, bytes)
-    index = array("Q", checked(packed_chunks, "chunk list of run", run).tobytes())
+    index = array("Q", checked(packed_chunks, "chunk list of run", run)[:-1].tobytes())
     half = len(index) // 2
-    header = array("Q", checked(packed_filter, "filter list of run", run).tobytes())
+    header = array("Q", checked(packed_filter, "filter list of run", run)[:-1].tobytes())
     words = np.empty(header[0], dtype=np.uint64)
     at = 0
     for segment in header[1:]:
-        part = np.frombuffer(checked(pages.read_ids(segment), "filter", segment), dtype=np.uint64)
+        view = checked(pages.read_ids(segment), "filter", segment)
+        part = np.frombuffer(view[:-1], dtype=np.uint64)
         if at + len(part) > len(words):
             raise Damaged(f"the filter of run {run} of the remembered ids is longer than it says")
         words[at : at + len(part)] = part

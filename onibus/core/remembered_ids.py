@@ -41,6 +41,7 @@ from onibus.core.id_runs import (
     Sizes,
     Unsettled,
     checked,
+    columns_of,
     masks_of,
     newest_of_each,
     run_of_row,
@@ -316,7 +317,8 @@ class RememberedIds:
                 order.append(run)
         found &= masks
         best: dict[int, tuple[int, int]] = {}
-        for row, column in zip(*(a.tolist() for a in (found == masks).nonzero()), strict=True):
+        for place in (found == masks).reshape(-1).nonzero()[0].tolist():
+            row, column = divmod(place, len(unknown))
             high, low = _NUMBERS.unpack_from(packed, 16 * column)
             entry = order[row].find(high, low, self._unsettled.read)
             if entry is not None and entry[0] > forget_before:
@@ -349,9 +351,9 @@ class RememberedIds:
         assert isinstance(key, int) and isinstance(data, bytes)
         numbers = checked(data, "recent row", key)
         count = len(numbers) // 4
-        pairs = np.frombuffer(numbers[: 2 * count], dtype=np.uint64).reshape(2, -1).T.tobytes()
+        pairs = columns_of(numbers)[:2].T.tobytes()
         ordinals = numbers[2 * count : 3 * count].tolist()
-        for index, now in enumerate(numbers[3 * count :].tolist()):
+        for index, now in enumerate(numbers[3 * count : 4 * count].tolist()):
             self.record(pairs[16 * index : 16 * index + 16], ordinals[index], now)
         for generation in (*self._full, self._young):
             generation.written = len(generation.hashes)
