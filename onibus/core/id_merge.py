@@ -14,6 +14,7 @@ import numpy as np
 
 from onibus.core.id_runs import (
     HIGH,
+    NOTHING,
     Columns,
     Run,
     RunWriter,
@@ -23,7 +24,6 @@ from onibus.core.id_runs import (
 )
 from onibus.core.records import WriteBatch
 
-_NOTHING: Columns = np.empty((4, 0), dtype=np.uint64)
 #: 256 KB of filter in one slice; steady merging needs less than one segment in most of them.
 _SEGMENTS_A_SLICE = 4
 #: Eight runs give about 6,000 entries to a slice.
@@ -38,7 +38,7 @@ class _Source:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.next_chunk = 0
-        self.entries = _NOTHING
+        self.entries = NOTHING
 
     def more(self) -> bool:
         return self.next_chunk < len(self.run.chunks)
@@ -56,12 +56,12 @@ class _Source:
 
     def skip(self) -> None:
         self.next_chunk = len(self.run.chunks)
-        self.entries = _NOTHING
+        self.entries = NOTHING
 
     def take(self, high_max: int | None) -> Columns:
         entries = self.entries
         if high_max is None:
-            self.entries = _NOTHING
+            self.entries = NOTHING
             return entries
         # No two chunks share a `high`, so up to this one everything has been read.
         end = int(entries[HIGH].searchsorted(np.uint64(high_max), side="right"))

@@ -8,7 +8,8 @@ and time (milliseconds since 1970) are not negative. Entries are kept by columns
     entries   high[n], low[n], ordinal[n], time[n], check
     check     four zero bytes, CRC-32 of all before (so the CRC-32 of the whole is a constant)
 
-- `recent_ids.entries`: what one commit recorded, in order.
+- `recent_ids.entries`: what one commit recorded, or several small ones (core/id_generation.py),
+  in order.
 - `id_chunks.entries`: a chunk, either of a run's entries, sorted by (high, low), no identity
   twice, and never two entries of one `high` in different chunks, so that one chunk answers for an
   identity; or a segment of its filter: words[n], check.
@@ -49,6 +50,7 @@ Words = npt.NDArray[np.uint64]
 Columns = npt.NDArray[np.uint64]
 
 HIGH, LOW, ORDINAL, TIME = range(4)
+NOTHING: Columns = np.empty((4, 0), dtype=np.uint64)
 FILTER_BITS_AN_ID = 20
 
 MASKS = [1 << (i & 63) | 1 << (i >> 6) | 1 << ((i * 2_654_435_761 >> 20) & 63) for i in range(4096)]
@@ -63,7 +65,7 @@ _CRC_OF_CHECKED = 0x2144DF1C
 class Sizes:
     """How large generations and their pieces are; tests make them small to reach every tier."""
 
-    #: A youngest generation of that many ids is sealed: about 2 ms of work, 2 MB of memory.
+    #: A young generation of that many ids is sealed: 2 MB of memory, about 4 ms of work in slices.
     seal_at: int = 16_384
     #: So many runs of a tier are merged to one of the next.
     runs_merged: int = 8
@@ -73,6 +75,8 @@ class Sizes:
     chunk_entries: int = 120
     #: 64 KB.
     segment_words: int = 8_192
+    #: Entries of a sealed generation written by one slice of maintenance.
+    writes_a_slice: int = 4_096
     #: Rows deleted by one slice of maintenance.
     deletes_a_slice: int = 2_048
 
@@ -91,8 +95,8 @@ def checked(data: bytes, what: str, key: int) -> memoryview:
 
 
 def columns_of(view: memoryview) -> Columns:
-    """Return checked entries as columns."""
-    return np.frombuffer(view[:-1], dtype=np.uint64).reshape(4, -1)
+    """Return the numbers of entries as columns."""
+    return np.frombuffer(view, dtype=np.uint64).reshape(4, -1)
 
 
 def masks_of(low: Words) -> Words:
@@ -266,7 +270,7 @@ class RunWriter:
         self._words: Words = np.zeros(1 + count_max * FILTER_BITS_AN_ID // 64, dtype=np.uint64)
         self._words_written = 0
         self._words_complete = 0
-        self._rest: Columns = np.empty((4, 0), dtype=np.uint64)
+        self._rest = NOTHING
 
     def memory_bytes(self) -> int:
         """Return how much memory the unfinished run takes."""
@@ -291,6 +295,19 @@ class RunWriter:
         if self._rest.shape[1]:
             entries = np.concatenate((self._rest, entries), axis=1)
         self._rest = self._write_chunks(entries, out, last=False)
+
+    def append_some(self, entries: Columns, out: WriteBatch) -> Columns:
+        """Add as many of the last entries as one slice writes, and return the rest."""
+        stop = self._sizes.writes_a_slice
+        high = entries[HIGH]
+        if stop < len(high):
+            stop = int(high.searchsorted(high[stop], side="right"))
+        self.append(entries[:, :stop], out)
+        rest = entries[:, stop:]
+        if not rest.shape[1]:
+            self.end()
+        self.write_filter(stop, out)
+        return rest
 
     def end(self) -> None:
         """Say that no more entries will come."""
@@ -346,6 +363,6 @@ class RunWriter:
 
 def read_columns(chunk: int, read: Callable[[int], bytes]) -> Columns:
     """Return a chunk's entries, for merging."""
-    return columns_of(checked(read(chunk), "chunk", chunk))
+    return columns_of(checked(read(chunk), "chunk", chunk)[:-1])
 
 

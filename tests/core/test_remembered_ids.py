@@ -15,7 +15,13 @@ from onibus.core.remembered_ids import RememberedIds
 
 PARTITION = 65_536 + 3
 SMALL = Sizes(
-    seal_at=8, runs_merged=3, tier_max=3, chunk_entries=4, segment_words=2, deletes_a_slice=5
+    seal_at=8,
+    runs_merged=3,
+    tier_max=3,
+    chunk_entries=4,
+    segment_words=2,
+    writes_a_slice=3,
+    deletes_a_slice=5,
 )
 TABLES = (RECENT_IDS, ID_RUNS, ID_CHUNKS)
 
@@ -250,6 +256,27 @@ def test_a_crash_while_merging_leaves_orphans_that_recovery_deletes() -> None:
     finish(owner)
     owner.check(list(range(300)))
     assert [row[2] for row in owner.disk.rows[ID_RUNS].values()] == [1]
+
+
+@pytest.mark.promise("D5")
+@pytest.mark.parametrize("lost", [0, 1, 3])
+def test_rows_of_small_commits_are_folded_and_none_is_lost(lost: int) -> None:
+    owner = Owner(7, Sizes(seal_at=700, chunk_entries=16))
+    for number in range(1_000):
+        owner.record(number)
+        if number % 100 == 99:
+            for more in range(1_000 + 40 * number, 1_000 + 40 * number + 40):
+                owner.record(more)
+        owner.hand_over()
+        while len(owner.disk.batches) > lost:
+            owner.commit_next()
+        owner.ids.maintain(0, owner.out)
+        if number % 130 == 77:
+            owner.crash()
+            owner.check(list(range(1_100)))
+        assert len(owner.disk.rows[RECENT_IDS]) < 180
+    finish(owner)
+    owner.check(list(range(50_000)))
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
