@@ -86,14 +86,14 @@ class Generation:
 
     def _put(self, start: int, partition: int, pages: Pages, out: WriteBatch) -> int:
         row = pages.new_id()
-        out.put(RECENT_IDS, (row, partition, with_check(self._content(start))))
+        out.put(RECENT_IDS, (row, partition, self._content(start)))
         return row
 
     def _content(self, start: int) -> bytes:
         # Without numpy, whose calls cost more than the few entries of a small commit.
         numbers = memoryview(b"".join(self.hashes[start:])).cast("Q")
         highs, lows = numbers[::2].tobytes(), numbers[1::2].tobytes()
-        return highs + lows + self.ordinals[start:].tobytes() + self.times[start:].tobytes()
+        return with_check(highs, lows, self.ordinals[start:], self.times[start:])
 
 
 def entries_of_row(row: Row) -> tuple[int, list[tuple[bytes, int, int]]]:

@@ -58,6 +58,7 @@ _MASKS = np.array(MASKS, dtype=np.uint64)
 _SHIFT_32 = np.uint64(32)
 _SHIFT_12 = np.uint64(12)
 _MASK_INDEX = np.uint64(4095)
+_PADDING = bytes(4)
 _CRC_OF_CHECKED = 0x2144DF1C
 
 
@@ -81,10 +82,12 @@ class Sizes:
     deletes_a_slice: int = 2_048
 
 
-def with_check(content: bytes) -> bytes:
-    """Return the content followed by its check."""
-    padded = content + b"\0\0\0\0"
-    return padded + crc32(padded).to_bytes(4, "little")
+def with_check(*parts: bytes | array[int]) -> bytes:
+    """Return the parts in one, followed by their check."""
+    check = 0
+    for part in (*parts, _PADDING):
+        check = crc32(part, check)
+    return b"".join((*parts, _PADDING, check.to_bytes(4, "little")))
 
 
 def checked(data: bytes, what: str, key: int) -> memoryview:
@@ -175,9 +178,8 @@ class Run:
 
     def row(self, partition: int) -> Row:
         """Return the run's row in `id_runs`."""
-        chunks = with_check(self.firsts.tobytes() + self.chunks.tobytes())
-        words = array("Q", [len(self.filter)])
-        packed = with_check(words.tobytes() + self.segments.tobytes())
+        chunks = with_check(self.firsts, self.chunks)
+        packed = with_check(array("Q", [len(self.filter)]), self.segments)
         return (
             self.run, partition, self.tier, self.count, self.oldest, self.newest, chunks, packed
         )  # fmt: skip
@@ -266,8 +268,9 @@ class RunWriter:
         self._firsts = array("Q")
         self._chunks = array("Q")
         self._segments = array("Q")
-        # Zeroed pages come from the system when they are touched: this costs nothing at once.
-        self._words: Words = np.zeros(1 + count_max * FILTER_BITS_AN_ID // 64, dtype=np.uint64)
+        # Zeroed as far as it is used: clearing 20 MB at once would take too long a slice.
+        self._words: Words = np.empty(1 + count_max * FILTER_BITS_AN_ID // 64, dtype=np.uint64)
+        self._words_zeroed = 0
         self._words_written = 0
         self._words_complete = 0
         self._rest = NOTHING
@@ -289,6 +292,7 @@ class RunWriter:
         starts = np.flatnonzero(words[1:] != words[:-1]) + 1
         starts = np.concatenate((np.zeros(1, dtype=np.intp), starts))
         masks = np.bitwise_or.reduceat(masks_of(entries[LOW]), starts)
+        self._zero(int(words[-1]) + 1)
         self._words[words[starts]] |= masks
         # The next entries may still set bits in the last word.
         self._words_complete = int(words[-1])
@@ -324,6 +328,7 @@ class RunWriter:
             if not segments:
                 return False
             segments -= 1
+            self._zero(stop)
             self._segments.append(self._put(self._words[start:stop].tobytes(), out))
             self._words_written = stop
 
@@ -340,6 +345,11 @@ class RunWriter:
         )  # fmt: skip
         out.put(ID_RUNS, run.row(self._partition))
         return run
+
+    def _zero(self, stop: int) -> None:
+        if stop > self._words_zeroed:
+            self._words[self._words_zeroed : stop] = 0
+            self._words_zeroed = stop
 
     def _write_chunks(self, entries: Columns, out: WriteBatch, last: bool) -> Columns:
         high = entries[HIGH]

@@ -73,8 +73,9 @@ class RememberedIds:
         self._unsealed: Columns = NOTHING
         #: By the tier of the runs that are merged.
         self._merges: dict[int, Merge] = {}
-        #: Chunks of runs that are gone.
-        self._condemned: deque[Iterator[int]] = deque()
+        #: Runs that are gone, and those of their chunks that are still to be deleted. They are let
+        #: go one by one: to free eight large filters at once takes too long.
+        self._condemned: deque[tuple[Run, Iterator[int]]] = deque()
         #: The runs by the size of their filter: those of one size share the place of a word.
         self._by_size: list[tuple[int, list[Run]]] = []
         #: Whether some tier has enough runs to merge.
@@ -151,6 +152,7 @@ class RememberedIds:
             young * _YOUNG_BYTES_AN_ID
             + self._unsettled.memory_bytes()
             + sum(run.memory_bytes() for run in self._runs)
+            + sum(run.memory_bytes() for run, _ in self._condemned)
             + sum(merge.memory_bytes() for merge in self._merges.values())
         )
 
@@ -197,7 +199,7 @@ class RememberedIds:
 
     def _delete_some(self, out: WriteBatch) -> None:
         deleted = 0
-        for chunk in islice(self._condemned[0], self._sizes.deletes_a_slice):
+        for chunk in islice(self._condemned[0][1], self._sizes.deletes_a_slice):
             out.delete(ID_CHUNKS, (chunk,))
             deleted += 1
         if deleted < self._sizes.deletes_a_slice:
@@ -244,7 +246,7 @@ class RememberedIds:
     def _replace(self, old: Sequence[Run], new: Run | None, out: WriteBatch) -> None:
         for run in old:
             out.delete(ID_RUNS, (run.run,))
-            self._condemned.append(chain(run.chunks, run.segments))
+            self._condemned.append((run, chain(run.chunks, run.segments)))
         self._arrange([r for r in self._runs if r not in old] + ([new] if new else []))
 
     def _arrange(self, runs: list[Run]) -> None:
