@@ -27,6 +27,7 @@ order completes its filter in order, too. With 20 bits an id about 1 in 600 fore
 
 from __future__ import annotations
 
+import mmap
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
@@ -59,6 +60,7 @@ _SHIFT_32 = np.uint64(32)
 _SHIFT_12 = np.uint64(12)
 _MASK_INDEX = np.uint64(4095)
 _PADDING = bytes(4)
+_MAPPED_WORDS_MIN = 2**17
 _CRC_OF_CHECKED = 0x2144DF1C
 
 
@@ -100,6 +102,18 @@ def checked(data: bytes, what: str, key: int) -> memoryview:
 def columns_of(view: memoryview) -> Columns:
     """Return the numbers of entries as columns."""
     return np.frombuffer(view, dtype=np.uint64).reshape(4, -1)
+
+
+def blank_words(count: int) -> Words:
+    """Return a filter of zeros that costs nothing until it is touched, and then little at a time.
+
+    Numpy asks for huge pages where an array is large. The first touch of each took 6 to 9 ms on a
+    virtual machine, and there are ten in the filter of eight million ids.
+    """
+    if sys.platform == "win32" or count < _MAPPED_WORDS_MIN:
+        return np.zeros(count, dtype=np.uint64)
+    memory = mmap.mmap(-1, 8 * count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return np.frombuffer(memory, dtype=np.uint64)
 
 
 def masks_of(low: Words) -> Words:
@@ -194,7 +208,7 @@ def run_of_row(row: Row, pages: Pages) -> Run:
     index = array("Q", checked(packed_chunks, "chunk list of run", run)[:-1].tobytes())
     half = len(index) // 2
     header = array("Q", checked(packed_filter, "filter list of run", run)[:-1].tobytes())
-    words = np.empty(header[0], dtype=np.uint64)
+    words = blank_words(header[0])
     at = 0
     for segment in header[1:]:
         view = checked(pages.read_ids(segment), "filter", segment)
@@ -268,9 +282,7 @@ class RunWriter:
         self._firsts = array("Q")
         self._chunks = array("Q")
         self._segments = array("Q")
-        # Zeroed as far as it is used: clearing 20 MB at once would take too long a slice.
-        self._words: Words = np.empty(1 + count_max * FILTER_BITS_AN_ID // 64, dtype=np.uint64)
-        self._words_zeroed = 0
+        self._words = blank_words(1 + count_max * FILTER_BITS_AN_ID // 64)
         self._words_written = 0
         self._words_complete = 0
         self._rest = NOTHING
@@ -292,7 +304,6 @@ class RunWriter:
         starts = np.flatnonzero(words[1:] != words[:-1]) + 1
         starts = np.concatenate((np.zeros(1, dtype=np.intp), starts))
         masks = np.bitwise_or.reduceat(masks_of(entries[LOW]), starts)
-        self._zero(int(words[-1]) + 1)
         self._words[words[starts]] |= masks
         # The next entries may still set bits in the last word.
         self._words_complete = int(words[-1])
@@ -328,7 +339,6 @@ class RunWriter:
             if not segments:
                 return False
             segments -= 1
-            self._zero(stop)
             self._segments.append(self._put(self._words[start:stop].tobytes(), out))
             self._words_written = stop
 
@@ -345,11 +355,6 @@ class RunWriter:
         )  # fmt: skip
         out.put(ID_RUNS, run.row(self._partition))
         return run
-
-    def _zero(self, stop: int) -> None:
-        if stop > self._words_zeroed:
-            self._words[self._words_zeroed : stop] = 0
-            self._words_zeroed = stop
 
     def _write_chunks(self, entries: Columns, out: WriteBatch, last: bool) -> Columns:
         high = entries[HIGH]
