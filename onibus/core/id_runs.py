@@ -169,9 +169,7 @@ class Run:
         #: One word by plain indexing is four times as fast as through numpy.
         self.view = memoryview(words)  # type: ignore[arg-type]
 
-    def find(
-        self, high: int, low: int, read: Callable[[int], bytes]
-    ) -> tuple[int, int] | None:
+    def find(self, high: int, low: int, read: Callable[[int], bytes]) -> tuple[int, int] | None:
         """Return (time, ordinal) of an identity. Reads one chunk: ask the filter first."""
         place = bisect_right(self.firsts, high) - 1
         if place < 0:
@@ -379,5 +377,3 @@ class RunWriter:
 def read_columns(chunk: int, read: Callable[[int], bytes]) -> Columns:
     """Return a chunk's entries, for merging."""
     return columns_of(checked(read(chunk), "chunk", chunk)[:-1])
-
-
