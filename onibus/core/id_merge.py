@@ -26,7 +26,7 @@ from onibus.core.records import WriteBatch
 
 #: 256 KB of filter in one slice; steady merging needs less than one segment in most of them.
 _SEGMENTS_A_SLICE = 4
-#: Eight runs give about 6,000 entries to a slice.
+#: Eight runs give about 8,000 entries to a slice.
 _ENTRIES_A_SOURCE = 1_000
 
 

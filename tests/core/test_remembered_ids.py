@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 from collections import deque
 
 import pytest
@@ -157,7 +158,7 @@ class Owner:
         self.tiers_seen |= {row[2] for row in self.disk.rows[ID_RUNS].values()}  # type: ignore[misc]
 
 
-@pytest.mark.promise("D5", "D7")
+@pytest.mark.promise("D5")
 @pytest.mark.parametrize("seed", range(40))
 def test_any_order_of_work_and_crashes_gives_the_answers_of_a_dictionary(seed: int) -> None:
     owner = Owner(seed)
@@ -223,6 +224,29 @@ def test_what_is_forgotten_leaves_the_disk() -> None:
     finish(owner)
     assert not owner.disk.rows[ID_RUNS] and not owner.disk.rows[ID_CHUNKS]
     assert len(owner.disk.rows[RECENT_IDS]) <= 8
+
+
+@pytest.mark.promise("D7")
+def test_memory_is_stated_as_it_is_and_small() -> None:
+    ids = RememberedIds(PARTITION, Disk())
+    tracemalloc.start()
+    for number in range(16_000):
+        ids.record(identity(number), 1_000_000 + number, 1_700_000_000_000 + number)
+        if number % 64 == 63:
+            ids.write(WriteBatch())
+    traced = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert ids.memory_bytes() == pytest.approx(traced, rel=0.15)
+
+    owner = Owner(8, Sizes())
+    for number in range(16_384 * 12):
+        owner.record(number)
+    owner.hand_over()
+    finish(owner)
+    assert owner.ids.count == 16_384 * 12
+    # One young generation and the filters; with more ids it nears the 2.5 bytes of the filter.
+    sealed = owner.ids.memory_bytes() - 140 * 16_384
+    assert sealed / (16_384 * 11) < 3
 
 
 def test_what_is_recorded_is_not_sealed_before_it_is_written() -> None:
