@@ -9,10 +9,12 @@ every change is written into the WriteBatch that the caller commits before anybo
 from __future__ import annotations
 
 from collections import deque
+from typing import ClassVar
 
 from onibus.core.block import NEVER
 from onibus.core.errors import LockLost, MessageNotFound, SessionLockLost
 from onibus.core.holds import TOKEN, Hold, check_of
+from onibus.core.id_runs import Sizes
 from onibus.core.lifecycle import State, words
 from onibus.core.limits import DUPLICATES_LISTED_MAX
 from onibus.core.log import Log
@@ -27,6 +29,9 @@ from onibus.core.subscription import Mark, Subscription
 
 class Partition:
     """The state of one partition. Everything here can be read back from its store."""
+
+    #: how large generations of remembered ids are, where tests want them small
+    id_sizes: ClassVar[Sizes | None] = None
 
     def __init__(
         self,
@@ -46,7 +51,7 @@ class Partition:
         self.boot = boot
         self.numbering = Numbering(index, settings.enable_partitioning, counter_bits)
         self.log = Log(partition, pages)
-        self.ids = RememberedIds(partition, pages)
+        self.ids = RememberedIds(partition, pages, self.id_sizes)
         self.subscription = Subscription(partition, 0, settings, self.log, secret)
         self.epoch = 0
         self.duplicates = 0

@@ -1,0 +1,192 @@
+"""What holds of a partition between any two commands, as numbered statements.
+
+The simulator checks them as it goes; a tool may do so on any partition. They read every block, so
+they are no part of serving. `violations` returns the statements that do not hold.
+
+1. Every live ordinal is in one place: ready, in its session, or marked and not simply active.
+2. The count of each state is the number of marks in it.
+3. A mark has a hold exactly where its state is a locked one, and its hold knows its ordinal.
+4. A hold has ordinals, and each of them is marked with that hold.
+5. Gone runs rise, and neither touch nor overlap.
+6. Blocks rise and do not overlap; their rows that are not gone are exactly the live ordinals.
+7. Blocks know how many of their rows are live; the log knows the sum of their bytes.
+8. The dead-letter queue lists exactly the marks of dead states, as ready those nobody holds.
+9. Whatever has a time has a timer: holds, session locks, attempts, due messages.
+10. A block is looked at no later than its first row that can expire.
+11. A free session that could be given out is offered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onibus.core.block import NEVER
+from onibus.core.lifecycle import DEAD, HELD, State
+from onibus.core.partition import Partition
+from onibus.core.subscription import _TIMED
+
+_READY = (State.ACTIVE,)
+
+
+def violations(partition: Partition, sessions: bool = True) -> list[str]:
+    """Return the statements that do not hold, in words.
+
+    `sessions`: look into sessions too, which brings those of before a restart into memory.
+    """
+    checks = [_marks, _holds, _gone, _blocks, _dead, _timers, _expiry]
+    if not partition.settings.requires_session:
+        checks.append(_places)
+    elif sessions:
+        checks += [_session_places, _offers]
+    return [words for check in checks for words in check(partition)]
+
+
+def _live(partition: Partition) -> set[int]:
+    gone = partition.subscription.gone
+    return set(range(1, partition.log.next_ordinal)) - set(gone.ordinals())
+
+
+def _aside(partition: Partition) -> set[int]:
+    marks = partition.subscription.marks
+    return {ordinal for ordinal, mark in marks.items() if mark.state not in _READY}
+
+
+def _places(partition: Partition) -> Iterator[str]:
+    ready = list(partition.subscription.ready.ordinals())
+    yield from _compare_places(partition, ready, _aside(partition))
+
+
+def _session_places(partition: Partition) -> Iterator[str]:
+    subscription = partition.subscription
+    ready: list[int] = []
+    for session in subscription.sessions.all(subscription.session_name):
+        ready += session.ready
+        if list(session.ready) != sorted(session.ready):
+            yield f"1: session {session.id!r} is out of order"
+        for ordinal in session.waiting:
+            if subscription.state(ordinal) is not State.DELAYED:
+                yield f"1: {ordinal} waits in session {session.id!r} and is not delayed"
+        for ordinal in session.in_flight:
+            if subscription.state(ordinal) not in HELD:
+                yield f"1: {ordinal} is in flight in {session.id!r} and not held"
+    yield from _compare_places(partition, ready, _aside(partition))
+
+
+def _compare_places(partition: Partition, ready: list[int], aside: set[int]) -> Iterator[str]:
+    if len(set(ready)) != len(ready) or aside & set(ready):
+        yield f"1: in two places: {sorted(aside & set(ready)) or ready}"
+    live = _live(partition)
+    if aside | set(ready) != live:
+        yield f"1: live and in no place, or the reverse: {sorted((aside | set(ready)) ^ live)}"
+
+
+def _marks(partition: Partition) -> Iterator[str]:
+    subscription = partition.subscription
+    counts = [0] * len(State)
+    for ordinal, mark in subscription.marks.items():
+        counts[mark.state] += 1
+        if (mark.state in HELD) != (mark.hold is not None):
+            yield f"3: {ordinal} is {mark.state!r} with hold {mark.hold}"
+        elif mark.hold is not None and ordinal not in mark.hold.ordinals:
+            yield f"3: the hold of {ordinal} does not know it"
+    if counts != subscription.counts:
+        yield f"2: counted {counts}, kept {subscription.counts}"
+
+
+def _holds(partition: Partition) -> Iterator[str]:
+    subscription = partition.subscription
+    for epoch, hold in subscription.holds.items():
+        if not hold.ordinals or hold.epoch != epoch:
+            yield f"4: hold {epoch} holds nothing, or is another's"
+        for ordinal in hold.ordinals:
+            mark = subscription.marks.get(ordinal)
+            if mark is None or mark.hold is not hold:
+                yield f"4: hold {epoch} holds {ordinal}, which does not know"
+
+
+def _gone(partition: Partition) -> Iterator[str]:
+    previous = -1
+    count = 0
+    for first, last in partition.subscription.gone.runs():
+        if first <= previous + 1 or last < first:
+            yield f"5: run {first}–{last} after {previous}"
+        previous = last
+        count += last - first + 1
+    if count != partition.subscription.gone.count:
+        yield f"5: {count} are gone, {partition.subscription.gone.count} were counted"
+
+
+def _blocks(partition: Partition) -> Iterator[str]:
+    log = partition.log
+    live = _live(partition)
+    found: set[int] = set()
+    previous = size = 0
+    for place in log.places:
+        ordinals = log.read(place).index["ordinal"].tolist()
+        if ordinals[0] <= previous or (ordinals[0], ordinals[-1]) != (place.first, place.last):
+            yield f"6: block {place.block} has {ordinals[0]}–{ordinals[-1]} after {previous}"
+        previous = ordinals[-1]
+        here = live.intersection(ordinals)
+        found |= here
+        size += place.live_bytes
+        if place.live != len(here) or not here or place.rows != len(ordinals):
+            yield f"7: block {place.block} counts {place.live} live rows and has {len(here)}"
+    if found != live:
+        yield f"6: live and in no block: {sorted(live - found)}"
+    if size != log.live_bytes:
+        yield f"7: {size} bytes live, {log.live_bytes} were counted"
+
+
+def _dead(partition: Partition) -> Iterator[str]:
+    subscription = partition.subscription
+    dead = {o for o, mark in subscription.marks.items() if mark.state in DEAD}
+    ready = {o for o in dead if subscription.marks[o].state is State.DEAD_LETTERED}
+    if set(subscription.dead.ordinals()) != dead:
+        yield f"8: dead {sorted(dead)}, listed {list(subscription.dead.ordinals())}"
+    if set(subscription.dead_ready.ordinals()) != ready:
+        yield f"8: ready {sorted(ready)}, listed {list(subscription.dead_ready.ordinals())}"
+
+
+def _timers(partition: Partition) -> Iterator[str]:
+    subscription = partition.subscription
+    is_set = subscription.timers.is_set
+    for epoch, hold in subscription.holds.items():
+        if is_set(("hold", epoch)) != (hold.until != NEVER):
+            yield f"9: hold {epoch} until {hold.until}"
+    for ordinal, mark in subscription.marks.items():
+        if mark.due and mark.state in _TIMED and not is_set(("due", ordinal)):
+            yield f"9: {ordinal} is due at {mark.due}"
+    for attempt in subscription.attempts:
+        if not is_set(("attempt", attempt)):
+            yield f"9: attempt {attempt!r}"
+
+
+def _expiry(partition: Partition) -> Iterator[str]:
+    log, subscription = partition.log, partition.subscription
+    looks = set(log._expiries)
+    mortal = (State.ACTIVE, State.DELAYED, State.DEFERRED)
+    for place in log.places:
+        index = log.read(place).index
+        expiries = [
+            expires
+            for ordinal, expires in zip(index["ordinal"].tolist(), index["expires"].tolist(),
+                                        strict=True)
+            if expires != NEVER and subscription.state(ordinal) in mortal
+        ]
+        if expiries and not (
+            place.expires <= min(expiries) and (place.expires, place.first) in looks
+        ):
+            yield f"10: block {place.block} expires at {min(expiries)}, looked at {place.expires}"
+
+
+def _offers(partition: Partition) -> Iterator[str]:
+    subscription = partition.subscription
+    offered = set(subscription.sessions._available)
+    for session in subscription.sessions.all(subscription.session_name):
+        if (
+            session.lock is None
+            and session.ready
+            and session.ready[0] < session.barrier()
+            and (session.ready[0], session.id) not in offered
+        ):
+            yield f"11: session {session.id!r} could be given out and is not offered"

@@ -1,0 +1,418 @@
+"""One partition as the promises describe it: plain dictionaries, no indexes, nothing on a disk.
+
+Rows never change: a change replaces the row, so a copy of the dictionaries is a snapshot. Every
+question is answered by walking all rows. Ordinals start at 1; `rows` is in their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from hashlib import sha256
+from itertools import count
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from onibus.core.errors import (
+    InvalidArgument, InvalidOperation, LockLost, MessageNotFound, SessionLocked, SessionLockLost,
+)
+from onibus.core.message import Message
+from onibus.core.settings import QueueSettings
+
+FOREVER = 1 << 62
+FIFO_INTERVAL = 300_000
+REASONS = {
+    "expired": ("TTLExpiredException", "The message expired and was dead lettered."),
+    "deliveries": (
+        "MaxDeliveryCountExceeded", "Message could not be consumed after {} delivery attempts.",
+    ),
+}
+_hold_ids = count(1)
+
+
+class Lock(msgspec.Struct, frozen=True):
+    """What keeps a message, or a session, from others. `by` is the session whose lock it is."""
+
+    id: int
+    until: int
+    duration: int
+    by: str | None = None
+    attempt: str | None = None
+
+
+class Row(msgspec.Struct, frozen=True):
+    """A message and everything that is known of it."""
+
+    ordinal: int
+    message: Message
+    stamp: int
+    expires: int = FOREVER
+    state: str = "active"
+    dead: bool = False
+    deliveries: int = 0
+    due: int = 0
+    lock: Lock | None = None
+    reason: str | None = None
+    description: str | None = None
+    properties: dict[str, Any] = {}
+
+    def words(self) -> str:
+        """Return the state as peek shows it."""
+        parts = ["dead-lettered"] if self.dead else []
+        if self.state != "active" or not (self.dead or self.lock):
+            parts.append(self.state)
+        return " ".join([*parts, "locked"] if self.lock else parts)
+
+
+class Prepared(msgspec.Struct, frozen=True):
+    """An admitted message, its identities and its time to live."""
+
+    message: Message
+    identities: list[Any]
+    ttl: int | None
+    key: str | None
+
+
+def key_of(message: Message, settings: QueueSettings) -> str | None:
+    """Return the effective key (P3)."""
+    for key in (message.session_id, message.partition_key):
+        if key is not None:
+            return key
+    return message.message_id if settings.requires_duplicate_detection else None
+
+
+def time_to_live(message: Message, settings: QueueSettings) -> int | None:
+    """Return the smaller of the message's own and the entity's (B2)."""
+    both = [message.time_to_live_ms, settings.default_time_to_live_ms]
+    return min((ttl for ttl in both if ttl is not None), default=None)
+
+
+def prepare(message: Message, settings: QueueSettings) -> Prepared:
+    """Check a message (P3, B4, D11, F2) and find what it is a duplicate by (D3, F1–F7)."""
+    session, key = message.session_id, message.partition_key
+    if session is not None and key is not None and session != key:
+        raise InvalidOperation("two keys")
+    if settings.requires_session and session is None:
+        raise InvalidOperation("no session")
+    content = sha256(message.body).hexdigest()
+    if settings.fifo and message.message_id is None:
+        if not settings.content_based_deduplication:
+            raise InvalidOperation("no deduplication id")
+        message = replace(message, message_id=content)
+    key = key_of(message, settings)
+    names = [message.message_id]
+    if settings.content_matches_any_id:
+        names.append(content)
+    scope = key if settings.enable_partitioning else None
+    if settings.deduplication_scope == "messageGroup":
+        scope = session
+    if settings.requires_duplicate_detection and settings.enable_partitioning and key is None:
+        raise InvalidOperation("no id and no key")
+    known = settings.requires_duplicate_detection and message.message_id is not None
+    identities = [(name, scope) for name in names] if known else []
+    return Prepared(message, identities, time_to_live(message, settings), key)
+
+
+class PartitionModel:
+    """The state of one partition."""
+
+    def __init__(self, settings: QueueSettings, base: int = 0) -> None:
+        self.settings = settings
+        #: sequence number = base + ordinal
+        self.base = base
+        self.rows: dict[int, Row] = {}
+        self.locks: dict[str, Lock] = {}
+        self.states: dict[str, bytes] = {}
+        self.attempts: dict[str, tuple[int, list[int]]] = {}
+        self.ids: dict[Any, tuple[int, int]] = {}
+        self.trace: list[tuple[str | None, int, int]] = []
+        self.duplicates = 0
+        self.next = 1
+        #: ordinals below are durable, and may be seen
+        self.shown = 1
+        self.stamp = 0
+        self.seen = 0
+        #: nothing happens by itself before
+        self.calm = 0
+
+    def copy(self) -> PartitionModel:
+        """Return a snapshot."""
+        new = PartitionModel(self.settings, self.base)
+        new.__dict__.update(self.__dict__)
+        for name in ("rows", "locks", "states", "attempts", "ids", "trace"):
+            setattr(new, name, getattr(self, name).copy())
+        new.shown, new.calm = self.next, 0
+        return new
+
+    def put(self, row: Row, **changes: Any) -> Row:
+        self.calm = 0
+        new = self.rows[row.ordinal] = replace(row, **changes)
+        return new
+
+    # Sending
+
+    def send(self, prepared: Prepared, now: int, wall: int) -> tuple[int, int | None]:
+        """Store a message unless it is a duplicate; return (number, number it repeats)."""
+        self.seen = now
+        for identity in prepared.identities:
+            ordinal, recorded = self.ids.get(identity, (0, -FOREVER))
+            if now - recorded < self.settings.duplicate_detection_window_ms:
+                self.duplicates += 1
+                self.trace.append((prepared.message.message_id, now, self.base + ordinal))
+                return self.base + ordinal, self.base + ordinal
+        ordinal = self.store(prepared.message, prepared.ttl, now, wall)
+        for identity in prepared.identities:
+            self.ids[identity] = (ordinal, now)
+        return self.base + ordinal, None
+
+    def store(self, message: Message, ttl: int | None, now: int, wall: int) -> int:
+        ordinal, self.next = self.next, self.next + 1
+        self.stamp = max(self.stamp, wall)
+        row = Row(ordinal, message, self.stamp, FOREVER if ttl is None else now + ttl)
+        wait = (message.scheduled_enqueue_time_ms or 0) - wall
+        if wait > 0:
+            row = replace(row, expires=FOREVER, state="scheduled", due=now + wait)
+        self.put(row)
+        return ordinal
+
+    def change_settings(self, settings: QueueSettings, now: int) -> None:
+        """Ids outside the old window or the new one are forgotten (D4)."""
+        window = min(
+            settings.duplicate_detection_window_ms, self.settings.duplicate_detection_window_ms
+        )
+        self.ids = {name: id_ for name, id_ in self.ids.items() if now - id_[1] < window}
+        self.settings = settings
+
+    # Time
+
+    def advance(self, now: int, wall: int) -> None:
+        """Do what happens by itself up to now."""
+        if now < self.calm:
+            return
+        for session in [name for name, lock in self.locks.items() if lock.until <= now]:
+            self.end_session(session, now, counted=True)
+        for row in [*self.rows.values()]:
+            if row.lock is not None and row.lock.until <= now:
+                self.give_back(row, now)
+        for row in [*self.rows.values()]:
+            if row.due and row.due <= now and row.lock is None and row.state != "scheduled":
+                self.put(row, state="active", due=0)
+        due = [row for row in self.rows.values() if row.state == "scheduled" and row.due <= now]
+        for row in sorted(due, key=lambda row: (row.due, row.ordinal)):
+            del self.rows[row.ordinal]
+            self._activate(row, now, wall)
+        for row in [*self.rows.values()]:
+            if not row.dead and row.lock is None and row.expires <= now:
+                self.expire(row)
+        for attempt in [name for name, (until, _) in self.attempts.items() if until <= now]:
+            del self.attempts[attempt]
+        self.calm = min(self._deadlines(), default=FOREVER)
+
+    def _activate(self, row: Row, now: int, wall: int) -> None:
+        """Enqueue a scheduled message as if it were sent now (S6)."""
+        ttl = time_to_live(row.message, self.settings)
+        self.stamp = max(self.stamp, wall)
+        expires = FOREVER if ttl is None else now + ttl
+        self.put(Row(self.next, row.message, self.stamp, expires))
+        self.next += 1
+
+    def _deadlines(self) -> Iterator[int]:
+        for row in self.rows.values():
+            yield row.lock.until if row.lock else min(row.expires, row.due or FOREVER)
+        yield from (lock.until for lock in self.locks.values())
+        yield from (until for until, _ in self.attempts.values())
+
+    def expire(self, row: Row) -> None:
+        if self.settings.dead_letter_on_expiration:
+            self.kill(row, *REASONS["expired"])
+        else:
+            del self.rows[row.ordinal]
+
+    def kill(self, row: Row, reason: str | None, description: str | None) -> None:
+        """Put a message into the dead-letter queue."""
+        self.put(row, dead=True, state="active", due=0, lock=None, reason=reason,
+                 description=description)
+
+    # Giving out
+
+    def ready(self, session: str | None = None, dead: bool = False) -> list[Row]:
+        """Return what a receiver could get, in order; of one session as its barriers allow."""
+        found = []
+        for row in self.rows.values():
+            if row.ordinal >= self.shown or row.dead != dead:
+                continue
+            if session is not None and row.message.session_id != session:
+                continue
+            if session is not None and row.state == "delayed" and not row.lock:
+                break
+            if row.state == "active" and row.lock is None:
+                found.append(row)
+        if session is not None and self.settings.fifo and self.in_flight(session):
+            return []
+        return found
+
+    def in_flight(self, session: str) -> bool:
+        return any(row.lock is not None and row.lock.by == session for row in self.rows.values())
+
+    def free_sessions(self) -> list[str]:
+        """Return the sessions that could be given out, the one that has waited longest first."""
+        names = dict.fromkeys(
+            row.message.session_id for row in self.rows.values() if row.message.session_id
+        )
+        heads = [
+            (rows[0].ordinal, name) for name in names
+            if name not in self.locks and (rows := self.ready(name))
+        ]
+        return [name for _, name in sorted(heads)]
+
+    def receive(
+        self, limit: int, now: int, *, session: str | None = None, dead: bool = False,
+        take: bool = False,
+    ) -> list[Row]:
+        """Lock the first messages that are ready, or take them for good."""
+        return self.hand_out(self.ready(session, dead)[:limit], now, session, take)
+
+    def hand_out(
+        self, rows: list[Row], now: int, session: str | None, take: bool
+    ) -> list[Row]:
+        if take:
+            for row in rows:
+                del self.rows[row.ordinal]
+            return rows
+        duration = self.settings.lock_duration_ms
+        until = now + duration if session is None else FOREVER
+        lock = Lock(next(_hold_ids), until, duration, session)
+        return [self.put(row, lock=lock) for row in rows]
+
+    def receive_groups(
+        self, limit: int, visibility: int, attempt: str | None, now: int
+    ) -> list[Row]:
+        """Give out messages group by group (F10), or again for the same attempt (F9)."""
+        _, ids = self.attempts.get(attempt or "", (0, None))
+        if ids is not None:
+            same = {row.lock.id: row for row in self.rows.values()
+                    if row.lock and row.lock.attempt == attempt}
+            if all(id_ in same for id_ in ids):
+                return [self.relock(same[id_], now + visibility, visibility) for id_ in ids]
+            if self.settings.strict_attempts:
+                raise InvalidOperation("the attempt's messages changed")
+            del self.attempts[attempt or ""]
+        chosen: list[Row] = []
+        for name in self.free_sessions():
+            most = 1 if self.settings.one_message_per_group else limit
+            chosen += self.ready(name)[: min(most, limit - len(chosen))]
+        received = [
+            self.put(row, lock=Lock(next(_hold_ids), now + visibility, visibility,
+                                    row.message.session_id, attempt))
+            for row in chosen
+        ]
+        if attempt is not None and received:
+            self.calm = 0
+            ids = [row.lock.id for row in received if row.lock]
+            self.attempts[attempt] = (now + FIFO_INTERVAL, ids)
+        return received
+
+    def relock(self, row: Row, until: int, duration: int, **changes: Any) -> Row:
+        assert row.lock is not None
+        lock = replace(row.lock, until=until, duration=duration, **changes)
+        return self.put(row, lock=lock)
+
+    # Settling
+
+    def held(self, ordinal: int, lock: int) -> Row:
+        row = self.rows.get(ordinal)
+        if row is None or row.lock is None or row.lock.id != lock:
+            raise LockLost("not held")
+        return row
+
+    def give_back(
+        self, row: Row, now: int, delay: int = 0, *, counted: bool = True, defer: bool = False
+    ) -> None:
+        """A lock ends without completing (B1, B2, X4, L2)."""
+        deliveries = row.deliveries + counted
+        row = self.put(row, deliveries=deliveries, lock=None)
+        limit = self.settings.max_delivery_count
+        if counted and not row.dead and deliveries >= limit:
+            reason, description = REASONS["deliveries"]
+            self.kill(row, reason, description.format(limit))
+        elif not row.dead and row.expires <= now:
+            self.expire(row)
+        elif defer:
+            self.put(row, state="deferred", due=now + delay if delay else 0)
+        elif counted and row.state == "active":
+            backoff = self.settings.retry_backoff_ms * 2 ** (deliveries - 1)
+            delay = max(delay, min(backoff, self.settings.retry_backoff_ms_max))
+            if delay:
+                self.put(row, state="delayed", due=now + delay)
+
+    def dead_letter(self, row: Row, reason: str | None, description: str | None) -> None:
+        if row.dead:
+            raise InvalidOperation("it is in the dead-letter queue already")
+        self.kill(row, reason, description)
+
+    def renew(self, row: Row, now: int, visibility: int | None) -> int:
+        """All messages of one receive are held together: renewing one renews all."""
+        assert row.lock is not None
+        if row.lock.by is not None and not self.settings.fifo:
+            raise InvalidOperation("the session's lock holds it")
+        if visibility is not None and not self.settings.fifo:
+            raise InvalidOperation("not a FIFO queue")
+        until = now + (row.lock.duration if visibility is None else visibility)
+        for other in [*self.rows.values()]:
+            if other.lock is not None and other.lock.id == row.lock.id:
+                self.relock(other, until, row.lock.duration, attempt=None)
+        return until
+
+    # By number
+
+    def find(self, number: int, allowed: Callable[[Row], bool]) -> Row:
+        row = self.rows.get(number - self.base)
+        if row is None or row.ordinal >= self.shown or not allowed(row):
+            raise MessageNotFound(str(number))
+        return row
+
+    def find_deferred(self, number: int, dead: bool, session: str | None) -> Row:
+        return self.find(
+            number,
+            lambda row: row.state == "deferred" and not row.lock and row.dead == dead
+            and session in (None, row.message.session_id),
+        )
+
+    # Sessions
+
+    def accept(self, session: str | None, now: int) -> str | None:
+        """Lock a session, named or the next that is free."""
+        if session is None:
+            session = next(iter(self.free_sessions()), None)
+            if session is None:
+                return None
+        elif session in self.locks or (self.settings.fifo and self.in_flight(session)):
+            raise SessionLocked(session)
+        duration = self.settings.lock_duration_ms
+        self.locks[session] = Lock(next(_hold_ids), now + duration, duration)
+        self.calm = 0
+        return session
+
+    def held_session(self, session: str, lock: int) -> Lock:
+        held = self.locks.get(session)
+        if held is None or held.id != lock:
+            raise SessionLockLost(session)
+        return held
+
+    def renew_session(self, session: str, now: int) -> int:
+        lock = self.locks[session]
+        self.locks[session] = replace(lock, until=now + lock.duration)
+        return now + lock.duration
+
+    def end_session(self, session: str, now: int, counted: bool) -> None:
+        """What a session's lock held goes back; closing counts no delivery (B1)."""
+        del self.locks[session]
+        for row in [*self.rows.values()]:
+            if row.lock is not None and row.lock.by == session:
+                self.give_back(row, now, counted=counted)
+
+    def set_state(self, session: str, state: bytes | None) -> None:
+        self.states.pop(session, None)
+        if state is not None:
+            self.states[session] = state

@@ -1,0 +1,504 @@
+"""The whole bus as the promises describe it: entities over partitions over stores, and commits.
+
+A store's durable state is a snapshot of each of its partitions at the start of the last commit that
+finished. Commands change the partitions at once; `Op` says what their answer must be, and which
+commits must have finished before it may be given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+from zlib import crc32
+
+from onibus.broker.replies import Outcome
+from onibus.core.errors import (
+    EntityDisabled, EntityNotFound, InvalidArgument, InvalidOperation, LockLost, NoSession,
+    OnibusError, PartitionOffline, Unknown,
+)
+from onibus.core.message import Message
+from onibus.core.path.peek import Filter
+from onibus.core.settings import QueueSettings
+from onibus.testing.model import PartitionModel, Prepared, Row, prepare
+
+PURGE_SLICE = 5
+#: A message that is given out: entity, partition, row, until when it is locked (None: it is not).
+Given = tuple["EntityModel", int, Row, int | None]
+
+
+class Time(Protocol):
+    """Bus time and wall time."""
+
+    def now(self) -> int: ...
+
+    def wall(self) -> int: ...
+
+
+class Op:
+    """A command under way: how it may be answered, and not before which commits."""
+
+    def __init__(self, words: str) -> None:
+        self.words = words
+        self.reply = Outcome(self._answered)
+        self.answered = False
+        self.value: Any = None
+        #: parts whose answer is not known yet
+        self.left = 1
+        self.errors: set[type[BaseException]] = set()
+        self.needs: dict[str, int] = {}
+        self.finished: dict[str, int] = {}
+        self.fetch: Callable[[], bool] | None = None
+        self.deadline: int | None = None
+        #: a command of several commits: yields the store whose next commit it waits for
+        self.steps: Iterator[str] | None = None
+        self.awaits = ("", 0)
+        self.model: BusModel | None = None
+
+    def _answered(self, _: Outcome) -> None:
+        self.answered = True
+        if self.model is not None:
+            self.finished = {name: s.finished for name, s in self.model.stores.items()}
+
+    def resolve(self, value: Any) -> None:
+        self.value = value
+        self.left -= 1
+
+
+class Request:
+    """Messages for one partition that wait for the next commit to start."""
+
+    def __init__(
+        self, op: Op, entity: EntityModel, index: int, places: list[int], batch: list[Prepared],
+        keyless: bool,
+    ) -> None:
+        self.op, self.entity, self.index = op, entity, index
+        self.places, self.batch, self.keyless = places, batch, keyless
+
+
+class StoreModel:
+    """What is durable in a store, and what is on its way."""
+
+    def __init__(self) -> None:
+        self.online = True
+        self.started = self.finished = 0
+        self.committed: dict[tuple[int, int], PartitionModel] = {}
+        self.flying: dict[tuple[int, int], PartitionModel] | None = None
+        self.below: dict[tuple[int, int], int] = {}
+        self.dirty: set[tuple[int, int]] = set()
+        self.inbox: list[Request] = []
+
+
+class EntityModel:
+    """A queue."""
+
+    def __init__(self, uid: int, name: str, settings: QueueSettings, stores: list[str]) -> None:
+        self.uid, self.name, self.settings, self.stores = uid, name, settings, stores
+        self.next_send = self.next_receive = 0
+        self.partitions = [self.empty(index) for index in range(len(stores))]
+
+    def empty(self, index: int) -> PartitionModel:
+        base = index << 48 if self.settings.enable_partitioning else 0
+        return PartitionModel(self.settings, base)
+
+    def index_of(self, number: int) -> int:
+        return number >> 48 if self.settings.enable_partitioning else 0
+
+
+class BusModel:
+    """All entities and stores."""
+
+    def __init__(self, stores: Sequence[str], time: Time) -> None:
+        self.time = time
+        self.stores = {name: StoreModel() for name in stores}
+        self.entities: dict[str, EntityModel] = {}
+        self.ops: list[Op] = []
+
+    # Finding
+
+    def find(self, name: str) -> EntityModel:
+        if name not in self.entities:
+            raise EntityNotFound(name)
+        return self.entities[name]
+
+    def online(self, entity: EntityModel, index: int) -> bool:
+        return self.stores[entity.stores[index]].online
+
+    def part(self, entity: EntityModel, index: int, op: Op | None = None) -> PartitionModel:
+        """Return a partition that is about to be changed, in the store's next commit."""
+        store = self.stores[entity.stores[index]]
+        if not store.online:
+            raise PartitionOffline(entity.name)
+        store.dirty.add((entity.uid, index))
+        if op is not None:
+            op.needs[entity.stores[index]] = store.started + 1
+        return entity.partitions[index]
+
+    def advance(self, entity: EntityModel, index: int) -> None:
+        now, partition = self.time.now(), entity.partitions[index]
+        if now >= partition.calm and self.online(entity, index):
+            self.part(entity, index).advance(now, self.time.wall())
+
+    def advance_all(self) -> None:
+        for entity in self.entities.values():
+            for index in range(len(entity.partitions)):
+                self.advance(entity, index)
+
+    def in_turn(self, entity: EntityModel) -> list[int]:
+        count = len(entity.partitions)
+        entity.next_receive = (entity.next_receive + 1) % count
+        return [(entity.next_receive + at) % count for at in range(count)]
+
+    # Sending
+
+    def send(self, op: Op, name: str, messages: Sequence[Message]) -> None:
+        entity = self.find(name)
+        if entity.settings.status not in ("active", "receive-disabled"):
+            raise EntityDisabled(name)
+        batch = [prepare(message, entity.settings) for message in messages]
+        parts: dict[int, list[int]] = {}
+        keyless = []
+        for place, prepared in enumerate(batch):
+            if prepared.key is None and len(entity.partitions) > 1:
+                keyless.append(place)
+            else:
+                hashed = crc32((prepared.key or "").encode())
+                parts.setdefault(hashed % len(entity.partitions), []).append(place)
+        if not all(self.online(entity, index) for index in parts):
+            raise PartitionOffline(name)
+        requests = [
+            Request(op, entity, index, places, [batch[p] for p in places], False)
+            for index, places in parts.items()
+        ]
+        if keyless:
+            chosen = [batch[place] for place in keyless]
+            requests.append(Request(op, entity, self.any(entity), keyless, chosen, True))
+        op.value = [None] * len(messages)
+        op.left = len(requests)
+        for request in requests:
+            self.stores[entity.stores[request.index]].inbox.append(request)
+
+    def any(self, entity: EntityModel) -> int:
+        """Return the next partition in turn that is up (P5)."""
+        for _ in entity.partitions:
+            index = entity.next_send % len(entity.partitions)
+            entity.next_send += 1
+            if self.online(entity, index):
+                return index
+        raise PartitionOffline(entity.name)
+
+    # Commits
+
+    def commit_started(self, name: str) -> None:
+        """Sends that gathered are applied, then everything written so far is on its way."""
+        store = self.stores[name]
+        now, wall = self.time.now(), self.time.wall()
+        requests, store.inbox = store.inbox, []
+        for request in requests:
+            if self.entities.get(request.entity.name) is not request.entity:
+                request.op.errors.add(EntityNotFound)
+                continue
+            partition = self.part(request.entity, request.index, request.op)
+            for place, prepared in zip(request.places, request.batch, strict=True):
+                request.op.value[place] = partition.send(prepared, now, wall)
+            request.op.left -= 1
+        store.started += 1
+        found = {(e.uid, i): p for e in self.entities.values() for i, p in enumerate(e.partitions)}
+        store.flying = {key: found[key].copy() for key in store.dirty if key in found}
+        store.dirty = set()
+
+    def commit_finished(self, name: str) -> None:
+        store = self.stores[name]
+        assert store.flying is not None
+        store.finished = store.started
+        store.committed |= store.flying
+        for entity in self.entities.values():
+            for index, partition in enumerate(entity.partitions):
+                if (entity.uid, index) in store.flying:
+                    partition.shown = store.flying[entity.uid, index].next
+        store.flying = None
+
+    def go_on(self, name: str) -> None:
+        """Commands of several commits take their next step."""
+        for op in [*self.ops]:
+            store, serial = op.awaits
+            if op.steps is not None and store == name and serial <= self.stores[name].finished:
+                self.step(op)
+
+    def step(self, op: Op) -> None:
+        assert op.steps is not None
+        try:
+            name = next(op.steps)
+            op.awaits = (name, self.stores[name].started + 1)
+        except StopIteration:
+            op.steps = None
+        except OnibusError as error:
+            op.errors.add(type(error))
+            op.steps = None
+
+    def store_failed(self, name: str, kept: bool) -> None:
+        """A commit failed: its store is offline, and who waited for it is told 'unknown'."""
+        store = self.stores[name]
+        if store.flying is not None and kept:
+            store.committed |= store.flying
+        store.online, store.flying, store.dirty = False, None, set()
+        for op in self.ops:
+            if op.needs.get(name, 0) > store.finished and not op.answered:
+                op.errors.add(Unknown)
+                op.steps = None
+        store.finished = store.started
+        requests, store.inbox = store.inbox, []
+        for request in requests:
+            try:
+                if not request.keyless:
+                    raise PartitionOffline(name)
+                request.index = self.any(request.entity)
+                place = request.entity.stores[request.index]
+                self.stores[place].inbox.append(request)
+            except PartitionOffline:
+                request.op.errors.add(PartitionOffline)
+
+    def store_opened(self, name: str) -> None:
+        """A store is read back: its partitions are as of its last commit."""
+        store = self.stores[name]
+        store.online = True
+        for entity in self.entities.values():
+            for index, place in enumerate(entity.stores):
+                if place == name:
+                    kept = store.committed.get((entity.uid, index))
+                    partition = kept.copy() if kept else entity.empty(index)
+                    partition.settings = entity.settings
+                    entity.partitions[index] = partition
+
+    def crashed(self, kept: dict[str, bool], time: Time) -> None:
+        """All memory is gone; a commit that was on its way is there or is not."""
+        self.ops = []
+        self.time = time
+        for entity in self.entities.values():
+            entity.next_send = entity.next_receive = 0
+        for name, store in self.stores.items():
+            if store.flying is not None and kept.get(name):
+                store.committed |= store.flying
+            store.flying, store.inbox, store.dirty = None, [], set()
+            store.finished = store.started
+            self.store_opened(name)
+
+    # Receiving
+
+    def receivable(self, name: str) -> EntityModel:
+        entity = self.find(name)
+        if entity.settings.status not in ("active", "send-disabled"):
+            raise EntityDisabled(name)
+        return entity
+
+    def receive(self, op: Op, name: str, limit: int, dead: bool, take: bool) -> None:
+        entity = self.receivable(name)
+        if entity.settings.requires_session and not dead:
+            raise InvalidOperation(name)
+
+        def fetch() -> bool:
+            found: list[Given] = []
+            for index in self.in_turn(entity):
+                if not self.online(entity, index):
+                    if len(entity.partitions) == 1:
+                        raise PartitionOffline(name)
+                    continue
+                partition = entity.partitions[index]
+                wanted = partition.ready(dead=dead)[: limit - len(found)]
+                if wanted:
+                    self.part(entity, index, op if take else None)
+                    rows = partition.hand_out(wanted, self.time.now(), None, take)
+                    found += [self.given(entity, index, row) for row in rows]
+                if take and found or len(found) == limit:
+                    break
+            return self.fetched(op, found)
+
+        op.fetch = fetch
+
+    def fetched(self, op: Op, found: list[Given]) -> bool:
+        if found:
+            op.resolve(found)
+            op.fetch = None
+        return bool(found)
+
+    def given(self, entity: EntityModel, index: int, row: Row) -> Given:
+        if row.lock is None:
+            return entity, index, row, None
+        by = row.lock.by
+        if by is not None and not entity.settings.fifo:
+            return entity, index, row, entity.partitions[index].locks[by].until
+        return entity, index, row, row.lock.until
+
+    def receive_fifo(
+        self, op: Op, name: str, limit: int, visibility: int | None, attempt: str | None
+    ) -> None:
+        entity = self.receivable(name)
+        if not entity.settings.fifo:
+            raise InvalidOperation(name)
+        visible = entity.settings.lock_duration_ms if visibility is None else visibility
+
+        def fetch() -> bool:
+            partition = self.part(entity, 0)
+            rows = partition.receive_groups(limit, visible, attempt, self.time.now())
+            return self.fetched(op, [self.given(entity, 0, row) for row in rows])
+
+        op.fetch = fetch
+
+    def accept(self, op: Op, name: str, session: str | None) -> None:
+        entity = self.receivable(name)
+        if not entity.settings.requires_session:
+            raise InvalidOperation(name)
+
+        def fetch() -> bool:
+            indexes = self.in_turn(entity)
+            if session is not None:
+                indexes = [crc32(session.encode()) % len(entity.partitions)]
+            for index in indexes:
+                if not self.online(entity, index):
+                    if session is not None or len(entity.partitions) == 1:
+                        raise PartitionOffline(name)
+                    continue
+                taken = self.part(entity, index).accept(session, self.time.now())
+                if taken is not None:
+                    op.errors.discard(NoSession)
+                    op.resolve((entity, index, taken, entity.partitions[index].locks[taken]))
+                    op.fetch = None
+                    return True
+            return False
+
+        op.errors.add(NoSession)
+        op.fetch = fetch
+
+    def receive_session(
+        self, op: Op, entity: EntityModel, index: int, session: str, lock: int, limit: int,
+        take: bool,
+    ) -> None:
+        if self.receivable(entity.name) is not entity:
+            raise LockLost(session)
+
+        def fetch() -> bool:
+            partition = self.part(entity, index)
+            partition.held_session(session, lock)
+            rows = partition.receive(limit, self.time.now(), session=session, take=take)
+            if rows and take:
+                self.part(entity, index, op)
+            return self.fetched(op, [self.given(entity, index, row) for row in rows])
+
+        op.fetch = fetch
+
+    # Settling
+
+    def group(self, entity: EntityModel, numbers: Sequence[int]) -> dict[int, list[int]]:
+        groups: dict[int, list[int]] = {}
+        for number in numbers:
+            groups.setdefault(entity.index_of(number), []).append(number)
+        return groups
+
+    def on_session(
+        self, op: Op, entity: EntityModel, index: int, session: str, lock: int,
+        act: Callable[[PartitionModel], Any],
+    ) -> None:
+        if self.entities.get(entity.name) is not entity:
+            raise LockLost(session)
+        partition = self.part(entity, index)
+        partition.held_session(session, lock)
+        op.resolve(act(self.part(entity, index, op)))
+
+    def complete(self, op: Op, name: str, held: Sequence[tuple[int, int, int]]) -> None:
+        """Complete what is held by (entity, number, lock): all, or none."""
+        entity = self.find(name)
+        locks = {number: (uid, lock) for uid, number, lock in held}
+        rows = []
+        for index, numbers in self.group(entity, [number for _, number, _ in held]).items():
+            if index >= len(entity.partitions):
+                raise LockLost(name)
+            partition = self.part(entity, index)
+            for number in numbers:
+                uid, lock = locks[number]
+                if uid != entity.uid:
+                    raise LockLost(name)
+                rows.append((partition, partition.held(number - partition.base, lock)))
+            if len(set(numbers)) < len(numbers):
+                raise InvalidArgument(name)
+        for partition, row in rows:
+            del partition.rows[row.ordinal]
+        for index in self.group(entity, [number for _, number, _ in held]):
+            self.part(entity, index, op)
+        op.resolve([])
+
+    def settle(
+        self, op: Op, name: str, held: tuple[int, int, int],
+        act: Callable[[PartitionModel, Row], Any],
+    ) -> None:
+        uid, number, lock = held
+        entity = self.find(name)
+        index = entity.index_of(number)
+        if index >= len(entity.partitions):
+            raise LockLost(name)
+        partition = self.part(entity, index)
+        if uid != entity.uid:
+            raise LockLost(name)
+        value = act(partition, partition.held(number - partition.base, lock))
+        self.part(entity, index, op)
+        op.resolve(value)
+
+    def by_number(
+        self, op: Op, name: str, numbers: Sequence[int],
+        find: Callable[[PartitionModel, int], Row],
+        act: Callable[[PartitionModel, list[Row]], list[Row]],
+    ) -> None:
+        """Do something to messages named by their numbers: all, or none (S5, L2, X3)."""
+        entity = self.find(name)
+        found: dict[int, list[Row]] = {}
+        for index, chosen in self.group(entity, numbers).items():
+            partition = self.part(entity, index)
+            found[index] = [find(partition, number) for number in dict.fromkeys(chosen)]
+        value = []
+        for index, rows in found.items():
+            result = act(self.part(entity, index, op), rows)
+            value += [self.given(entity, index, row) for row in result]
+        op.resolve(value)
+
+    def purge(self, op: Op, name: str, wanted: Filter, forget: bool) -> None:
+        entity = self.find(name)
+        if not all(self.online(entity, index) for index in range(len(entity.partitions))):
+            raise PartitionOffline(name)
+        op.steps = self._purge(op, entity, wanted, forget)
+        self.step(op)
+
+    def _purge(
+        self, op: Op, entity: EntityModel, wanted: Filter, forget: bool
+    ) -> Iterator[str]:
+        total = 0
+        for index in range(len(entity.partitions)):
+            purged = PURGE_SLICE
+            while purged == PURGE_SLICE:
+                partition = self.part(entity, index)
+                chosen = [row for row in partition.rows.values() if not row.lock
+                          and row.ordinal < partition.shown and meant(row, wanted)][:PURGE_SLICE]
+                purged = len(chosen)
+                for row in chosen:
+                    del partition.rows[row.ordinal]
+                if forget and purged < PURGE_SLICE:
+                    partition.ids = {}
+                total += purged
+                if purged or forget:
+                    self.part(entity, index, op)
+                    yield entity.stores[index]
+        op.resolve(total)
+
+
+def meant(row: Row, wanted: Filter, dead: bool = False) -> bool:
+    """Tell whether a filter means a message (X2, X5)."""
+    if wanted.state is None:
+        if row.dead != dead:
+            return False
+    elif wanted.state == "dead-lettered":
+        if not row.dead:
+            return False
+    elif row.dead or ("active" if row.state == "delayed" else row.state) != wanted.state:
+        return False
+    return (
+        wanted.session_id in (None, row.message.session_id)
+        and wanted.message_id in (None, row.message.message_id)
+        and (wanted.enqueued_before_ms is None or row.stamp < wanted.enqueued_before_ms)
+    )

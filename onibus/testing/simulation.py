@@ -1,0 +1,331 @@
+"""The whole bus in one thread, seeded: every answer and every state is compared with the model.
+
+Commits stay on their way until the simulation finishes them, lets them fail, or crashes the bus;
+time passes only when it says so. `Simulation.run` does a number of commands of a `Workload`; what
+differs from the model raises `Mismatch` with the command that replays it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from random import Random
+from typing import Any
+
+from onibus.broker import settling
+from onibus.broker.broker import Broker
+from onibus.broker.entity import Seat
+from onibus.broker.message_store import MessageStore
+from onibus.broker.namespace import NAME
+from onibus.broker.writer import Done, Work
+from onibus.core import partition as core_partition
+from onibus.core.errors import NoSession, OnibusError, StoreFailed
+from onibus.core.id_runs import Sizes
+from onibus.core.path import compact
+from onibus.core.records import TABLES
+from onibus.store.memory import MemoryStore, Tables
+from onibus.testing.clock import SimulatedClock
+from onibus.testing.compare import Mismatch, check, compare_all, compare_answer, compare_counts
+from onibus.testing.model_bus import PURGE_SLICE, BusModel, Op
+
+STORES = ("a", "b")
+#: Generations of remembered ids so small that all tiers are reached.
+SMALL = Sizes(seal_at=8, runs_merged=2, tier_max=2, chunk_entries=4, segment_words=2,
+              deletes_a_slice=3)
+
+
+@contextmanager
+def small_sizes() -> Iterator[None]:
+    """Make what is usually large so small that a short run reaches it."""
+    patches: list[tuple[Any, str, Any]] = [
+        (core_partition.Partition, "id_sizes", SMALL),
+        (compact, "MERGE_COUNT_MIN", 3),
+        (compact, "UNTOUCHED", 1),
+        (settling, "PURGE_SLICE", PURGE_SLICE),
+    ]
+    before = [getattr(owner, name) for owner, name, _ in patches]
+    for owner, name, value in patches:
+        setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        for (owner, name, _), value in zip(patches, before, strict=True):
+            setattr(owner, name, value)
+
+
+class PendingWriter:
+    """A writer whose work waits until the simulation says how it ends."""
+
+    def __init__(self, started: Callable[[], None]) -> None:
+        self._started = started
+        self.pending: tuple[Work, Done] | None = None
+
+    def submit(self, work: Work, done: Done) -> None:
+        check(self.pending is None, "a commit started while another one was on its way")
+        self.pending = (work, done)
+        self._started()
+
+    def stop(self) -> None:
+        self.pending = None
+
+    def take(self) -> tuple[Work, Done]:
+        assert self.pending is not None
+        taken, self.pending = self.pending, None
+        return taken
+
+
+class AtOnce:
+    """A writer for housekeeping, which nobody waits for."""
+
+    def submit(self, work: Work, done: Done) -> None:
+        work()
+        done(None)
+
+    def stop(self) -> None:
+        return None
+
+
+class SimulatedBroker(Broker):
+    """A broker that tells the model when it brings a partition up to the present."""
+
+    model: BusModel
+
+    def advance(self, seat: Seat) -> None:
+        super().advance(seat)
+        entity = self.model.entities.get(seat.entity.name)
+        if entity is not None and entity.uid == seat.entity.incarnation:
+            self.model.advance(entity, seat.index)
+
+    def reopen(self, store: MessageStore) -> bool:
+        opened = super().reopen(store)
+        if opened:
+            self.model.store_opened(store.name)
+        return opened
+
+
+class Simulation:
+    """A bus, its model, and what clients know of it."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.random = Random(seed)
+        self.clock = SimulatedClock()
+        self.tables: dict[str, Tables] = {
+            name: {table: {} for table in TABLES} for name in (*STORES, NAME)
+        }
+        self.opened: dict[str, MemoryStore] = {}
+        self.writers: dict[str, PendingWriter] = {}
+        self.soon: deque[Callable[[], None]] = deque()
+        self.commands = 0
+        self.crashes = 0
+        self.failures = 0
+        self.history: deque[str] = deque(maxlen=40)
+        self.on_answer: Callable[[Op], None] = lambda op: None
+        self.broker = self._new_broker()
+        self.model = self.broker.model = BusModel(STORES, self.broker.clock)
+        self.broker.open()
+
+    def _new_broker(self) -> SimulatedBroker:
+        self.soon.clear()
+        self.writers = {}
+        return SimulatedBroker(
+            self.clock, STORES, self._open_store, self._make_writer, self.soon.append, 0
+        )
+
+    def _open_store(self, name: str) -> MemoryStore:
+        store = self.opened[name] = MemoryStore(name, self.tables[name])
+        return store
+
+    def _make_writer(self, name: str) -> Any:
+        if name not in (*STORES, NAME):
+            return AtOnce()
+        writer = self.writers[name] = PendingWriter(lambda: self._commit_started(name))
+        return writer
+
+    def _commit_started(self, name: str) -> None:
+        if name != NAME:
+            self.model.commit_started(name)
+
+    # Commands
+
+    def begin(self, words: str) -> Op:
+        """Return a new command under way."""
+        op = Op(words)
+        op.model = self.model
+        self.history.append(words)
+        return op
+
+    def do(self, words: str, ask: Callable[[Any], object], expect: Callable[[Op], object]) -> Op:
+        """Give a command to the bus and to the model."""
+        op = self.begin(words)
+        self.model.ops.append(op)
+        try:
+            ask(op.reply)
+        except OnibusError as error:
+            op.reply.set_exception(error)
+        try:
+            expect(op)
+            if op.fetch is not None and not op.fetch() and op.deadline is None:
+                op.resolve(None if NoSession in op.errors else [])
+                op.fetch = None
+        except OnibusError as error:
+            op.errors.add(type(error))
+            op.fetch = None
+        self.settle_down()
+        return op
+
+    def wait_with(self, op: Op, waiter: Any) -> None:
+        """Let the model try whenever the broker tries for a receiver that waits."""
+        tries = waiter.fetch
+
+        def fetch(self_: Any) -> bool:
+            try:
+                return bool(tries(self_))
+            finally:
+                if op.fetch is not None:
+                    try:
+                        op.fetch()
+                    except OnibusError as error:
+                        op.errors.add(type(error))
+                        op.fetch = None
+
+        waiter.fetch = fetch
+
+    def settle_down(self) -> None:
+        """Run what was called soon, and what is due; then look at the answers."""
+        while True:
+            while self.soon:
+                self.soon.popleft()()
+            if self.broker.next_wake() > self.broker.clock.now():
+                break
+            self.broker.tick()
+        self._look_at_answers()
+
+    def _look_at_answers(self) -> None:
+        left = []
+        for op in self.model.ops:
+            if not op.answered:
+                self._check_still_waiting(op)
+                left.append(op)
+                continue
+            if op.deadline is not None and op.fetch is not None:
+                # It waited in vain: then there must be nothing for it (P6).
+                late = self.broker.clock.now() >= op.deadline
+                check(op.reply.error is not None or late, f"{op.words}: given up early")
+                check(not op.fetch(), f"{op.words}: told 'nothing' while there is something")
+                op.fetch = None
+                op.resolve(None if NoSession in op.errors else [])
+            compare_answer(op)
+            self.on_answer(op)
+        self.model.ops = left
+
+    def _check_still_waiting(self, op: Op) -> None:
+        if op.fetch is not None:
+            return
+        check(not (op.errors - {NoSession}), f"{op.words}: {op.errors} expected, no answer")
+        finished = all(self.model.stores[n].finished >= s for n, s in op.needs.items())
+        check(op.left > 0 or not finished, f"{op.words}: everything is durable, no answer")
+
+    # Time and faults
+
+    def advance(self, ms: int) -> None:
+        self.history.append(f"advance {ms}")
+        self.clock.advance(ms)
+        self.settle_down()
+        self.model.advance_all()
+
+    def jump(self, ms: int) -> None:
+        self.history.append(f"jump {ms}")
+        self.clock.jump(ms)
+
+    def busy(self) -> list[str]:
+        """Return the stores with a commit on its way."""
+        return [name for name, writer in self.writers.items() if writer.pending is not None]
+
+    def finish(self, name: str) -> None:
+        """Let a commit finish."""
+        self.history.append(f"finish {name}")
+        work, done = self.writers[name].take()
+        work()
+        if name != NAME:
+            self.model.commit_finished(name)
+        done(None)
+        if name != NAME:
+            self.model.go_on(name)
+        self.settle_down()
+
+    def fail(self, name: str, kept: bool) -> None:
+        """Let a commit fail; its rows are there nevertheless, or are not."""
+        self.history.append(f"fail {name} kept={kept}")
+        self.failures += 1
+        work, done = self.writers[name].take()
+        self.opened[name].fail_next(kept=kept)
+        try:
+            work()
+        except StoreFailed as error:
+            self.model.store_failed(name, kept)
+            done(error)
+        self.settle_down()
+
+    def finish_all(self, flush: bool = False) -> None:
+        """Let all commits finish, until nothing waits."""
+        while True:
+            if flush:
+                self.broker.flush()
+            busy = self.busy()
+            if not busy:
+                return
+            for name in busy:
+                self.finish(name)
+
+    def crash(self) -> None:
+        """Lose all memory; each commit on its way reached the disk, or did not."""
+        self.crashes += 1
+        kept = {name: self.random.random() < 0.5 for name in self.busy()}
+        self.history.append(f"crash {kept}")
+        for name in kept:
+            work, _ = self.writers[name].take()
+            if kept[name]:
+                work()
+        self._restart(kept)
+
+    def restart(self) -> None:
+        """Close the bus as its owner does, and open it again."""
+        self.history.append("restart")
+        self.finish_all(flush=True)
+        self.broker.close()
+        self._restart({})
+
+    def _restart(self, kept: dict[str, bool]) -> None:
+        self.broker.closed = True
+        self.broker = self._new_broker()
+        self.broker.model = self.model
+        seen = [p.seen for store in self.model.stores.values() for p in store.committed.values()]
+        self.model.crashed(kept, self.broker.clock)
+        self.broker.open()
+        now = self.broker.clock.now()
+        check(now >= max(seen, default=0), "bus time ran backwards over a restart")
+        self.settle_down()
+        self.model.advance_all()
+        self.compare()
+
+    # Comparing
+
+    def compare(self) -> None:
+        """Compare everything that can be seen."""
+        self.model.advance_all()
+        compare_all(self.broker, self.model)
+
+    def compare_entity(self, name: str) -> None:
+        """Compare an entity's counts."""
+        if name in self.model.entities:
+            compare_counts(self.broker, self.model, self.model.entities[name])
+
+
+def replay_of(seed: int, commands: int) -> str:
+    """Return the command that repeats a run."""
+    return f"python -m onibus.testing.simulate --seed {seed} --commands {commands}"
+
+
+__all__ = ["Mismatch", "Simulation", "replay_of", "small_sizes"]
