@@ -164,9 +164,11 @@ def serve(broker: Broker, entity: Entity) -> None:
 
 
 def give_up(broker: Broker, waiter: Waiter) -> None:
-    """A receiver has waited long enough."""
+    """A receiver has waited long enough, unless there is something for it just now (P6)."""
     if waiter in waiter.entity.waiters:
         waiter.entity.waiters.remove(waiter)
+        if waiter.reply.done() or _fetch(waiter):
+            return
     if isinstance(waiter.nothing, BaseException):
         fail(waiter.reply, waiter.nothing)
     else:
