@@ -42,7 +42,7 @@ class Session:
         self.ready: array[int] = ready if ready is not None else array("q")
         #: abandoned with a delay: they keep their place and block what comes after (X4)
         self.waiting: list[int] = []
-        #: received from a FIFO queue and not settled: they block what comes after (F10)
+        #: received from a FIFO queue and not settled: they block their group (F10)
         self.in_flight: list[int] = []
         self.lock: SessionLock | None = None
         #: epochs of the holds that the lock carries
@@ -50,9 +50,13 @@ class Session:
         self.state: bytes | None = None
 
     def barrier(self) -> int:
-        """Return the ordinal from which on nothing is given out."""
-        first = self.waiting[0] if self.waiting else NEVER
-        return min(first, self.in_flight[0]) if self.in_flight else first
+        """Return the ordinal from which on nothing is given out.
+
+        A group with anything in flight gives out nothing at all, not even what came before (F10).
+        """
+        if self.in_flight:
+            return 0
+        return self.waiting[0] if self.waiting else NEVER
 
     def take(self, limit: int, below: int) -> list[int]:
         """Take out the first ordinals, in order, all lower than `below` and the barrier."""
