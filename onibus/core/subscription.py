@@ -81,6 +81,7 @@ class Subscription:
         self.timers = Timers()
         self.counts = [0] * len(State)
         self._changed_holds: dict[int, Hold] = {}
+        self._changed_attempts: dict[str, Attempt] = {}
 
     # Looking
 
@@ -143,6 +144,14 @@ class Subscription:
         hold.until = until
         self.timers.set(("hold", hold.epoch), until)
         self._changed_holds[hold.epoch] = hold
+
+    def spoil_attempt(self, hold: Hold) -> None:
+        """The receive that gave this hold out cannot be repeated any more, nor after a restart."""
+        attempt = self.attempts.get(hold.attempt) if hold.attempt is not None else None
+        if attempt is not None and hold.attempt is not None:
+            attempt.epochs = [-1 if epoch == hold.epoch else epoch for epoch in attempt.epochs]
+            self._changed_attempts[hold.attempt] = attempt
+        hold.attempt = None
 
     def let_go(self, ordinal: int, mark: Mark) -> None:
         """The message is held no more."""
@@ -284,7 +293,7 @@ class Subscription:
         )
 
     def write_holds(self, out: WriteBatch) -> None:
-        """Write the holds that changed, each once however many of its messages were settled."""
+        """Write holds and attempts that changed, each once however many messages were settled."""
         for hold in self._changed_holds.values():
             key = (self.partition, self.number, hold.epoch)
             if not hold.ordinals:
@@ -293,6 +302,10 @@ class Subscription:
             ordinals = array("q", hold.ordinals).tobytes()
             out.put(HOLDS, (*key, hold.until, hold.duration, hold.check, hold.session, ordinals))
         self._changed_holds.clear()
+        for attempt_id, attempt in self._changed_attempts.items():
+            if self.attempts.get(attempt_id) is attempt:
+                self.write_attempt(attempt_id, attempt, out)
+        self._changed_attempts.clear()
 
     def write_session(self, session: Session, out: WriteBatch) -> None:
         key = (self.partition, self.number, session.id)

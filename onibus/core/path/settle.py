@@ -81,7 +81,7 @@ def renew(partition: Partition, token: bytes, now: int, duration: int | None = N
     elif hold.session is not None and not partition.settings.fifo:
         raise InvalidOperation("the session's lock holds this message: renew that one")
     # The receive that gave this message out cannot be repeated any more (F9).
-    hold.attempt = None
+    subscription.spoil_attempt(hold)
     subscription.renew(hold, now + (hold.duration if duration is None else duration))
     return hold.until
 
