@@ -120,24 +120,25 @@ def on_all(
     for seat, chosen in by_seat.items():
         found[seat] = broker.look(seat, find, chosen)
     left = len(found)
-    results: list[Any] = []
+    results: dict[Seat, Any] = dict.fromkeys(found)
 
-    def collect(outcome: Outcome) -> None:
+    def collect(seat: Seat, outcome: Outcome) -> None:
         nonlocal left
         if outcome.error is not None:
             fail(reply, outcome.error)
             return
-        results.extend(outcome.value or ())
+        results[seat] = outcome.value
         left -= 1
         if not left:
-            answer(reply, results)
+            answer(reply, [one for several in results.values() for one in several or ()])
 
     for seat, ordinals in found.items():
         result = broker.apply(
             seat,
             lambda partition, now, out, ordinals=ordinals: act(partition, ordinals, now, out),  # type: ignore[misc]
         )
-        _after_commit(broker, seat, result, Outcome(collect))
+        done = Outcome(lambda outcome, seat=seat: collect(seat, outcome))  # type: ignore[misc]
+        _after_commit(broker, seat, result, done)
 
 
 def _after_commit(broker: Broker, seat: Seat, value: Any, reply: Reply) -> None:
