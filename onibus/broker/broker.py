@@ -340,6 +340,8 @@ class Broker:
         for seat in entity.seats:
             seat.store.seats.pop(seat.id, None)
             self._seats.pop(seat.id, None)
+            seat.partition = None
+            seat.offline = "its entity was deleted"
             for kind in ("partition", "tidy"):
                 self.timers.cancel((kind, seat.id))
         self.timers.cancel(("idle", entity.incarnation))

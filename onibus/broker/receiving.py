@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from onibus.broker.entity import Entity, Seat
 from onibus.broker.replies import Reply, answer, fail
+from onibus.broker.settling import still_there
 from onibus.core.errors import (
     EntityDisabled, InvalidArgument, InvalidOperation, NoSession, OnibusError, PartitionOffline,
 )
@@ -133,6 +134,7 @@ def receive_session(
 ) -> None:
     """Give out messages of a session that the caller holds."""
     entity = _receivable(broker, seat.entity.name, limit)
+    still_there(broker, seat)
 
     def fetch(waiter: Waiter) -> bool:
         def from_session(partition: Any, now: int, out: Any) -> list[ReceivedMessage]:
