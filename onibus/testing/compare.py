@@ -34,7 +34,7 @@ def compare_answer(op: Op) -> None:
     """Check an answer that was given, and that it was not given too early."""
     error = op.reply.error
     if error is not None:
-        kinds = tuple(op.errors)
+        kinds = (*op.errors, *op.tolerated)
         check(bool(kinds) and isinstance(error, kinds),
               f"{op.words}: answered {error!r}; expected {op.errors or op.value}")
         return

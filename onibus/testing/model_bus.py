@@ -45,6 +45,8 @@ class Op:
         #: parts whose answer is not known yet
         self.left = 1
         self.errors: set[type[BaseException]] = set()
+        #: errors that may be answered, and need not
+        self.tolerated: set[type[BaseException]] = set()
         self.needs: dict[str, int] = {}
         self.finished: dict[str, int] = {}
         self.fetch: Callable[[], bool] | None = None
@@ -147,6 +149,14 @@ class BusModel:
         count = len(entity.partitions)
         entity.next_receive = (entity.next_receive + 1) % count
         return [(entity.next_receive + at) % count for at in range(count)]
+
+    def delete(self, name: str) -> None:
+        """An entity is gone; what was about to be sent to it is refused with the next commit."""
+        entity = self.entities.pop(name)
+        for store in self.stores.values():
+            for request in store.inbox:
+                if request.entity is entity:
+                    request.op.tolerated.add(EntityNotFound)
 
     # Sending
 
@@ -397,7 +407,7 @@ class BusModel:
         self, op: Op, entity: EntityModel, index: int, session: str, lock: int,
         act: Callable[[PartitionModel], Any],
     ) -> None:
-        if self.entities.get(entity.name) is not entity:
+        if self.find(entity.name) is not entity:
             raise LockLost(session)
         partition = self.part(entity, index)
         partition.held_session(session, lock)
@@ -406,22 +416,23 @@ class BusModel:
     def complete(self, op: Op, name: str, held: Sequence[tuple[int, int, int]]) -> None:
         """Complete what is held by (entity, number, lock): all, or none."""
         entity = self.find(name)
-        locks = {number: (uid, lock) for uid, number, lock in held}
+        groups: dict[int, list[tuple[int, int, int]]] = {}
+        for proof in held:
+            groups.setdefault(entity.index_of(proof[1]), []).append(proof)
+        if max(groups) >= len(entity.partitions):
+            raise LockLost(name)
         rows = []
-        for index, numbers in self.group(entity, [number for _, number, _ in held]).items():
-            if index >= len(entity.partitions):
-                raise LockLost(name)
+        for index, proofs in groups.items():
             partition = self.part(entity, index)
-            for number in numbers:
-                uid, lock = locks[number]
-                if uid != entity.uid:
-                    raise LockLost(name)
-                rows.append((partition, partition.held(number - partition.base, lock)))
-            if len(set(numbers)) < len(numbers):
+            if any(uid != entity.uid for uid, _, _ in proofs):
+                raise LockLost(name)
+            found = [partition.held(number - partition.base, lock) for _, number, lock in proofs]
+            if len({row.ordinal for row in found}) < len(found):
                 raise InvalidArgument(name)
+            rows += [(partition, row) for row in found]
         for partition, row in rows:
             del partition.rows[row.ordinal]
-        for index in self.group(entity, [number for _, number, _ in held]):
+        for index in groups:
             self.part(entity, index, op)
         op.resolve([])
 
@@ -457,6 +468,19 @@ class BusModel:
             result = act(self.part(entity, index, op), rows)
             value += [self.given(entity, index, row) for row in result]
         op.resolve(value)
+
+    def receive_deferred(
+        self, op: Op, name: str, numbers: Sequence[int],
+        find: Callable[[PartitionModel, int], Row], session: str | None, dead: bool, take: bool,
+    ) -> None:
+        entity = self.find(name)
+        if entity.settings.requires_session and not dead and session is None:
+            raise InvalidOperation(name)
+        now = self.time.now()
+        self.by_number(
+            op, name, numbers, find,
+            lambda partition, rows: partition.hand_out(rows, now, session, take),
+        )
 
     def purge(self, op: Op, name: str, wanted: Filter, forget: bool) -> None:
         entity = self.find(name)

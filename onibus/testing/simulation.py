@@ -32,7 +32,7 @@ from onibus.testing.model_bus import PURGE_SLICE, BusModel, Op
 STORES = ("a", "b")
 #: Generations of remembered ids so small that all tiers are reached.
 SMALL = Sizes(seal_at=8, runs_merged=2, tier_max=2, chunk_entries=4, segment_words=2,
-              deletes_a_slice=3)
+              writes_a_slice=5, deletes_a_slice=3)
 
 
 @contextmanager
@@ -213,15 +213,27 @@ class Simulation:
                 # It waited in vain: then there must be nothing for it (P6).
                 late = self.broker.clock.now() >= op.deadline
                 check(op.reply.error is not None or late, f"{op.words}: given up early")
-                check(not op.fetch(), f"{op.words}: told 'nothing' while there is something")
+                check(not self._would_find(op), f"{op.words}: 'nothing', while there is something")
                 op.fetch = None
                 op.resolve(None if NoSession in op.errors else [])
             compare_answer(op)
             self.on_answer(op)
         self.model.ops = left
 
+    def _would_find(self, op: Op) -> bool:
+        """Tell whether there is something for a receiver that waits."""
+        turns = [(entity, entity.next_receive) for entity in self.model.entities.values()]
+        try:
+            return op.fetch is not None and op.fetch()
+        except OnibusError:
+            return False
+        finally:
+            for entity, turn in turns:
+                entity.next_receive = turn
+
     def _check_still_waiting(self, op: Op) -> None:
         if op.fetch is not None:
+            check(not self._would_find(op), f"{op.words}: waits, while there is something")
             return
         check(not (op.errors - {NoSession}), f"{op.words}: {op.errors} expected, no answer")
         finished = all(self.model.stores[n].finished >= s for n, s in op.needs.items())
@@ -243,11 +255,13 @@ class Simulation:
         """Return the stores with a commit on its way."""
         return [name for name, writer in self.writers.items() if writer.pending is not None]
 
-    def finish(self, name: str) -> None:
-        """Let a commit finish."""
+    def finish(self, name: str, then: Callable[[], None] | None = None) -> None:
+        """Let a commit finish; `then` is done before the bus knows."""
         self.history.append(f"finish {name}")
         work, done = self.writers[name].take()
         work()
+        if then is not None:
+            then()
         if name != NAME:
             self.model.commit_finished(name)
         done(None)
