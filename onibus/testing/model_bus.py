@@ -54,6 +54,7 @@ class Op:
         #: a command of several commits: yields the store whose next commit it waits for
         self.steps: Iterator[str] | None = None
         self.awaits = ("", 0)
+        self.turn = 0
         self.model: BusModel | None = None
 
     def _answered(self, _: Outcome) -> None:
@@ -114,6 +115,8 @@ class BusModel:
         self.stores = {name: StoreModel() for name in stores}
         self.entities: dict[str, EntityModel] = {}
         self.ops: list[Op] = []
+        #: commands of several commits go on in the order in which they wrote
+        self.turns = 0
 
     # Finding
 
@@ -229,7 +232,7 @@ class BusModel:
 
     def go_on(self, name: str) -> None:
         """Commands of several commits take their next step."""
-        for op in [*self.ops]:
+        for op in sorted(self.ops, key=lambda op: op.turn):
             store, serial = op.awaits
             if op.steps is not None and store == name and serial <= self.stores[name].finished:
                 self.step(op)
@@ -239,6 +242,8 @@ class BusModel:
         try:
             name = next(op.steps)
             op.awaits = (name, self.stores[name].started + 1)
+            self.turns += 1
+            op.turn = self.turns
         except StopIteration:
             op.steps = None
         except OnibusError as error:
