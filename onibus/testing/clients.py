@@ -214,9 +214,9 @@ class Clients:
                 self.waiting += 1
             expect(op)
             entity = sim.broker.namespace.entities.get(name)
-            if wait and entity is not None and entity.waiters:
-                if entity.waiters[-1].reply is op.reply:
-                    sim.wait_with(op, entity.waiters[-1])
+            waiters = entity.waiters if wait and entity is not None else None
+            if waiters and waiters[-1].reply is op.reply:
+                sim.wait_with(op, waiters[-1])
 
         sim.do(words, ask, waited)
 

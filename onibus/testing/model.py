@@ -15,7 +15,11 @@ import msgspec
 from msgspec.structs import replace
 
 from onibus.core.errors import (
-    InvalidArgument, InvalidOperation, LockLost, MessageNotFound, SessionLocked, SessionLockLost,
+    InvalidOperation,
+    LockLost,
+    MessageNotFound,
+    SessionLocked,
+    SessionLockLost,
 )
 from onibus.core.message import Message
 from onibus.core.settings import QueueSettings

@@ -13,8 +13,15 @@ from zlib import crc32
 
 from onibus.broker.replies import Outcome
 from onibus.core.errors import (
-    EntityDisabled, EntityNotFound, InvalidArgument, InvalidOperation, LockLost, NoSession,
-    OnibusError, PartitionOffline, Unknown,
+    EntityDisabled,
+    EntityNotFound,
+    InvalidArgument,
+    InvalidOperation,
+    LockLost,
+    NoSession,
+    OnibusError,
+    PartitionOffline,
+    Unknown,
 )
 from onibus.core.message import Message
 from onibus.core.path.peek import Filter
@@ -323,7 +330,7 @@ class BusModel:
                     self.part(entity, index, op if take else None)
                     rows = partition.hand_out(wanted, self.time.now(), None, take)
                     found += [self.given(entity, index, row) for row in rows]
-                if take and found or len(found) == limit:
+                if (take and found) or len(found) == limit:
                     break
             return self.fetched(op, found)
 

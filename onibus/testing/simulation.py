@@ -26,7 +26,7 @@ from onibus.core.path import compact
 from onibus.core.records import TABLES
 from onibus.store.memory import MemoryStore, Tables
 from onibus.testing.clock import SimulatedClock
-from onibus.testing.compare import Mismatch, check, compare_all, compare_answer, compare_counts
+from onibus.testing.compare import check, compare_all, compare_answer, compare_counts
 from onibus.testing.model_bus import PURGE_SLICE, BusModel, Op
 
 STORES = ("a", "b")
@@ -359,4 +359,3 @@ def replay_of(seed: int, commands: int) -> str:
     return f"python -m onibus.testing.simulate --seed {seed} --commands {commands}"
 
 
-__all__ = ["Mismatch", "Simulation", "replay_of", "small_sizes"]

@@ -11,6 +11,7 @@ from typing import Any
 
 from onibus.broker import settling
 from onibus.broker.entity import entity_of
+from onibus.broker.namespace import NAME
 from onibus.core import settings as core_settings
 from onibus.core.errors import InvalidArgument, OnibusError, PartitionOffline, Unchangeable
 from onibus.core.path.peek import Filter
@@ -18,7 +19,7 @@ from onibus.core.records import ENTITIES
 from onibus.testing.clients import KINDS, Clients
 from onibus.testing.compare import Mismatch, compare_row, same
 from onibus.testing.model_bus import EntityModel, Op, meant
-from onibus.testing.simulation import NAME, Simulation, replay_of, small_sizes
+from onibus.testing.simulation import Simulation, replay_of, small_sizes
 
 SECOND = 1_000
 HOUR = 3_600 * SECOND
