@@ -6,6 +6,7 @@ Every page of the main file ends in 8 bytes of checksum, written and verified by
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 
@@ -84,9 +85,15 @@ def open_writer(path: str, vfs: str | None) -> apsw.Connection:
         connection.pragma("synchronous", "FULL")
         connection.pragma("cache_size", -CACHE_BYTES // 1024)
     except BaseException:
-        connection.close()
+        close(connection)
         raise
     return connection
+
+
+def close(connection: apsw.Connection) -> None:
+    """Close a connection. An error in that concerns only what was never committed."""
+    with contextlib.suppress(apsw.Error):
+        connection.close()
 
 
 def open_reader(path: str) -> apsw.Connection:

@@ -32,6 +32,7 @@ from onibus.core.records import FORMAT_VERSION, Row, Table, Value, WriteBatch
 from onibus.store import sql, witness
 from onibus.store.connection import (
     PAGE_BYTES,
+    close,
     open_reader,
     open_writer,
     require_sqlite,
@@ -62,6 +63,7 @@ class SqliteStore:
         self._log_bytes_max = log_bytes_max
         self._free_bytes = free_bytes
         self._unusable = ""
+        self._commit_failed = False
         self._log_pages = 0
         self._length = 0
         self._reading = threading.Lock()
@@ -86,7 +88,7 @@ class SqliteStore:
             testimony = witness.read(self.path + ".witness")
             self._check_length(testimony)
         self._writer = self._checkpointer = self._reader = open_writer(self.path, vfs)
-        self._held.callback(self._writer.close)
+        self._held.callback(close, self._writer)
         self._cursor = self._writer.cursor()
         if self._writer.execute(sql.COUNT_TABLES).get == 0:
             if testimony and testimony.position:
@@ -100,9 +102,9 @@ class SqliteStore:
 
     def _open_beside(self) -> None:
         self._reader = open_reader(self.path)
-        self._held.callback(self._reader.close)
+        self._held.callback(close, self._reader)
         self._checkpointer = open_writer(self.path, None)
-        self._held.callback(self._checkpointer.close)
+        self._held.callback(close, self._checkpointer)
         self._witness = witness.Witness(self.path + ".witness", self.identity)
         self._held.callback(self._witness.close)
         self._length = _length(self.path)
@@ -194,6 +196,7 @@ class SqliteStore:
             cursor.execute(sql.PUT_POSITION, (position,))
             cursor.execute(sql.COMMIT)
         except BaseException as error:
+            self._commit_failed = True
             self._fail(error, "a commit failed")
         self._position = position
         if not self._simulated:
@@ -250,7 +253,7 @@ class SqliteStore:
         except apsw.Error as error:
             raise translate(error, f"scanning {table.name}") from error
         finally:
-            connection.close()
+            close(connection)
 
     def _select(self, statement: str, values: Row) -> list[Row]:
         self._check()
@@ -274,6 +277,8 @@ class SqliteStore:
     # Ending
 
     def close(self) -> None:
+        if self._commit_failed:
+            self._overwrite_failed_commit()
         if not self._unusable:
             # Should this fail, the log stays where it is and is read at the next opening.
             with contextlib.suppress(StoreFailed, Damaged):
@@ -283,6 +288,22 @@ class SqliteStore:
                 self._writer.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
         self._unusable = self._unusable or "it was closed"
         self._held.close()
+
+    def _overwrite_failed_commit(self) -> None:
+        """Commit nothing but a new position, over the place in the log of the failed commit.
+
+        After a failed sync a system may show bytes that the disk does not have and never will. An
+        opening would read the failed commit there, and later commits would stand behind a hole. What
+        this connection does not count as committed its next commit overwrites, and that one really
+        is written and synced. If the disk refuses that too, opening anew is all there is.
+        """
+        self._commit_failed = False
+        with contextlib.suppress(apsw.Error):
+            if self._writer.in_transaction:
+                self._writer.execute(sql.ROLLBACK)
+            self._writer.execute(sql.BEGIN)
+            self._writer.execute(sql.PUT_POSITION, (self._position + 1,))
+            self._writer.execute(sql.COMMIT)
 
     def _check(self) -> None:
         if self._unusable:
