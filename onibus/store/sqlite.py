@@ -292,10 +292,10 @@ class SqliteStore:
     def _overwrite_failed_commit(self) -> None:
         """Commit nothing but a new position, over the place in the log of the failed commit.
 
-        After a failed sync a system may show bytes that the disk does not have and never will. An
-        opening would read the failed commit there, and later commits would stand behind a hole. What
-        this connection does not count as committed its next commit overwrites, and that one really
-        is written and synced. If the disk refuses that too, opening anew is all there is.
+        After a failed sync a system may show bytes that the disk does not have and never will.
+        Opening would read the failed commit there, and later commits would stand behind a hole.
+        What this connection does not count as committed its next commit overwrites, and that one
+        really is written and synced. If the disk refuses that too, opening anew is all there is.
         """
         self._commit_failed = False
         with contextlib.suppress(apsw.Error):
