@@ -43,7 +43,7 @@ def runs_into(order: Order, commits: int, fates: int, crash: bool) -> bool:
     return happened
 
 
-@pytest.mark.promise("B8", "S3", "D9")
+@pytest.mark.promise("B8", "S3")
 @pytest.mark.parametrize("crash", [False, True], ids=["reopened", "power lost"])
 @pytest.mark.parametrize(("call", "commits"), [("write", 25), ("sync", 50)])
 def test_every_call_of_a_run_fails_once(call: Call, commits: int, crash: bool) -> None:
@@ -53,7 +53,7 @@ def test_every_call_of_a_run_fails_once(call: Call, commits: int, crash: bool) -
     assert nth > commits
 
 
-@pytest.mark.promise("B8", "D9")
+@pytest.mark.promise("B8")
 @pytest.mark.parametrize("crash", [False, True], ids=["reopened", "power lost"])
 def test_every_write_of_a_run_finds_no_space_once(crash: bool) -> None:
     nth = 1

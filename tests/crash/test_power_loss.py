@@ -42,7 +42,7 @@ def shake(seed: int, crashes: int = CRASHES_A_SEED, synchronous: str = "FULL") -
     return trial.acknowledged
 
 
-@pytest.mark.promise("B8", "S3", "D5")
+@pytest.mark.promise("B8", "S3")
 @pytest.mark.parametrize("shard", range(SHARDS))
 def test_random_crashes_lose_nothing(shard: int) -> None:
     first = shard * SEEDS_A_SHARD

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import apsw
@@ -20,6 +21,7 @@ from onibus.testing.disk import SimulatedDisk
 
 HOLD_OPEN = """
 import sys
+import time
 from onibus.store.sqlite import SqliteStore
 store = SqliteStore(sys.argv[1], "one")
 print("open", flush=True)
@@ -121,6 +123,21 @@ def test_clean_close_leaves_one_file_with_everything(tmp_path: Path) -> None:
     again = SqliteStore(tmp_path / "store", "one")
     assert again.identity == identity
     assert again.read(META, ("position",)) == ("position", 1)
+    again.close()
+
+
+def test_close_does_not_wait_for_a_scan_nobody_finished(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "store", "one")
+    store.commit(batch((BLOCKS, block(1)), (BLOCKS, block(2))))
+    rows = store.scan(BLOCKS)
+    assert next(rows) == block(1)
+    store.commit(batch((BLOCKS, block(3))))
+    began = time.monotonic()
+    store.close()
+    assert time.monotonic() - began < 5
+    again = SqliteStore(tmp_path / "store", "one")
+    assert [row[0] for row in again.scan(BLOCKS)] == [1, 2, 3]
+    assert list(rows) == [block(2)]
     again.close()
 
 
