@@ -22,7 +22,7 @@ CHECKSUM_BYTES = 8
 #: Measured best over commits of 1 KB to 1 MB: 4096 takes a third more time for large blocks, and
 #: 16384 writes twice as much for small ones.
 PAGE_BYTES = 8192
-CACHE_BYTES = 32 << 20
+CACHE_BYTES = 8 << 20
 #: How long a connection waits while another one has the log to itself, which takes microseconds.
 BUSY_MS = 10_000
 

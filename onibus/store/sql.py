@@ -40,6 +40,11 @@ def create(table: Table) -> str:
     return f'CREATE TABLE "{table.name}" ({columns}, PRIMARY KEY ({_key(table)})) WITHOUT ROWID'
 
 
+def give_back(pages: int) -> str:
+    """Return the statement that gives so many free pages back."""
+    return f"PRAGMA incremental_vacuum({pages})"
+
+
 def scan(table: Table, columns: tuple[str, ...]) -> str:
     """Return the statement that reads all rows in the order of their key."""
     wanted = ", ".join(f'"{column}"' for column in columns or table.columns)

@@ -44,6 +44,10 @@ from onibus.store.files import FileLock, FreeBytes, free_bytes, sync_directory
 LOG_BYTES_MAX = 64 << 20
 #: So much of a log may be left for a commit to move; it takes a few milliseconds.
 REST_BYTES_MAX = 4 << 20
+#: Free pages are given back to the disk once they are more than a quarter of the file and this many.
+FREE_PAGES_MAX = 512
+#: Pages given back in one transaction, which commits wait for.
+PAGES_A_SLICE = 512
 #: Passes that `maintain` makes over a log that grows under its hands.
 PASSES_MAX = 5
 
@@ -71,6 +75,8 @@ class SqliteStore:
         self._log_pages = 0
         self._move_rest = False
         self._length = 0
+        #: the log has pages whose moving makes the main file shorter
+        self._shrinking = False
         self._reading = threading.Lock()
         # What is to be let go of, last opened first, whether opening succeeds or not.
         self._held = contextlib.ExitStack()
@@ -132,7 +138,7 @@ class SqliteStore:
         SQLite does not sync the main file after a pass that left part of the log. A witness that
         knew of a length which a power cut takes back would accuse a store that lost nothing.
         """
-        if not self._simulated:
+        if not self._simulated and not self._shrinking:
             os.fsync(self._main_file)
             self._length = os.fstat(self._main_file).st_size
 
@@ -150,6 +156,8 @@ class SqliteStore:
 
     def _create(self) -> None:
         # A power cut at any point of this leaves a file without tables, or with all of them.
+        # Whether a file can become shorter is settled before its first table is made.
+        self._writer.pragma("auto_vacuum", "INCREMENTAL")
         self._writer.pragma("journal_mode", "WAL")
         self._writer.pragma("wal_autocheckpoint", 0)
         self._writer.execute(sql.BEGIN)
@@ -232,17 +240,40 @@ class SqliteStore:
 
     def maintain(self) -> None:
         self._check()
-        if self._log_pages * PAGE_BYTES < self._log_bytes_max:
+        self._give_back()
+        if self._log_pages * PAGE_BYTES < self._log_bytes_max and not self._shrinking:
             return
         # Commits go on meanwhile, and each pass leaves what they added. The log starts over only
         # when nothing is left, so under load the last small rest is moved by a commit.
         for _ in range(PASSES_MAX):
             left = self._move_log(self._checkpointer)
             if left == 0:
+                self._shrinking = False
                 return
             if left * PAGE_BYTES < REST_BYTES_MAX:
                 break
         self._move_rest = True
+
+    def _give_back(self) -> None:
+        """Give free pages back to the disk, where compaction and settling left many of them."""
+        try:
+            while (free := int(self._checkpointer.pragma("freelist_count"))) > FREE_PAGES_MAX:
+                if free * 4 < int(self._checkpointer.pragma("page_count")):
+                    return
+                self._forget_length()
+                self._checkpointer.execute(sql.give_back(PAGES_A_SLICE)).fetchall()
+        except apsw.BusyError:
+            return
+        except BaseException as error:
+            self._fail(error, "giving free pages back failed")
+
+    def _forget_length(self) -> None:
+        """The main file is about to become shorter: its witness must not miss the rest."""
+        if not self._shrinking and not self._simulated:
+            self._length = 0
+            self._witness.write(self._position, 0)
+            self._witness.sync()
+        self._shrinking = True
 
     def _move_log(self, connection: apsw.Connection) -> int:
         """Move the log into the main file; return how many pages are left to move."""

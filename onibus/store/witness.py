@@ -71,5 +71,10 @@ class Witness:
         with contextlib.suppress(OSError):
             os.pwrite(self._file, fields + CRC.pack(crc32(fields)), 0)
 
+    def sync(self) -> None:
+        """Wait until what was written last is on the disk."""
+        with contextlib.suppress(OSError):
+            os.fsync(self._file)
+
     def close(self) -> None:
         os.close(self._file)
