@@ -54,9 +54,9 @@ class Broker:
         self.clock = BusClock(clock)
         self.call_soon = call_soon
         self.timers = Timers()
-        self.disk = DiskWatch(reserve_bytes)
+        disk = DiskWatch(reserve_bytes)
         self.stores = {
-            name: MessageStore(name, open_store, make_writer) for name in store_names
+            name: MessageStore(name, open_store, make_writer, disk) for name in store_names
         }
         self.namespace = Namespace(self, open_store, make_writer)
         self.alarms: list[str] = []
@@ -126,7 +126,9 @@ class Broker:
 
     def find(self, name: str) -> Entity:
         """Return an entity by its name."""
-        entity = self.namespace.entities.get(name.lower() if isinstance(name, str) else "")
+        entity = self.namespace.entities.get(name)
+        if entity is None and isinstance(name, str):
+            entity = self.namespace.entities.get(name.lower())
         if entity is None:
             raise EntityNotFound(f"there is no entity {name!r}")
         return entity

@@ -28,13 +28,11 @@ def send(broker: Broker, name: str, messages: Sequence[Message], reply: Reply) -
         raise EntityDisabled(f"{entity.name} is {entity.settings.status}: it takes no messages")
     if not 0 < len(messages) <= BATCH_COUNT_MAX:
         raise InvalidArgument(f"a batch has from 1 to {BATCH_COUNT_MAX} messages")
-    secret = broker.namespace.secret
-    batch = [admit(message, entity.settings, secret) for message in messages]
+    settings, secret = entity.settings, broker.namespace.secret
+    batch = [admit(message, settings, secret) for message in messages]
     parts = route(entity, batch)
-    now = broker.clock.now()
     for seat, _, _ in parts:
-        assert seat.store.loop is not None
-        broker.disk.check(seat.store.loop.store, now)
+        seat.store.check_disk()
     if len(parts) == 1:
         seat, _, keyless = parts[0]
         _put(broker, SendRequest(seat, batch, reply, keyless))
