@@ -221,5 +221,8 @@ def _columns(messages: list[Message]) -> list[pa.Array]:
         values = [getattr(message, field.name) for message in messages]
         if field.name == "properties":
             values = [encode_properties(value) if value else None for value in values]
-        columns.append(pa.array(values, field.type))
+        try:
+            columns.append(pa.array(values, field.type))
+        except (OverflowError, pa.ArrowException) as error:
+            raise Damaged(f"a row's {field.name} is not of its type: {error}") from error
     return columns

@@ -400,6 +400,12 @@ def test_rows_that_are_no_messages_are_damaged() -> None:
             Block(encode_rows(1, STAMP, [NEVER], [0], [row])).message(0)
 
 
+def test_a_number_that_no_column_holds_is_damaged() -> None:
+    row = encode(Message(enqueued_sequence_number=2**64 - 1))
+    with pytest.raises(Damaged):
+        Block(encode_rows(1, STAMP, [NEVER], [0], [row])).record_batch()
+
+
 def test_a_block_without_rows_is_damaged() -> None:
     with pytest.raises(Damaged):
         Block(HEADER.pack(b"OB", 1, ROWS, 0, 0, 0))
