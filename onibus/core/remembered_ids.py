@@ -308,8 +308,7 @@ class RememberedIds:
     def erase(self, out: WriteBatch) -> None:
         """Delete every row; the partition is gone."""
         for generation in (self._young, *self._full):
-            for row in generation.rows:
-                out.delete(RECENT_IDS, (row,))
+            generation.delete_rows(out)
         for run in self._runs:
             out.delete(ID_RUNS, (run.run,))
             for chunk in (*run.chunks, *run.segments):

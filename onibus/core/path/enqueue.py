@@ -20,15 +20,22 @@ if TYPE_CHECKING:
     from onibus.core.partition import Partition
 
 
+def find_duplicates(partition: Partition, batch: Sequence[Prepared], now: int) -> list[int]:
+    """Return what each message repeats (path/deduplicate.py). Reads, and changes nothing."""
+    return deduplicate(batch, partition.ids, partition.forget_before(now), partition.forget_below)
+
+
 def send(
-    partition: Partition, batch: Sequence[Prepared], now: int, wall: int, out: WriteBatch
+    partition: Partition,
+    batch: Sequence[Prepared],
+    originals: list[int],
+    now: int,
+    wall: int,
+    out: WriteBatch,
 ) -> list[Sent]:
-    """Store what is new of a batch; answer for each message in order."""
-    originals = deduplicate(
-        batch, partition.ids, partition.forget_before(now), partition.forget_below
-    )
+    """Store what is new of a batch, as `find_duplicates` told; answer for each in order."""
     fresh = batch
-    if max(originals) != -1 or min(originals) != -1:
+    if originals.count(-1) != len(originals):
         fresh = [batch[at] for at, original in enumerate(originals) if original == -1]
     ordinals = iter(store(partition, fresh, now, wall, out))
     given: list[int] = []
