@@ -34,16 +34,16 @@ A block as a record batch, whatever its encoding, has three more columns before 
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 from zlib import crc32
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from onibus.core.block import ARROW, HEADER, INDEX, NEVER, VERSION, Block
+from onibus.core.block import ARROW, HEADER, INDEX, NEVER, UNREADABLE, VERSION, Block
 from onibus.core.errors import Damaged, InvalidArgument
 from onibus.core.message import Message, decode_properties, encode_properties
 
@@ -79,6 +79,9 @@ LOG_SCHEMA = pa.schema(
 
 #: What a column that may not be null has where the sender set nothing.
 _DEFAULTS = {"format": "", "body": b""}
+
+#: The fields of a message, in the order of the columns.
+_FIELDS = attrgetter(*SCHEMA.names)
 
 #: Numbers, one for each row.
 Numbers = npt.ArrayLike
@@ -176,7 +179,7 @@ class ArrowBody:
         properties = fields.get("properties")
         try:
             fields["properties"] = {} if properties is None else decode_properties(properties)
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             raise Damaged(f"the properties of row {position} cannot be read: {error}") from error
         return Message(**fields)
 
@@ -217,8 +220,8 @@ def record_batch(block: Block) -> pa.RecordBatch:
 def _columns(messages: list[Message]) -> list[pa.Array]:
     """Return messages as the columns of SCHEMA."""
     columns = []
-    for field in SCHEMA:
-        values = [getattr(message, field.name) for message in messages]
+    by_field = zip(*map(_FIELDS, messages), strict=True)
+    for field, values in zip(SCHEMA, map(list, by_field), strict=True):
         if field.name == "properties":
             values = [encode_properties(value) if value else None for value in values]
         try:

@@ -47,6 +47,9 @@ VERSION = 1
 ROWS = 0
 ARROW = 1
 
+#: What MessagePack that is none raises; texts that are no UTF-8 and deep nesting have their own.
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
 HEADER = struct.Struct("<2sBBIII")
 ENTRY = struct.Struct("<qqqQII")
 INDEX = np.dtype(
@@ -166,7 +169,7 @@ class Block:
             return self._arrow_body().message(position)
         try:
             return decode(self.row(position))
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             ordinal = self.entry(position)[0]
             raise Damaged(f"the row of ordinal {ordinal} is not a message: {error}") from error
 

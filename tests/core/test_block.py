@@ -364,6 +364,7 @@ def test_bytes_with_a_good_checksum_are_still_looked_at() -> None:
     nothing = pa.RecordBatch.from_arrays([pa.nulls(1, f.type) for f in SCHEMA], schema=SCHEMA)
     unreadable = conform(pa.record_batch({"properties": [b"\xc1"]}))
     no_map = conform(pa.record_batch({"properties": [b"\x01"]}))
+    no_text = conform(pa.record_batch({"properties": [b"\x81\xa1k\xa1\xff"]}))
     stream = _stream(SCHEMA, one)
     bodies = [
         b"",
@@ -373,6 +374,7 @@ def test_bytes_with_a_good_checksum_are_still_looked_at() -> None:
         _stream(SCHEMA, nothing),
         _stream(SCHEMA, unreadable),
         _stream(SCHEMA, no_map),
+        _stream(SCHEMA, no_text),
         _stream(one.select(["body"]).schema, one.select(["body"])),
         *(stream[:length] for length in range(0, len(stream) - 8, 7)),
     ]
@@ -395,7 +397,10 @@ def test_garbled_streams_with_good_checksums_never_crash() -> None:
 
 
 def test_rows_that_are_no_messages_are_damaged() -> None:
-    for row in (b"\xc1", b"\x91", encode({"a": 1}), encode([1]), b"\x90\x90"):
+    no_text = encode(Message(subject="abc")).replace(b"abc", b"\xff\xff\xff")
+    nested = encode([b"", None, None, None]) + b"\x81\xa1k" + b"\x91" * 100_000 + b"\xc0"
+    nested = b"\x95" + nested[1:]
+    for row in (b"\xc1", b"\x91", encode({"a": 1}), encode([1]), b"\x90\x90", no_text, nested):
         with pytest.raises(Damaged):
             Block(encode_rows(1, STAMP, [NEVER], [0], [row])).message(0)
 
