@@ -36,6 +36,8 @@ TIDY_AFTER_MS = 1_000
 TIDY_AGAIN_MS = 5
 #: How long a failed store rests before it is opened anew.
 REOPEN_MS = 1_000
+#: How long after its opening a store is searched for what a crash left behind.
+ORPHANS_AFTER_MS = 30_000
 #: Commits between two rounds of a store's housekeeping.
 HOUSEKEEPING_COMMITS = 64
 
@@ -94,6 +96,7 @@ class Broker:
         for entity in {seat.entity for seat in store.seats.values()}:
             self.wake(entity)
         self._flush_later(store)
+        self.timers.set(("orphans", store.name), self.clock.now() + ORPHANS_AFTER_MS)
         return None
 
     def take_up(self, seat: Seat) -> None:
@@ -272,7 +275,7 @@ class Broker:
                 give_up(self, subject)
             elif kind == "idle":
                 self.namespace.delete_if_idle(subject)
-            elif kind in ("flush", "reopen"):
+            elif kind in ("flush", "reopen", "orphans"):
                 self._tick_store(kind, self.stores[subject])
             elif subject in self._seats:
                 self._tick_seat(kind, self._seats[subject])
@@ -281,6 +284,8 @@ class Broker:
         if kind == "reopen":
             if not store.online:
                 self.reopen(store)
+        elif kind == "orphans":
+            store.find_orphans()
         elif store.loop is not None:
             store.loop.start(lazily=True)
             if store.loop.waiting:

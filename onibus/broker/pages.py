@@ -21,11 +21,12 @@ class StorePages:
         self._blocks: OrderedDict[int, Block | bytes] = OrderedDict()
         self._bytes = 0
         highest = [store.highest(table) for table in (BLOCKS, RECENT_IDS, ID_RUNS, ID_CHUNKS)]
-        self._last_id = max((key for key in highest if isinstance(key, int)), default=0)
+        #: the highest id given to a page so far
+        self.last_id = max((key for key in highest if isinstance(key, int)), default=0)
 
     def new_id(self) -> int:
-        self._last_id += 1
-        return self._last_id
+        self.last_id += 1
+        return self.last_id
 
     def read_block(self, block: int) -> Block:
         cached = self._blocks.get(block)

@@ -14,6 +14,7 @@ from onibus.core.records import META, TABLES, Table
 
 BEGIN = "BEGIN IMMEDIATE"
 COMMIT = "COMMIT"
+ROLLBACK = "ROLLBACK"
 COUNT_TABLES = "SELECT count(*) FROM sqlite_schema"
 READ_META = "SELECT name, value FROM meta"
 PUT_META = "INSERT OR REPLACE INTO meta VALUES (?, ?)"

@@ -17,8 +17,8 @@ from onibus.core.holds import Hold
 from onibus.core.lifecycle import DEAD, Input, State, advance
 from onibus.core.log import BlockPlace
 from onibus.core.records import (
-    ATTEMPTS, BLOCKS, COUNTERS, DUPLICATES, GONE, HOLDS, ID_CHUNKS, ID_RUNS, MARKS, RECENT_IDS,
-    SESSION_KEYS, SESSIONS, Row, Table, WriteBatch,
+    ATTEMPTS, BLOCKS, COUNTERS, DUPLICATES, GONE, HOLDS, ID_RUNS, MARKS, RECENT_IDS,
+    SESSION_KEYS, SESSIONS, Row, Table,
 )
 from onibus.core.sessions import SessionLock
 from onibus.core.subscription import Attempt, Mark
@@ -32,16 +32,15 @@ Rows = dict[Table, list[Any]]
 #: Which columns recovery reads; the big ones stay where they are.
 COLUMNS: dict[Table, tuple[str, ...]] = {
     BLOCKS: ("block", "partition", "first", "last", "rows", "expires", "size"),
-    ID_CHUNKS: ("chunk", "partition"),
 }
 #: Tables that recovery reads, and the place of `partition` in their rows.
 SOURCES: dict[Table, int] = {
     COUNTERS: 0, BLOCKS: 1, SESSION_KEYS: 1, MARKS: 0, GONE: 0, HOLDS: 0, SESSIONS: 0,
-    ATTEMPTS: 0, RECENT_IDS: 1, ID_RUNS: 1, ID_CHUNKS: 1, DUPLICATES: 0,
+    ATTEMPTS: 0, RECENT_IDS: 1, ID_RUNS: 1, DUPLICATES: 0,
 }
 
 
-def recover(partition: Partition, rows: Rows, out: WriteBatch) -> None:
+def recover(partition: Partition, rows: Rows) -> None:
     """Load a new partition with what its store has of it."""
     _recover_counters(partition, rows.get(COUNTERS, []))
     _recover_gone(partition, rows.get(GONE, []))
@@ -50,12 +49,7 @@ def recover(partition: Partition, rows: Rows, out: WriteBatch) -> None:
     _recover_ready(partition, rows.get(SESSION_KEYS, []))
     _recover_sessions(partition, rows.get(SESSIONS, []))
     _recover_holds(partition, rows.get(HOLDS, []), rows.get(ATTEMPTS, []))
-    partition.ids.recover(
-        rows.get(RECENT_IDS, []),
-        rows.get(ID_RUNS, []),
-        [chunk for chunk, _ in rows.get(ID_CHUNKS, [])],
-        out,
-    )
+    partition.ids.recover(rows.get(RECENT_IDS, []), rows.get(ID_RUNS, []))
     trace = sorted(rows.get(DUPLICATES, []), key=lambda row: row[3])
     partition.recent_duplicates.extend((row[2], row[3], row[4]) for row in trace)
 
