@@ -1,7 +1,8 @@
 """Read a store of a bus into a pandas frame, without Onibus: python read_block.py data/main.sqlite
 
 The format is that of docs/on-disk.md. SQLite, struct, CRC-32 and MessagePack are all it takes, and
-pyarrow for blocks in Arrow. The file is opened read-only; its bus may be running.
+pyarrow for blocks in Arrow. The file is opened read-only; its bus may be running, in a process of
+its own.
 """
 
 import sqlite3
