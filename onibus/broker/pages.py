@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from typing import cast
 
 from onibus.core.block import Block
 from onibus.core.errors import Damaged
-from onibus.core.records import BLOCKS, ID_CHUNKS, ID_RUNS, RECENT_IDS
+from onibus.core.marks import MarkRow
+from onibus.core.records import BLOCKS, ID_CHUNKS, ID_RUNS, MARKS, RECENT_IDS
 from onibus.store.interface import Store
 
 #: Blocks that were read or written last; enough for receivers that keep up.
@@ -49,6 +51,12 @@ class StorePages:
         while self._bytes > CACHE_BYTES_MAX:
             _, dropped = self._blocks.popitem(last=False)
             self._bytes -= dropped.size if isinstance(dropped, Block) else len(dropped)
+
+    def read_mark(self, partition: int, subscription: int, ordinal: int) -> MarkRow:
+        row = self._store.read(MARKS, (partition, subscription, ordinal))
+        if row is None:
+            raise Damaged(f"store {self._store.name}: the mark of {ordinal} is missing")
+        return cast("MarkRow", row[MARKS.columns.index("deliveries") :])
 
     def read_ids(self, chunk: int) -> bytes:
         row = self._store.read(ID_CHUNKS, (chunk,))

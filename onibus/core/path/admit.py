@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from hashlib import blake2b, sha256
+from typing import Any
 
 from onibus.core.errors import InvalidArgument, InvalidOperation, MessageTooLarge
 from onibus.core.limits import ID_LENGTH_MAX
@@ -68,7 +69,7 @@ def _check_fields(message: Message, settings: QueueSettings) -> None:
     if message.time_to_live_ms is not None or message.scheduled_enqueue_time_ms is not None:
         _check_times(message)
     if message.properties or type(message.properties) is not dict:
-        _check_properties(message)
+        check_properties(message.properties)
     if not (
         message.subject is None
         and message.correlation_id is None
@@ -110,10 +111,11 @@ def _check_rare_fields(message: Message) -> None:
         raise InvalidArgument("enqueued_sequence_number is a sequence number")
 
 
-def _check_properties(message: Message) -> None:
-    if type(message.properties) is not dict:
+def check_properties(properties: dict[str, Any]) -> None:
+    """Refuse properties that would not come back exactly as they are."""
+    if type(properties) is not dict:
         raise InvalidArgument("properties are a dict of names and values")
-    for name, value in message.properties.items():
+    for name, value in properties.items():
         if type(name) is not str:
             raise InvalidArgument("names of properties are texts")
         if isinstance(value, datetime):
