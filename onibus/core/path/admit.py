@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from datetime import datetime
 from hashlib import blake2b, sha256
+from typing import Any
 
 from onibus.core.errors import InvalidArgument, InvalidOperation, MessageTooLarge
 from onibus.core.limits import ID_LENGTH_MAX
-from onibus.core.message import Message, encode
+from onibus.core.message import FORMATS, Message, encode
 from onibus.core.path.route import effective_key
 from onibus.core.settings import QueueSettings
+
+_TEXTS = ("subject", "correlation_id", "content_type", "to", "reply_to", "reply_to_session_id")
 
 
 class Prepared:
@@ -65,8 +68,19 @@ def _check_fields(message: Message, settings: QueueSettings) -> None:
             raise InvalidOperation("session_id and partition_key are both set and differ")
     if message.time_to_live_ms is not None or message.scheduled_enqueue_time_ms is not None:
         _check_times(message)
-    if message.properties:
-        _check_properties(message)
+    if message.properties or type(message.properties) is not dict:
+        check_properties(message.properties)
+    if not (
+        message.subject is None
+        and message.correlation_id is None
+        and message.content_type is None
+        and message.to is None
+        and message.reply_to is None
+        and message.reply_to_session_id is None
+        and message.enqueued_sequence_number is None
+        and message.format == ""
+    ):
+        _check_rare_fields(message)
     if session_id is None and settings.requires_session:
         name = "group (session_id)" if settings.fifo else "session_id"
         raise InvalidOperation(f"this entity needs a {name} on every message")
@@ -85,8 +99,23 @@ def _check_times(message: Message) -> None:
         raise InvalidArgument("scheduled_enqueue_time_ms must be milliseconds since 1970")
 
 
-def _check_properties(message: Message) -> None:
-    for name, value in message.properties.items():
+def _check_rare_fields(message: Message) -> None:
+    for name in _TEXTS:
+        value = getattr(message, name)
+        if value is not None and type(value) is not str:
+            raise InvalidArgument(f"{name} is a text, not {type(value).__name__}")
+    if message.format not in FORMATS:
+        raise InvalidArgument(f"format {message.format!r} is none of {FORMATS}")
+    number = message.enqueued_sequence_number
+    if number is not None and (type(number) is not int or not 0 <= number < 2**63):
+        raise InvalidArgument("enqueued_sequence_number is a sequence number")
+
+
+def check_properties(properties: dict[str, Any]) -> None:
+    """Refuse properties that would not come back exactly as they are."""
+    if type(properties) is not dict:
+        raise InvalidArgument("properties are a dict of names and values")
+    for name, value in properties.items():
         if type(name) is not str:
             raise InvalidArgument("names of properties are texts")
         if isinstance(value, datetime):

@@ -9,6 +9,7 @@ from onibus.core.errors import InvalidArgument, InvalidOperation
 from onibus.core.lifecycle import DEAD, Input, State
 from onibus.core.limits import REASON_LENGTH_MAX, VISIBILITY_MS_MAX
 from onibus.core.message import decode_properties, encode_properties
+from onibus.core.path.admit import check_properties
 from onibus.core.path.dead_letter import dead_letter, expire_message, too_many_deliveries
 from onibus.core.records import WriteBatch
 
@@ -130,10 +131,11 @@ def _modify(partition: Partition, ordinal: int, properties: dict[str, Any] | Non
     """Settling may change properties; they lie over those of the message."""
     if not properties:
         return
+    check_properties(properties)
     mark = partition.subscription.marks[ordinal]
     if mark.properties is not None:
         properties = decode_properties(mark.properties) | properties
     try:
         mark.properties = encode_properties(properties)
-    except (TypeError, OverflowError, UnicodeEncodeError) as error:
+    except UnicodeEncodeError as error:
         raise InvalidArgument(f"properties cannot be encoded: {error}") from None
