@@ -45,10 +45,17 @@ class Mark:
 class Marks:
     """The marks of one subscription in one partition, by ordinal."""
 
-    __slots__ = ("_cold", "_due", "_due_at", "_dues", "_left", "_read", "_states", "_taken", "hot")
+    __slots__ = (
+        "_cold", "_due", "_due_at", "_dues", "_left", "_read", "_set_timer", "_states", "_taken",
+        "hot",
+    )  # fmt: skip
 
-    def __init__(self, read: Callable[[int], MarkRow]) -> None:
+    def __init__(
+        self, read: Callable[[int], MarkRow], set_timer: Callable[[int, int], None]
+    ) -> None:
         self._read = read
+        #: told when a mark that comes due by itself is not cold any more
+        self._set_timer = set_timer
         #: those that were made or asked for since the start
         self.hot: dict[int, Mark] = {}
         self.load(array("q"), array("b"), array("q"))
@@ -73,6 +80,8 @@ class Marks:
             at = self._find(ordinal)
             if at >= 0:
                 mark = self._warm(at)
+                if mark.due:
+                    self._set_timer(ordinal, mark.due)
         return mark
 
     def state(self, ordinal: int) -> State | None:
