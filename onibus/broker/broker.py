@@ -103,7 +103,7 @@ class Broker:
     def take_up(self, seat: Seat) -> None:
         """A partition is online: time goes on from what it has seen."""
         partition = seat.online()
-        self.clock.not_before(partition.accessed)
+        self.clock.not_before(partition.seen)
         seat.entity.last_used = max(seat.entity.last_used, partition.accessed)
         self._seats[seat.id] = seat
         self.watch(seat)
@@ -318,6 +318,7 @@ class Broker:
             self._partition_failed(seat, error)
             return False
         if out:
+            partition.finish(self.clock.now(), out, by_itself=True)
             seat.store.loop.touch(partition)
             seat.store.loop.write(out)
             self._flush_later(seat.store)

@@ -18,13 +18,14 @@ they are no part of serving. `violations` returns the statements that do not hol
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from onibus.core.block import NEVER
 from onibus.core.lifecycle import DEAD, HELD, State
 from onibus.core.partition import Partition
 from onibus.core.subscription import _TIMED
 
+#: Messages in these states have a mark, and are ready nevertheless.
 _READY = (State.ACTIVE,)
 
 
@@ -46,9 +47,14 @@ def _live(partition: Partition) -> set[int]:
     return set(range(1, partition.log.next_ordinal)) - set(gone.ordinals())
 
 
-def _aside(partition: Partition) -> set[int]:
+def _in_states(partition: Partition, states: Collection[State]) -> set[int]:
+    """Return the marked ordinals in these states, without reading a mark from the store."""
     marks = partition.subscription.marks
-    return {ordinal for ordinal, mark in marks.items() if mark.state not in _READY}
+    return {ordinal for ordinal in marks if marks.state(ordinal) in states}
+
+
+def _aside(partition: Partition) -> set[int]:
+    return _in_states(partition, set(State) - set(_READY))
 
 
 def _places(partition: Partition) -> Iterator[str]:
@@ -83,8 +89,9 @@ def _compare_places(partition: Partition, ready: list[int], aside: set[int]) -> 
 def _marks(partition: Partition) -> Iterator[str]:
     subscription = partition.subscription
     counts = [0] * len(State)
-    for ordinal, mark in subscription.marks.items():
-        counts[mark.state] += 1
+    for ordinal in subscription.marks:
+        counts[subscription.state(ordinal)] += 1
+    for ordinal, mark in subscription.marks.hot.items():
         if (mark.state in HELD) != (mark.hold is not None):
             yield f"3: {ordinal} is {mark.state!r} with hold {mark.hold}"
         elif mark.hold is not None and ordinal not in mark.hold.ordinals:
@@ -99,7 +106,7 @@ def _holds(partition: Partition) -> Iterator[str]:
         if not hold.ordinals or hold.epoch != epoch:
             yield f"4: hold {epoch} holds nothing, or is another's"
         for ordinal in hold.ordinals:
-            mark = subscription.marks.get(ordinal)
+            mark = subscription.marks.hot.get(ordinal)
             if mark is None or mark.hold is not hold:
                 yield f"4: hold {epoch} holds {ordinal}, which does not know"
 
@@ -139,8 +146,8 @@ def _blocks(partition: Partition) -> Iterator[str]:
 
 def _dead(partition: Partition) -> Iterator[str]:
     subscription = partition.subscription
-    dead = {o for o, mark in subscription.marks.items() if mark.state in DEAD}
-    ready = {o for o in dead if subscription.marks[o].state is State.DEAD_LETTERED}
+    dead = _in_states(partition, DEAD)
+    ready = _in_states(partition, {State.DEAD_LETTERED})
     if set(subscription.dead.ordinals()) != dead:
         yield f"8: dead {sorted(dead)}, listed {list(subscription.dead.ordinals())}"
     if set(subscription.dead_ready.ordinals()) != ready:
@@ -153,7 +160,7 @@ def _timers(partition: Partition) -> Iterator[str]:
     for epoch, hold in subscription.holds.items():
         if is_set(("hold", epoch)) != (hold.until != NEVER):
             yield f"9: hold {epoch} until {hold.until}"
-    for ordinal, mark in subscription.marks.items():
+    for ordinal, mark in subscription.marks.hot.items():
         if mark.due and mark.state in _TIMED and not is_set(("due", ordinal)):
             yield f"9: {ordinal} is due at {mark.due}"
     for attempt in subscription.attempts:

@@ -63,7 +63,9 @@ class Partition:
         self.forgotten_before = 0
         #: ids of ordinals below this were forgotten by a purge
         self.forget_below = 0
+        #: bus time of the last command, and of the last change, by itself or not
         self.accessed = 0
+        self.seen = 0
         self._committing_below = 1
         self._committing_ids = 0
 
@@ -99,12 +101,18 @@ class Partition:
                 self.forget_below,
                 self.duplicates,
                 self.accessed,
+                self.seen,
             ),
         )
 
-    def finish(self, now: int, out: WriteBatch) -> None:
-        """Write what a command left behind; called once after each."""
-        self.accessed = now
+    def finish(self, now: int, out: WriteBatch, by_itself: bool = False) -> None:
+        """Write what a command, or time passing, left behind; called once after each.
+
+        Bus time goes on from `seen` after a restart: what was forgotten at a time stays so.
+        """
+        self.seen = now
+        if not by_itself:
+            self.accessed = now
         self.subscription.write_holds(out)
         self.write_counters(out)
 

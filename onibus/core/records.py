@@ -10,7 +10,7 @@ Format version 1:
 | table        | key                               | other columns |
 | ------------ | --------------------------------- | ------------- |
 | meta         | name                              | value |
-| counters     | partition                         | next_ordinal, last_stamp, epoch, forget_before, forget_below, duplicates, accessed |
+| counters     | partition                         | next_ordinal, last_stamp, epoch, forget_before, forget_below, duplicates, accessed, seen |
 | blocks       | block                             | partition, first, last, rows, expires, size, payload (core/block.py) |
 | session_keys | block                             | partition, keys: (ordinal i64, session hash u64) of each row of a session entity's block |
 | marks        | partition, subscription, ordinal  | state, deliveries, due, reason, description, properties |
@@ -56,7 +56,7 @@ META = _table("meta", "name", "value")
 COUNTERS = _table(
     "counters",
     "partition",
-    "next_ordinal last_stamp epoch forget_before forget_below duplicates accessed",
+    "next_ordinal last_stamp epoch forget_before forget_below duplicates accessed seen",
 )
 BLOCKS = _table("blocks", "block", "partition first last rows expires size payload")
 SESSION_KEYS = _table("session_keys", "block", "partition keys")

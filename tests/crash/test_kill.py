@@ -24,7 +24,7 @@ from onibus.store.sqlite import SqliteStore
 store = SqliteStore(sys.argv[1], "one", log_bytes_max=1 << 20)
 number = (store.highest(BLOCKS) or 0) + 1
 while True:
-    store.commit(batch((BLOCKS, block(number, b"x" * 9000)), (COUNTERS, (0, number) + (0,) * 6)))
+    store.commit(batch((BLOCKS, block(number, b"x" * 9000)), (COUNTERS, (0, number) + (0,) * 7)))
     sys.stdout.write(f"{number}\\n")
     sys.stdout.flush()
     store.maintain()

@@ -35,7 +35,7 @@ def pass_time(partition: Partition, now: int, wall: int, out: WriteBatch) -> boo
         activate(partition, scheduled, now, wall, out)
     while (place := partition.log.expired_block(now)) is not None:
         _expire_in(partition, place, now, out)
-    partition.finish(partition.accessed, out)
+    partition.finish(now, out, by_itself=True)
     return True
 
 

@@ -62,7 +62,7 @@ def _recover_counters(partition: Partition, rows: list[Row]) -> None:
         log = partition.log
         _, log.next_ordinal, log.last_stamp, partition.epoch = values[:4]
         partition.forgotten_before, partition.forget_below = values[4:6]
-        partition.duplicates, partition.accessed = values[6:8]
+        partition.duplicates, partition.accessed, partition.seen = values[6:9]
         log.visible_below = log.next_ordinal
 
 
