@@ -143,23 +143,24 @@ class MessageStore:
         if self.loop is None:
             return
         loop, newest = self.loop, self.loop.pages.last_id
-        chunks: list[int] = []
+        chunks: dict[Any, list[int]] = {}
 
         def look() -> None:
-            for (chunk,) in loop.store.scan(ID_CHUNKS, ("chunk",)):
+            for chunk, partition in loop.store.scan(ID_CHUNKS, ("chunk", "partition")):
                 if isinstance(chunk, int) and chunk <= newest:
-                    chunks.append(chunk)
+                    chunks.setdefault(partition, []).append(chunk)
 
         def found(error: BaseException | None) -> None:
             if error is not None or self.loop is not loop:
                 return
-            left = chunks
-            for seat in self.seats.values():
-                if seat.partition is not None:
-                    left = seat.partition.ids.orphans(left)
             out = WriteBatch()
-            for chunk in left:
-                out.delete(ID_CHUNKS, (chunk,))
+            for seat_id, left in chunks.items():
+                seat = self.seats.get(seat_id)
+                if seat is not None and seat.partition is None:
+                    # Offline, perhaps damaged: nothing of it is deleted.
+                    continue
+                for chunk in left if seat is None else seat.online().ids.orphans(left):
+                    out.delete(ID_CHUNKS, (chunk,))
             loop.write(out)
 
         self._keep_house(look, found)

@@ -75,25 +75,25 @@ class Merge:
     def __init__(self, runs: Sequence[Run], writer: RunWriter, unsettled: Unsettled) -> None:
         self.runs = runs
         self._sources = [_Source(run) for run in runs]
-        self._writer = writer
+        self.writer = writer
         self._unsettled = unsettled
         self._ended = False
 
     def memory_bytes(self) -> int:
         """Return how much memory the merge takes."""
         loaded = sum(source.entries.nbytes for source in self._sources)
-        return self._writer.memory_bytes() + loaded
+        return self.writer.memory_bytes() + loaded
 
     def step(self, forget_before: int, out: WriteBatch) -> bool:
         """Do one slice; True when all is written and `finish` may be called."""
         if not self._ended:
             self._merge_next(forget_before, out)
-        written = self._writer.write_filter(_SEGMENTS_A_SLICE, out)
+        written = self.writer.write_filter(_SEGMENTS_A_SLICE, out)
         return self._ended and written
 
     def finish(self, out: WriteBatch) -> Run | None:
         """Write the new run's row; None when everything in the old runs was forgotten."""
-        return self._writer.finish(out)
+        return self.writer.finish(out)
 
     def _merge_next(self, forget_before: int, out: WriteBatch) -> None:
         high_max: int | None = None
@@ -108,8 +108,8 @@ class Merge:
                 high_max = last if high_max is None else min(high_max, last)
         parts = [source.take(high_max) for source in self._sources if source.entries.shape[1]]
         if parts:
-            self._writer.append(newest_of_each(np.concatenate(parts, axis=1), forget_before), out)
+            self.writer.append(newest_of_each(np.concatenate(parts, axis=1), forget_before), out)
         if not more:
             self._ended = True
-            if self._writer.count:
-                self._writer.end()
+            if self.writer.count:
+                self.writer.end()

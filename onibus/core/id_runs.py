@@ -32,7 +32,7 @@ import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from zlib import crc32
 
@@ -289,6 +289,11 @@ class RunWriter:
         """Return how much memory the unfinished run takes."""
         touched: int = 8 * self._words_complete
         return touched + 16 * len(self._chunks) + self._rest.nbytes
+
+    def written(self) -> Iterator[int]:
+        """Yield the chunks and segments of the unfinished run that were written so far."""
+        yield from self._chunks
+        yield from self._segments
 
     def append(self, entries: Columns, out: WriteBatch) -> None:
         """Add sorted entries whose `high` all lie above those added before."""

@@ -318,10 +318,13 @@ class RememberedIds:
         self._arrange([run_of_row(row, self._pages) for row in cold])
 
     def orphans(self, chunks: Iterable[int]) -> list[int]:
-        """Return those chunks that no run has: what a crash left of sealing or merging."""
+        """Return those chunks that no run has, nor will have: what a crash left behind."""
         if self._cold:
             self._warm()
         left = set(chunks)
+        for writer in (self._sealing, *(merge.writer for merge in self._merges.values())):
+            if writer is not None:
+                left.difference_update(writer.written())
         for run in self._runs:
             left.difference_update(run.chunks, run.segments)
         return sorted(left)
