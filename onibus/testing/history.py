@@ -70,14 +70,18 @@ class Anomaly(msgspec.Struct, frozen=True):
 class _Message:
     """What is known of one body: bodies are unique in a history."""
 
-    __slots__ = ("asked", "cancelled", "completed", "outcome", "received", "repeats", "stored")
+    __slots__ = (
+        "asked", "cancelled", "completed", "gone", "outcome", "received", "repeats", "stored",
+    )  # fmt: skip
 
     def __init__(self, asked: Event) -> None:
         self.asked = asked
         self.outcome = UNKNOWN
         self.received = 0
         self.completed: Event | None = None
-        self.cancelled = self.repeats = False
+        #: perhaps, and surely
+        self.cancelled = self.gone = False
+        self.repeats = False
         #: it was stored at this time at the latest
         self.stored = NEVER
 
@@ -143,6 +147,8 @@ class Checker:
             hold = self._holds.pop((event.entity, event.number), None)
             if hold is not None:
                 self._ending[event.operation] = hold
+        elif event.kind == "cancel":
+            self._cancel(event, True)
         elif event.kind == "close":
             session = (event.entity, event.session or "")
             self._sessions.pop(session, None)
@@ -155,6 +161,8 @@ class Checker:
             self._found("ghost", f"an answer to nothing: {event}")
         elif event.kind in ("send", "schedule"):
             self._sent(asked, event)
+        elif event.kind == "cancel" and event.outcome == REFUSED:
+            self._cancel(event, False)
         elif event.outcome == OK:
             if event.kind in ("receive", "drain"):
                 self._received(event)
@@ -204,6 +212,8 @@ class Checker:
             self._found("ghost", f"{words} was dropped as a duplicate")
         if message.completed is not None:
             self._found("redelivered after settle", f"{words} was completed")
+        if message.gone:
+            self._found("redelivered after settle", f"{words} was cancelled")
         self._number(event.entity, event.number, event.body or "")
         message.received += 1
         message.stored = min(message.stored, event.time)
@@ -269,13 +279,20 @@ class Checker:
                 self._found("stale settle", f"{words}, which was completed before")
             message.completed = event
 
+    def _cancel(self, event: Event, cancelled: bool) -> None:
+        """A message may be gone from when its cancelling was asked, unless that was refused."""
+        assert event.number is not None
+        message = self._by_body.get(self._by_number.get((event.entity, event.number), ""))
+        if message is not None:
+            message.cancelled = cancelled
+
     def _cancelled(self, event: Event) -> None:
         assert event.number is not None
         message = self._by_body.get(self._by_number.get((event.entity, event.number), ""))
         if message is not None:
+            message.gone = True
             if message.received:
                 self._found("stale settle", f"cancelled {event.number}, which was received")
-            message.cancelled = True
 
     # The end
 
