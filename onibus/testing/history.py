@@ -194,7 +194,7 @@ class Checker:
         if known != body:
             self._found("reuse", f"number {number} of {entity} is {known!r} and {body!r}")
         partition = number >> 48 if entity in self._partitioned else 0
-        self._numbers[entity, partition].add(number & 0xFFFF_FFFF_FFFF)
+        self._numbers[entity, partition].add(number - (partition << 48))
 
     def _received(self, event: Event) -> None:
         assert event.number is not None

@@ -1,0 +1,62 @@
+"""A million commands, crashes, clock jumps and store failures among them, against the model."""
+
+from __future__ import annotations
+
+import pytest
+
+from onibus.testing.clock import SimulatedClock
+from onibus.testing.compare import Mismatch
+from onibus.testing.simulate import COMMANDS_A_SEED, main, run, tasks_of
+from onibus.testing.simulation import replay_of
+from onibus.testing.workload import run_seed
+
+COMMANDS = 1_000_000
+CHUNKS = 20
+SEEDS = COMMANDS // COMMANDS_A_SEED // CHUNKS
+
+
+@pytest.mark.promise(
+    "D1", "D2", "D3", "D4", "D5", "D8", "D9", "D10", "D11",
+    "F1", "F2", "F4", "F5", "F6", "F7", "F8", "F9", "F10",
+    "P2", "P3", "P4", "P5", "P6", "P7", "P10", "P12", "P13",
+    "S1", "S2", "S3", "S4", "S5", "S6", "S7",
+    "L1", "L2", "L3", "L4", "L5", "B1", "B2", "B4", "B7", "B8",
+    "X1", "X2", "X3", "X4", "X5", "X8", "X9",
+)  # fmt: skip
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_bus_and_model_agree(chunk: int) -> None:
+    crashes = failures = commands = 0
+    for task in tasks_of(1 + chunk * SEEDS, SEEDS, COMMANDS // CHUNKS):
+        figures = run(task)
+        commands += figures[0]
+        crashes += figures[1]
+        failures += figures[2]
+    assert commands == COMMANDS // CHUNKS
+    # The faults were among them, and not just a few.
+    assert crashes > commands // 2_000
+    assert failures > commands // 5_000
+
+
+def test_a_seed_is_a_run() -> None:
+    first, second = run_seed(3, 400), run_seed(3, 400)
+    assert list(first.history) == list(second.history)
+    assert first.clock.wall() == second.clock.wall()
+
+
+def test_a_failing_seed_tells_how_to_replay_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SimulatedClock, "advance", lambda self, ms: 1 / 0)
+    with pytest.raises(Mismatch, match="replay: python -m onibus.testing.simulate --seed 5"):
+        run_seed(5, 500)
+
+
+def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--seed", "2", "--commands", "300", "--seeds", "2", "--processes", "1"]) == 0
+    assert "no difference between bus and model: 300 commands, 2 seeds" in capsys.readouterr().out
+    assert replay_of(7, 9) == "python -m onibus.testing.simulate --seed 7 --commands 9"
+
+
+def test_the_clock_moves_as_told() -> None:
+    clock = SimulatedClock(100, 5)
+    clock.advance(10)
+    clock.jump(-50)
+    assert (clock.wall(), clock.monotonic()) == (60, 15)
