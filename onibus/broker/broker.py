@@ -20,7 +20,7 @@ from onibus.broker.sending import apply_inbox, move_elsewhere
 from onibus.broker.writer import Writer
 from onibus.core.errors import Damaged, EntityNotFound, Failed, PartitionOffline, Refused
 from onibus.core.partition import Partition
-from onibus.core.path.compact import compact
+from onibus.core.path.compact import compact, forget_retained
 from onibus.core.path.expire import pass_time
 from onibus.core.records import WriteBatch
 from onibus.core.timers import Timers
@@ -34,6 +34,7 @@ FLUSH_MS = 50
 #: How long a partition rests before its log and its ids are tidied, and between two slices of that.
 TIDY_AFTER_MS = 1_000
 TIDY_AGAIN_MS = 5
+TIDY_RARELY_MS = 60_000
 #: How long a failed store rests before it is opened anew.
 REOPEN_MS = 1_000
 #: How long after its opening a store is searched for what a crash left behind.
@@ -305,6 +306,9 @@ class Broker:
             self.watch(seat)
         elif self.tidy(seat):
             self.timers.set(("tidy", seat.id), self.clock.now() + TIDY_AGAIN_MS)
+        elif seat.partition is not None and seat.partition.keeps_for_a_time():
+            # Nobody may come by again: what is kept for a time only must go all the same.
+            self.timers.set(("retidy", seat.id), self.clock.now() + TIDY_RARELY_MS)
 
     def tidy(self, seat: Seat) -> bool:
         """Do a slice of compaction and of sealing ids; tell whether more is waiting."""
@@ -313,6 +317,7 @@ class Broker:
         out = WriteBatch()
         try:
             more = partition.ids.maintain(partition.forget_before(self.clock.now()), out)
+            forget_retained(partition, self.clock.wall(), out)
             more |= compact(partition, out, eager=not seat.store.loop.busy)
         except Exception as error:
             self._partition_failed(seat, error)
@@ -353,7 +358,7 @@ class Broker:
         for seat in entity.seats:
             seat.store.seats.pop(seat.id, None)
             self._seats.pop(seat.id, None)
-            for kind in ("partition", "tidy"):
+            for kind in ("partition", "tidy", "retidy"):
                 self.timers.cancel((kind, seat.id))
         self.timers.cancel(("idle", entity.incarnation))
 

@@ -57,6 +57,8 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     #: how long an abandoned message waits: this, doubled each time, up to the maximum (X4)
     retry_backoff_ms: int = 0
     retry_backoff_ms_max: int = limits.HOUR_MS
+    #: how long completed messages stay in the log; None: they may go at once (R1)
+    retention_ms: int | None = None
     user_metadata: str = ""
 
     @property
@@ -134,6 +136,7 @@ def _check(settings: QueueSettings) -> None:
     _between(
         "auto_delete_on_idle_ms", settings.auto_delete_on_idle_ms, limits.IDLE_MS_MIN, 2**53
     )
+    _between("retention_ms", settings.retention_ms, 1, 2**53)
     _between("retry_backoff_ms", settings.retry_backoff_ms, 0, limits.DAY_MS)
     _between("retry_backoff_ms_max", settings.retry_backoff_ms_max, 0, limits.DAY_MS)
     if settings.status not in (ACTIVE, SEND_DISABLED, RECEIVE_DISABLED, DISABLED):
