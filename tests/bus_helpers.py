@@ -18,7 +18,7 @@ from onibus.store.memory import MemoryStore, Tables
 P = ParamSpec("P")
 
 #: Longer than any test takes; one that hangs fails instead.
-_PATIENCE_S = 60
+_PATIENCE_S = 20
 SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
 
 
@@ -65,6 +65,7 @@ async def settle(bus: Bus) -> None:
         bus.broker.flush()
         while not bus.broker.idle():
             await asyncio.sleep(0)
+            bus.broker.flush()
         await asyncio.sleep(0)
 
 

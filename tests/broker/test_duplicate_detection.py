@@ -1,4 +1,4 @@
-"""Duplicate detection (D): what is a duplicate, for how long, and what a duplicate leaves behind."""
+"""Duplicate detection (D): what is a duplicate, for how long, and what becomes of it (X1)."""
 
 from __future__ import annotations
 
@@ -270,8 +270,8 @@ async def test_a_refused_message_records_nothing(clock: ManualClock) -> None:
             await bus.send("q", msg("x" * 500, message_id="a"))
         with pytest.raises(QuotaExceeded):
             await bus.send("q", msg("x" * 300, message_id="a"))
+        bad = msg(message_id="b", session_id="s", partition_key="p")
         with pytest.raises(InvalidOperation):
-            bad = msg(message_id="b", session_id="s", partition_key="p")
             await bus.send_batch("q", [msg(message_id="a"), bad])
         assert picture(bus, "q") == before
         assert not await is_duplicate(bus, "a"), "the retry gets in"

@@ -58,9 +58,11 @@ async def test_the_memory_survives_receive_delete_purge_and_restart(
         await receiver.complete(*await receiver.receive())
         assert await put(bus, "2", "b")
         assert await bus.purge("q") == 1
-        assert not await put(bus, "3", "a") and not await put(bus, "3", "b")
+        assert not await put(bus, "3", "a")
+        assert not await put(bus, "3", "b")
     async with Bus.open(tmp_path, clock=clock) as bus:
-        assert not await put(bus, "4", "a") and not await put(bus, "4", "b")
+        assert not await put(bus, "4", "a")
+        assert not await put(bus, "4", "b")
         assert await bus.purge("q", forget_ids=True) == 0
         assert await put(bus, "5", "a")
         assert bodies(await bus.fifo_receiver("q").receive(10)) == ["5"]
@@ -148,7 +150,8 @@ async def test_the_documents_rule_can_be_turned_on(clock: ManualClock) -> None:
         assert await put(bus, "x")
         assert not await put(bus, "x", "one"), "the same content under another id"
         assert await put(bus, "y", "two")
-        assert not await put(bus, "y", "three") and not await put(bus, "y")
+        assert not await put(bus, "y", "three")
+        assert not await put(bus, "y")
         assert not await put(bus, "z", "two"), "and the id matches as well"
         with pytest.raises(InvalidArgument):
             await bus.create_queue("no", fifo=True, content_matches_any_id=True)
@@ -177,7 +180,8 @@ async def test_an_attempt_asked_again_returns_the_same(clock: ManualClock) -> No
         first = await receiver.receive(4, attempt_id="try")
         clock.advance(VISIBILITY - 1)
         again = await bus.fifo_receiver("q").receive(4, attempt_id="try")
-        assert numbers(again) == numbers(first) and len(first) == 4
+        assert numbers(again) == numbers(first)
+        assert len(first) == 4
         assert [m.token for m in again] == [m.token for m in first]
         assert [m.delivery_count for m in again] == [0] * 4, "it is not another receive"
         await pass_ms(bus, clock, VISIBILITY - 1)
@@ -194,7 +198,8 @@ async def test_a_generated_attempt_id_is_told_and_works(clock: ManualClock) -> N
         receiver = bus.fifo_receiver("q")
         first = await receiver.receive()
         again = await receiver.receive(attempt_id=receiver.attempt_id)
-        assert receiver.attempt_id and [m.token for m in again] == [m.token for m in first]
+        assert receiver.attempt_id
+        assert [m.token for m in again] == [m.token for m in first]
 
 
 @pytest.mark.promise("F9")
@@ -248,7 +253,8 @@ async def test_after_its_visibility_or_five_minutes_an_attempt_is_an_ordinary_re
         (first,) = await receiver.receive(attempt_id="try")
         await pass_ms(bus, clock, VISIBILITY)
         (second,) = await receiver.receive(attempt_id="try", visibility_ms=2 * INTERVAL)
-        assert second.token != first.token and second.delivery_count == 1
+        assert second.token != first.token
+        assert second.delivery_count == 1
         await pass_ms(bus, clock, INTERVAL)
         assert await receiver.receive(attempt_id="try") == [], "it is still in flight"
 
