@@ -134,7 +134,11 @@ class Bus:
 
     async def send(self, entity: str, message: Message) -> Sent:
         """Store a message; when this returns it is on the disk."""
-        return (await self.send_batch(entity, [message]))[0]
+        self._alive()
+        # No detour through `ask`: this is the call that programs make most.
+        reply: asyncio.Future[list[Sent]] = self._loop.create_future()
+        sending.send(self.broker, entity, (message,), reply)
+        return (await reply)[0]
 
     async def send_batch(self, entity: str, messages: Sequence[Message]) -> list[Sent]:
         """Store messages together; answers are in their order."""

@@ -8,7 +8,7 @@ the simulator.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 from onibus.broker.admission import RESERVE_BYTES, DiskWatch
 from onibus.broker.clock import BusClock, Clock
@@ -27,6 +27,7 @@ from onibus.core.timers import Timers
 from onibus.store.interface import Store
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 #: Records that nobody waits for (locks) are on the disk after this time at the latest.
 FLUSH_MS = 50
@@ -54,9 +55,9 @@ class Broker:
         self.clock = BusClock(clock)
         self.call_soon = call_soon
         self.timers = Timers()
-        self.disk = DiskWatch(reserve_bytes)
+        disk = DiskWatch(reserve_bytes)
         self.stores = {
-            name: MessageStore(name, open_store, make_writer) for name in store_names
+            name: MessageStore(name, open_store, make_writer, disk) for name in store_names
         }
         self.namespace = Namespace(self, open_store, make_writer)
         self.alarms: list[str] = []
@@ -126,7 +127,9 @@ class Broker:
 
     def find(self, name: str) -> Entity:
         """Return an entity by its name."""
-        entity = self.namespace.entities.get(name.lower() if isinstance(name, str) else "")
+        entity = self.namespace.entities.get(name)
+        if entity is None and isinstance(name, str):
+            entity = self.namespace.entities.get(name.lower())
         if entity is None:
             raise EntityNotFound(f"there is no entity {name!r}")
         return entity
@@ -151,15 +154,21 @@ class Broker:
         seat.entity.last_used = now
         if out or result:
             partition.finish(now, out)
-            self._written(seat, partition, out)
+            self._write(seat, partition, out, now)
         return result
 
-    def look(self, seat: Seat, question: Callable[[Partition], T]) -> T:
-        """Ask a partition something that changes nothing."""
+    def look(self, seat: Seat, question: Callable[Concatenate[Partition, P], T],
+             *arguments: P.args, **named: P.kwargs) -> T:
+        """Ask a partition, brought up to its time, something that changes nothing."""
         self.advance(seat)
+        return self.ask(seat, question, *arguments, **named)
+
+    def ask(self, seat: Seat, question: Callable[Concatenate[Partition, P], T],
+            *arguments: P.args, **named: P.kwargs) -> T:
+        """Ask a partition something that changes nothing."""
         partition = seat.online()
         try:
-            return question(partition)
+            return question(partition, *arguments, **named)
         except Refused:
             raise
         except Exception as error:
@@ -176,16 +185,25 @@ class Broker:
             pass_time(partition, now, self.clock.wall(), out)
         except Exception as error:
             raise self._partition_failed(seat, error) from error
-        self._written(seat, partition, out)
+        self._write(seat, partition, out, now)
 
-    def _written(self, seat: Seat, partition: Partition, out: WriteBatch) -> None:
+    def _write(self, seat: Seat, partition: Partition, out: WriteBatch, now: int) -> None:
         assert seat.store.loop is not None
-        seat.store.loop.add(partition, out)
-        self.watch(seat)
-        self._flush_later(seat.store)
-        if not self.timers.is_set(("tidy", seat.id)):
-            self.timers.set(("tidy", seat.id), self.clock.now() + TIDY_AFTER_MS)
-        self.wake(seat.entity)
+        seat.store.loop.write(out)
+        self.written(seat, partition, now)
+
+    def written(self, seat: Seat, partition: Partition, now: int) -> None:
+        """A partition has changed: its records are in what its store gathers."""
+        assert seat.store.loop is not None
+        seat.store.loop.touch(partition)
+        timers, seat_id = self.timers, seat.id
+        timers.set(("partition", seat_id), partition.next_wake())
+        if not timers.is_set(("flush", seat.store.name)):
+            timers.set(("flush", seat.store.name), now + FLUSH_MS)
+        if not timers.is_set(("tidy", seat_id)):
+            timers.set(("tidy", seat_id), now + TIDY_AFTER_MS)
+        if seat.entity.waiters:
+            self.wake(seat.entity)
 
     def watch(self, seat: Seat) -> None:
         """Come back to a partition when something in it is due."""
@@ -292,7 +310,8 @@ class Broker:
             self._partition_failed(seat, error)
             return False
         if out:
-            seat.store.loop.add(partition, out)
+            seat.store.loop.touch(partition)
+            seat.store.loop.write(out)
             self._flush_later(seat.store)
         return more
 

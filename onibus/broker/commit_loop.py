@@ -63,13 +63,17 @@ class CommitLoop:
         """Something is written that is not on its way to the disk yet."""
         return bool(self._batch) or bool(self._answers)
 
-    def add(self, partition: Partition, records: WriteBatch) -> None:
-        """Take records that nobody waits for: they ride in the next commit."""
-        self._batch.absorb(records)
+    @property
+    def gathering(self) -> WriteBatch:
+        """What the next commit will write. Put records here only where nothing can fail half-way."""
+        return self._batch
+
+    def touch(self, partition: Partition) -> None:
+        """Take note that the next commit has records of a partition."""
         self._touched.add(partition)
 
     def write(self, records: WriteBatch) -> None:
-        """Take records that belong to no partition."""
+        """Take records that nobody waits for: they ride in the next commit."""
         self._batch.absorb(records)
 
     def answer_after(self, reply: Reply, value: Any) -> None:

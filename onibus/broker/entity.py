@@ -23,21 +23,18 @@ PARTITIONS_MAX = 1 << 16
 class Seat:
     """Where one partition of an entity sits: in which store, and whether it can be used."""
 
-    __slots__ = ("entity", "index", "offline", "partition", "pending_bytes", "store")
+    __slots__ = ("entity", "id", "index", "offline", "partition", "pending_bytes", "store")
 
     def __init__(self, entity: Entity, index: int, store: MessageStore) -> None:
         self.entity = entity
         self.index = index
+        self.id = entity.incarnation * PARTITIONS_MAX + index
         self.store = store
         #: None while the partition is offline
         self.partition: Partition | None = None
         self.offline = "its store has not been opened"
         #: admitted, not stored yet: counts towards the quota
         self.pending_bytes = 0
-
-    @property
-    def id(self) -> int:
-        return self.entity.incarnation * PARTITIONS_MAX + self.index
 
     def online(self) -> Partition:
         """Return the partition, or say why it cannot be used."""

@@ -11,6 +11,8 @@ from typing import Any
 
 from onibus.broker.commit_loop import CommitLoop
 from onibus.broker.entity import Seat
+from onibus.broker.admission import DiskWatch
+from onibus.broker.routing import size_of
 from onibus.broker.writer import Writer
 from onibus.core.errors import OnibusError
 from onibus.core.partition import Partition
@@ -30,18 +32,23 @@ class SendRequest:
         self.prepared = prepared
         self.reply = reply
         self.keyless = keyless
-        self.size = sum(len(one.row) for one in prepared)
+        self.size = size_of(prepared)
 
 
 class MessageStore:
     """A store's name, how it is opened, and its commit loop while it is up."""
 
     def __init__(
-        self, name: str, open_store: Callable[[str], Store], make_writer: Callable[[str], Writer]
+        self,
+        name: str,
+        open_store: Callable[[str], Store],
+        make_writer: Callable[[str], Writer],
+        disk: DiskWatch,
     ) -> None:
         self.name = name
         self._open_store = open_store
         self._make_writer = make_writer
+        self._disk = disk
         self._writer: Writer | None = None
         self._housekeeper: Writer | None = None
         self._housekeeping = False
@@ -133,6 +140,11 @@ class MessageStore:
             except OnibusError:
                 # It failed before; there is nothing more to lose.
                 pass
+
+    def check_disk(self) -> None:
+        """Refuse where the disk is nearly full."""
+        if self.loop is not None:
+            self._disk.check(self.loop.store)
 
     def keep_house(self, done: Callable[[BaseException | None], None]) -> None:
         """Let the store do its housekeeping beside the commits."""

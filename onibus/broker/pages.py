@@ -18,7 +18,7 @@ class StorePages:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._blocks: OrderedDict[int, Block] = OrderedDict()
+        self._blocks: OrderedDict[int, Block | bytes] = OrderedDict()
         self._bytes = 0
         highest = [store.highest(table) for table in (BLOCKS, RECENT_IDS, ID_RUNS, ID_CHUNKS)]
         self._last_id = max((key for key in highest if isinstance(key, int)), default=0)
@@ -29,23 +29,25 @@ class StorePages:
 
     def read_block(self, block: int) -> Block:
         cached = self._blocks.get(block)
-        if cached is not None:
+        if isinstance(cached, Block):
             self._blocks.move_to_end(block)
             return cached
-        row = self._store.read(BLOCKS, (block,))
-        if row is None or not isinstance(row[-1], bytes):
-            raise Damaged(f"store {self._store.name}: block {block} is missing")
-        found = Block(row[-1])
-        self.keep(block, found)
+        if cached is None:
+            row = self._store.read(BLOCKS, (block,))
+            if row is None or not isinstance(row[-1], bytes):
+                raise Damaged(f"store {self._store.name}: block {block} is missing")
+            cached = row[-1]
+            self.keep(block, cached)
+        found = self._blocks[block] = Block(cached)
         return found
 
-    def keep(self, block: int, content: Block) -> None:
-        """Remember a block that will be asked for soon."""
-        self._blocks[block] = content
-        self._bytes += content.size
+    def keep(self, block: int, payload: bytes) -> None:
+        """Remember a block that will be asked for soon; it is looked into only then."""
+        self._blocks[block] = payload
+        self._bytes += len(payload)
         while self._bytes > CACHE_BYTES_MAX:
             _, dropped = self._blocks.popitem(last=False)
-            self._bytes -= dropped.size
+            self._bytes -= dropped.size if isinstance(dropped, Block) else len(dropped)
 
     def read_ids(self, chunk: int) -> bytes:
         row = self._store.read(ID_CHUNKS, (chunk,))

@@ -7,7 +7,8 @@ from onibus.core.errors import PartitionOffline, QuotaExceeded
 from onibus.core.path.admit import Prepared
 from onibus.core.path.route import effective_key, partition_of
 
-#: A partition, the positions of its messages in what was sent, and whether any other would do.
+#: A partition, the positions of its messages in what was sent (not needed where it gets all), and
+#: whether any other would do.
 Part = tuple[Seat, list[int], bool]
 
 
@@ -15,8 +16,10 @@ def route(entity: Entity, batch: list[Prepared]) -> list[Part]:
     """Return the partitions of a batch's messages; keyless ones share one (P4)."""
     if len(entity.seats) == 1:
         seat = entity.seats[0]
-        _check_room(seat, sum(len(prepared.row) for prepared in batch))
-        return [(seat, list(range(len(batch))), False)]
+        _check_room(seat, size_of(batch))
+        return [(seat, [], False)]
+    if len(batch) == 1:
+        return [_route_one(entity, batch[0])]
     keyed: dict[int, list[int]] = {}
     keyless: list[int] = []
     for position, prepared in enumerate(batch):
@@ -28,12 +31,28 @@ def route(entity: Entity, batch: list[Prepared]) -> list[Part]:
     parts: list[Part] = []
     for index, positions in keyed.items():
         seat = entity.seats[index]
-        _check_room(seat, sum(len(batch[position].row) for position in positions))
+        _check_room(seat, size_of([batch[position] for position in positions]))
         parts.append((seat, positions, False))
     if keyless:
-        size = sum(len(batch[position].row) for position in keyless)
+        size = size_of([batch[position] for position in keyless])
         parts.append((any_seat(entity, size), keyless, True))
     return parts
+
+
+def _route_one(entity: Entity, prepared: Prepared) -> Part:
+    key = effective_key(prepared.message, entity.settings)
+    if key is None:
+        return any_seat(entity, len(prepared.row)), [], True
+    seat = entity.seats[partition_of(key, len(entity.seats))]
+    _check_room(seat, len(prepared.row))
+    return seat, [], False
+
+
+def size_of(batch: list[Prepared]) -> int:
+    """Return how much messages count towards a quota."""
+    if len(batch) == 1:
+        return len(batch[0].row)
+    return sum([len(prepared.row) for prepared in batch])
 
 
 def any_seat(entity: Entity, size: int) -> Seat:

@@ -15,6 +15,7 @@ from onibus.core.errors import (
 from onibus.core.limits import BATCH_COUNT_MAX
 from onibus.core.message import Message, Sent
 from onibus.core.path.admit import Prepared, admit
+from onibus.core.path.enqueue import find_duplicates
 from onibus.core.path.enqueue import send as send_to_partition
 
 if TYPE_CHECKING:
@@ -28,13 +29,11 @@ def send(broker: Broker, name: str, messages: Sequence[Message], reply: Reply) -
         raise EntityDisabled(f"{entity.name} is {entity.settings.status}: it takes no messages")
     if not 0 < len(messages) <= BATCH_COUNT_MAX:
         raise InvalidArgument(f"a batch has from 1 to {BATCH_COUNT_MAX} messages")
-    secret = broker.namespace.secret
-    batch = [admit(message, entity.settings, secret) for message in messages]
+    settings, secret = entity.settings, broker.namespace.secret
+    batch = [admit(message, settings, secret) for message in messages]
     parts = route(entity, batch)
-    now = broker.clock.now()
     for seat, _, _ in parts:
-        assert seat.store.loop is not None
-        broker.disk.check(seat.store.loop.store, now)
+        seat.store.check_disk()
     if len(parts) == 1:
         seat, _, keyless = parts[0]
         _put(broker, SendRequest(seat, batch, reply, keyless))
@@ -82,34 +81,33 @@ def apply_inbox(broker: Broker, store: MessageStore) -> None:
     by_seat: dict[Seat, list[SendRequest]] = {}
     for request in requests:
         by_seat.setdefault(request.seat, []).append(request)
-    wall = broker.clock.wall()
+    now, wall = broker.clock.now(), broker.clock.wall()
+    out = store.loop.gathering
     for seat, group in by_seat.items():
         for request in group:
             seat.pending_bytes -= request.size
-        if seat.id not in store.seats:
-            _refuse(group, EntityNotFound(f"{seat.entity.name} was deleted"))
-            continue
-        batch = [prepared for request in group for prepared in request.prepared]
+        batch = group[0].prepared
+        if len(group) > 1:
+            batch = [prepared for request in group for prepared in request.prepared]
         try:
-            answers = broker.apply(
-                seat,
-                lambda partition, now, out, batch=batch: send_to_partition(  # type: ignore[misc]
-                    partition, batch, now, wall, out
-                ),
-            )
+            if seat.id not in store.seats:
+                raise EntityNotFound(f"{seat.entity.name} was deleted")
+            broker.advance(seat)
+            originals = broker.ask(seat, find_duplicates, batch, now)
         except OnibusError as error:
-            _refuse(group, error)
+            for request in group:
+                fail(request.reply, error)
             continue
+        # Nothing is read from here on, so nothing can fail half-way.
+        partition = seat.online()
+        answers = send_to_partition(partition, batch, originals, now, wall, out)
+        partition.finish(now, out)
+        broker.written(seat, partition, now)
         start = 0
         for request in group:
             end = start + len(request.prepared)
             store.loop.answer_after(request.reply, answers[start:end])
             start = end
-
-
-def _refuse(group: list[SendRequest], error: OnibusError) -> None:
-    for request in group:
-        fail(request.reply, error)
 
 
 def move_elsewhere(broker: Broker, request: SendRequest) -> None:

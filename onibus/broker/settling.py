@@ -118,8 +118,7 @@ def on_all(
         by_seat.setdefault(seat_of(entity, subject), []).append(subject)
     found = {}
     for seat, chosen in by_seat.items():
-        broker.advance(seat)
-        found[seat] = broker.look(seat, lambda partition, chosen=chosen: find(partition, chosen))  # type: ignore[misc]
+        found[seat] = broker.look(seat, find, chosen)
     left = len(found)
     results: list[Any] = []
 
@@ -173,16 +172,17 @@ def peek_all(
     for seat in entity.seats[index:]:
         if seat.partition is None and len(entity.seats) > 1:
             continue
-        found = broker.look(
-            seat,
-            lambda partition, seat=seat: peek(  # type: ignore[misc]
-                partition, _first_ordinal(partition, start if seat.index == index else 0),
-                limit, wanted, dead,
-            ),
-        )
+        number = start if seat.index == index else 0
+        found = broker.look(seat, _peek_from, number, limit, wanted, dead)
         if found:
             return found
     return []
+
+
+def _peek_from(
+    partition: Partition, number: int, limit: int, wanted: Filter, dead: bool
+) -> list[Any]:
+    return peek(partition, _first_ordinal(partition, number), limit, wanted, dead)
 
 
 def _first_ordinal(partition: Partition, number: int) -> int:

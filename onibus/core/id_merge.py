@@ -14,6 +14,7 @@ import numpy as np
 
 from onibus.core.id_runs import (
     HIGH,
+    NOTHING,
     Columns,
     Run,
     RunWriter,
@@ -23,9 +24,10 @@ from onibus.core.id_runs import (
 )
 from onibus.core.records import WriteBatch
 
-_NOTHING: Columns = np.empty((4, 0), dtype=np.uint64)
 #: 256 KB of filter in one slice; steady merging needs less than one segment in most of them.
 _SEGMENTS_A_SLICE = 4
+#: Eight runs give about 8,000 entries to a slice.
+_ENTRIES_A_SOURCE = 1_000
 
 
 class _Source:
@@ -36,24 +38,30 @@ class _Source:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.next_chunk = 0
-        self.entries = _NOTHING
+        self.entries = NOTHING
 
     def more(self) -> bool:
         return self.next_chunk < len(self.run.chunks)
 
     def load(self, unsettled: Unsettled) -> None:
-        while self.more() and not self.entries.shape[1]:
-            self.entries = read_columns(self.run.chunks[self.next_chunk], unsettled.read)
-            self.next_chunk += 1
+        """Read on, once half of what was read is taken: slices are even, and copy little."""
+        if self.more() and self.entries.shape[1] < _ENTRIES_A_SOURCE // 2:
+            parts = [self.entries]
+            loaded = self.entries.shape[1]
+            while self.more() and loaded < _ENTRIES_A_SOURCE:
+                parts.append(read_columns(self.run.chunks[self.next_chunk], unsettled.read))
+                loaded += parts[-1].shape[1]
+                self.next_chunk += 1
+            self.entries = np.concatenate(parts, axis=1)
 
     def skip(self) -> None:
         self.next_chunk = len(self.run.chunks)
-        self.entries = _NOTHING
+        self.entries = NOTHING
 
     def take(self, high_max: int | None) -> Columns:
         entries = self.entries
         if high_max is None:
-            self.entries = _NOTHING
+            self.entries = NOTHING
             return entries
         # No two chunks share a `high`, so up to this one everything has been read.
         end = int(entries[HIGH].searchsorted(np.uint64(high_max), side="right"))

@@ -5,14 +5,16 @@ numbers are 64 bits, little-endian. An identity is 16 bytes: `high` is the numbe
 eight bytes, `low` the number in the other eight. An entry is (high, low, ordinal, time); ordinal
 and time (milliseconds since 1970) are not negative. Entries are kept by columns:
 
-    entries   high[n], low[n], ordinal[n], time[n], CRC-32 of all that (as 64 bits)
+    entries   high[n], low[n], ordinal[n], time[n], check
+    check     four zero bytes, CRC-32 of all before (so the CRC-32 of the whole is a constant)
 
-- `recent_ids.entries`: what one commit recorded, in order.
+- `recent_ids.entries`: what one commit recorded, or several small ones (core/id_generation.py),
+  in order.
 - `id_chunks.entries`: a chunk, either of a run's entries, sorted by (high, low), no identity
   twice, and never two entries of one `high` in different chunks, so that one chunk answers for an
-  identity; or a segment of its filter: words[n], CRC-32.
-- `id_runs.chunks`: first high[n], chunk[n], CRC-32: the chunks in order.
-- `id_runs.filter`: words in the whole filter, segment[n], CRC-32: the segments in order. A filter
+  identity; or a segment of its filter: words[n], check.
+- `id_runs.chunks`: first high[n], chunk[n], check: the chunks in order.
+- `id_runs.filter`: words in the whole filter, segment[n], check: the segments in order. A filter
   of eight million ids has 20 MB. It is written in segments, while the run is merged, since one
   row of that size would hold up the event loop and the commit it rides in.
 
@@ -20,11 +22,12 @@ The filter is a blocked Bloom filter with blocks of one word, so a probe touches
 An identity's word is (high >> 32) * words >> 32, and its bits in that word are
 MASKS[low & 4095] | MASKS[low >> 12 & 4095]. MASKS[i] has the bits i & 63, i >> 6 and
 (i * 2,654,435,761 >> 20) & 63. Words follow the order of the entries, so a run that is written in
-order completes its filter in order, too. With 20 bits an id about 1 in 600 foreign ids passes.
+order completes its filter in order, too. With 20 bits an id about 1 in 500 foreign ids passes.
 """
 
 from __future__ import annotations
 
+import mmap
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
@@ -48,6 +51,7 @@ Words = npt.NDArray[np.uint64]
 Columns = npt.NDArray[np.uint64]
 
 HIGH, LOW, ORDINAL, TIME = range(4)
+NOTHING: Columns = np.empty((4, 0), dtype=np.uint64)
 FILTER_BITS_AN_ID = 20
 
 MASKS = [1 << (i & 63) | 1 << (i >> 6) | 1 << ((i * 2_654_435_761 >> 20) & 63) for i in range(4096)]
@@ -55,45 +59,61 @@ _MASKS = np.array(MASKS, dtype=np.uint64)
 _SHIFT_32 = np.uint64(32)
 _SHIFT_12 = np.uint64(12)
 _MASK_INDEX = np.uint64(4095)
-_CHECK_BYTES = 8
+_PADDING = bytes(4)
+_MAPPED_WORDS_MIN = 2**17
+_CRC_OF_CHECKED = 0x2144DF1C
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
     """How large generations and their pieces are; tests make them small to reach every tier."""
 
-    #: A youngest generation of that many ids is sealed: about 2 ms of work, 2 MB of memory.
+    #: A young generation of that many ids is sealed: 2 MB of memory, about 4 ms of work in slices.
     seal_at: int = 16_384
     #: So many runs of a tier are merged to one of the next.
     runs_merged: int = 8
     #: Runs of this tier (8 million ids) are not merged further, only dropped.
     tier_max: int = 3
-    #: 16 KB: what a lookup reads and checks.
-    chunk_entries: int = 512
+    #: What a lookup reads and checks. A row of 120 entries fits into a page of 4 KB.
+    chunk_entries: int = 120
     #: 64 KB.
     segment_words: int = 8_192
+    #: Entries of a sealed generation written by one slice of maintenance.
+    writes_a_slice: int = 4_096
     #: Rows deleted by one slice of maintenance.
     deletes_a_slice: int = 2_048
 
 
-def with_check(content: bytes) -> bytes:
-    """Return the content followed by its checksum."""
-    return content + crc32(content).to_bytes(_CHECK_BYTES, "little")
+def with_check(*parts: bytes | array[int]) -> bytes:
+    """Return the parts in one, followed by their check."""
+    check = 0
+    for part in (*parts, _PADDING):
+        check = crc32(part, check)
+    return b"".join((*parts, _PADDING, check.to_bytes(4, "little")))
 
 
-def checked(data: bytes, what: str, key: object) -> memoryview:
-    """Return the numbers in data without their checksum. Raise `Damaged` when it does not match."""
-    view = memoryview(data)
-    content = view[:-_CHECK_BYTES]
-    check = int.from_bytes(view[-_CHECK_BYTES:], "little")
-    if len(data) < _CHECK_BYTES or len(data) % 8 or crc32(content) != check:
+def checked(data: bytes, what: str, key: int) -> memoryview:
+    """Return the numbers in data, the last of which is the check, or raise `Damaged`."""
+    if crc32(data) != _CRC_OF_CHECKED or len(data) % 8:
         raise Damaged(f"{what} {key} of the remembered ids is not what was written")
-    return content.cast("Q")
+    return memoryview(data).cast("Q")
 
 
 def columns_of(view: memoryview) -> Columns:
-    """Return checked entries as columns."""
+    """Return the numbers of entries as columns."""
     return np.frombuffer(view, dtype=np.uint64).reshape(4, -1)
+
+
+def blank_words(count: int) -> Words:
+    """Return a filter of zeros that costs nothing until it is touched, and then little at a time.
+
+    Numpy asks for huge pages where an array is large. The first touch of each took 6 to 9 ms on a
+    virtual machine, and there are ten in the filter of eight million ids.
+    """
+    if sys.platform == "win32" or count < _MAPPED_WORDS_MIN:
+        return np.zeros(count, dtype=np.uint64)
+    memory = mmap.mmap(-1, 8 * count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return np.frombuffer(memory, dtype=np.uint64)
 
 
 def masks_of(low: Words) -> Words:
@@ -146,12 +166,10 @@ class Run:
         self.chunks = chunks
         self.filter = words
         self.segments = segments
-        #: One word by plain indexing is four times as fast as through numpy.
+        #: One word by plain indexing is twice as fast as through numpy.
         self.view = memoryview(words)  # type: ignore[arg-type]
 
-    def find(
-        self, high: int, low: int, read: Callable[[int], bytes]
-    ) -> tuple[int, int] | None:
+    def find(self, high: int, low: int, read: Callable[[int], bytes]) -> tuple[int, int] | None:
         """Return (time, ordinal) of an identity. Reads one chunk: ask the filter first."""
         place = bisect_right(self.firsts, high) - 1
         if place < 0:
@@ -172,9 +190,8 @@ class Run:
 
     def row(self, partition: int) -> Row:
         """Return the run's row in `id_runs`."""
-        chunks = with_check(self.firsts.tobytes() + self.chunks.tobytes())
-        words = array("Q", [len(self.filter)])
-        packed = with_check(words.tobytes() + self.segments.tobytes())
+        chunks = with_check(self.firsts, self.chunks)
+        packed = with_check(array("Q", [len(self.filter)]), self.segments)
         return (
             self.run, partition, self.tier, self.count, self.oldest, self.newest, chunks, packed
         )  # fmt: skip
@@ -186,13 +203,14 @@ def run_of_row(row: Row, pages: Pages) -> Run:
     assert isinstance(run, int) and isinstance(tier, int) and isinstance(count, int)
     assert isinstance(oldest, int) and isinstance(newest, int)
     assert isinstance(packed_chunks, bytes) and isinstance(packed_filter, bytes)
-    index = array("Q", checked(packed_chunks, "chunk list of run", run).tobytes())
+    index = array("Q", checked(packed_chunks, "chunk list of run", run)[:-1].tobytes())
     half = len(index) // 2
-    header = array("Q", checked(packed_filter, "filter list of run", run).tobytes())
-    words = np.empty(header[0], dtype=np.uint64)
+    header = array("Q", checked(packed_filter, "filter list of run", run)[:-1].tobytes())
+    words = blank_words(header[0])
     at = 0
     for segment in header[1:]:
-        part = np.frombuffer(checked(pages.read_ids(segment), "filter", segment), dtype=np.uint64)
+        view = checked(pages.read_ids(segment), "filter", segment)
+        part = np.frombuffer(view[:-1], dtype=np.uint64)
         if at + len(part) > len(words):
             raise Damaged(f"the filter of run {run} of the remembered ids is longer than it says")
         words[at : at + len(part)] = part
@@ -262,11 +280,10 @@ class RunWriter:
         self._firsts = array("Q")
         self._chunks = array("Q")
         self._segments = array("Q")
-        # Zeroed pages come from the system when they are touched: this costs nothing at once.
-        self._words: Words = np.zeros(1 + count_max * FILTER_BITS_AN_ID // 64, dtype=np.uint64)
+        self._words = blank_words(1 + count_max * FILTER_BITS_AN_ID // 64)
         self._words_written = 0
         self._words_complete = 0
-        self._rest: Columns = np.empty((4, 0), dtype=np.uint64)
+        self._rest = NOTHING
 
     def memory_bytes(self) -> int:
         """Return how much memory the unfinished run takes."""
@@ -291,6 +308,19 @@ class RunWriter:
         if self._rest.shape[1]:
             entries = np.concatenate((self._rest, entries), axis=1)
         self._rest = self._write_chunks(entries, out, last=False)
+
+    def append_some(self, entries: Columns, out: WriteBatch) -> Columns:
+        """Add as many of the last entries as one slice writes, and return the rest."""
+        stop = self._sizes.writes_a_slice
+        high = entries[HIGH]
+        if stop < len(high):
+            stop = int(high.searchsorted(high[stop], side="right"))
+        self.append(entries[:, :stop], out)
+        rest = entries[:, stop:]
+        if not rest.shape[1]:
+            self.end()
+        self.write_filter(stop, out)
+        return rest
 
     def end(self) -> None:
         """Say that no more entries will come."""
@@ -346,6 +376,4 @@ class RunWriter:
 
 def read_columns(chunk: int, read: Callable[[int], bytes]) -> Columns:
     """Return a chunk's entries, for merging."""
-    return columns_of(checked(read(chunk), "chunk", chunk))
-
-
+    return columns_of(checked(read(chunk), "chunk", chunk)[:-1])

@@ -57,8 +57,8 @@ class Log:
         self.live_bytes = 0
         self.total_bytes = 0
         #: blocks that are not known to be committed: the store cannot be asked for them
-        self._fresh: dict[int, Block] = {}
-        self._committing: dict[int, Block] = {}
+        self._fresh: dict[int, bytes] = {}
+        self._committing: dict[int, bytes] = {}
         self._expiries: list[tuple[int, int]] = []
 
     # Adding and finding
@@ -69,7 +69,7 @@ class Log:
     ) -> None:
         """Add a block, of rows with ordinals from first to last."""
         block = self.pages.new_id()
-        self._fresh[block] = Block(payload)
+        self._fresh[block] = payload
         out.put(
             BLOCKS, (block, self.partition, first, last, rows, expires, len(payload), payload)
         )
@@ -96,8 +96,8 @@ class Log:
     def commit_finished(self, below: int) -> None:
         """What was on its way is durable; messages below that ordinal may be shown."""
         self.visible_below = below
-        for block, content in self._committing.items():
-            self.pages.keep(block, content)
+        for block, payload in self._committing.items():
+            self.pages.keep(block, payload)
         self._committing = {}
 
     def find(self, ordinal: int) -> BlockPlace:
@@ -109,8 +109,8 @@ class Log:
 
     def read(self, place: BlockPlace) -> Block:
         """Return a block's rows."""
-        block = self._fresh.get(place.block) or self._committing.get(place.block)
-        return block or self.pages.read_block(place.block)
+        payload = self._fresh.get(place.block) or self._committing.get(place.block)
+        return Block(payload) if payload else self.pages.read_block(place.block)
 
     def entry(self, ordinal: int) -> tuple[Block, int]:
         """Return the block of an ordinal and the row's position in it."""

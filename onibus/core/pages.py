@@ -13,7 +13,7 @@ class Pages(Protocol):
     def read_block(self, block: int) -> Block:
         """Return a committed block, verified. Raise `Damaged` when its bytes are not as written."""
 
-    def keep(self, block: int, content: Block) -> None:
+    def keep(self, block: int, payload: bytes) -> None:
         """Take note of a block that was committed just now, and may be read soon."""
 
     def read_ids(self, chunk: int) -> bytes:

@@ -4,7 +4,7 @@ The youngest generation is a dictionary; each commit adds what it recorded as on
 When it is full it is sealed: sorted, written as a run of chunks (core/id_runs.py, which owns all
 formats), and forgotten in memory but for a filter of 20 bits an id. Eight runs of a tier are merged
 into one of the next (core/id_merge.py): 16 thousand ids, 131 thousand, one million, eight million.
-So ten million ids are about a dozen runs, and asking for an id that is not there reads nothing.
+So ten million ids are 8 to 22 runs, and asking for an id that is not there mostly reads nothing.
 
 Rules:
 1. `now` never goes back and ordinals rise, so of two entries of one identity the one recorded later
@@ -23,62 +23,38 @@ Rules:
 from __future__ import annotations
 
 import struct
-from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 
 import numpy as np
 
+from onibus.core.block import NEVER
+from onibus.core.id_generation import Generation, entries_of_row
 from onibus.core.id_merge import Merge
 from onibus.core.id_runs import (
     HIGH,
     LOW,
     MASKS,
+    NOTHING,
     Columns,
     Run,
     RunWriter,
     Sizes,
     Unsettled,
-    checked,
     masks_of,
     newest_of_each,
     run_of_row,
-    with_check,
     words_of,
 )
 from onibus.core.pages import Pages
-from onibus.core.records import ID_CHUNKS, ID_RUNS, RECENT_IDS, Row, WriteBatch
+from onibus.core.records import ID_CHUNKS, ID_RUNS, Row, WriteBatch
 
-#: From this many ids on, asking the filters by numpy is faster than one by one.
+#: From this many ids on, asking a dozen filters by numpy is faster than one by one.
 _BATCH_MIN = 16
 #: Measured with CPython 3.11: the hash, its place, their slots in dictionary, list and arrays.
-_YOUNG_BYTES_AN_ID = 160
+_YOUNG_BYTES_AN_ID = 140
 _NUMBERS = struct.Struct("<QQ")
-
-
-class _Generation:
-    """Ids that are not sealed yet, in the order they were recorded."""
-
-    __slots__ = ("hashes", "ordinals", "places", "rows", "times", "written")
-
-    def __init__(self) -> None:
-        self.places: dict[bytes, int] = {}
-        self.hashes: list[bytes] = []
-        self.ordinals = array("q")
-        self.times = array("q")
-        #: So many of them are in `recent_ids`, in these rows.
-        self.written = 0
-        self.rows: list[int] = []
-
-    def columns(self, start: int) -> Columns:
-        """Return the entries from that place on."""
-        entries = np.empty((4, len(self.hashes) - start), dtype=np.uint64)
-        hashes = b"".join(self.hashes[start:])
-        entries[:2] = np.frombuffer(hashes, dtype=np.uint64).reshape(-1, 2).T
-        entries[2] = self.ordinals[start:]
-        entries[3] = self.times[start:]
-        return entries
 
 
 class RememberedIds:
@@ -89,17 +65,23 @@ class RememberedIds:
         self._pages = pages
         self._sizes = sizes or Sizes()
         self._unsettled = Unsettled(pages)
-        self._young = _Generation()
-        self._full: deque[_Generation] = deque()
+        self._young = Generation()
+        self._full: deque[Generation] = deque()
         self._runs: list[Run] = []
         #: The run that the oldest full generation becomes.
         self._sealing: RunWriter | None = None
+        self._unsealed: Columns = NOTHING
         #: By the tier of the runs that are merged.
         self._merges: dict[int, Merge] = {}
-        #: Chunks of runs that are gone.
-        self._condemned: deque[Iterator[int]] = deque()
+        #: Runs that are gone, and those of their chunks that are still to be deleted. They are let
+        #: go one by one: to free eight large filters at once takes too long.
+        self._condemned: deque[tuple[Run, Iterator[int]]] = deque()
         #: The runs by the size of their filter: those of one size share the place of a word.
         self._by_size: list[tuple[int, list[Run]]] = []
+        #: Whether some tier has enough runs to merge.
+        self._merge_due = False
+        #: The time from which on a whole run is forgotten.
+        self._forgotten_after = NEVER
 
     # Asking and recording
 
@@ -130,7 +112,7 @@ class RememberedIds:
         hashes = young.hashes
         if len(hashes) >= self._sizes.seal_at:
             self._full.append(young)
-            young = self._young = _Generation()
+            young = self._young = Generation()
             hashes = young.hashes
         young.places[hash] = len(hashes)
         hashes.append(hash)
@@ -144,13 +126,8 @@ class RememberedIds:
         delete exactly its rows.
         """
         for generation in (*self._full, self._young):
-            start = generation.written
-            if start < len(generation.hashes):
-                row = self._pages.new_id()
-                entries = with_check(generation.columns(start).tobytes())
-                out.put(RECENT_IDS, (row, self._partition, entries))
-                generation.written = len(generation.hashes)
-                generation.rows.append(row)
+            if not generation.written:
+                generation.write(self._partition, self._pages, out)
 
     def mark(self) -> int:
         """Return a mark for all batches so far: call it when the last of them goes to the store."""
@@ -165,16 +142,17 @@ class RememberedIds:
     @property
     def count(self) -> int:
         """How many entries are kept, those among them that are forgotten but not yet dropped."""
-        young = sum(len(g.hashes) for g in (self._young, *self._full))
+        young = sum(len(g) for g in (self._young, *self._full))
         return young + sum(run.count for run in self._runs)
 
     def memory_bytes(self) -> int:
         """Return about how much memory all this takes."""
-        young = sum(len(g.hashes) for g in (self._young, *self._full))
+        young = sum(len(g) for g in (self._young, *self._full))
         return (
             young * _YOUNG_BYTES_AN_ID
             + self._unsettled.memory_bytes()
             + sum(run.memory_bytes() for run in self._runs)
+            + sum(run.memory_bytes() for run, _ in self._condemned)
             + sum(merge.memory_bytes() for merge in self._merges.values())
         )
 
@@ -182,47 +160,46 @@ class RememberedIds:
 
     def maintain(self, forget_before: int, out: WriteBatch) -> bool:
         """Do one slice of at most about 3 ms, its records into `out`; True when more waits."""
-        if self._full and self._may_seal():
+        if not self._waiting(forget_before):
+            return False
+        if self._may_seal():
             self._seal_some(forget_before, out)
         elif self._condemned:
             self._delete_some(out)
         elif not self._drop_forgotten(forget_before, out):
             self._start_merges()
-            if self._merges:
-                # The lowest tier first: its merges are short, and its runs pile up the fastest.
-                self._merge_some(min(self._merges), forget_before, out)
+            # The lowest tier first: its merges are short, and its runs pile up the fastest.
+            self._merge_some(min(self._merges), forget_before, out)
+        return self._waiting(forget_before)
+
+    def _waiting(self, forget_before: int) -> bool:
         return bool(
             self._condemned
             or self._merges
-            or (self._full and self._may_seal())
-            or self._mergeable_tiers()
-            or any(run.newest <= forget_before for run in self._runs)
+            or self._merge_due
+            or self._forgotten_after <= forget_before
+            or self._may_seal()
         )
 
     def _may_seal(self) -> bool:
-        generation = self._full[0]
-        return generation.written == len(generation.hashes)
+        return bool(self._full) and self._full[0].written
 
     def _seal_some(self, forget_before: int, out: WriteBatch) -> None:
-        # Two slices: with a commit for every id there are as many rows to delete as ids to sort.
-        generation, writer = self._full[0], self._sealing
-        if writer is None:
-            entries = newest_of_each(generation.columns(0), forget_before)
-            self._sealing = writer = self._writer(0, entries.shape[1])
-            if entries.shape[1]:
-                writer.append(entries, out)
-                writer.end()
-                writer.write_filter(entries.shape[1], out)
-            return
-        self._replace((), writer.finish(out), out)
-        for row in generation.rows:
-            out.delete(RECENT_IDS, (row,))
-        self._sealing = None
-        self._full.popleft()
+        generation = self._full[0]
+        if self._sealing is None:
+            self._unsealed = newest_of_each(generation.columns(), forget_before)
+            self._sealing = self._writer(0, self._unsealed.shape[1])
+        elif self._unsealed.shape[1]:
+            self._unsealed = self._sealing.append_some(self._unsealed, out)
+        else:
+            self._replace((), self._sealing.finish(out), out)
+            generation.delete_rows(out)
+            self._sealing = None
+            self._full.popleft()
 
     def _delete_some(self, out: WriteBatch) -> None:
         deleted = 0
-        for chunk in islice(self._condemned[0], self._sizes.deletes_a_slice):
+        for chunk in islice(self._condemned[0][1], self._sizes.deletes_a_slice):
             out.delete(ID_CHUNKS, (chunk,))
             deleted += 1
         if deleted < self._sizes.deletes_a_slice:
@@ -242,6 +219,7 @@ class RememberedIds:
             runs = runs[: self._sizes.runs_merged]
             writer = self._writer(tier + 1, sum(run.count for run in runs))
             self._merges[tier] = Merge(runs, writer, self._unsettled)
+        self._merge_due = False
 
     def _mergeable_tiers(self) -> list[int]:
         counts = [0] * self._sizes.tier_max
@@ -268,7 +246,7 @@ class RememberedIds:
     def _replace(self, old: Sequence[Run], new: Run | None, out: WriteBatch) -> None:
         for run in old:
             out.delete(ID_RUNS, (run.run,))
-            self._condemned.append(chain(run.chunks, run.segments))
+            self._condemned.append((run, chain(run.chunks, run.segments)))
         self._arrange([r for r in self._runs if r not in old] + ([new] if new else []))
 
     def _arrange(self, runs: list[Run]) -> None:
@@ -277,6 +255,8 @@ class RememberedIds:
         for run in runs:
             sizes.setdefault(len(run.filter), []).append(run)
         self._by_size = list(sizes.items())
+        self._merge_due = bool(self._mergeable_tiers())
+        self._forgotten_after = min((run.newest for run in runs), default=NEVER)
 
     # Sealed generations
 
@@ -316,7 +296,8 @@ class RememberedIds:
                 order.append(run)
         found &= masks
         best: dict[int, tuple[int, int]] = {}
-        for row, column in zip(*(a.tolist() for a in (found == masks).nonzero()), strict=True):
+        for place in (found == masks).reshape(-1).nonzero()[0].tolist():
+            row, column = divmod(place, len(unknown))
             high, low = _NUMBERS.unpack_from(packed, 16 * column)
             entry = order[row].find(high, low, self._unsettled.read)
             if entry is not None and entry[0] > forget_before:
@@ -327,8 +308,7 @@ class RememberedIds:
     def erase(self, out: WriteBatch) -> None:
         """Delete every row; the partition is gone."""
         for generation in (self._young, *self._full):
-            for row in generation.rows:
-                out.delete(RECENT_IDS, (row,))
+            generation.delete_rows(out)
         for run in self._runs:
             out.delete(ID_RUNS, (run.run,))
             for chunk in (*run.chunks, *run.segments):
@@ -352,20 +332,13 @@ class RememberedIds:
         for chunk in orphans:
             out.delete(ID_CHUNKS, (chunk,))
         for row in sorted(recent, key=_key):
-            self._recover_recent(row)
-
-    def _recover_recent(self, row: Row) -> None:
-        key, _, data = row
-        assert isinstance(key, int) and isinstance(data, bytes)
-        numbers = checked(data, "recent row", key)
-        count = len(numbers) // 4
-        pairs = np.frombuffer(numbers[: 2 * count], dtype=np.uint64).reshape(2, -1).T.tobytes()
-        ordinals = numbers[2 * count : 3 * count].tolist()
-        for index, now in enumerate(numbers[3 * count :].tolist()):
-            self.record(pairs[16 * index : 16 * index + 16], ordinals[index], now)
-        for generation in (*self._full, self._young):
-            generation.written = len(generation.hashes)
-        self._young.rows.append(key)
+            key, entries = entries_of_row(row)
+            for hash, ordinal, now in entries:
+                self.record(hash, ordinal, now)
+            # A row of several generations, if their size was changed, goes with the last of them.
+            for generation in (*self._full, self._young):
+                generation.recovered()
+            self._young.rows.append(key)
 
 
 def _key(row: Row) -> int:

@@ -53,26 +53,36 @@ def admit(message: Message, settings: QueueSettings, secret: bytes) -> Prepared:
 
 
 def _check_fields(message: Message, settings: QueueSettings) -> None:
+    """Refuse fields of wrong types or sizes, and keys that contradict each other."""
+    session_id, partition_key = message.session_id, message.partition_key
     if type(message.body) is not bytes:
         raise InvalidArgument(f"a body is bytes, not {type(message.body).__name__}")
-    for name in ("message_id", "session_id", "partition_key"):
-        value = getattr(message, name)
-        if value is not None and (type(value) is not str or len(value) > ID_LENGTH_MAX):
-            raise InvalidArgument(f"{name} must be a text of at most {ID_LENGTH_MAX} characters")
-    ttl = message.time_to_live_ms
-    if ttl is not None and (type(ttl) is not int or not 0 < ttl <= 2**53):
-        raise InvalidArgument("time_to_live_ms must be a whole number above 0")
-    due = message.scheduled_enqueue_time_ms
-    if due is not None and (type(due) is not int or not 0 <= due <= 2**53):
-        raise InvalidArgument("scheduled_enqueue_time_ms must be milliseconds since 1970")
+    _check_id("message_id", message.message_id)
+    if session_id is not None or partition_key is not None:
+        _check_id("session_id", session_id)
+        _check_id("partition_key", partition_key)
+        if None not in (session_id, partition_key) and session_id != partition_key:
+            raise InvalidOperation("session_id and partition_key are both set and differ")
+    if message.time_to_live_ms is not None or message.scheduled_enqueue_time_ms is not None:
+        _check_times(message)
     if message.properties:
         _check_properties(message)
-    session_id, partition_key = message.session_id, message.partition_key
-    if session_id is not None and partition_key is not None and session_id != partition_key:
-        raise InvalidOperation("session_id and partition_key are both set and differ")
-    if settings.requires_session and session_id is None:
+    if session_id is None and settings.requires_session:
         name = "group (session_id)" if settings.fifo else "session_id"
         raise InvalidOperation(f"this entity needs a {name} on every message")
+
+
+def _check_id(name: str, value: object) -> None:
+    if value is not None and (type(value) is not str or len(value) > ID_LENGTH_MAX):
+        raise InvalidArgument(f"{name} must be a text of at most {ID_LENGTH_MAX} characters")
+
+
+def _check_times(message: Message) -> None:
+    ttl, due = message.time_to_live_ms, message.scheduled_enqueue_time_ms
+    if ttl is not None and (type(ttl) is not int or not 0 < ttl <= 2**53):
+        raise InvalidArgument("time_to_live_ms must be a whole number above 0")
+    if due is not None and (type(due) is not int or not 0 <= due <= 2**53):
+        raise InvalidArgument("scheduled_enqueue_time_ms must be milliseconds since 1970")
 
 
 def _check_properties(message: Message) -> None:

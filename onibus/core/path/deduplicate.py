@@ -18,21 +18,23 @@ def deduplicate(
     hashes = [identity for prepared in batch for identity in prepared.identities]
     if not hashes:
         return [-1] * len(batch)
-    known = iter(ids.find(hashes, forget_before))
+    known = ids.find(hashes, forget_before)
     in_batch: dict[bytes, int] = {}
     originals = []
+    asked = 0
     for at, prepared in enumerate(batch):
         original = -1
         for identity in prepared.identities:
-            ordinal = next(known)
+            ordinal = known[asked]
+            asked += 1
             if original != -1:
                 continue
-            if ordinal >= forget_below:
+            if ordinal != -1 and ordinal >= forget_below:
                 original = ordinal
-            elif identity in in_batch:
-                original = -2 - in_batch[identity]
+            else:
+                original = in_batch.get(identity, -1)
         if original == -1:
             for identity in prepared.identities:
-                in_batch[identity] = at
+                in_batch[identity] = -2 - at
         originals.append(original)
     return originals

@@ -20,24 +20,32 @@ if TYPE_CHECKING:
     from onibus.core.partition import Partition
 
 
+def find_duplicates(partition: Partition, batch: Sequence[Prepared], now: int) -> list[int]:
+    """Return what each message repeats (path/deduplicate.py). Reads, and changes nothing."""
+    return deduplicate(batch, partition.ids, partition.forget_before(now), partition.forget_below)
+
+
 def send(
-    partition: Partition, batch: Sequence[Prepared], now: int, wall: int, out: WriteBatch
+    partition: Partition,
+    batch: Sequence[Prepared],
+    originals: list[int],
+    now: int,
+    wall: int,
+    out: WriteBatch,
 ) -> list[Sent]:
-    """Store what is new of a batch; answer for each message in order."""
-    originals = deduplicate(
-        batch, partition.ids, partition.forget_before(now), partition.forget_below
-    )
-    fresh = [prepared for prepared, original in zip(batch, originals, strict=True)
-             if original == -1]
+    """Store what is new of a batch, as `find_duplicates` told; answer for each in order."""
+    fresh = batch
+    if originals.count(-1) != len(originals):
+        fresh = [batch[at] for at, original in enumerate(originals) if original == -1]
     ordinals = iter(store(partition, fresh, now, wall, out))
     given: list[int] = []
     answers = []
-    number = partition.numbering.number
+    number, record = partition.numbering.number, partition.ids.record
     for prepared, original in zip(batch, originals, strict=True):
         if original == -1:
             ordinal = next(ordinals)
             for identity in prepared.identities:
-                partition.ids.record(identity, ordinal, now)
+                record(identity, ordinal, now)
             answers.append(Sent(number(ordinal)))
         else:
             ordinal = given[-2 - original] if original < 0 else original
@@ -93,33 +101,40 @@ def _store_block(
     out: WriteBatch,
     activated: bool,
 ) -> None:
-    subscription = partition.subscription
     with_sessions = partition.settings.requires_session
-    expires = []
-    hashes = []
-    scheduled = []
-    keys = bytearray()
-    for ordinal, prepared in enumerate(piece, first):
-        message = prepared.message
-        wait = 0
-        if message.scheduled_enqueue_time_ms is not None and not activated:
-            wait = message.scheduled_enqueue_time_ms - wall
-        ttl = prepared.time_to_live_ms
-        if wait > 0:
-            scheduled.append((ordinal, now + wait))
-        expires.append(NEVER if ttl is None or wait > 0 else now + ttl)
-        session = 0
-        if with_sessions:
-            assert message.session_id is not None
-            session = subscription.sessions.hash(message.session_id)
-            keys += ordinal.to_bytes(8, "little") + session.to_bytes(8, "little")
-        hashes.append(session)
+    count = len(piece)
+    hashes = [0] * count
+    keys = None
+    if with_sessions:
+        hash_of = partition.subscription.sessions.hash
+        hashes = [hash_of(prepared.message.session_id or "") for prepared in piece]
+        keys = b"".join(
+            ordinal.to_bytes(8, "little") + session.to_bytes(8, "little")
+            for ordinal, session in enumerate(hashes, first)
+        )
+    scheduled = [] if activated else _scheduled(piece, first, now - wall, now)
+    expires = [
+        NEVER if prepared.time_to_live_ms is None else now + prepared.time_to_live_ms
+        for prepared in piece
+    ]
+    for ordinal, _ in scheduled:
+        # Its time to live counts from its activation, as a row of its own (S6).
+        expires[ordinal - first] = NEVER
     payload = encode_rows(first, moment, expires, hashes, [prepared.row for prepared in piece])
-    partition.log.append(
-        payload, first, first + len(piece) - 1, len(piece), min(expires), out,
-        bytes(keys) if with_sessions else None,
-    )
+    partition.log.append(payload, first, first + count - 1, count, min(expires), out, keys)
     _show(partition, piece, first, scheduled, out)
+
+
+def _scheduled(
+    piece: Sequence[Prepared], first: int, offset: int, now: int
+) -> list[tuple[int, int]]:
+    """Return (ordinal, due in bus time) of what is not to be seen yet; a past time is no wait."""
+    return [
+        (ordinal, prepared.message.scheduled_enqueue_time_ms + offset)
+        for ordinal, prepared in enumerate(piece, first)
+        if prepared.message.scheduled_enqueue_time_ms is not None
+        and prepared.message.scheduled_enqueue_time_ms + offset > now
+    ]
 
 
 def _show(

@@ -1,0 +1,1 @@
+"""Speed and size, as ratios against the machine itself, measured in one run."""

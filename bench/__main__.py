@@ -1,0 +1,55 @@
+"""make bench: all figures in one table.
+
+    python -m bench [--quick] [sending] [remembering] [waiting] [recovery]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from rich.console import Console
+from rich.table import Table
+
+from bench import recovery, remembering, sending, waiting
+from bench.measure import Figure
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench")
+    parser.add_argument("parts", nargs="*", help="sending, remembering, waiting, recovery")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the size, three rounds")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    arguments = parser.parse_args()
+    quick = arguments.quick
+    parts = {
+        "sending": lambda: sending.measure(3 if quick else 7),
+        "remembering": lambda: remembering.measure(
+            3 if quick else 7, 1_000_000 if quick else 10_000_000
+        ),
+        "waiting": lambda: waiting.measure(100_000 if quick else 1_000_000),
+        "recovery": lambda: recovery.measure(3 if quick else 7, 0.1 if quick else 1.0),
+    }
+    console = Console()
+    figures: list[Figure] = []
+    for name in arguments.parts or parts:
+        with console.status(f"measuring {name} …"):
+            figures += parts[name]()
+    if arguments.json:
+        print(json.dumps([vars(figure) | {"met": figure.met} for figure in figures], indent=2))
+        return
+    table = Table("what", "measured", "target", "met", "", title="Onibus on this machine")
+    for figure in figures:
+        bound = "at most" if figure.at_most else "at least"
+        table.add_row(
+            figure.name,
+            f"{figure.value:,.1f} {figure.unit}",
+            f"{bound} {figure.target:g} {figure.unit}",
+            "yes" if figure.met else "no",
+            figure.note,
+        )
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()
