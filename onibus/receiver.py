@@ -110,7 +110,7 @@ class Settler:
         """Hold a message for another lock duration; return until when."""
         token = token_of(message)
         until: int = await self._settle(
-            token, lambda partition, now, out: renew(partition, token, now)
+            token, lambda partition, now, out: renew(partition, token, now, out)
         )
         if isinstance(message, ReceivedMessage):
             message.locked_until_ms = until
@@ -272,6 +272,6 @@ class FifoReceiver(Settler):
             raise InvalidArgument("visibility_ms is a whole number")
         token = token_of(message)
         until: int = await self._settle(
-            token, lambda partition, now, out: renew(partition, token, now, visibility_ms)
+            token, lambda partition, now, out: renew(partition, token, now, out, visibility_ms)
         )
         return until

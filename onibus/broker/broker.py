@@ -115,7 +115,8 @@ class Broker:
         """Tell whether nothing is on its way to a disk, nor waits to be."""
         loops = [store.loop for store in self.stores.values() if store.loop is not None]
         waiting = any(loop.busy or loop.waiting for loop in loops)
-        return not waiting and not any(store.inbox for store in self.stores.values())
+        sending = any(store.inbox for store in self.stores.values())
+        return not (waiting or sending or self.namespace.deciding)
 
     def flush(self) -> None:
         """Start committing everything that waits, asked for or not."""

@@ -85,6 +85,11 @@ class Namespace:
             self._loop.store.close()
             self._loop = None
 
+    @property
+    def deciding(self) -> bool:
+        """A creation, change or deletion is on its way."""
+        return bool(self._deciding)
+
     # Deciding
 
     def create_queue(self, name: str, given: dict[str, Any], reply: Reply) -> None:
@@ -229,7 +234,9 @@ class Namespace:
         if idle_ms is None:
             self._broker.timers.cancel(key)
         else:
-            self._broker.timers.set(key, max(entity.last_used, entity.created) + idle_ms)
+            # Creation is wall time, which may be ahead of the bus's own.
+            created = min(entity.created, self._broker.clock.now())
+            self._broker.timers.set(key, max(entity.last_used, created) + idle_ms)
 
     def delete_if_idle(self, incarnation: int) -> None:
         """Delete an entity that nobody has used; look again later at one that somebody has."""

@@ -144,6 +144,15 @@ class Subscription:
         self.timers.set(("hold", hold.epoch), until)
         self._changed_holds[hold.epoch] = hold
 
+    def spoil_attempt(self, hold: Hold, out: WriteBatch) -> None:
+        """What a hold has changed its attempt must not give out again, nor after a restart."""
+        attempt_id, hold.attempt = hold.attempt, None
+        attempt = None if attempt_id is None else self.attempts.get(attempt_id)
+        if attempt_id is not None and attempt is not None:
+            # Epochs begin at 1: no hold has this one.
+            attempt.epochs = [0 if epoch == hold.epoch else epoch for epoch in attempt.epochs]
+            self.write_attempt(attempt_id, attempt, out)
+
     def let_go(self, ordinal: int, mark: Mark) -> None:
         """The message is held no more."""
         hold = mark.hold

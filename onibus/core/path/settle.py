@@ -69,7 +69,9 @@ def reject(
     dead_letter(partition, ordinal, reason, description, out)
 
 
-def renew(partition: Partition, token: bytes, now: int, duration: int | None = None) -> int:
+def renew(
+    partition: Partition, token: bytes, now: int, out: WriteBatch, duration: int | None = None
+) -> int:
     """Hold a message longer; return until when. With a duration: a FIFO queue's visibility."""
     _, _, hold = partition.held(token)
     subscription = partition.subscription
@@ -81,7 +83,7 @@ def renew(partition: Partition, token: bytes, now: int, duration: int | None = N
     elif hold.session is not None and not partition.settings.fifo:
         raise InvalidOperation("the session's lock holds this message: renew that one")
     # The receive that gave this message out cannot be repeated any more (F9).
-    hold.attempt = None
+    subscription.spoil_attempt(hold, out)
     subscription.renew(hold, now + (hold.duration if duration is None else duration))
     return hold.until
 
