@@ -27,8 +27,8 @@ def send(broker: Broker, name: str, messages: Sequence[Message], reply: Reply) -
     entity = broker.find(name)
     if not entity.settings.sends:
         raise EntityDisabled(f"{entity.name} is {entity.settings.status}: it takes no messages")
-    if not 0 < len(messages) <= BATCH_COUNT_MAX:
-        raise InvalidArgument(f"a batch has from 1 to {BATCH_COUNT_MAX} messages")
+    if type(messages) not in (list, tuple) or not 0 < len(messages) <= BATCH_COUNT_MAX:
+        raise InvalidArgument(f"a batch is a list of 1 to {BATCH_COUNT_MAX} messages")
     settings, secret = entity.settings, broker.namespace.secret
     batch = [admit(message, settings, secret) for message in messages]
     parts = route(entity, batch)
@@ -103,6 +103,7 @@ def apply_inbox(broker: Broker, store: MessageStore) -> None:
         answers = send_to_partition(partition, batch, originals, now, wall, out)
         partition.finish(now, out)
         broker.written(seat, partition, now)
+        seat.entity.last_used = now
         start = 0
         for request in group:
             end = start + len(request.prepared)
