@@ -31,6 +31,8 @@ def token_of(message: ReceivedMessage | bytes) -> bytes:
     """Return the token of a message that is held."""
     if isinstance(message, bytes):
         return message
+    if not isinstance(message, ReceivedMessage):
+        raise InvalidArgument("give a message that was received, or its token")
     if message.token is None:
         raise LockLost("this message is not held: it was peeked at, or deleted when received")
     return message.token

@@ -18,7 +18,9 @@ from onibus.broker.namespace import Namespace
 from onibus.broker.receiving import give_up, serve
 from onibus.broker.sending import apply_inbox, move_elsewhere
 from onibus.broker.writer import Writer
-from onibus.core.errors import Damaged, EntityNotFound, Failed, PartitionOffline, Refused
+from onibus.core.errors import (
+    BusClosed, Damaged, EntityNotFound, Failed, PartitionOffline, Refused,
+)
 from onibus.core.partition import Partition
 from onibus.core.path.compact import compact
 from onibus.core.path.expire import pass_time
@@ -107,6 +109,8 @@ class Broker:
     def close(self) -> None:
         """Let everything go; the caller has flushed before, if it was to be kept."""
         self.closed = True
+        for entity in self.namespace.entities.values():
+            entity.send_away(BusClosed("the bus was closed"))
         for store in self.stores.values():
             store.stop()
         self.namespace.stop()
@@ -341,6 +345,7 @@ class Broker:
         for seat in entity.seats:
             seat.store.seats.pop(seat.id, None)
             self._seats.pop(seat.id, None)
+            seat.deleted = True
             for kind in ("partition", "tidy"):
                 self.timers.cancel((kind, seat.id))
         self.timers.cancel(("idle", entity.incarnation))

@@ -16,7 +16,7 @@ from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.broker.writer import Writer
 from onibus.core import limits, settings
 from onibus.core.errors import (
-    EntityExists, EntityNotFound, Failed, PartitionOffline, QuotaExceeded, Refused, Unknown,
+    EntityDisabled, EntityExists, EntityNotFound, Failed, PartitionOffline, QuotaExceeded, Refused, Unknown,
 )
 from onibus.core.lifecycle import State
 from onibus.core.partition import Partition
@@ -182,6 +182,8 @@ class Namespace:
                     seat, lambda partition, now, out: partition.change_settings(wanted, now, out)
                 )
         self.watch_idle(entity)
+        if not wanted.receives:
+            entity.send_away(EntityDisabled(f"{entity.name} is {wanted.status}"))
 
     def _deleted(self, entity: Entity) -> None:
         del self.entities[entity.name]
@@ -191,9 +193,7 @@ class Namespace:
                 erase(seat.partition, out)
                 seat.store.loop.write(out)
         self._broker.forget(entity)
-        for waiter in entity.waiters:
-            fail(waiter.reply, EntityNotFound(f"{entity.name} was deleted"))
-        entity.waiters.clear()
+        entity.send_away(EntityNotFound(f"{entity.name} was deleted"))
 
     def _after(self, _: set[Partition]) -> None:
         if self._loop is not None and self._loop.waiting:

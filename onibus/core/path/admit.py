@@ -5,12 +5,14 @@ What passes is prepared for the rest of the path: its bytes, its identities and 
 
 from __future__ import annotations
 
-from datetime import datetime
 from hashlib import blake2b, sha256
 
+from msgspec import ValidationError
+
+from onibus.core.checks import check_properties
 from onibus.core.errors import InvalidArgument, InvalidOperation, MessageTooLarge
 from onibus.core.limits import ID_LENGTH_MAX
-from onibus.core.message import Message, encode
+from onibus.core.message import Message, decode, encode
 from onibus.core.path.route import effective_key
 from onibus.core.settings import QueueSettings
 
@@ -41,6 +43,8 @@ def admit(message: Message, settings: QueueSettings, secret: bytes) -> Prepared:
         row = encode(message)
     except (UnicodeEncodeError, TypeError, OverflowError) as error:
         raise InvalidArgument(f"the message cannot be encoded: {error}") from None
+    if not _plain(message):
+        _check_others(row)
     if len(row) > settings.max_message_bytes:
         raise MessageTooLarge(
             f"the message takes {len(row)} bytes; this entity takes {settings.max_message_bytes}"
@@ -54,6 +58,8 @@ def admit(message: Message, settings: QueueSettings, secret: bytes) -> Prepared:
 
 def _check_fields(message: Message, settings: QueueSettings) -> None:
     """Refuse fields of wrong types or sizes, and keys that contradict each other."""
+    if not isinstance(message, Message):
+        raise InvalidArgument(f"a message is a Message, not a {type(message).__name__}")
     session_id, partition_key = message.session_id, message.partition_key
     if type(message.body) is not bytes:
         raise InvalidArgument(f"a body is bytes, not {type(message.body).__name__}")
@@ -65,11 +71,33 @@ def _check_fields(message: Message, settings: QueueSettings) -> None:
             raise InvalidOperation("session_id and partition_key are both set and differ")
     if message.time_to_live_ms is not None or message.scheduled_enqueue_time_ms is not None:
         _check_times(message)
-    if message.properties:
-        _check_properties(message)
+    if message.properties != {}:
+        check_properties(message.properties)
     if session_id is None and settings.requires_session:
         name = "group (session_id)" if settings.fifo else "session_id"
         raise InvalidOperation(f"this entity needs a {name} on every message")
+
+
+def _plain(message: Message) -> bool:
+    """Tell whether the fields that decide nothing here are all as they are by default."""
+    return (
+        message.subject is None
+        and message.correlation_id is None
+        and message.content_type is None
+        and message.to is None
+        and message.reply_to is None
+        and message.reply_to_session_id is None
+        and message.format == ""
+        and message.enqueued_sequence_number is None
+    )
+
+
+def _check_others(row: bytes) -> None:
+    """Refuse a message that could not be read back: a field of it has another type."""
+    try:
+        decode(row)
+    except ValidationError as error:
+        raise InvalidArgument(f"a field of the message has a wrong type: {error}") from None
 
 
 def _check_id(name: str, value: object) -> None:
@@ -83,23 +111,6 @@ def _check_times(message: Message) -> None:
         raise InvalidArgument("time_to_live_ms must be a whole number above 0")
     if due is not None and (type(due) is not int or not 0 <= due <= 2**53):
         raise InvalidArgument("scheduled_enqueue_time_ms must be milliseconds since 1970")
-
-
-def _check_properties(message: Message) -> None:
-    for name, value in message.properties.items():
-        if type(name) is not str:
-            raise InvalidArgument("names of properties are texts")
-        if isinstance(value, datetime):
-            if value.tzinfo is None:
-                raise InvalidArgument(f"property {name!r}: a datetime needs its time zone")
-        elif isinstance(value, int) and not isinstance(value, bool):
-            if not -(2**63) <= value < 2**63:
-                raise InvalidArgument(f"property {name!r}: a whole number has at most 64 bits")
-        elif value is not None and not isinstance(value, (bool, float, str, bytes)):
-            raise InvalidArgument(
-                f"property {name!r} is a {type(value).__name__}; allowed are None, bool, int, "
-                "float, str, bytes and datetime"
-            )
 
 
 def _hash(secret: bytes, identity: str, scope: str | None) -> bytes:
