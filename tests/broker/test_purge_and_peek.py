@@ -82,7 +82,8 @@ async def test_purge_by_age_or_filter(clock: ManualClock) -> None:
         await send(bus, "q", "old apple", "old pear")
         clock.advance(HOUR)
         await send(bus, "q", "new apple", "new pear")
-        assert await bus.purge("q", Filter(enqueued_before_ms=clock.wall(), body_contains=b"pear")) == 1
+        old_pears = Filter(enqueued_before_ms=clock.wall(), body_contains=b"pear")
+        assert await bus.purge("q", old_pears) == 1
         assert [m.body for m in bus.peek("q")] == [b"old apple", b"new apple", b"new pear"]
         assert await bus.purge("q", Filter(enqueued_before_ms=clock.wall() - MINUTE)) == 1
         assert bodies(await get(bus, "q")) == ["new apple", "new pear"]

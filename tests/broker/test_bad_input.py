@@ -1,0 +1,572 @@
+"""Bad input gets a clear, typed error and changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from datetime import datetime
+from enum import IntEnum
+from typing import Any
+
+import pytest
+
+from onibus import Bus, Filter, Message
+from onibus.core.errors import (
+    BusClosed,
+    EntityExists,
+    EntityNotFound,
+    InvalidArgument,
+    InvalidName,
+    InvalidOperation,
+    LockLost,
+    MessageNotFound,
+    MessageTooLarge,
+    NoSession,
+    Refused,
+    SessionLockLost,
+    Unchangeable,
+)
+from tests.bus_helpers import (
+    DAY,
+    HOUR,
+    MINUTE,
+    SECOND,
+    ManualClock,
+    bodies,
+    get,
+    get_one,
+    msg,
+    pass_ms,
+    picture,
+    run,
+    send,
+)
+
+
+class Colour(IntEnum):
+    """A whole number that is not a plain one."""
+
+    RED = 2**70
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "x" * 261, "a b", "a?b", "a#b", "a\\b", "ä", "/a", "a/", "a//b", "-a", "a.", "a\n",
+     "$dead", "a\0b", None, 5, b"q", ["q"]],
+)
+@run
+async def test_names(clock: ManualClock, name: Any) -> None:
+    async with Bus.ephemeral(clock=clock) as bus:
+        with pytest.raises(InvalidName):
+            await bus.create_queue(name)
+        assert bus.queues() == []
+
+
+@run
+async def test_names_that_are_allowed_and_mean_the_same_in_any_case(clock: ManualClock) -> None:
+    async with Bus.ephemeral(clock=clock) as bus:
+        for name in ("a", "7", "x" * 260, "Orders/EU-1_x.y~z"):
+            await bus.create_queue(name)
+        with pytest.raises(EntityExists):
+            await bus.create_queue("ORDERS/eu-1_x.y~z")
+        await send(bus, "oRDERS/EU-1_X.Y~Z", "x")
+        assert bus.queue("orders/eu-1_x.y~z").active_count == 1
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"duplicate_detection_window_ms": 20 * SECOND - 1},
+        {"duplicate_detection_window_ms": 7 * DAY + 1},
+        {"lock_duration_ms": 5 * MINUTE + 1},
+        {"lock_duration_ms": SECOND - 1},
+        {"lock_duration_ms": "1 minute"},
+        {"lock_duration_ms": None},
+        {"max_delivery_count": 0},
+        {"default_time_to_live_ms": 0},
+        {"default_time_to_live_ms": -1},
+        {"max_size_bytes": 0},
+        {"max_message_bytes": 1 << 40},
+        {"auto_delete_on_idle_ms": 5 * MINUTE - 1},
+        {"retry_backoff_ms": -1},
+        {"requires_session": "yes"},
+        {"status": "asleep"},
+        {"no_such_setting": 1},
+        {"user_metadata": "\ud800"},
+        {"user_metadata": "x" * 1_025},
+        {"content_based_deduplication": True},
+        {"one_message_per_group": True},
+        {"strict_attempts": True},
+        {"deduplication_scope": "messageGroup"},
+    ],
+)
+@run
+async def test_settings(clock: ManualClock, settings: dict[str, Any]) -> None:
+    async with Bus.ephemeral(clock=clock) as bus:
+        await bus.create_queue("q")
+        await send(bus, "q", "x")
+        before = picture(bus, "q")
+        with pytest.raises(InvalidArgument):
+            await bus.create_queue("new", **settings)
+        with pytest.raises((InvalidArgument, Unchangeable)):
+            await bus.change_queue("q", **settings)
+        assert picture(bus, "q") == before
+        assert bus.queues() == ["q"]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"enable_partitioning": True},
+        {"requires_session": False},
+        {"requires_duplicate_detection": False},
+        {"duplicate_detection_window_ms": HOUR},
+    ],
+)
+@run
+async def test_settings_of_fifo_queues(clock: ManualClock, settings: dict[str, Any]) -> None:
+    async with Bus.ephemeral(clock=clock) as bus:
+        with pytest.raises(InvalidArgument):
+            await bus.create_queue("q", fifo=True, **settings)
+        assert bus.queues() == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["requires_duplicate_detection", "requires_session", "enable_partitioning", "fifo"],
+)
+@run
+async def test_what_is_fixed_at_creation(clock: ManualClock, name: str) -> None:
+    async with Bus.ephemeral(clock=clock) as bus:
+        await bus.create_queue("q")
+        with pytest.raises(Unchangeable):
+            await bus.change_queue("q", **{name: True, "max_delivery_count": 3})
+        assert bus.queue("q").settings.max_delivery_count == 10
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"body": "text"},
+        {"body": None},
+        {"body": bytearray(b"x")},
+        {"message_id": "x" * 129},
+        {"message_id": 5},
+        {"message_id": "\ud800"},
+        {"session_id": "x" * 129},
+        {"session_id": b"s"},
+        {"partition_key": "x" * 129},
+        {"partition_key": "\ud800"},
+        {"time_to_live_ms": 0},
+        {"time_to_live_ms": -1},
+        {"time_to_live_ms": 1.5},
+        {"time_to_live_ms": "1"},
+        {"time_to_live_ms": True},
+        {"scheduled_enqueue_time_ms": -1},
+        {"scheduled_enqueue_time_ms": "noon"},
+        {"properties": {"a": [1]}},
+        {"properties": {"a": {"b": 1}}},
+        {"properties": {"a": object()}},
+        {"properties": {"a": 2**63}},
+        {"properties": {"a": Colour.RED}},
+        {"properties": {"a": datetime(2020, 1, 1)}},
+        {"properties": {"a": "\ud800"}},
+        {"properties": {5: "a"}},
+        {"properties": [("a", 1)]},
+        {"properties": []},
+        {"properties": None},
+        {"subject": 5},
+        {"correlation_id": b"x"},
+        {"content_type": ["text"]},
+        {"to": 1.5},
+        {"reply_to": {"a": 1}},
+        {"reply_to_session_id": True},
+        {"format": None},
+        {"enqueued_sequence_number": "7"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("partitioned", [False, True])
+@run
+async def test_fields_of_messages(
+    clock: ManualClock, fields: dict[str, Any], partitioned: bool
+) -> None:
+    async with Bus.ephemeral(clock=clock) as bus:
+        await bus.create_queue(
+            "q", requires_duplicate_detection=True, enable_partitioning=partitioned
+        )
+        await send(bus, "q", "good", message_id="1")
+        before = picture(bus, "q")
+        bad = Message(**({"message_id": "2"} | fields))
+        with pytest.raises(InvalidArgument):
+            await bus.send("q", bad)
+        with pytest.raises(InvalidArgument):
+            await bus.send_batch("q", [msg("fine", message_id="3"), bad])
+        assert picture(bus, "q") == before
+        (sent,) = await send(bus, "q", "fine", message_id="3")
+        assert sent.duplicate_of is None
+        assert len(bus.peek("q") + await get(bus, "q")) >= 2, "and it still gives out"
+
+
+@pytest.mark.parametrize("bad", ["text", None, b"bytes", {"body": b""}, 5])
+@run
+async def test_what_is_no_message(clock: ManualClock, bad: Any) -> None:
+    async with Bus.ephemeral(clock=clock) as bus:
+        await bus.create_queue("q")
+        with pytest.raises(InvalidArgument):
+            await bus.send("q", bad)
+        with pytest.raises(InvalidArgument):
+            await bus.send_batch("q", [msg("fine"), bad])
+        with pytest.raises(InvalidArgument):
+            await bus.schedule("q", bad, clock.wall() + MINUTE)
+        for batch in ([], bad, [msg()] * 10_001):
+            with pytest.raises(InvalidArgument):
+                await bus.send_batch("q", batch)
+        assert picture(bus, "q")[2] == []
+
+
+@run
+async def test_messages_that_contradict_their_entity(clock: ManualClock) -> None:
+    async with Bus.ephemeral(clock=clock) as bus:
+        await bus.create_queue("q", requires_session=True, max_message_bytes=1_000)
+        with pytest.raises(InvalidOperation):
+            await bus.send("q", msg("no session"))
+        with pytest.raises(InvalidOperation):
+            await bus.send("q", msg(session_id="a", partition_key="b"))
+        with pytest.raises(MessageTooLarge):
+            await bus.send("q", msg("x" * 1_000, session_id="a"))
+        assert picture(bus, "q")[2] == []
+
+
+@run
+async def test_an_unknown_entity(clock: ManualClock) -> None:
+    async with Bus.ephemeral(clock=clock) as bus:
+        await bus.create_queue("q")
+        for call in (
+            lambda: bus.send("no", msg()),
+            lambda: bus.send(None, msg()),  # type: ignore[arg-type]
+            lambda: bus.change_queue("no", max_delivery_count=3),
+            lambda: bus.delete_queue("no"),
+            lambda: bus.accept_session("no"),
+            lambda: bus.cancel_scheduled("no", [1]),
+            lambda: bus.undefer("no", [1]),
+            lambda: bus.purge("no"),
+        ):
+            with pytest.raises(EntityNotFound):
+                await call()
+        for look in (bus.queue, bus.peek, bus.receiver, bus.fifo_receiver, bus.sessions,
+                     bus.duplicates):
+            with pytest.raises(EntityNotFound):
+                look("no")
+
+
+async def one_held(bus: Bus, name: str = "q", **settings: Any) -> Any:
+    """Make a queue with two messages, of which one is held; return that one."""
+    await bus.create_queue(name, lock_duration_ms=MINUTE, **settings)
+    await send(bus, name, "held", "waiting")
+    return await get_one(bus, name)
+
+
+def settlings(bus: Bus, token: Any) -> list[Any]:
+    receiver = bus.receiver("q")
+    return [
+        lambda: receiver.complete(token), lambda: receiver.abandon(token),
+        lambda: receiver.defer(token), lambda: receiver.dead_letter(token),
+        lambda: receiver.renew(token),
+    ]
+
+
+@pytest.mark.parametrize("partitioned", [False, True])
+@run
+async def test_garbage_for_tokens(clock: ManualClock, partitioned: bool) -> None:
+    async with Bus.ephemeral(clock=clock) as bus:
+        held = await one_held(bus, enable_partitioning=partitioned)
+        before = picture(bus, "q")
+        flipped = bytes([held.token[0] ^ 0x10, *held.token[1:]])
+        garbage = [b"", b"x", b"\0" * 16, b"\xff" * 16, held.token[:-1], held.token + b"\0",
+                   held.token[:-1] + bytes([held.token[-1] ^ 1]), flipped, os.urandom(16)]
+        for token in garbage:
+            for settle in settlings(bus, token):
+                with pytest.raises(LockLost):
+                    await settle()
+        for token in (None, "text", 5, [held.token]):
+            for settle in settlings(bus, token):
+                with pytest.raises(InvalidArgument):
+                    await settle()
+        for settle in settlings(bus, bus.peek("q")[0]):
+            with pytest.raises(LockLost):
+                await settle()
+        for tokens in ([], [held, held], [held, b"\0" * 16]):
+            with pytest.raises((InvalidArgument, LockLost)):
+                await bus.receiver("q").complete(*tokens)
+        assert picture(bus, "q") == before
+        await bus.receiver("q").complete(held)
+
+
+@run
+async def test_tokens_of_others_and_of_the_past(clock: ManualClock) -> None:
+    async with Bus.ephemeral(clock=clock) as bus:
+        held = await one_held(bus)
+        foreign = await one_held(bus, "other")
+        await bus.delete_queue("q")
+        earlier = held
+        held = await one_held(bus)
+        await pass_ms(bus, clock, MINUTE)
+        stale, held = held, await get_one(bus, "q")
+        settled = await get_one(bus, "q")
+        await bus.receiver("q").abandon(settled)
+        before = picture(bus, "q")
+        for message in (foreign, earlier, stale, settled):
+            for settle in settlings(bus, message):
+                with pytest.raises(LockLost):
+                    await settle()
+        assert picture(bus, "q") == before
+        await bus.receiver("q").complete(held)
+
+
+@run
+async def test_tokens_of_a_session_that_is_held_no_more(clock: ManualClock) -> None:
+    async with Bus.ephemeral(clock=clock) as bus:
+        await bus.create_queue("q", requires_session=True)
+        await send(bus, "q", "x", session_id="s")
+        session = await bus.accept_session("q")
+        (held,) = await session.receive()
+        await session.close()
+        before = picture(bus, "q")
+        for call in (lambda: session.receive(), lambda: session.renew_lock(),
+                     lambda: session.get_state(), lambda: session.set_state(b""),
+                     lambda: session.close(), lambda: session.complete(held),
+                     lambda: session.receive_deferred([1])):
+            with pytest.raises(SessionLockLost):
+                await call()
+        assert picture(bus, "q") == before
+
+
+@run
+async def test_a_session_of_an_earlier_incarnation(clock: ManualClock) -> None:
+    async with Bus.ephemeral(clock=clock) as bus:
+        await bus.create_queue("q", requires_session=True)
+        await send(bus, "q", "old", session_id="s")
+        session = await bus.accept_session("q", "s")
+        await bus.delete_queue("q")
+        for again in (False, True):
+            if again:
+                await bus.create_queue("q", requires_session=True)
+                await send(bus, "q", "new", session_id="s")
+            for call in (lambda: session.receive(), lambda: session.renew_lock(),
+                         lambda: session.set_state(b"x"), lambda: session.close()):
+                with pytest.raises(EntityNotFound):
+                    await call()
+        assert [(i.session_id, i.state) for i in bus.sessions("q")] == [("s", None)]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"delay_ms": -1}, {"delay_ms": "1"}, {"delay_ms": 1.5}, {"delay_ms": None},
+        {"delay_ms": 2**60}, {"properties": ["a"]}, {"properties": {5: 1}},
+        {"properties": {"a": object()}}, {"properties": {"a": [1]}}, {"properties": "text"},
+        {"properties": {"a": "\ud800"}}, {"properties": {"a": 2**64}},
+        {"reason": 5}, {"reason": b"bytes"}, {"reason": "x" * 4_097}, {"reason": "\ud800"},
+        {"description": ["x"]}, {"description": "x" * 4_097},
+    ],
+    ids=str,
+)
+@run
+async def test_arguments_of_settling(clock: ManualClock, arguments: dict[str, Any]) -> None:
+    async with Bus.ephemeral(clock=clock) as bus:
+        held = await one_held(bus)
+        before = picture(bus, "q")
+        receiver = bus.receiver("q")
+        names = set(arguments)
+        if names & {"reason", "description", "properties"}:
+            with pytest.raises(InvalidArgument):
+                await receiver.dead_letter(held, **arguments)
+        if names & {"delay_ms", "properties"}:
+            for settle in (receiver.abandon, receiver.defer):
+                with pytest.raises(InvalidArgument):
+                    await settle(held, **arguments)
+        assert picture(bus, "q") == before
+        await receiver.complete(held)
+
+
+@pytest.mark.parametrize("partitioned", [False, True])
+@run
+async def test_numbers_that_do_not_exist(clock: ManualClock, partitioned: bool) -> None:
+    async with Bus.ephemeral(clock=clock) as bus:
+        await bus.create_queue("q", enable_partitioning=partitioned)
+        sent = (await send(bus, "q", "active"))[0].sequence_number
+        done = (await send(bus, "q", "done"))[0].sequence_number
+        for message in await get(bus, "q"):
+            if message.body == b"done":
+                await bus.receiver("q").complete(message)
+        before = picture(bus, "q")
+        calls = (
+            lambda numbers: bus.cancel_scheduled("q", numbers),
+            lambda numbers: bus.undefer("q", numbers),
+            lambda numbers: bus.receiver("q").receive_deferred(numbers),
+        )
+        for call in calls:
+            for number in (0, -1, sent, done, 99, 1 << 48, 1 << 63, 1 << 100, None, "1", 1.0):
+                with pytest.raises(MessageNotFound):
+                    await call([number])
+            for numbers in ([], None, 5, [1] * 10_001):
+                with pytest.raises(InvalidArgument):
+                    await call(numbers)
+        assert picture(bus, "q") == before
+
+
+@run
+async def test_cancelling_twice(clock: ManualClock) -> None:
+    async with Bus.ephemeral(clock=clock) as bus:
+        await bus.create_queue("q")
+        number = await bus.schedule("q", msg(), clock.wall() + MINUTE)
+        await bus.cancel_scheduled("q", [number])
+        with pytest.raises(MessageNotFound):
+            await bus.cancel_scheduled("q", [number])
+
+
+@pytest.mark.parametrize("limit", [0, -1, 10_001, "1", None, 1.5])
+@run
+async def test_how_many(clock: ManualClock, limit: Any) -> None:
+    async with Bus.ephemeral(clock=clock) as bus:
+        await bus.create_queue("q")
+        await send(bus, "q", "x")
+        with pytest.raises(InvalidArgument):
+            await bus.receiver("q").receive(limit)
+        with pytest.raises(InvalidArgument):
+            bus.peek("q", limit=limit)
+        assert bus.queue("q").held_count == 0
+
+
+@pytest.mark.parametrize("bad", ["1", None, -1, 1.5])
+@run
+async def test_waits_and_starts(clock: ManualClock, bad: Any) -> None:
+    async with Bus.ephemeral(clock=clock) as bus:
+        await bus.create_queue("q")
+        await bus.create_queue("s", requires_session=True)
+        await bus.create_queue("f", fifo=True)
+        await send(bus, "q", "x")
+        for call in (
+            lambda: bus.receiver("q").receive(wait_ms=bad),
+            lambda: bus.accept_session("s", wait_ms=bad),
+            lambda: bus.fifo_receiver("f").receive(wait_ms=bad),
+        ):
+            with pytest.raises(InvalidArgument):
+                await call()
+        with pytest.raises(InvalidArgument):
+            bus.peek("q", start=bad)
+        assert bus.queue("q").held_count == 0
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        Filter(state="asleep"),
+        Filter(body_contains="text"),  # type: ignore[arg-type]
+        Filter(session_id=5),  # type: ignore[arg-type]
+        Filter(enqueued_from_ms="noon"),  # type: ignore[arg-type]
+        Filter(state=["active"]),  # type: ignore[arg-type]
+        "active",
+        {"state": "active"},
+    ],
+    ids=str,
+)
+@run
+async def test_filters(clock: ManualClock, where: Any) -> None:
+    async with Bus.ephemeral(clock=clock) as bus:
+        await bus.create_queue("q")
+        await send(bus, "q", "x", session_id="s")
+        before = picture(bus, "q")
+        with pytest.raises(InvalidArgument):
+            bus.peek("q", where=where)
+        with pytest.raises(InvalidArgument):
+            await bus.purge("q", where)
+        assert picture(bus, "q") == before
+
+
+@pytest.mark.parametrize("session_id", ["x" * 129, 5, b"s", "\ud800"])
+@run
+async def test_sessions(clock: ManualClock, session_id: Any) -> None:
+    async with Bus.ephemeral(clock=clock) as bus:
+        await bus.create_queue("q", requires_session=True)
+        with pytest.raises(InvalidArgument):
+            await bus.accept_session("q", session_id)
+        with pytest.raises(NoSession):
+            await bus.accept_session("q")
+        assert bus.sessions("q") == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"attempt_id": ""}, {"attempt_id": "x" * 129}, {"attempt_id": 5},
+        {"attempt_id": "\ud800"},
+        {"visibility_ms": -1}, {"visibility_ms": 12 * HOUR + 1}, {"visibility_ms": "1"},
+    ],
+    ids=str,
+)
+@run
+async def test_receiving_from_fifo_queues(clock: ManualClock, arguments: dict[str, Any]) -> None:
+    async with Bus.ephemeral(clock=clock) as bus:
+        await bus.create_queue("q", fifo=True)
+        await bus.create_queue("plain")
+        await send(bus, "q", "x", message_id="1", session_id="g")
+        receiver = bus.fifo_receiver("q")
+        with pytest.raises(InvalidArgument):
+            await receiver.receive(**arguments)
+        with pytest.raises(InvalidOperation):
+            await bus.fifo_receiver("plain").receive()
+        (message,) = await receiver.receive()
+        for visibility in (-1, 12 * HOUR + 1, "1", None):
+            with pytest.raises(InvalidArgument):
+                await receiver.change_visibility(message, visibility)  # type: ignore[arg-type]
+        await receiver.complete(message)
+
+
+@run
+async def test_use_after_close(clock: ManualClock) -> None:
+    bus = await Bus.ephemeral(clock=clock)
+    await bus.create_queue("q")
+    await send(bus, "q", "x", "y")
+    receiver = bus.receiver("q")
+    (held,) = await receiver.receive()
+    await receiver.receive()
+    waiting = asyncio.ensure_future(receiver.receive(wait_ms=HOUR))
+    await asyncio.sleep(0)
+    await bus.close()
+    with pytest.raises(BusClosed):
+        await waiting
+    await bus.close()
+    for call in (
+        lambda: bus.send("q", msg()), lambda: bus.send_batch("q", [msg()]),
+        lambda: bus.create_queue("new"), lambda: bus.delete_queue("q"),
+        lambda: receiver.receive(), lambda: receiver.complete(held), lambda: bus.purge("q"),
+        lambda: bus.accept_session("q"), lambda: bus.schedule("q", msg(), 1),
+    ):
+        with pytest.raises(BusClosed):
+            await call()
+    for look in (bus.queue, bus.peek, bus.receiver, bus.sessions, bus.duplicates):
+        with pytest.raises(BusClosed):
+            look("q")
+    with pytest.raises(BusClosed):
+        bus.queues()
+
+
+@run
+async def test_one_entity_decided_twice_at_once(clock: ManualClock) -> None:
+    async with Bus.ephemeral(clock=clock) as bus:
+        outcomes = await asyncio.gather(
+            bus.create_queue("q"), bus.create_queue("q"), return_exceptions=True
+        )
+        assert [type(one) for one in outcomes] == [type(None), EntityExists]
+        with pytest.raises(EntityExists):
+            await bus.create_queue("Q")
+        await send(bus, "q", "x")
+        assert bodies(await get(bus, "q")) == ["x"]
+
+
+def test_every_refusal_says_whether_to_try_again() -> None:
+    kinds = [Refused, *Refused.__subclasses__()]
+    assert len({kind.code for kind in kinds}) == len(kinds)
+    assert all(isinstance(kind.retryable, bool) for kind in kinds)
