@@ -171,3 +171,13 @@ def keys_of(index: int, count: int = 2, of: int = 16) -> list[str]:
 def index_in(bus: Bus, queue: str, store: str) -> int:
     """Return the index of a partition that lives in that store."""
     return bus.broker.find(queue).stores.index(store)
+
+
+# Messages that are held
+
+
+async def one_held(bus: Bus, name: str = "q", **settings: Any) -> Any:
+    """Make a queue with two messages, of which one is held; return that one."""
+    await bus.create_queue(name, lock_duration_ms=MINUTE, **settings)
+    await send(bus, name, "held", "waiting")
+    return await get_one(bus, name)

@@ -213,7 +213,12 @@ async def test_a_send_reads_nothing_however_many_ids_are_remembered(
         reads: list[int] = []
         pages = partition.log.pages
         read_ids = pages.read_ids
-        monkeypatch.setattr(pages, "read_ids", lambda chunk: reads.append(chunk) or read_ids(chunk))
+
+        def counted(chunk: int) -> bytes:
+            reads.append(chunk)
+            return read_ids(chunk)
+
+        monkeypatch.setattr(pages, "read_ids", counted)
         fresh = [msg(message_id=f"new {n}") for n in range(2_000)]
         assert all(s.duplicate_of is None for s in await bus.send_batch("q", fresh))
         assert len(reads) <= 20, "the filters answer for almost all of them"

@@ -222,8 +222,8 @@ async def test_an_entitys_own_back_off_doubles_up_to_its_maximum(clock: ManualCl
 async def test_a_delayed_message_blocks_its_session(tmp_path: Path, clock: ManualClock) -> None:
     async with Bus.open(tmp_path, clock=clock) as bus:
         await bus.create_queue("q", requires_session=True, lock_duration_ms=5 * MINUTE)
-        for body, session in (("1", "s"), ("2", "s"), ("3", "t")):
-            await bus.send("q", msg(body, session_id=session))
+        for body, session_id in (("1", "s"), ("2", "s"), ("3", "t")):
+            await bus.send("q", msg(body, session_id=session_id))
         async with await bus.accept_session("q", "s") as session:
             (first,) = await session.receive()
             await session.abandon(first, delay_ms=MINUTE)
