@@ -38,8 +38,11 @@ TIDY_AFTER_MS = 1_000
 TIDY_AGAIN_MS = 5
 #: How long a failed store rests before it is opened anew.
 REOPEN_MS = 1_000
-#: Commits between two rounds of a store's housekeeping.
+#: How long after its opening a store is searched for what a crash left behind.
+ORPHANS_AFTER_MS = 30_000
+#: Commits between two rounds of a store's housekeeping, or the time after a commit.
 HOUSEKEEPING_COMMITS = 64
+HOUSEKEEPING_MS = 2_000
 
 
 class Broker:
@@ -96,6 +99,7 @@ class Broker:
         for entity in {seat.entity for seat in store.seats.values()}:
             self.wake(entity)
         self._flush_later(store)
+        self.timers.set(("orphans", store.name), self.clock.now() + ORPHANS_AFTER_MS)
         return None
 
     def take_up(self, seat: Seat) -> None:
@@ -277,7 +281,7 @@ class Broker:
                 give_up(self, subject)
             elif kind == "idle":
                 self.namespace.delete_if_idle(subject)
-            elif kind in ("flush", "reopen"):
+            elif kind in ("flush", "reopen", "orphans", "house"):
                 self._tick_store(kind, self.stores[subject])
             elif subject in self._seats:
                 self._tick_seat(kind, self._seats[subject])
@@ -286,6 +290,10 @@ class Broker:
         if kind == "reopen":
             if not store.online:
                 self.reopen(store)
+        elif kind == "orphans":
+            store.find_orphans()
+        elif kind == "house":
+            self._keep_house(store)
         elif store.loop is not None:
             store.loop.start(lazily=True)
             if store.loop.waiting:
@@ -330,9 +338,14 @@ class Broker:
             if seat is not None:
                 self.wake(seat.entity)
         if loop.commits % HOUSEKEEPING_COMMITS == 0:
-            store.keep_house(lambda error: self._kept_house(store, error))
+            self._keep_house(store)
+        elif not self.timers.is_set(("house", store.name)):
+            self.timers.set(("house", store.name), self.clock.now() + HOUSEKEEPING_MS)
         if store.inbox or loop.waiting:
             self.start(store)
+
+    def _keep_house(self, store: MessageStore) -> None:
+        store.keep_house(lambda error: self._kept_house(store, error))
 
     def _kept_house(self, store: MessageStore, error: BaseException | None) -> None:
         if error is not None and store.online:

@@ -6,6 +6,7 @@ a damaged one only when somebody asks for it, since opening it again cannot mend
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +19,7 @@ from onibus.core.errors import OnibusError
 from onibus.core.partition import Partition
 from onibus.core.path.admit import Prepared
 from onibus.core.path.recover import COLUMNS, SOURCES, Rows, recover
-from onibus.core.records import META, Table, WriteBatch
+from onibus.core.records import ID_CHUNKS, META, Table, WriteBatch
 from onibus.store.interface import Store
 
 
@@ -73,6 +74,9 @@ class MessageStore:
     ) -> None:
         """Open the store and read its partitions back."""
         store = self._open_store(self.name)
+        # Recovery makes many objects and no garbage: looking for some would double its time.
+        collecting = gc.isenabled()
+        gc.disable()
         try:
             if self._writer is None:
                 self._writer = self._make_writer(self.name)
@@ -84,7 +88,7 @@ class MessageStore:
                 partition = Partition(
                     seat.id, seat.index, seat.entity.settings, loop.pages, secret, self.boot
                 )
-                recover(partition, rows.get(seat.id, {}), records)
+                recover(partition, rows.get(seat.id, {}))
                 seat.partition = partition
                 seat.pending_bytes = 0
             for table, key in orphans:
@@ -94,6 +98,9 @@ class MessageStore:
             self.take_offline("its store could not be read")
             store.close()
             raise
+        finally:
+            if collecting:
+                gc.enable()
         self.loop = loop
         self.error = None
 
@@ -128,6 +135,35 @@ class MessageStore:
                     orphans += [(table, row[: table.key]) for row in bucket]
         return rows, orphans
 
+    def find_orphans(self) -> None:
+        """Look for chunks of remembered ids that a crash left behind, and delete them.
+
+        Not done at the opening, where nobody wants to wait for it, but beside the commits.
+        """
+        if self.loop is None:
+            return
+        loop, newest = self.loop, self.loop.pages.last_id
+        chunks: list[int] = []
+
+        def look() -> None:
+            for (chunk,) in loop.store.scan(ID_CHUNKS, ("chunk",)):
+                if isinstance(chunk, int) and chunk <= newest:
+                    chunks.append(chunk)
+
+        def found(error: BaseException | None) -> None:
+            if error is not None or self.loop is not loop:
+                return
+            left = chunks
+            for seat in self.seats.values():
+                if seat.partition is not None:
+                    left = seat.partition.ids.orphans(left)
+            out = WriteBatch()
+            for chunk in left:
+                out.delete(ID_CHUNKS, (chunk,))
+            loop.write(out)
+
+        self._keep_house(look, found)
+
     def take_offline(self, reason: str) -> None:
         """Forget everything that memory knows of the store's partitions."""
         for seat in self.seats.values():
@@ -148,18 +184,21 @@ class MessageStore:
 
     def keep_house(self, done: Callable[[BaseException | None], None]) -> None:
         """Let the store do its housekeeping beside the commits."""
-        if self.loop is None or self._housekeeping:
-            return
+        if self.loop is not None and not self._housekeeping:
+            self._keep_house(self.loop.store.maintain, done)
+
+    def _keep_house(
+        self, work: Callable[[], None], done: Callable[[BaseException | None], None]
+    ) -> None:
         if self._housekeeper is None:
             self._housekeeper = self._make_writer(f"{self.name}-housekeeping")
         self._housekeeping = True
-        store = self.loop.store
 
         def finished(error: BaseException | None) -> None:
             self._housekeeping = False
             done(error)
 
-        self._housekeeper.submit(store.maintain, finished)
+        self._housekeeper.submit(work, finished)
 
     def stop(self) -> None:
         """End the threads and close the store."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from typing import cast
 
 from onibus.core.block import Block
 from onibus.core.errors import Damaged
-from onibus.core.records import BLOCKS, ID_CHUNKS, ID_RUNS, RECENT_IDS
+from onibus.core.marks import MarkRow
+from onibus.core.records import BLOCKS, ID_CHUNKS, ID_RUNS, MARKS, RECENT_IDS
 from onibus.store.interface import Store
 
 #: Blocks that were read or written last; enough for receivers that keep up.
@@ -21,11 +23,12 @@ class StorePages:
         self._blocks: OrderedDict[int, Block | bytes] = OrderedDict()
         self._bytes = 0
         highest = [store.highest(table) for table in (BLOCKS, RECENT_IDS, ID_RUNS, ID_CHUNKS)]
-        self._last_id = max((key for key in highest if isinstance(key, int)), default=0)
+        #: the highest id given to a page so far
+        self.last_id = max((key for key in highest if isinstance(key, int)), default=0)
 
     def new_id(self) -> int:
-        self._last_id += 1
-        return self._last_id
+        self.last_id += 1
+        return self.last_id
 
     def read_block(self, block: int) -> Block:
         cached = self._blocks.get(block)
@@ -48,6 +51,12 @@ class StorePages:
         while self._bytes > CACHE_BYTES_MAX:
             _, dropped = self._blocks.popitem(last=False)
             self._bytes -= dropped.size if isinstance(dropped, Block) else len(dropped)
+
+    def read_mark(self, partition: int, subscription: int, ordinal: int) -> MarkRow:
+        row = self._store.read(MARKS, (partition, subscription, ordinal))
+        if row is None:
+            raise Damaged(f"store {self._store.name}: the mark of {ordinal} is missing")
+        return cast("MarkRow", row[MARKS.columns.index("deliveries") :])
 
     def read_ids(self, chunk: int) -> bytes:
         row = self._store.read(ID_CHUNKS, (chunk,))

@@ -12,29 +12,43 @@ All numbers are little-endian. A block is
                  end      u32   where the row ends in the body (rows encoding)
                  crc      u32   CRC-32 of the row's bytes (rows encoding)
     body     rows encoding (0): the rows' bytes, one after the other (core/message.py)
+             Arrow encoding (1): an Arrow IPC stream of one record batch (core/arrow_block.py);
+             `end` and `crc` of the index are 0
 
 The index is enough to expire messages and to find sessions; bodies are read on delivery. A row is
-checked when it is read, so a flipped bit is never served as a message.
+checked when it is read, and an Arrow body whole before its first row is read, so a flipped bit is
+never served as a message.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from onibus.core.errors import Damaged
-from onibus.core.message import Message, decode
+from onibus.core.message import Message, decode, encode
+
+# pyarrow takes 50 ms and 25 MB to import: arrow_block is imported where the first one is met.
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from onibus.core.arrow_block import ArrowBody
 
 #: The `expires` of a message that never does; also "no timer" elsewhere.
 NEVER = 2**63 - 1
 
 VERSION = 1
 ROWS = 0
+ARROW = 1
+
+#: What MessagePack that is none raises; texts that are no UTF-8 and deep nesting have their own.
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 HEADER = struct.Struct("<2sBBIII")
 ENTRY = struct.Struct("<qqqQII")
@@ -87,22 +101,31 @@ def encode_entries(
 class Block:
     """A block that was read back; its header and index have been verified."""
 
-    __slots__ = ("_body", "_first", "_index", "_payload", "contiguous", "rows")
+    __slots__ = (
+        "_arrow", "_body", "_first", "_index", "_payload", "contiguous", "encoding", "rows"
+    )  # fmt: skip
 
     def __init__(self, payload: bytes) -> None:
         if len(payload) < HEADER.size:
             raise Damaged(f"a block of {len(payload)} bytes has no header")
-        magic, version, encoding, rows, index_crc, _ = HEADER.unpack_from(payload)
+        magic, version, encoding, rows, index_crc, body_crc = HEADER.unpack_from(payload)
         self._body = HEADER.size + rows * ENTRY.size
-        if magic != b"OB" or version != VERSION or encoding != ROWS or self._body > len(payload):
+        if magic != b"OB" or version != VERSION or encoding > ARROW or not rows:
             raise Damaged("a block's header is not one of ours")
+        if self._body > len(payload):
+            raise Damaged(f"a block of {rows} rows ends within its index")
         if crc32(memoryview(payload)[HEADER.size : self._body]) != index_crc:
             raise Damaged("a block's index does not match its checksum")
         self._payload = payload
         self._index: npt.NDArray[Any] | None = None
+        self._arrow: ArrowBody | None = None
+        self.encoding: int = encoding
         self.rows: int = rows
         self._first: int = self.entry(0)[0]
-        self.contiguous: bool = self.entry(rows - 1)[0] - self._first + 1 == rows
+        last, _, _, _, end, _ = self.entry(rows - 1)
+        self.contiguous: bool = last - self._first + 1 == rows
+        if encoding == ROWS and (body_crc or self._body + end != len(payload)):
+            raise Damaged("a block's rows are not as long as its index says")
 
     @property
     def size(self) -> int:
@@ -130,7 +153,9 @@ class Block:
         return ENTRY.unpack_from(self._payload, HEADER.size + position * ENTRY.size)
 
     def row(self, position: int) -> bytes:
-        """Return a row's bytes, verified."""
+        """Return a row's bytes, verified; a message of an Arrow body is made into a row."""
+        if self.encoding:
+            return encode(self._arrow_body().message(position))
         ordinal, _, _, _, end, crc = self.entry(position)
         start = self.entry(position - 1)[4] if position else 0
         row = self._payload[self._body + start : self._body + end]
@@ -140,4 +165,24 @@ class Block:
 
     def message(self, position: int) -> Message:
         """Return a row as the message that was sent."""
-        return decode(self.row(position))
+        if self.encoding:
+            return self._arrow_body().message(position)
+        try:
+            return decode(self.row(position))
+        except UNREADABLE as error:
+            ordinal = self.entry(position)[0]
+            raise Damaged(f"the row of ordinal {ordinal} is not a message: {error}") from error
+
+    def record_batch(self) -> pa.RecordBatch:
+        """Return all rows, decoded and verified, by the schema of core/arrow_block.py."""
+        from onibus.core.arrow_block import record_batch
+
+        return record_batch(self)
+
+    def _arrow_body(self) -> ArrowBody:
+        """Return the body of an Arrow block, verified once."""
+        if self._arrow is None:
+            from onibus.core.arrow_block import ArrowBody
+
+            self._arrow = ArrowBody(self._payload, self._body, self.rows)
+        return self._arrow

@@ -16,6 +16,9 @@ import msgspec
 
 Property = bool | int | float | str | bytes | datetime | None
 
+#: How a body can be read.
+FORMATS = ("", "amqp", "sqs")
+
 
 class Message(msgspec.Struct, array_like=True, omit_defaults=True, kw_only=True):
     """What is sent. Times are milliseconds: durations, or since 1970 in UTC."""

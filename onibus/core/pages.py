@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from onibus.core.block import Block
+from onibus.core.marks import MarkRow
 
 
 class Pages(Protocol):
@@ -18,6 +19,9 @@ class Pages(Protocol):
 
     def read_ids(self, chunk: int) -> bytes:
         """Return the entries of one committed `id_chunks` row."""
+
+    def read_mark(self, partition: int, subscription: int, ordinal: int) -> MarkRow:
+        """Return the committed row of a mark that was there when the store was opened."""
 
     def new_id(self) -> int:
         """Return an id no page of this store has had (blocks, runs, chunks, recent ids)."""

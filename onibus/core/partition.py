@@ -16,13 +16,14 @@ from onibus.core.holds import TOKEN, Hold, check_of
 from onibus.core.lifecycle import State, words
 from onibus.core.limits import DUPLICATES_LISTED_MAX
 from onibus.core.log import Log
+from onibus.core.marks import Mark
 from onibus.core.message import Message, ReceivedMessage, decode_properties
 from onibus.core.numbering import Numbering
 from onibus.core.pages import Pages
 from onibus.core.records import COUNTERS, WriteBatch
 from onibus.core.remembered_ids import RememberedIds
 from onibus.core.settings import QueueSettings
-from onibus.core.subscription import Mark, Subscription
+from onibus.core.subscription import Subscription
 
 
 class Partition:
@@ -77,7 +78,7 @@ class Partition:
 
     def next_wake(self) -> int:
         """Return the bus time at which something happens by itself."""
-        return min(self.subscription.timers.next_due(), self.log.next_expiry())
+        return min(self.subscription.next_due(), self.log.next_expiry())
 
     # Committing
 

@@ -17,7 +17,7 @@ Rules:
    the store, `settled(mark)` when that commit has returned.
 5. A run's row, and the going of what it replaces, are in one batch. Its chunks are written before
    and those of old runs deleted after it, in slices: a crash leaves chunks of no run, which
-   `recover` deletes.
+   `orphans` tells from the others.
 """
 
 from __future__ import annotations
@@ -68,6 +68,8 @@ class RememberedIds:
         self._young = Generation()
         self._full: deque[Generation] = deque()
         self._runs: list[Run] = []
+        #: Rows of runs that were found at the start and not read yet.
+        self._cold: list[Row] = []
         #: The run that the oldest full generation becomes.
         self._sealing: RunWriter | None = None
         self._unsealed: Columns = NOTHING
@@ -87,6 +89,8 @@ class RememberedIds:
 
     def find(self, hashes: Sequence[bytes], forget_before: int) -> list[int]:
         """Return for each hash the ordinal of its newest entry after `forget_before`, or -1."""
+        if self._cold:
+            self._warm()
         answers = [-1] * len(hashes)
         unknown: Sequence[int] = range(len(hashes))
         for generation in (self._young, *reversed(self._full)):
@@ -143,7 +147,8 @@ class RememberedIds:
     def count(self) -> int:
         """How many entries are kept, those among them that are forgotten but not yet dropped."""
         young = sum(len(g) for g in (self._young, *self._full))
-        return young + sum(run.count for run in self._runs)
+        cold = sum(row[3] for row in self._cold if isinstance(row[3], int))
+        return young + cold + sum(run.count for run in self._runs)
 
     def memory_bytes(self) -> int:
         """Return about how much memory all this takes."""
@@ -160,6 +165,8 @@ class RememberedIds:
 
     def maintain(self, forget_before: int, out: WriteBatch) -> bool:
         """Do one slice of at most about 3 ms, its records into `out`; True when more waits."""
+        if self._cold:
+            self._warm()
         if not self._waiting(forget_before):
             return False
         if self._may_seal():
@@ -305,8 +312,24 @@ class RememberedIds:
         for column, entry in best.items():
             answers[unknown[column]] = entry[1]
 
+    def _warm(self) -> None:
+        """Read the filters of the runs that were found at the start."""
+        cold, self._cold = self._cold, []
+        self._arrange([run_of_row(row, self._pages) for row in cold])
+
+    def orphans(self, chunks: Iterable[int]) -> list[int]:
+        """Return those chunks that no run has: what a crash left of sealing or merging."""
+        if self._cold:
+            self._warm()
+        left = set(chunks)
+        for run in self._runs:
+            left.difference_update(run.chunks, run.segments)
+        return sorted(left)
+
     def erase(self, out: WriteBatch) -> None:
         """Delete every row; the partition is gone."""
+        if self._cold:
+            self._warm()
         for generation in (self._young, *self._full):
             generation.delete_rows(out)
         for run in self._runs:
@@ -316,21 +339,13 @@ class RememberedIds:
 
     # Recovery
 
-    def recover(
-        self, recent: Iterable[Row], runs: Iterable[Row], chunks: Iterable[int], out: WriteBatch
-    ) -> None:
-        """Take up what the store has of this partition; chunks of no run are deleted by `out`.
+    def recover(self, recent: Iterable[Row], runs: Iterable[Row]) -> None:
+        """Take up the rows that the store has of this partition.
 
-        `recent` and `runs` are whole rows, `chunks` the ids of all rows in `id_chunks`. Filters are
-        read through `Pages`, entries are not: only what the youngest generations had is read.
+        The runs' filters are read when they are first asked: receivers need not wait for them.
         """
-        assert not self.count and not self._runs
-        self._arrange([run_of_row(row, self._pages) for row in sorted(runs, key=_key)])
-        orphans = set(chunks)
-        for run in self._runs:
-            orphans.difference_update(run.chunks, run.segments)
-        for chunk in orphans:
-            out.delete(ID_CHUNKS, (chunk,))
+        assert not self.count
+        self._cold = sorted(runs, key=_key)
         for row in sorted(recent, key=_key):
             key, entries = entries_of_row(row)
             for hash, ordinal, now in entries:

@@ -176,7 +176,10 @@ class Sessions:
 
 
 class ColdSessions:
-    """Sessions as they were found at the start, as arrays sorted by hash, then by ordinal."""
+    """Sessions as they were found at the start, as arrays sorted by hash.
+
+    A session's ordinals are put in order when it is taken: most are not asked for soon.
+    """
 
     def __init__(
         self,
@@ -186,14 +189,13 @@ class ColdSessions:
         if ordinals is None or hashes is None or not len(ordinals):
             ordinals = np.zeros(0, "i8")
             hashes = np.zeros(0, "u8")
-        # Ordinals come in rising order, so a stable sort keeps each session's own order.
-        order = np.argsort(hashes, kind="stable")
+        order = np.argsort(hashes)
         self._ordinals = ordinals[order]
         ordered = hashes[order]
         starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]]) if len(ordered) else order
         self._hashes = ordered[starts]
         self._starts = np.r_[starts, len(ordered)]
-        self._heads = self._ordinals[starts]
+        self._heads = np.minimum.reduceat(self._ordinals, starts) if len(starts) else ordinals
         self._by_head = np.argsort(self._heads)
         self._next = 0
         self._left = len(self._hashes)
@@ -225,4 +227,5 @@ class ColdSessions:
     def _take(self, at: int) -> array[int]:
         self._taken[at] = 1
         self._left -= 1
-        return array("q", self._ordinals[self._starts[at] : self._starts[at + 1]].tobytes())
+        ordinals = self._ordinals[self._starts[at] : self._starts[at + 1]]
+        return array("q", np.sort(ordinals).tobytes())

@@ -18,11 +18,12 @@ from onibus.core.block import NEVER
 from onibus.core.holds import Hold
 from onibus.core.lifecycle import DEAD, HELD, UNLOCKED, Input, State, advance
 from onibus.core.log import Log
+from onibus.core.marks import Mark, Marks
 from onibus.core.records import ATTEMPTS, GONE, HOLDS, MARKS, SESSIONS, WriteBatch
 from onibus.core.runs import Runs, as_runs
 from onibus.core.sessions import Session, Sessions
 from onibus.core.settings import QueueSettings
-from onibus.core.timers import Timers
+from onibus.core.timers import Key, Timers
 
 #: States whose mark may carry a time at which the message comes back.
 _TIMED = frozenset({State.DELAYED, State.DEAD_LETTERED_DELAYED, State.DEFERRED, State.SCHEDULED,
@@ -30,24 +31,6 @@ _TIMED = frozenset({State.DELAYED, State.DEAD_LETTERED_DELAYED, State.DEFERRED, 
 
 #: A deferred message that its holder gives back is deferred as it was before.
 _GIVES_BACK = frozenset({Input.ABANDON, Input.RELEASE, Input.DELAY})
-
-
-class Mark:
-    """A message that is not simply waiting, or was delivered before."""
-
-    __slots__ = ("deliveries", "description", "due", "hold", "properties", "reason", "state",
-                 "stored")
-
-    def __init__(self, state: State = State.ACTIVE) -> None:
-        self.state = state
-        self.deliveries = 0
-        self.due = 0
-        self.reason: str | None = None
-        self.description: str | None = None
-        #: MessagePack of the properties that settling changed
-        self.properties: bytes | None = None
-        self.hold: Hold | None = None
-        self.stored = False
 
 
 class Attempt:
@@ -75,7 +58,7 @@ class Subscription:
         self.dead = Runs()
         self.dead_ready = Runs()
         self.gone = Runs()
-        self.marks: dict[int, Mark] = {}
+        self.marks = Marks(lambda ordinal: log.pages.read_mark(partition, number, ordinal))
         self.holds: dict[int, Hold] = {}
         self.attempts: dict[str, Attempt] = {}
         self.timers = Timers()
@@ -89,10 +72,19 @@ class Subscription:
 
     def state(self, ordinal: int) -> State:
         """Return the state of an ordinal that the log has given out."""
-        mark = self.marks.get(ordinal)
-        if mark is not None:
-            return mark.state
+        marked = self.marks.state(ordinal)
+        if marked is not None:
+            return marked
         return State.ACTIVE if self.is_live(ordinal) else State.GONE
+
+    def next_due(self) -> int:
+        """Return the bus time at which something here happens by itself."""
+        return min(self.timers.next_due(), self.marks.next_due())
+
+    def pop_due(self, now: int) -> Key | None:
+        """Take out and return something whose time has come."""
+        ordinal = self.marks.pop_due(now)
+        return ("due", ordinal) if ordinal is not None else self.timers.pop(now)
 
     def active_count(self) -> int:
         """Return how many messages are waiting to be received, or are locked."""
@@ -113,7 +105,7 @@ class Subscription:
 
     def schedule(self, ordinal: int, due: int, out: WriteBatch) -> None:
         """A message has been accepted that is not to be seen before its time."""
-        mark = self.marks[ordinal] = Mark(State.SCHEDULED)
+        mark = self.marks.hot[ordinal] = Mark(State.SCHEDULED)
         mark.due = due
         self.counts[State.SCHEDULED] += 1
         self.timers.set(("due", ordinal), due)
@@ -126,7 +118,7 @@ class Subscription:
         for ordinal in ordinals:
             mark = self.marks.get(ordinal)
             if mark is None:
-                mark = self.marks[ordinal] = Mark()
+                mark = self.marks.hot[ordinal] = Mark()
             else:
                 self.counts[mark.state] -= 1
             mark.state = advance(mark.state, Input.LOCK)
@@ -195,7 +187,7 @@ class Subscription:
         old = mark.state if mark is not None else State.ACTIVE
         new = advance(old, event)
         if mark is None:
-            mark = self.marks[ordinal] = Mark()
+            mark = self.marks.hot[ordinal] = Mark()
         else:
             self.counts[old] -= 1
         if mark.due:
@@ -234,7 +226,7 @@ class Subscription:
         elif new in DEAD and old not in DEAD:
             self.dead.add(ordinal, ordinal)
         if new is State.GONE:
-            del self.marks[ordinal]
+            del self.marks.hot[ordinal]
             if mark.stored:
                 out.delete(MARKS, (self.partition, self.number, ordinal))
             return
@@ -253,7 +245,7 @@ class Subscription:
         self.write_mark(ordinal, mark, out)
         if not mark.stored and new is State.ACTIVE:
             self.counts[new] -= 1
-            del self.marks[ordinal]
+            del self.marks.hot[ordinal]
 
     def depart(self, ordinals: Iterable[int], out: WriteBatch) -> None:
         """Messages have left the subscription: remember that, and let their rows go."""

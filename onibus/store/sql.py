@@ -14,6 +14,7 @@ from onibus.core.records import META, TABLES, Table
 
 BEGIN = "BEGIN IMMEDIATE"
 COMMIT = "COMMIT"
+ROLLBACK = "ROLLBACK"
 COUNT_TABLES = "SELECT count(*) FROM sqlite_schema"
 READ_META = "SELECT name, value FROM meta"
 PUT_META = "INSERT OR REPLACE INTO meta VALUES (?, ?)"
@@ -37,6 +38,11 @@ def create(table: Table) -> str:
         return f'CREATE TABLE "{table.name}" ("{table.columns[0]}" INTEGER PRIMARY KEY, {others})'
     columns = ", ".join(f'"{column}"' for column in table.columns)
     return f'CREATE TABLE "{table.name}" ({columns}, PRIMARY KEY ({_key(table)})) WITHOUT ROWID'
+
+
+def give_back(pages: int) -> str:
+    """Return the statement that gives so many free pages back."""
+    return f"PRAGMA incremental_vacuum({pages})"
 
 
 def scan(table: Table, columns: tuple[str, ...]) -> str:

@@ -10,10 +10,10 @@ Files, for a store at `<path>`:
 Of the table `meta` four names belong to the store itself: `format`, `identity` (16 random bytes),
 `name`, and `position`, the number of the last commit, which each commit raises.
 
-A commit returns after the log was synced (synchronous=FULL) and never moves the log: `maintain`
-does, over a connection of its own, so no commit waits for that. One thread may commit while
-others read and one maintains. With a simulated disk one connection does everything, there is
-neither lock nor witness nor page checksum, and only one thread may use the store.
+A commit returns after the log was synced (synchronous=FULL). The log is moved into the main file
+by `maintain`, over a connection of its own, so that commits hardly wait for that. One thread may
+commit while others read and one maintains. With a simulated disk one connection does everything,
+there is neither lock nor witness nor page checksum, and only one thread may use the store.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from onibus.core.records import FORMAT_VERSION, Row, Table, Value, WriteBatch
 from onibus.store import sql, witness
 from onibus.store.connection import (
     PAGE_BYTES,
+    close,
     open_reader,
     open_writer,
     require_sqlite,
@@ -41,6 +42,14 @@ from onibus.store.files import FileLock, FreeBytes, free_bytes, sync_directory
 
 #: A log larger than this is moved into the main file. Larger means fewer moves, and a longer start.
 LOG_BYTES_MAX = 64 << 20
+#: So much of a log may be left for a commit to move; it takes a few milliseconds.
+REST_BYTES_MAX = 4 << 20
+#: Free pages are given back to the disk once they are more than a quarter of the file and this many.
+FREE_PAGES_MAX = 512
+#: Pages given back in one transaction, which commits wait for.
+PAGES_A_SLICE = 512
+#: Passes that `maintain` makes over a log that grows under its hands.
+PASSES_MAX = 5
 
 
 class SqliteStore:
@@ -62,8 +71,12 @@ class SqliteStore:
         self._log_bytes_max = log_bytes_max
         self._free_bytes = free_bytes
         self._unusable = ""
+        self._commit_failed = False
         self._log_pages = 0
+        self._move_rest = False
         self._length = 0
+        #: the log has pages whose moving makes the main file shorter
+        self._shrinking = False
         self._reading = threading.Lock()
         # What is to be let go of, last opened first, whether opening succeeds or not.
         self._held = contextlib.ExitStack()
@@ -85,12 +98,16 @@ class SqliteStore:
             self._held.callback(lock.release)
             testimony = witness.read(self.path + ".witness")
             self._check_length(testimony)
+            self._hold_main_file()
         self._writer = self._checkpointer = self._reader = open_writer(self.path, vfs)
-        self._held.callback(self._writer.close)
+        self._held.callback(close, self._writer)
         self._cursor = self._writer.cursor()
         if self._writer.execute(sql.COUNT_TABLES).get == 0:
-            if testimony and testimony.position:
-                raise Damaged(f"{self.path} is empty and had {testimony.position} commits")
+            if testimony:
+                raise Damaged(
+                    f"{self.path} has no tables and had {testimony.position} commits. Nothing was "
+                    "changed. Restore the store's files from a backup"
+                )
             self._create()
         self._read_meta()
         self._check_witness(testimony)
@@ -100,14 +117,30 @@ class SqliteStore:
 
     def _open_beside(self) -> None:
         self._reader = open_reader(self.path)
-        self._held.callback(self._reader.close)
+        self._held.callback(close, self._reader)
         self._checkpointer = open_writer(self.path, None)
-        self._held.callback(self._checkpointer.close)
+        self._held.callback(close, self._checkpointer)
         self._witness = witness.Witness(self.path + ".witness", self.identity)
         self._held.callback(self._witness.close)
-        self._length = _length(self.path)
-        self._witness.write(self._position, self._length)
         sync_directory(os.path.dirname(self.path))
+        self._note_length()
+        self._witness.write(self._position, self._length)
+
+    def _hold_main_file(self) -> None:
+        # Opened before SQLite does and closed after it: a file closed earlier would take SQLite's
+        # own locks on it away.
+        self._main_file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._held.callback(os.close, self._main_file)
+
+    def _note_length(self) -> None:
+        """Remember how long the main file surely is.
+
+        SQLite does not sync the main file after a pass that left part of the log. A witness that
+        knew of a length which a power cut takes back would accuse a store that lost nothing.
+        """
+        if not self._simulated and not self._shrinking:
+            os.fsync(self._main_file)
+            self._length = os.fstat(self._main_file).st_size
 
     def _check_length(self, testimony: witness.Testimony | None) -> None:
         """Look at the files before SQLite does: it would remove the log of an empty main file."""
@@ -123,6 +156,8 @@ class SqliteStore:
 
     def _create(self) -> None:
         # A power cut at any point of this leaves a file without tables, or with all of them.
+        # Whether a file can become shorter is settled before its first table is made.
+        self._writer.pragma("auto_vacuum", "INCREMENTAL")
         self._writer.pragma("journal_mode", "WAL")
         self._writer.pragma("wal_autocheckpoint", 0)
         self._writer.execute(sql.BEGIN)
@@ -179,6 +214,9 @@ class SqliteStore:
         self._check()
         if not batch:
             return
+        if self._move_rest:
+            self._move_rest = False
+            self._move_log(self._writer)
         position = self._position + 1
         try:
             cursor = self._cursor
@@ -194,6 +232,7 @@ class SqliteStore:
             cursor.execute(sql.PUT_POSITION, (position,))
             cursor.execute(sql.COMMIT)
         except BaseException as error:
+            self._commit_failed = True
             self._fail(error, "a commit failed")
         self._position = position
         if not self._simulated:
@@ -201,20 +240,54 @@ class SqliteStore:
 
     def maintain(self) -> None:
         self._check()
-        if self._log_pages * PAGE_BYTES >= self._log_bytes_max:
-            self._move_log(apsw.SQLITE_CHECKPOINT_PASSIVE)
+        self._give_back()
+        if self._log_pages * PAGE_BYTES < self._log_bytes_max and not self._shrinking:
+            return
+        # Commits go on meanwhile, and each pass leaves what they added. The log starts over only
+        # when nothing is left, so under load the last small rest is moved by a commit.
+        for _ in range(PASSES_MAX):
+            left = self._move_log(self._checkpointer)
+            if left == 0:
+                self._shrinking = False
+                return
+            if left * PAGE_BYTES < REST_BYTES_MAX:
+                break
+        self._move_rest = True
 
-    def _move_log(self, mode: int) -> None:
+    def _give_back(self) -> None:
+        """Give free pages back to the disk, where compaction and settling left many of them."""
         try:
-            self._checkpointer.wal_checkpoint("main", mode)
+            while (free := int(self._checkpointer.pragma("freelist_count"))) > FREE_PAGES_MAX:
+                if free * 4 < int(self._checkpointer.pragma("page_count")):
+                    return
+                self._forget_length()
+                self._checkpointer.execute(sql.give_back(PAGES_A_SLICE)).fetchall()
         except apsw.BusyError:
             return
+        except BaseException as error:
+            self._fail(error, "giving free pages back failed")
+
+    def _forget_length(self) -> None:
+        """The main file is about to become shorter: its witness must not miss the rest."""
+        if not self._shrinking and not self._simulated:
+            self._length = 0
+            self._witness.write(self._position, 0)
+            self._witness.sync()
+        self._shrinking = True
+
+    def _move_log(self, connection: apsw.Connection) -> int:
+        """Move the log into the main file; return how many pages are left to move."""
+        try:
+            _, moved = connection.wal_checkpoint("main", apsw.SQLITE_CHECKPOINT_PASSIVE)
+            self._note_length()
+        except apsw.BusyError:
+            # Another connection is at it.
+            return self._log_pages
         except BaseException as error:
             # A sync that failed may succeed the next time without having written anything: what
             # reached the main file is not known, so nobody may go on to overwrite this log.
             self._fail(error, "moving the log into the main file failed")
-        if not self._simulated:
-            self._length = _length(self.path)
+        return max(0, self._log_pages - moved)
 
     def _note_log(self, _connection: apsw.Connection, _database: str, pages: int) -> int:
         self._log_pages = pages
@@ -237,7 +310,11 @@ class SqliteStore:
         # A connection of its own: an unfinished scan would hold all other reads at its moment.
         try:
             connection = open_reader(self.path)
-            cursor = connection.execute(statement)
+            try:
+                cursor = connection.execute(statement)
+            except apsw.Error:
+                close(connection)
+                raise
         except apsw.Error as error:
             raise translate(error, f"scanning {table.name}") from error
         return self._rows(table, connection, cursor)
@@ -250,7 +327,7 @@ class SqliteStore:
         except apsw.Error as error:
             raise translate(error, f"scanning {table.name}") from error
         finally:
-            connection.close()
+            close(connection)
 
     def _select(self, statement: str, values: Row) -> list[Row]:
         self._check()
@@ -274,15 +351,33 @@ class SqliteStore:
     # Ending
 
     def close(self) -> None:
+        if self._commit_failed:
+            self._overwrite_failed_commit()
         if not self._unusable:
             # Should this fail, the log stays where it is and is read at the next opening.
             with contextlib.suppress(StoreFailed, Damaged):
-                self._move_log(apsw.SQLITE_CHECKPOINT_TRUNCATE)
+                self._move_log(self._writer)
                 if not self._simulated:
                     self._witness.write(self._position, self._length)
                 self._writer.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
         self._unusable = self._unusable or "it was closed"
         self._held.close()
+
+    def _overwrite_failed_commit(self) -> None:
+        """Commit nothing but a new position, over the place in the log of the failed commit.
+
+        After a failed sync a system may show bytes that the disk does not have and never will.
+        Opening would read the failed commit there, and later commits would stand behind a hole.
+        What this connection does not count as committed its next commit overwrites, and that one
+        really is written and synced. If the disk refuses that too, opening anew is all there is.
+        """
+        self._commit_failed = False
+        with contextlib.suppress(apsw.Error):
+            if self._writer.in_transaction:
+                self._writer.execute(sql.ROLLBACK)
+            self._writer.execute(sql.BEGIN)
+            self._writer.execute(sql.PUT_POSITION, (self._position + 1,))
+            self._writer.execute(sql.COMMIT)
 
     def _check(self) -> None:
         if self._unusable:

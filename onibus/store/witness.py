@@ -3,15 +3,18 @@
 A flipped bit in a write-ahead log makes SQLite believe that the log ends there: the commits after
 it are gone without an error. The witness notices. It is written after a commit has returned and
 is never synced, so it is never ahead of what was durable; a store that is behind its witness has
-lost something. A power cut may leave the witness old, torn or missing. That is no error, only one
-loss that would not be noticed: whatever does not read well is treated as no witness.
+lost something. It also knows how long the main file was, since SQLite does not miss pages cut off
+its end while there is a log.
+
+A power cut may leave the witness old, torn or missing. That is no error, only one loss that would
+not be noticed: whatever does not read well is treated as no witness.
 
 The file, little-endian, 44 bytes:
 
     magic      4   "OBW1"
     store     16   identity of the store it belongs to
     position   8   number of the last commit
-    length     8   length of the store's file when its log was last moved into it; it never shrinks
+    length     8   length that the store's file is known to have on disk; it never shrinks
     spare      4   zero
     crc        4   CRC-32 of the 40 bytes before
 """
@@ -67,6 +70,11 @@ class Witness:
         # The commit it follows is durable; a witness that cannot be written must not undo that.
         with contextlib.suppress(OSError):
             os.pwrite(self._file, fields + CRC.pack(crc32(fields)), 0)
+
+    def sync(self) -> None:
+        """Wait until what was written last is on the disk."""
+        with contextlib.suppress(OSError):
+            os.fsync(self._file)
 
     def close(self) -> None:
         os.close(self._file)

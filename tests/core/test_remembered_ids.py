@@ -65,12 +65,9 @@ class Disk:
     def recover(self, sizes: Sizes) -> tuple[RememberedIds, WriteBatch]:
         ids, out = RememberedIds(PARTITION, self, sizes), WriteBatch()
         chunks = [row[0] for row in self.rows[ID_CHUNKS].values()]
-        ids.recover(
-            self.rows[RECENT_IDS].values(),
-            self.rows[ID_RUNS].values(),
-            [chunk for chunk in chunks if isinstance(chunk, int)],
-            out,
-        )
+        ids.recover(self.rows[RECENT_IDS].values(), self.rows[ID_RUNS].values())
+        for orphan in ids.orphans(chunk for chunk in chunks if isinstance(chunk, int)):
+            out.delete(ID_CHUNKS, (orphan,))
         return ids, out
 
 

@@ -13,6 +13,7 @@ from onibus.store.conformance import CHECKS, Exercise
 from onibus.store.interface import Store
 from onibus.store.memory import MemoryStore, Tables
 from onibus.store.sqlite import SqliteStore
+from onibus.testing.disk import SimulatedDisk
 
 
 def memory(_directory: Path, *, kept: bool) -> Exercise:
@@ -31,10 +32,19 @@ def sqlite(directory: Path) -> Exercise:
     return Exercise(open=lambda: SqliteStore(directory / "store", "one"), fail_next=fail_next)
 
 
+def simulated(_directory: Path) -> Exercise:
+    disk = SimulatedDisk(seed=1)
+    return Exercise(
+        open=lambda: SqliteStore("store", "one", vfs=disk.name),
+        fail_next=lambda store: disk.fail_call("sync", 1),
+    )
+
+
 STORES: dict[str, Callable[[Path], Exercise]] = {
     "memory, failing commits lost": lambda directory: memory(directory, kept=False),
     "memory, failing commits kept": lambda directory: memory(directory, kept=True),
     "sqlite": sqlite,
+    "sqlite on a simulated disk": simulated,
 }
 
 

@@ -22,9 +22,8 @@ def erase(partition: Partition, out: WriteBatch) -> None:
     for place in partition.log.places:
         out.delete(BLOCKS, (place.block,))
         out.delete(SESSION_KEYS, (place.block,))
-    for ordinal, mark in subscription.marks.items():
-        if mark.stored:
-            out.delete(MARKS, (*key, ordinal))
+    for ordinal in subscription.marks:
+        out.delete(MARKS, (*key, ordinal))
     for first in subscription.gone.firsts:
         out.delete(GONE, (*key, first))
     for epoch in subscription.holds:

@@ -26,13 +26,12 @@ def pass_time(partition: Partition, now: int, wall: int, out: WriteBatch) -> boo
     """Bring a partition up to `now`; tell whether anything changed."""
     if partition.next_wake() > now:
         return False
-    timers = partition.subscription.timers
+    subscription = partition.subscription
     scheduled: list[int] = []
-    while (key := timers.pop(now)) is not None:
+    while (key := subscription.pop_due(now)) is not None:
         _ring(partition, key[0], key[1], now, scheduled, out)
     if scheduled:
-        marks = partition.subscription.marks
-        scheduled.sort(key=lambda ordinal: (marks[ordinal].due, ordinal))
+        scheduled.sort(key=lambda ordinal: (subscription.marks[ordinal].due, ordinal))
         activate(partition, scheduled, now, wall, out)
     while (place := partition.log.expired_block(now)) is not None:
         _expire_in(partition, place, now, out)

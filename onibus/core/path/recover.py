@@ -16,13 +16,14 @@ from onibus.core.errors import Damaged
 from onibus.core.holds import Hold
 from onibus.core.lifecycle import DEAD, Input, State, advance
 from onibus.core.log import BlockPlace
+from onibus.core.marks import Mark
 from onibus.core.records import (
-    ATTEMPTS, BLOCKS, COUNTERS, DUPLICATES, GONE, HOLDS, ID_CHUNKS, ID_RUNS, MARKS, RECENT_IDS,
-    SESSION_KEYS, SESSIONS, Row, Table, WriteBatch,
+    ATTEMPTS, BLOCKS, COUNTERS, DUPLICATES, GONE, HOLDS, ID_RUNS, MARKS, RECENT_IDS,
+    SESSION_KEYS, SESSIONS, Row, Table,
 )
+from onibus.core.runs import as_runs
 from onibus.core.sessions import SessionLock
-from onibus.core.subscription import Attempt, Mark
-from onibus.core.timers import Key
+from onibus.core.subscription import Attempt
 
 if TYPE_CHECKING:
     from onibus.core.partition import Partition
@@ -31,31 +32,26 @@ Rows = dict[Table, list[Any]]
 
 #: Which columns recovery reads; the big ones stay where they are.
 COLUMNS: dict[Table, tuple[str, ...]] = {
+    MARKS: ("partition", "subscription", "ordinal", "state", "due"),
     BLOCKS: ("block", "partition", "first", "last", "rows", "expires", "size"),
-    ID_CHUNKS: ("chunk", "partition"),
 }
 #: Tables that recovery reads, and the place of `partition` in their rows.
 SOURCES: dict[Table, int] = {
     COUNTERS: 0, BLOCKS: 1, SESSION_KEYS: 1, MARKS: 0, GONE: 0, HOLDS: 0, SESSIONS: 0,
-    ATTEMPTS: 0, RECENT_IDS: 1, ID_RUNS: 1, ID_CHUNKS: 1, DUPLICATES: 0,
+    ATTEMPTS: 0, RECENT_IDS: 1, ID_RUNS: 1, DUPLICATES: 0,
 }
 
 
-def recover(partition: Partition, rows: Rows, out: WriteBatch) -> None:
+def recover(partition: Partition, rows: Rows) -> None:
     """Load a new partition with what its store has of it."""
     _recover_counters(partition, rows.get(COUNTERS, []))
     _recover_gone(partition, rows.get(GONE, []))
     _recover_blocks(partition, rows.get(BLOCKS, []))
     _recover_marks(partition, rows.get(MARKS, []))
-    _recover_ready(partition, rows.get(SESSION_KEYS, []))
+    _recover_ready(partition, rows.get(SESSION_KEYS, []), rows.get(MARKS, []))
     _recover_sessions(partition, rows.get(SESSIONS, []))
     _recover_holds(partition, rows.get(HOLDS, []), rows.get(ATTEMPTS, []))
-    partition.ids.recover(
-        rows.get(RECENT_IDS, []),
-        rows.get(ID_RUNS, []),
-        [chunk for chunk, _ in rows.get(ID_CHUNKS, [])],
-        out,
-    )
+    partition.ids.recover(rows.get(RECENT_IDS, []), rows.get(ID_RUNS, []))
     trace = sorted(rows.get(DUPLICATES, []), key=lambda row: row[3])
     partition.recent_duplicates.extend((row[2], row[3], row[4]) for row in trace)
 
@@ -100,56 +96,51 @@ def _recover_blocks(partition: Partition, rows: list[Any]) -> None:
 
 
 def _recover_marks(partition: Partition, rows: list[Any]) -> None:
+    """Take marks up cold: where each message is and when it comes due; the rest stays on disk."""
     subscription = partition.subscription
-    marks = subscription.marks
-    timed: dict[Key, int] = {}
-    states = tuple(State)
-    dead = []
-    for _, _, ordinal, state, deliveries, due, reason, description, properties in rows:
-        mark = marks[ordinal] = Mark(states[state])
-        mark.deliveries = deliveries
-        mark.reason = reason
-        mark.description = description
-        mark.properties = properties
-        mark.stored = True
-        subscription.counts[state] += 1
-        if due:
-            mark.due = due
-            timed["due", ordinal] = due
-        if mark.state in DEAD:
-            dead.append(ordinal)
-    subscription.timers.load(timed)
-    for ordinal in dead:
-        subscription.dead.add(ordinal, ordinal)
-        if marks[ordinal].state is State.DEAD_LETTERED:
-            subscription.dead_ready.add(ordinal, ordinal)
+    ordinals = array("q", [row[2] for row in rows])
+    states = array("b", [row[3] for row in rows])
+    subscription.marks.load(ordinals, states, array("q", [row[4] for row in rows]))
+    for state in State:
+        subscription.counts[state] = states.count(state)
+    for runs, wanted in (
+        (subscription.dead, DEAD),
+        (subscription.dead_ready, {State.DEAD_LETTERED}),
+    ):
+        chosen = [o for o, state in zip(ordinals, states, strict=True) if state in wanted]
+        for first, last in as_runs(chosen):
+            runs.add(first, last)
 
 
-def _recover_ready(partition: Partition, session_keys: list[Any]) -> None:
+def _recover_ready(partition: Partition, session_keys: list[Any], marks: list[Any]) -> None:
     """What is neither gone nor set aside is ready; holds are applied on top of that."""
     subscription = partition.subscription
-    aside = [
-        ordinal for ordinal, mark in subscription.marks.items() if mark.state is not State.ACTIVE
-    ]
+    aside = [row[2] for row in marks if row[3] != State.ACTIVE]
     if not partition.settings.requires_session:
         _ready_runs(partition, aside)
         return
     keys = np.frombuffer(
-        b"".join(row[2] for row in session_keys), np.dtype([("ordinal", "<i8"), ("hash", "<u8")])
+        b"".join([row[2] for row in session_keys]), np.dtype([("ordinal", "<i8"), ("hash", "<u8")])
     )
     ordinals, hashes = keys["ordinal"], keys["hash"]
-    if len(ordinals) and (ordinals[1:] < ordinals[:-1]).any():
-        order = np.argsort(ordinals, kind="stable")
-        ordinals, hashes = ordinals[order], hashes[order]
     keep = _outside_runs(ordinals, subscription.gone.firsts, subscription.gone.lasts)
-    if aside:
-        away = np.sort(np.array(aside, "i8"))
-        at = np.minimum(np.searchsorted(away, ordinals), len(away) - 1)
-        keep &= away[at] != ordinals
+    if aside and len(ordinals):
+        keep &= ~_among(ordinals, np.array(aside, "i8"))
     subscription.sessions.load(ordinals[keep], hashes[keep])
-    for ordinal, mark in subscription.marks.items():
-        if mark.state is State.DELAYED:
-            subscription.session_of(ordinal).waiting.append(ordinal)
+    for row in marks:
+        if row[3] == State.DELAYED:
+            subscription.session_of(row[2]).waiting.append(row[2])
+
+
+def _among(ordinals: npt.NDArray[Any], few: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Tell which ordinals are among a few. They lie close together: a table of bits is fastest."""
+    low, high = int(ordinals.min()), int(ordinals.max())
+    if high - low > 16 * len(ordinals) + 1_000_000:
+        return np.isin(ordinals, few)
+    table = np.zeros(high - low + 1, bool)
+    table[few[(few >= low) & (few <= high)] - low] = True
+    found: npt.NDArray[np.bool_] = table[ordinals - low]
+    return found
 
 
 def _outside_runs(
@@ -208,7 +199,7 @@ def _hold_again(partition: Partition, ordinal: int, hold: Hold) -> None:
     subscription = partition.subscription
     mark = subscription.marks.get(ordinal)
     if mark is None:
-        mark = subscription.marks[ordinal] = Mark()
+        mark = subscription.marks.hot[ordinal] = Mark()
     else:
         subscription.counts[mark.state] -= 1
     if mark.state is State.ACTIVE:

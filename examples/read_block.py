@@ -1,0 +1,61 @@
+"""Read a store of a bus into a pandas frame, without Onibus: python read_block.py data/main.sqlite
+
+The format is that of docs/on-disk.md. SQLite, struct, CRC-32 and MessagePack are all it takes, and
+pyarrow for blocks in Arrow. The file is opened read-only; its bus may be running, in a process of
+its own.
+"""
+
+import sqlite3
+import struct
+import sys
+from typing import Any
+from zlib import crc32
+
+import pandas as pd
+from msgspec import msgpack
+
+FIELDS = (
+    *("body", "message_id", "session_id", "partition_key", "properties", "time_to_live_ms"),
+    *("scheduled_enqueue_time_ms", "subject", "correlation_id", "content_type", "to", "reply_to"),
+    *("reply_to_session_id", "format", "enqueued_sequence_number"),
+)
+
+
+def messages_of(block: bytes) -> list[dict[str, Any]]:
+    """Return the messages of one block, whichever its encoding."""
+    magic, version, encoding, rows, index_crc, body_crc = struct.unpack_from("<2sBBIII", block)
+    index, body = block[16 : 16 + 40 * rows], block[16 + 40 * rows :]
+    assert (magic, version, crc32(index)) == (b"OB", 1, index_crc), "the block is damaged"
+    messages = arrow_messages(body, body_crc) if encoding == 1 else [{} for _ in range(rows)]
+    start = 0
+    for message, entry in zip(messages, struct.iter_unpack("<qqqQII", index), strict=True):
+        message["ordinal"], message["enqueued_time_ms"], _, _, end, crc = entry
+        if encoding == 0:
+            assert crc32(body[start:end]) == crc, "the row is damaged"
+            message |= zip(FIELDS, msgpack.decode(body[start:end]), strict=False)
+            start = end
+    return messages
+
+
+def arrow_messages(body: bytes, body_crc: int) -> list[dict[str, Any]]:
+    """Return the messages of a body in Arrow, their properties unpacked."""
+    from pyarrow import ipc
+
+    assert crc32(body) == body_crc, "the body is damaged"
+    messages = ipc.open_stream(body).read_all().to_pylist()
+    return [m | {"properties": msgpack.decode(m["properties"] or b"\x80")} for m in messages]
+
+
+def read_store(path: str) -> pd.DataFrame:
+    """Return the log of every partition in a store: all messages it still has, settled or not."""
+    store = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+    blocks = store.execute("SELECT partition, payload FROM blocks ORDER BY partition, first")
+    rows = [{"partition": p} | message for p, block in blocks for message in messages_of(block)]
+    store.close()
+    return pd.DataFrame(
+        rows, columns=["partition", "ordinal", "enqueued_time_ms", *FIELDS], dtype=object
+    )  # objects: None stays None, and no number is rounded
+
+
+if __name__ == "__main__":
+    print(read_store(sys.argv[1]).to_string(max_colwidth=40))

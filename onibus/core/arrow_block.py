@@ -1,0 +1,231 @@
+"""The Arrow encoding of a block's body, and blocks as record batches.
+
+The body of an Arrow block (encoding 1, core/block.py) is an Arrow IPC stream, uncompressed, of one
+record batch with the block's rows and these columns, all of them and in this order. They are the
+fields of Message (core/message.py), and the columns of every table of messages that goes in or out:
+
+    message_id                 string
+    session_id                 string
+    partition_key              string
+    subject                    string
+    correlation_id             string
+    content_type               string
+    to                         string
+    reply_to                   string
+    reply_to_session_id        string
+    time_to_live_ms            int64
+    scheduled_enqueue_time_ms  int64
+    format                     string, not null
+    enqueued_sequence_number   int64
+    properties                 binary: a MessagePack map with texts as its keys; null for none
+    body                       binary, not null
+
+Null means that the sender did not set the field. `encode_arrow` also takes batches that lack
+columns, have them in another order, or in another type of the same kind (large_string, int32,
+dictionaries …). It works on whole columns, so it does not look into `properties`: whoever admits a
+batch does.
+
+A block as a record batch, whatever its encoding, has three more columns before these:
+
+    ordinal                    int64, not null
+    enqueued_time_ms           int64, not null: the stamp, milliseconds since 1970
+    expires_at_ms              int64: bus time, milliseconds since 1970; null for never
+"""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from onibus.core.block import ARROW, HEADER, INDEX, NEVER, UNREADABLE, VERSION, Block
+from onibus.core.errors import Damaged, InvalidArgument
+from onibus.core.message import Message, decode_properties, encode_properties
+
+#: The columns of messages.
+SCHEMA = pa.schema(
+    [
+        pa.field("message_id", pa.string()),
+        pa.field("session_id", pa.string()),
+        pa.field("partition_key", pa.string()),
+        pa.field("subject", pa.string()),
+        pa.field("correlation_id", pa.string()),
+        pa.field("content_type", pa.string()),
+        pa.field("to", pa.string()),
+        pa.field("reply_to", pa.string()),
+        pa.field("reply_to_session_id", pa.string()),
+        pa.field("time_to_live_ms", pa.int64()),
+        pa.field("scheduled_enqueue_time_ms", pa.int64()),
+        pa.field("format", pa.string(), nullable=False),
+        pa.field("enqueued_sequence_number", pa.int64()),
+        pa.field("properties", pa.binary()),
+        pa.field("body", pa.binary(), nullable=False),
+    ]
+)
+#: The columns of messages that have a place in a log.
+LOG_SCHEMA = pa.schema(
+    [
+        pa.field("ordinal", pa.int64(), nullable=False),
+        pa.field("enqueued_time_ms", pa.int64(), nullable=False),
+        pa.field("expires_at_ms", pa.int64()),
+        *SCHEMA,
+    ]
+)
+
+#: What a column that may not be null has where the sender set nothing.
+_DEFAULTS = {"format": "", "body": b""}
+
+#: The fields of a message, in the order of the columns.
+_FIELDS = attrgetter(*SCHEMA.names)
+
+#: Numbers, one for each row.
+Numbers = npt.ArrayLike
+
+
+def encode_arrow(
+    first: int, stamp: int, expires: Numbers, sessions: Numbers, batch: pa.RecordBatch
+) -> bytes:
+    """Return the bytes of a block whose ordinals are first, first + 1, … and share one stamp."""
+    ordinals = np.arange(first, first + batch.num_rows, dtype=np.int64)
+    return encode_arrow_entries(ordinals, stamp, expires, sessions, batch)
+
+
+def encode_arrow_entries(
+    ordinals: Numbers, stamps: Numbers, expires: Numbers, sessions: Numbers, batch: pa.RecordBatch
+) -> bytes:
+    """Return the bytes of a block of these rows; ordinals must rise. One number stands for all."""
+    assert batch.num_rows, "a block has at least one row"
+    batch = conform(batch)
+    entries = np.zeros(batch.num_rows, INDEX)
+    entries["ordinal"] = ordinals
+    entries["stamp"] = stamps
+    entries["expires"] = expires
+    entries["session"] = sessions
+    index = entries.tobytes()
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, SCHEMA) as writer:
+        writer.write_batch(batch)
+    body = memoryview(sink.getvalue())
+    header = HEADER.pack(b"OB", VERSION, ARROW, batch.num_rows, crc32(index), crc32(body))
+    return b"".join((header, index, body))
+
+
+def conform(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the batch by the schema of messages, or refuse it."""
+    names = batch.schema.names
+    unknown = [name for name in names if name not in SCHEMA.names]
+    if unknown or len(set(names)) < len(names):
+        what = f"unknown columns: {', '.join(unknown)}" if unknown else "a column twice"
+        raise InvalidArgument(f"the batch has {what}; messages have {', '.join(SCHEMA.names)}")
+    try:
+        batch.validate(full=True)
+        columns = [_column(batch, field) for field in SCHEMA]
+    except pa.ArrowException as error:
+        raise InvalidArgument(f"the batch cannot be encoded: {error}") from None
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+def _column(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
+    if field.name not in batch.schema.names:
+        column = pa.nulls(batch.num_rows, field.type)
+    else:
+        column = batch.column(field.name)
+        if _kind(column.type) not in (_kind(field.type), "null"):
+            raise InvalidArgument(f"{field.name} is {column.type} and should be {field.type}")
+        column = column.cast(field.type)
+    if column.null_count and not field.nullable:
+        column = pc.fill_null(column, _DEFAULTS[field.name])
+    return column
+
+
+def _kind(given: pa.DataType) -> str:
+    """Return what a column has, whatever its layout."""
+    types = pa.types
+    if types.is_dictionary(given):
+        return _kind(given.value_type)
+    if types.is_string(given) or types.is_large_string(given) or types.is_string_view(given):
+        return "text"
+    if types.is_binary(given) or types.is_large_binary(given) or types.is_binary_view(given):
+        return "bytes"
+    if types.is_integer(given):
+        return "number"
+    return "null" if types.is_null(given) else str(given)
+
+
+class ArrowBody:
+    """The body of an Arrow block that was read back and verified."""
+
+    __slots__ = ("_set", "batch")
+
+    def __init__(self, payload: bytes, start: int, rows: int) -> None:
+        if crc32(memoryview(payload)[start:]) != HEADER.unpack_from(payload)[5]:
+            raise Damaged("a block's body does not match its checksum")
+        self.batch = _read(pa.py_buffer(payload).slice(start), rows)
+        #: the columns that some sender has set
+        self._set = [
+            (name, column)
+            for name, column in zip(SCHEMA.names, self.batch.columns, strict=True)
+            if column.null_count < rows
+        ]
+
+    def message(self, position: int) -> Message:
+        """Return a row as the message that was sent."""
+        fields: dict[str, Any] = {name: column[position].as_py() for name, column in self._set}
+        properties = fields.get("properties")
+        try:
+            fields["properties"] = {} if properties is None else decode_properties(properties)
+        except UNREADABLE as error:
+            raise Damaged(f"the properties of row {position} cannot be read: {error}") from error
+        return Message(**fields)
+
+
+def _read(body: pa.Buffer, rows: int) -> pa.RecordBatch:
+    """Return the one record batch in the body; its bytes are not copied."""
+    try:
+        with pa.ipc.open_stream(body) as reader:
+            if not reader.schema.equals(SCHEMA):
+                raise Damaged("a block's columns are not those of messages")
+            batch = reader.read_next_batch()
+        batch.validate(full=True)
+    except (pa.ArrowException, OSError, StopIteration) as error:
+        raise Damaged(f"a block's body is no Arrow stream: {error}") from error
+    if batch.num_rows != rows:
+        raise Damaged(f"a block of {rows} rows has {batch.num_rows} in its body")
+    if any(batch.column(name).null_count for name in _DEFAULTS):
+        raise Damaged("a block's body has nulls where there are none")
+    return batch
+
+
+def record_batch(block: Block) -> pa.RecordBatch:
+    """Return a block's rows with their places in the log (LOG_SCHEMA)."""
+    if block.encoding == ARROW:
+        messages = block._arrow_body().batch.columns
+    else:
+        messages = _columns([block.message(position) for position in range(block.rows)])
+    index = block.index
+    expires = np.ascontiguousarray(index["expires"])
+    places = [
+        pa.array(np.ascontiguousarray(index["ordinal"])),
+        pa.array(np.ascontiguousarray(index["stamp"])),
+        pa.array(expires, mask=expires == NEVER),
+    ]
+    return pa.RecordBatch.from_arrays([*places, *messages], schema=LOG_SCHEMA)
+
+
+def _columns(messages: list[Message]) -> list[pa.Array]:
+    """Return messages as the columns of SCHEMA."""
+    columns = []
+    by_field = zip(*map(_FIELDS, messages), strict=True)
+    for field, values in zip(SCHEMA, map(list, by_field), strict=True):
+        if field.name == "properties":
+            values = [encode_properties(value) if value else None for value in values]
+        try:
+            columns.append(pa.array(values, field.type))
+        except (OverflowError, pa.ArrowException) as error:
+            raise Damaged(f"a row's {field.name} is not of its type: {error}") from error
+    return columns

@@ -1,0 +1,135 @@
+"""Marks: what is known of messages that are not simply waiting, or were delivered before.
+
+After a restart marks are *cold*: their ordinals, states and times in three arrays. The row of one is
+read when somebody asks for it, so that fifty thousand deferred and scheduled messages cost nothing
+to recover.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from onibus.core.block import NEVER
+from onibus.core.holds import Hold
+from onibus.core.lifecycle import State
+
+#: deliveries, due, reason, description, properties of one mark's row
+MarkRow = tuple[int, int, str | None, str | None, bytes | None]
+
+_STATES = tuple(State)
+
+
+class Mark:
+    """A message that is not simply waiting, or was delivered before."""
+
+    __slots__ = (
+        "deliveries", "description", "due", "hold", "properties", "reason", "state", "stored",
+    )  # fmt: skip
+
+    def __init__(self, state: State = State.ACTIVE) -> None:
+        self.state = state
+        self.deliveries = 0
+        self.due = 0
+        self.reason: str | None = None
+        self.description: str | None = None
+        #: MessagePack of the properties that settling changed
+        self.properties: bytes | None = None
+        self.hold: Hold | None = None
+        self.stored = False
+
+
+class Marks:
+    """The marks of one subscription in one partition, by ordinal."""
+
+    __slots__ = ("_cold", "_due", "_due_at", "_dues", "_left", "_read", "_states", "_taken", "hot")
+
+    def __init__(self, read: Callable[[int], MarkRow]) -> None:
+        self._read = read
+        #: those that were made or asked for since the start
+        self.hot: dict[int, Mark] = {}
+        self.load(array("q"), array("b"), array("q"))
+
+    def load(self, ordinals: array[int], states: array[int], dues: array[int]) -> None:
+        """Take up what was found at the start: ordinals in rising order, 0 where nothing is due."""
+        self._cold = ordinals
+        self._states = states
+        self._dues = dues
+        self._taken = bytearray(len(ordinals))
+        self._left = len(ordinals)
+        times = np.frombuffer(dues, "i8") if dues else np.zeros(0, "i8")
+        order = np.argsort(times, kind="stable")
+        #: places of those that come due by themselves, the earliest first
+        self._due = order[np.searchsorted(times[order], 1) :]
+        self._due_at = 0
+
+    def get(self, ordinal: int) -> Mark | None:
+        """Return a message's mark, if it has one."""
+        mark = self.hot.get(ordinal)
+        if mark is None and self._left:
+            at = self._find(ordinal)
+            if at >= 0:
+                mark = self._warm(at)
+        return mark
+
+    def state(self, ordinal: int) -> State | None:
+        """Return the state of a message that has a mark."""
+        mark = self.hot.get(ordinal)
+        if mark is not None:
+            return mark.state
+        if self._left:
+            at = self._find(ordinal)
+            if at >= 0:
+                return _STATES[self._states[at]]
+        return None
+
+    def __getitem__(self, ordinal: int) -> Mark:
+        mark = self.get(ordinal)
+        assert mark is not None
+        return mark
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield the ordinals of all marks."""
+        yield from self.hot
+        for at in range(len(self._cold)):
+            if not self._taken[at]:
+                yield self._cold[at]
+
+    def _find(self, ordinal: int) -> int:
+        at = bisect_left(self._cold, ordinal)
+        if at < len(self._cold) and self._cold[at] == ordinal and not self._taken[at]:
+            return at
+        return -1
+
+    def _warm(self, at: int) -> Mark:
+        ordinal = self._cold[at]
+        mark = self.hot[ordinal] = Mark(_STATES[self._states[at]])
+        mark.deliveries, mark.due, mark.reason, mark.description, mark.properties = self._read(
+            ordinal
+        )
+        mark.stored = True
+        self._taken[at] = 1
+        self._left -= 1
+        return mark
+
+    # What comes due while it is cold
+
+    def next_due(self) -> int:
+        """Return the earliest time at which a cold mark comes due."""
+        while self._due_at < len(self._due):
+            at = int(self._due[self._due_at])
+            if not self._taken[at]:
+                return self._dues[at]
+            self._due_at += 1
+        return NEVER
+
+    def pop_due(self, now: int) -> int | None:
+        """Return the ordinal of a cold mark whose time has come, and warm it."""
+        if self.next_due() > now:
+            return None
+        at = int(self._due[self._due_at])
+        self._warm(at)
+        return self._cold[at]

@@ -1,0 +1,113 @@
+"""Power fails at any point: what was acknowledged is there, and nothing is there by halves.
+
+A failing seed is printed with the command that plays it again.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from onibus.core.errors import OnibusError
+from onibus.store.sqlite import SqliteStore
+from onibus.testing.crashes import Lost, Trial
+
+SHARDS = 20
+SEEDS_A_SHARD = 20
+CRASHES_A_SEED = 50
+REPLAY = os.environ.get("ONIBUS_SEED")
+
+
+def shake(seed: int, crashes: int = CRASHES_A_SEED, synchronous: str = "FULL") -> int:
+    """Crash one store again and again; return how many commits were acknowledged."""
+
+    def prepare(store: SqliteStore) -> None:
+        store._writer.pragma("synchronous", synchronous)
+
+    trial = Trial(seed, prepare=prepare)
+    try:
+        trial.open()
+        for crash in range(crashes):
+            trial.disk.cut_power_after(trial.random.randrange(1, 60))
+            trial.run(trial.random.randrange(1, 12))
+            trial.crash()
+            trial.open()
+            if crash % 10 == 0:
+                assert trial.integrity() == "ok"
+        trial.store.close()
+    except (AssertionError, OnibusError) as error:
+        command = f"ONIBUS_SEED={seed} pytest tests/crash/test_power_loss.py -k random"
+        raise Lost(f"seed {seed}: {error}\nreplay: {command}") from error
+    return trial.acknowledged
+
+
+@pytest.mark.promise("B8", "S3")
+@pytest.mark.parametrize("shard", range(SHARDS))
+def test_random_crashes_lose_nothing(shard: int) -> None:
+    first = shard * SEEDS_A_SHARD
+    seeds = [int(REPLAY)] if REPLAY else range(first, first + SEEDS_A_SHARD)
+    acknowledged = sum(shake(seed) for seed in seeds)
+    assert acknowledged > len(seeds) * CRASHES_A_SEED, "crashes came too early to prove anything"
+
+
+@pytest.mark.promise("B8")
+@pytest.mark.parametrize("seed", range(6))
+def test_crash_at_every_change_of_a_short_run(seed: int) -> None:
+    prepared = Trial(seed)
+    prepared.open()
+    prepared.store.close()
+    files = prepared.disk.image()
+    change = 0
+    while True:
+        change += 1
+        trial = Trial(seed, files)
+        trial.open()
+        trial.disk.cut_power_after(change)
+        finished = trial.run(8)
+        trial.crash()
+        trial.open()
+        assert trial.integrity() == "ok"
+        assert trial.run(2), "the store must go on after the crash"
+        trial.crash()
+        trial.open()
+        trial.store.close()
+        if finished:
+            break
+    assert change > 40
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_crash_at_every_change_of_a_store_being_created(seed: int) -> None:
+    change = 0
+    created = False
+    while not created:
+        change += 1
+        trial = Trial(seed)
+        trial.disk.cut_power_after(change)
+        try:
+            trial.open()
+            created = True
+            trial.store.close()
+        except OnibusError:
+            pass
+        trial.disk.restart()
+        trial.open()
+        assert trial.integrity() == "ok"
+        assert trial.run(3)
+        trial.crash()
+        trial.open()
+        trial.store.close()
+    assert change > 20
+
+
+@pytest.mark.parametrize("synchronous", ["NORMAL", "OFF"])
+def test_control_without_sync_is_caught(synchronous: str) -> None:
+    """The harness can see loss: without a sync before the acknowledgement it must."""
+    caught = 0
+    for seed in range(20):
+        try:
+            shake(seed, crashes=20, synchronous=synchronous)
+        except Lost:
+            caught += 1
+    assert caught >= 15
