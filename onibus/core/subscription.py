@@ -58,10 +58,12 @@ class Subscription:
         self.dead = Runs()
         self.dead_ready = Runs()
         self.gone = Runs()
-        self.marks = Marks(lambda ordinal: log.pages.read_mark(partition, number, ordinal))
+        self.timers = Timers()
+        self.marks = Marks(
+            lambda ordinal: log.pages.read_mark(partition, number, ordinal), self.timers
+        )
         self.holds: dict[int, Hold] = {}
         self.attempts: dict[str, Attempt] = {}
-        self.timers = Timers()
         self.counts = [0] * len(State)
         self._changed_holds: dict[int, Hold] = {}
 
