@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from onibus.core.block import Block
+from onibus.broker.pages import StorePages
 from onibus.core.message import Message, ReceivedMessage, Sent
 from onibus.core.partition import Partition
 from onibus.core.path.admit import admit
@@ -13,41 +13,21 @@ from onibus.core.path.enqueue import find_duplicates
 from onibus.core.path.enqueue import send as send_to_partition
 from onibus.core.path.recover import COLUMNS, SOURCES, recover
 from onibus.core.path.settle import complete, find_held
-from onibus.core.records import BLOCKS, ID_CHUNKS, WriteBatch
+from onibus.core.records import BLOCKS, Row, Table, WriteBatch
 from onibus.core.settings import make
 from onibus.store.memory import MemoryStore
 
 SECRET = b"s" * 32
 
 
-class Pages:
-    """Committed pages of a store in memory; counts the blocks that were read."""
+class CountingStore(MemoryStore):
+    """Rows in memory; counts the blocks that are read."""
 
-    def __init__(self, store: MemoryStore) -> None:
-        self._store = store
-        self._last_id = max((key for key in (store.highest(BLOCKS), store.highest(ID_CHUNKS))
-                             if isinstance(key, int)), default=0) + 1_000
-        self.reads = 0
+    blocks_read = 0
 
-    def new_id(self) -> int:
-        self._last_id += 1
-        return self._last_id
-
-    def read_block(self, block: int) -> Block:
-        self.reads += 1
-        row = self._store.read(BLOCKS, (block,))
-        assert row is not None
-        assert isinstance(row[-1], bytes)
-        return Block(row[-1])
-
-    def keep(self, block: int, content: Block) -> None:
-        pass
-
-    def read_ids(self, chunk: int) -> bytes:
-        row = self._store.read(ID_CHUNKS, (chunk,))
-        assert row is not None
-        assert isinstance(row[-1], bytes)
-        return row[-1]
+    def read(self, table: Table, key: Row) -> Row | None:
+        self.blocks_read += table is BLOCKS
+        return super().read(table, key)
 
 
 class Bench:
@@ -56,7 +36,7 @@ class Bench:
     def __init__(self, counter_bits: int | None = None, **settings: Any) -> None:
         self.settings = make(settings)
         self.counter_bits = counter_bits
-        self.store = MemoryStore("bench")
+        self.store = CountingStore("bench")
         self.now = 1_000_000
         self.boot = 0
         self.restart()
@@ -65,14 +45,14 @@ class Bench:
         """Read everything back from the rows that were committed."""
         self.boot += 1
         self.out = WriteBatch()
-        self.pages = Pages(self.store)
+        pages = StorePages(self.store)
         self.partition = Partition(
-            65_536, 0, self.settings, self.pages, SECRET, self.boot, self.counter_bits
+            65_536, 0, self.settings, pages, SECRET, self.boot, self.counter_bits
         )
         rows = {
             table: list(self.store.scan(table, COLUMNS.get(table, ()))) for table in SOURCES
         }
-        recover(self.partition, rows, self.out)
+        recover(self.partition, rows)
 
     def commit(self) -> None:
         self.partition.finish(self.now, self.out)
