@@ -318,6 +318,21 @@ async def test_tokens_of_others_and_of_the_past(clock: ManualClock) -> None:
 
 
 @run
+async def test_equal_numbers_and_epochs_are_not_equal_tokens(clock: ManualClock) -> None:
+    async with Bus.ephemeral(clock=clock) as bus:
+        first, other = await one_held(bus), await one_held(bus, "other")
+        assert (first.sequence_number, first.token[:12]) == (1, other.token[:12])
+        with pytest.raises(LockLost):
+            await bus.receiver("q").complete(other)
+        await bus.delete_queue("q")
+        again = await one_held(bus)
+        assert again.token[:12] == first.token[:12]
+        with pytest.raises(LockLost):
+            await bus.receiver("q").complete(first)
+        assert bus.queue("q").held_count == bus.queue("other").held_count == 1
+
+
+@run
 async def test_tokens_of_a_session_that_is_held_no_more(clock: ManualClock) -> None:
     async with Bus.ephemeral(clock=clock) as bus:
         await bus.create_queue("q", requires_session=True)

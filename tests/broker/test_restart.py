@@ -214,6 +214,17 @@ async def test_looking_at_what_waits_does_not_stop_its_time(
         assert bodies(await get(bus, "q")) == ["delayed", "deferred", "scheduled"]
 
 
+@run
+async def test_an_incarnation_is_never_given_twice(clock: ManualClock) -> None:
+    disks, seen = Disks(), []
+    for _ in range(3):
+        async with disks.bus(clock) as bus:
+            await bus.create_queue("q")
+            seen.append(bus.broker.find("q").incarnation)
+            await bus.delete_queue("q")
+    assert len(set(seen)) == 3
+
+
 @pytest.mark.promise("P10")
 @pytest.mark.parametrize("kind", LIVES)
 @pytest.mark.parametrize("restart", [False, True])
