@@ -164,7 +164,7 @@ def partition_at(bus: Bus, queue: str, index: int = 0) -> Partition:
 
 def keys_of(index: int, count: int = 2, of: int = 16) -> list[str]:
     """Return keys that all lead to one partition."""
-    found = (f"key-{n}" for n in range(50_000) if partition_of(f"key-{n}", of) == index)
+    found = (f"key-{n}" for n in range(10_000) if partition_of(f"key-{n}", of) == index)
     return [next(found) for _ in range(count)]
 
 

@@ -16,7 +16,8 @@ from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.broker.writer import Writer
 from onibus.core import limits, settings
 from onibus.core.errors import (
-    EntityDisabled, EntityExists, EntityNotFound, Failed, PartitionOffline, QuotaExceeded, Refused, Unknown,
+    EntityDisabled, EntityExists, EntityNotFound, Failed, PartitionOffline, QuotaExceeded,
+    Refused, Unknown,
 )
 from onibus.core.lifecycle import State
 from onibus.core.partition import Partition

@@ -37,10 +37,17 @@ def send(
     fresh = batch
     if originals.count(-1) != len(originals):
         fresh = [batch[at] for at, original in enumerate(originals) if original == -1]
-    ordinals = iter(store(partition, fresh, now, wall, out))
+    stored = store(partition, fresh, now, wall, out)
+    number, record = partition.numbering.number, partition.ids.record
+    if fresh is batch:
+        for prepared, ordinal in zip(batch, stored, strict=True):
+            for identity in prepared.identities:
+                record(identity, ordinal, now)
+        partition.ids.write(out)
+        return [Sent(number(ordinal)) for ordinal in stored]
+    ordinals = iter(stored)
     given: list[int] = []
     answers = []
-    number, record = partition.numbering.number, partition.ids.record
     for prepared, original in zip(batch, originals, strict=True):
         if original == -1:
             ordinal = next(ordinals)
