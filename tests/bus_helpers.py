@@ -146,8 +146,14 @@ def peek_everything(bus: Bus, queue: str, **how: Any) -> list[ReceivedMessage]:
 def picture(bus: Bus, queue: str) -> Any:
     """Return all that can be seen of a queue, for "this changed nothing"."""
     peeked = [
-        (m.sequence_number, m.enqueued_time_ms, m.state, m.delivery_count, encode(m.message),
-         m.dead_letter_reason)
+        (
+            m.sequence_number,
+            m.enqueued_time_ms,
+            m.state,
+            m.delivery_count,
+            encode(m.message),
+            m.dead_letter_reason,
+        )
         for dead in (False, True)
         for m in peek_everything(bus, queue, dead_letters=dead)
     ]

@@ -1,25 +1,44 @@
-"""Bad arguments of calls: a typed error, and nothing is changed."""
+"""Bad arguments of calls, calls at the wrong time: a typed error, and nothing is changed."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from onibus import Bus, Filter
-from onibus.core.errors import InvalidArgument, InvalidOperation, NoSession
-from tests.bus_helpers import HOUR, ManualClock, one_held, picture, run, send
+from onibus.core.errors import (
+    BusClosed,
+    EntityExists,
+    InvalidArgument,
+    InvalidOperation,
+    NoSession,
+)
+from tests.bus_helpers import HOUR, ManualClock, bodies, get, msg, one_held, picture, run, send
 
 
 @pytest.mark.parametrize(
     "arguments",
     [
-        {"delay_ms": -1}, {"delay_ms": "1"}, {"delay_ms": 1.5}, {"delay_ms": None},
-        {"delay_ms": 2**60}, {"properties": ["a"]}, {"properties": {5: 1}},
-        {"properties": {"a": object()}}, {"properties": {"a": [1]}}, {"properties": "text"},
-        {"properties": {"a": "\ud800"}}, {"properties": {"a": 2**64}},
-        {"reason": 5}, {"reason": b"bytes"}, {"reason": "x" * 4_097}, {"reason": "\ud800"},
-        {"description": ["x"]}, {"description": "x" * 4_097},
+        {"delay_ms": -1},
+        {"delay_ms": "1"},
+        {"delay_ms": 1.5},
+        {"delay_ms": None},
+        {"delay_ms": 2**60},
+        {"properties": ["a"]},
+        {"properties": {5: 1}},
+        {"properties": {"a": object()}},
+        {"properties": {"a": [1]}},
+        {"properties": "text"},
+        {"properties": {"a": "\ud800"}},
+        {"properties": {"a": 2**64}},
+        {"reason": 5},
+        {"reason": b"bytes"},
+        {"reason": "x" * 4_097},
+        {"reason": "\ud800"},
+        {"description": ["x"]},
+        {"description": "x" * 4_097},
     ],
     ids=str,
 )
@@ -115,9 +134,13 @@ async def test_sessions(clock: ManualClock, session_id: Any) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        {"attempt_id": ""}, {"attempt_id": "x" * 129}, {"attempt_id": 5},
+        {"attempt_id": ""},
+        {"attempt_id": "x" * 129},
+        {"attempt_id": 5},
         {"attempt_id": "\ud800"},
-        {"visibility_ms": -1}, {"visibility_ms": 12 * HOUR + 1}, {"visibility_ms": "1"},
+        {"visibility_ms": -1},
+        {"visibility_ms": 12 * HOUR + 1},
+        {"visibility_ms": "1"},
     ],
     ids=str,
 )
@@ -137,3 +160,50 @@ async def test_receiving_from_fifo_queues(clock: ManualClock, arguments: dict[st
             with pytest.raises(InvalidArgument):
                 await receiver.change_visibility(message, visibility)  # type: ignore[arg-type]
         await receiver.complete(message)
+
+
+@run
+async def test_use_after_close(clock: ManualClock) -> None:
+    bus = await Bus.ephemeral(clock=clock)
+    await bus.create_queue("q")
+    await send(bus, "q", "x", "y")
+    receiver = bus.receiver("q")
+    (held,) = await receiver.receive()
+    await receiver.receive()
+    waiting = asyncio.ensure_future(receiver.receive(wait_ms=HOUR))
+    await asyncio.sleep(0)
+    await bus.close()
+    with pytest.raises(BusClosed):
+        await waiting
+    await bus.close()
+    for call in (
+        lambda: bus.send("q", msg()),
+        lambda: bus.send_batch("q", [msg()]),
+        lambda: bus.create_queue("new"),
+        lambda: bus.delete_queue("q"),
+        lambda: receiver.receive(),
+        lambda: receiver.complete(held),
+        lambda: bus.purge("q"),
+        lambda: bus.accept_session("q"),
+        lambda: bus.schedule("q", msg(), 1),
+    ):
+        with pytest.raises(BusClosed):
+            await call()
+    for look in (bus.queue, bus.peek, bus.receiver, bus.sessions, bus.duplicates):
+        with pytest.raises(BusClosed):
+            look("q")
+    with pytest.raises(BusClosed):
+        bus.queues()
+
+
+@run
+async def test_one_entity_decided_twice_at_once(clock: ManualClock) -> None:
+    async with Bus.ephemeral(clock=clock) as bus:
+        outcomes = await asyncio.gather(
+            bus.create_queue("q"), bus.create_queue("q"), return_exceptions=True
+        )
+        assert [type(one) for one in outcomes] == [type(None), EntityExists]
+        with pytest.raises(EntityExists):
+            await bus.create_queue("Q")
+        await send(bus, "q", "x")
+        assert bodies(await get(bus, "q")) == ["x"]

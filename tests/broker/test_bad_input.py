@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from datetime import datetime
 from enum import IntEnum
@@ -12,7 +11,6 @@ import pytest
 
 from onibus import Bus, Message
 from onibus.core.errors import (
-    BusClosed,
     EntityExists,
     EntityNotFound,
     InvalidArgument,
@@ -31,7 +29,6 @@ from tests.bus_helpers import (
     MINUTE,
     SECOND,
     ManualClock,
-    bodies,
     get,
     get_one,
     msg,
@@ -51,8 +48,27 @@ class Colour(IntEnum):
 
 @pytest.mark.parametrize(
     "name",
-    ["", "x" * 261, "a b", "a?b", "a#b", "a\\b", "ä", "/a", "a/", "a//b", "-a", "a.", "a\n",
-     "$dead", "a\0b", None, 5, b"q", ["q"]],
+    [
+        "",
+        "x" * 261,
+        "a b",
+        "a?b",
+        "a#b",
+        "a\\b",
+        "ä",
+        "/a",
+        "a/",
+        "a//b",
+        "-a",
+        "a.",
+        "a\n",
+        "$dead",
+        "a\0b",
+        None,
+        5,
+        b"q",
+        ["q"],
+    ],
 )
 @run
 async def test_names(clock: ManualClock, name: Any) -> None:
@@ -254,8 +270,14 @@ async def test_an_unknown_entity(clock: ManualClock) -> None:
         ):
             with pytest.raises(EntityNotFound):
                 await call()
-        for look in (bus.queue, bus.peek, bus.receiver, bus.fifo_receiver, bus.sessions,
-                     bus.duplicates):
+        for look in (
+            bus.queue,
+            bus.peek,
+            bus.receiver,
+            bus.fifo_receiver,
+            bus.sessions,
+            bus.duplicates,
+        ):
             with pytest.raises(EntityNotFound):
                 look("no")
 
@@ -263,8 +285,10 @@ async def test_an_unknown_entity(clock: ManualClock) -> None:
 def settlings(bus: Bus, token: Any) -> list[Any]:
     receiver = bus.receiver("q")
     return [
-        lambda: receiver.complete(token), lambda: receiver.abandon(token),
-        lambda: receiver.defer(token), lambda: receiver.dead_letter(token),
+        lambda: receiver.complete(token),
+        lambda: receiver.abandon(token),
+        lambda: receiver.defer(token),
+        lambda: receiver.dead_letter(token),
         lambda: receiver.renew(token),
     ]
 
@@ -276,8 +300,17 @@ async def test_garbage_for_tokens(clock: ManualClock, partitioned: bool) -> None
         held = await one_held(bus, enable_partitioning=partitioned)
         before = picture(bus, "q")
         flipped = bytes([held.token[0] ^ 0x10, *held.token[1:]])
-        garbage = [b"", b"x", b"\0" * 16, b"\xff" * 16, held.token[:-1], held.token + b"\0",
-                   held.token[:-1] + bytes([held.token[-1] ^ 1]), flipped, os.urandom(16)]
+        garbage = [
+            b"",
+            b"x",
+            b"\0" * 16,
+            b"\xff" * 16,
+            held.token[:-1],
+            held.token + b"\0",
+            held.token[:-1] + bytes([held.token[-1] ^ 1]),
+            flipped,
+            os.urandom(16),
+        ]
         for token in garbage:
             for settle in settlings(bus, token):
                 with pytest.raises(LockLost):
@@ -341,10 +374,15 @@ async def test_tokens_of_a_session_that_is_held_no_more(clock: ManualClock) -> N
         (held,) = await session.receive()
         await session.close()
         before = picture(bus, "q")
-        for call in (lambda: session.receive(), lambda: session.renew_lock(),
-                     lambda: session.get_state(), lambda: session.set_state(b""),
-                     lambda: session.close(), lambda: session.complete(held),
-                     lambda: session.receive_deferred([1])):
+        for call in (
+            lambda: session.receive(),
+            lambda: session.renew_lock(),
+            lambda: session.get_state(),
+            lambda: session.set_state(b""),
+            lambda: session.close(),
+            lambda: session.complete(held),
+            lambda: session.receive_deferred([1]),
+        ):
             with pytest.raises(SessionLockLost):
                 await call()
         assert picture(bus, "q") == before
@@ -361,8 +399,12 @@ async def test_a_session_of_an_earlier_incarnation(clock: ManualClock) -> None:
             if again:
                 await bus.create_queue("q", requires_session=True)
                 await send(bus, "q", "new", session_id="s")
-            for call in (lambda: session.receive(), lambda: session.renew_lock(),
-                         lambda: session.set_state(b"x"), lambda: session.close()):
+            for call in (
+                lambda: session.receive(),
+                lambda: session.renew_lock(),
+                lambda: session.set_state(b"x"),
+                lambda: session.close(),
+            ):
                 with pytest.raises(EntityNotFound):
                     await call()
         assert [(i.session_id, i.state) for i in bus.sessions("q")] == [("s", None)]
@@ -402,48 +444,6 @@ async def test_cancelling_twice(clock: ManualClock) -> None:
         await bus.cancel_scheduled("q", [number])
         with pytest.raises(MessageNotFound):
             await bus.cancel_scheduled("q", [number])
-
-
-@run
-async def test_use_after_close(clock: ManualClock) -> None:
-    bus = await Bus.ephemeral(clock=clock)
-    await bus.create_queue("q")
-    await send(bus, "q", "x", "y")
-    receiver = bus.receiver("q")
-    (held,) = await receiver.receive()
-    await receiver.receive()
-    waiting = asyncio.ensure_future(receiver.receive(wait_ms=HOUR))
-    await asyncio.sleep(0)
-    await bus.close()
-    with pytest.raises(BusClosed):
-        await waiting
-    await bus.close()
-    for call in (
-        lambda: bus.send("q", msg()), lambda: bus.send_batch("q", [msg()]),
-        lambda: bus.create_queue("new"), lambda: bus.delete_queue("q"),
-        lambda: receiver.receive(), lambda: receiver.complete(held), lambda: bus.purge("q"),
-        lambda: bus.accept_session("q"), lambda: bus.schedule("q", msg(), 1),
-    ):
-        with pytest.raises(BusClosed):
-            await call()
-    for look in (bus.queue, bus.peek, bus.receiver, bus.sessions, bus.duplicates):
-        with pytest.raises(BusClosed):
-            look("q")
-    with pytest.raises(BusClosed):
-        bus.queues()
-
-
-@run
-async def test_one_entity_decided_twice_at_once(clock: ManualClock) -> None:
-    async with Bus.ephemeral(clock=clock) as bus:
-        outcomes = await asyncio.gather(
-            bus.create_queue("q"), bus.create_queue("q"), return_exceptions=True
-        )
-        assert [type(one) for one in outcomes] == [type(None), EntityExists]
-        with pytest.raises(EntityExists):
-            await bus.create_queue("Q")
-        await send(bus, "q", "x")
-        assert bodies(await get(bus, "q")) == ["x"]
 
 
 def test_every_refusal_says_whether_to_try_again() -> None:

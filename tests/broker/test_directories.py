@@ -60,8 +60,9 @@ async def with_one_message(directory: Path, clock: ManualClock) -> None:
 
 
 def contents(directory: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in directory.iterdir()
-            if path.suffix == ".sqlite"}
+    return {
+        path.name: path.read_bytes() for path in directory.iterdir() if path.suffix == ".sqlite"
+    }
 
 
 @pytest.mark.parametrize("store", ["namespace", "main"])

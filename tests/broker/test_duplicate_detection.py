@@ -314,7 +314,12 @@ async def test_inside_one_batch_the_second_of_two_is_a_duplicate(
         firsts = {i: sent[at].sequence_number for i, at in {"a": 0, "b": 1, "c": 3}.items()}
         assert [one.sequence_number for one in sent] == [firsts[i] for i in ids]
         assert [one.duplicate_of for one in sent] == [
-            None, None, firsts["a"], None, firsts["b"], firsts["a"]
+            None,
+            None,
+            firsts["a"],
+            None,
+            firsts["b"],
+            firsts["a"],
         ]
         assert sorted(bodies(await get(bus, "q"))) == ["0", "1", "3"]
 
@@ -360,7 +365,9 @@ async def test_dropped_duplicates_are_counted_and_listed(
     async with Bus.open(tmp_path, clock=clock) as bus:
         assert bus.queue("q").duplicates_dropped == 3
         assert bus.duplicates("q") == [
-            ("b", start + SECOND, 2), ("a", start + 2 * SECOND, 1), ("b", start + 3 * SECOND, 2)
+            ("b", start + SECOND, 2),
+            ("a", start + 2 * SECOND, 1),
+            ("b", start + 3 * SECOND, 2),
         ]
 
 

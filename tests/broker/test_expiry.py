@@ -33,7 +33,9 @@ async def test_the_smaller_time_to_live_counts(clock: ManualClock) -> None:
         await send(bus, "forever", "x")
         start = clock.wall()
         assert [m.expires_at_ms for m in bus.peek("q")] == [
-            start + MINUTE, start + 2 * MINUTE, start + 2 * MINUTE
+            start + MINUTE,
+            start + 2 * MINUTE,
+            start + 2 * MINUTE,
         ]
         await pass_ms(bus, clock, MINUTE - 1)
         assert bus.queue("q").active_count == 3

@@ -113,7 +113,8 @@ async def test_content_gives_the_id_and_equal_bodies_are_duplicates(clock: Manua
         received = await bus.fifo_receiver("q").receive(10)
         assert bodies(received) == ["same", "other"], "attributes do not count"
         assert [m.message_id for m in received] == [
-            sha256(b"same").hexdigest(), sha256(b"other").hexdigest()
+            sha256(b"same").hexdigest(),
+            sha256(b"other").hexdigest(),
         ]
         assert bus.queue("q").duplicates_dropped == 1
 
@@ -320,9 +321,7 @@ async def test_a_switch_gives_one_message_of_a_group_at_a_time(clock: ManualCloc
 
 @pytest.mark.promise("F10")
 @run
-async def test_groups_in_flight_survive_a_clean_restart(
-    tmp_path: Path, clock: ManualClock
-) -> None:
+async def test_groups_in_flight_survive_a_clean_restart(tmp_path: Path, clock: ManualClock) -> None:
     async with Bus.open(tmp_path, clock=clock) as bus:
         await fifo(bus, lock_duration_ms=VISIBILITY)
         await fill(bus, a="12", b="34")

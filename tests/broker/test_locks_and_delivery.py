@@ -172,9 +172,7 @@ async def test_completing_several_is_all_or_none(clock: ManualClock) -> None:
 async def test_a_receiver_waits_for_what_comes(clock: ManualClock) -> None:
     async with Bus.ephemeral(clock=clock) as bus:
         await bus.create_queue("q", lock_duration_ms=SECOND)
-        waiting = [
-            asyncio.ensure_future(bus.receiver("q").receive(wait_ms=HOUR)) for _ in range(2)
-        ]
+        waiting = [asyncio.ensure_future(bus.receiver("q").receive(wait_ms=HOUR)) for _ in range(2)]
         await asyncio.sleep(0)
         await send(bus, "q", "x")
         assert bodies(await waiting[0]) == ["x"], "who came first is served first"

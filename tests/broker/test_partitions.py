@@ -353,9 +353,7 @@ async def test_a_deleted_entity_takes_everything_with_it(
 
 @pytest.mark.promise("P12")
 @run
-async def test_everything_works_on_partitioned_entities(
-    tmp_path: Path, clock: ManualClock
-) -> None:
+async def test_everything_works_on_partitioned_entities(tmp_path: Path, clock: ManualClock) -> None:
     async with Bus.open(tmp_path, clock=clock, stores=STORES) as bus:
         await bus.create_queue("q", enable_partitioning=True, lock_duration_ms=MINUTE)
         receiver = bus.receiver("q")

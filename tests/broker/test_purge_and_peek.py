@@ -40,9 +40,7 @@ async def one_of_each(bus: Bus, clock: ManualClock) -> None:
 
 def counts(bus: Bus) -> tuple[int, int, int, int]:
     info = bus.queue("q")
-    return (
-        info.active_count, info.deferred_count, info.scheduled_count, info.dead_lettered_count
-    )
+    return (info.active_count, info.deferred_count, info.scheduled_count, info.dead_lettered_count)
 
 
 @pytest.mark.promise("X2")
@@ -59,8 +57,12 @@ def counts(bus: Bus) -> tuple[int, int, int, int]:
 )
 @run
 async def test_purge_by_state(
-    tmp_path: Path, clock: ManualClock, state: str | None, purged: int,
-    left: tuple[int, int, int, int], partitioned: bool,
+    tmp_path: Path,
+    clock: ManualClock,
+    state: str | None,
+    purged: int,
+    left: tuple[int, int, int, int],
+    partitioned: bool,
 ) -> None:
     async with Bus.open(tmp_path, clock=clock) as bus:
         await bus.create_queue("q", enable_partitioning=partitioned)
@@ -155,7 +157,9 @@ async def test_peek_with_a_filter(clock: ManualClock, partitioned: bool) -> None
         assert found(state="scheduled") == ["scheduled"]
         assert found(state="dead-lettered") == ["dead"]
         assert found(state="active", enqueued_before_ms=clock.wall()) == [
-            "active 1", "active 2", "active 3"
+            "active 1",
+            "active 2",
+            "active 3",
         ]
         assert found(enqueued_from_ms=clock.wall()) == ["a pear", "an apple"]
         assert found(session_id=key) == ["a pear", "an apple"]

@@ -124,11 +124,13 @@ async def live_in_groups(bus: Bus, clock: ManualClock) -> None:
 LIVES: dict[str, tuple[dict[str, Any], Any]] = {
     "plain": ({"requires_duplicate_detection": True}, live_a_little),
     "partitioned": (
-        {"requires_duplicate_detection": True, "enable_partitioning": True}, live_over_partitions
+        {"requires_duplicate_detection": True, "enable_partitioning": True},
+        live_over_partitions,
     ),
     "sessions": ({"requires_session": True}, live_in_sessions),
     "sessions over partitions": (
-        {"requires_session": True, "enable_partitioning": True}, live_in_sessions
+        {"requires_session": True, "enable_partitioning": True},
+        live_in_sessions,
     ),
     "fifo": ({"fifo": True}, live_in_groups),
 }

@@ -255,7 +255,9 @@ async def test_scheduled_messages_are_peeked_survive_and_come_due_while_the_bus_
     async with Bus.open(tmp_path, clock=clock) as bus:
         await pass_ms(bus, clock, 0)
         assert [(m.body, m.state) for m in bus.peek("q")] == [
-            (b"2", "scheduled"), (b"0", "active"), (b"1", "active")
+            (b"2", "scheduled"),
+            (b"0", "active"),
+            (b"1", "active"),
         ]
         assert bodies(await get(bus, "q")) == ["0", "1"]
         assert numbers(peek_everything(bus, "q", where=Filter(state="scheduled"))) == [3]

@@ -116,8 +116,13 @@ async def test_a_sessions_lock_is_renewed_or_runs_out_and_counts(
         with pytest.raises(InvalidOperation):
             await session.renew(held)
         await pass_ms(bus, clock, MINUTE)
-        for use in (session.complete(held), session.receive(), session.renew_lock(),
-                    session.set_state(b"x"), session.close()):
+        for use in (
+            session.complete(held),
+            session.receive(),
+            session.renew_lock(),
+            session.set_state(b"x"),
+            session.close(),
+        ):
             with pytest.raises(SessionLockLost):
                 await use
         async with await bus.accept_session("q") as again:
@@ -217,9 +222,7 @@ async def test_dead_letters_of_sessions_are_received_plainly(clock: ManualClock)
 @pytest.mark.promise("X8", "P12")
 @BOTH
 @run
-async def test_sessions_are_listed(
-    tmp_path: Path, clock: ManualClock, partitioned: bool
-) -> None:
+async def test_sessions_are_listed(tmp_path: Path, clock: ManualClock, partitioned: bool) -> None:
     start = clock.wall()
     async with Bus.open(tmp_path, clock=clock) as bus:
         await with_sessions(bus, partitioned)

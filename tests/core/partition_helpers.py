@@ -49,9 +49,7 @@ class Bench:
         self.partition = Partition(
             65_536, 0, self.settings, pages, SECRET, self.boot, self.counter_bits
         )
-        rows = {
-            table: list(self.store.scan(table, COLUMNS.get(table, ()))) for table in SOURCES
-        }
+        rows = {table: list(self.store.scan(table, COLUMNS.get(table, ()))) for table in SOURCES}
         recover(self.partition, rows)
 
     def commit(self) -> None:
@@ -65,9 +63,7 @@ class Bench:
         """Send a batch, which becomes one block, and commit it."""
         batch = [admit(Message(body=body, **fields), self.settings, SECRET) for body in bodies]
         originals = find_duplicates(self.partition, batch, self.now)
-        sent = send_to_partition(
-            self.partition, batch, originals, self.now, self.now, self.out
-        )
+        sent = send_to_partition(self.partition, batch, originals, self.now, self.now, self.out)
         self.commit()
         return sent
 

@@ -62,7 +62,8 @@ def test_dead_letters_neither_expire_nor_die_again(state: State) -> None:
 @pytest.mark.promise("L2")
 def test_a_deferred_message_goes_back_to_the_active_ones_only_when_asked() -> None:
     ways = {
-        pair for pair, then in LIFECYCLE.items()
+        pair
+        for pair, then in LIFECYCLE.items()
         if pair[0] in (State.DEFERRED, State.DEFERRED_LOCKED) and then is State.ACTIVE
     }
     assert ways == {(State.DEFERRED, Input.DUE)}
