@@ -20,6 +20,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from msgspec.structs import replace
+
 from onibus.broker import receiving, sending, settling
 from onibus.broker.admission import RESERVE_BYTES
 from onibus.broker.broker import Broker
@@ -31,6 +33,7 @@ from onibus.broker.writer import ThreadWriter
 from onibus.core.block import NEVER
 from onibus.core.errors import BusClosed, InvalidArgument
 from onibus.core.message import Message, ReceivedMessage, Sent
+from onibus.core.path.deduplicate import list_duplicates
 from onibus.core.path.peek import Filter
 from onibus.core.path.session import SessionInfo, list_sessions
 from onibus.receiver import FifoReceiver, Receiver, SessionReceiver
@@ -149,8 +152,10 @@ class Bus:
 
     async def schedule(self, entity: str, message: Message, due_ms: int) -> int:
         """Store a message for later; return the number that cancels it."""
-        message.scheduled_enqueue_time_ms = due_ms
-        return (await self.send(entity, message)).sequence_number
+        if not isinstance(message, Message) or due_ms is None:
+            raise InvalidArgument("a Message is scheduled, for a time in milliseconds since 1970")
+        later = replace(message, scheduled_enqueue_time_ms=due_ms)
+        return (await self.send(entity, later)).sequence_number
 
     async def cancel_scheduled(self, entity: str, numbers: Sequence[int]) -> None:
         """Delete scheduled messages: all of them, or none."""
@@ -220,15 +225,13 @@ class Bus:
 
     def duplicates(self, entity: str) -> list[tuple[str | None, int, int]]:
         """Return the last dropped duplicates: MessageId, time, and the number each repeats (X1)."""
-        found = []
-        for seat in self.broker.find(entity).seats:
-            if seat.partition is not None:
-                number = seat.partition.numbering.number
-                found += [
-                    (message_id, time, number(ordinal))
-                    for message_id, time, ordinal in seat.partition.recent_duplicates
-                ]
-        return sorted(found, key=lambda one: one[1])
+
+        def listed() -> list[tuple[str | None, int, int]]:
+            seats = [seat for seat in self.broker.find(entity).seats if seat.partition is not None]
+            found = [one for seat in seats for one in self.broker.look(seat, list_duplicates)]
+            return sorted(found, key=lambda one: one[1])
+
+        return self.tell(listed)
 
     def sessions(self, entity: str) -> list[SessionInfo]:
         """Return the sessions that have messages, a lock or a state (X8)."""

@@ -31,6 +31,8 @@ def token_of(message: ReceivedMessage | bytes) -> bytes:
     """Return the token of a message that is held."""
     if isinstance(message, bytes):
         return message
+    if not isinstance(message, ReceivedMessage):
+        raise InvalidArgument("give a message that was received, or its token")
     if message.token is None:
         raise LockLost("this message is not held: it was peeked at, or deleted when received")
     return message.token
@@ -110,7 +112,7 @@ class Settler:
         """Hold a message for another lock duration; return until when."""
         token = token_of(message)
         until: int = await self._settle(
-            token, lambda partition, now, out: renew(partition, token, now)
+            token, lambda partition, now, out: renew(partition, token, now, out)
         )
         if isinstance(message, ReceivedMessage):
             message.locked_until_ms = until
@@ -272,6 +274,6 @@ class FifoReceiver(Settler):
             raise InvalidArgument("visibility_ms is a whole number")
         token = token_of(message)
         until: int = await self._settle(
-            token, lambda partition, now, out: renew(partition, token, now, visibility_ms)
+            token, lambda partition, now, out: renew(partition, token, now, out, visibility_ms)
         )
         return until

@@ -18,7 +18,9 @@ from onibus.broker.namespace import Namespace
 from onibus.broker.receiving import give_up, serve
 from onibus.broker.sending import apply_inbox, move_elsewhere
 from onibus.broker.writer import Writer
-from onibus.core.errors import Damaged, EntityNotFound, Failed, PartitionOffline, Refused
+from onibus.core.errors import (
+    BusClosed, Damaged, EntityNotFound, Failed, PartitionOffline, Refused,
+)
 from onibus.core.partition import Partition
 from onibus.core.path.compact import compact, forget_retained
 from onibus.core.path.expire import pass_time
@@ -112,6 +114,8 @@ class Broker:
     def close(self) -> None:
         """Let everything go; the caller has flushed before, if it was to be kept."""
         self.closed = True
+        for entity in self.namespace.entities.values():
+            entity.send_away(BusClosed("the bus was closed"))
         for store in self.stores.values():
             store.stop()
         self.namespace.stop()
@@ -120,7 +124,8 @@ class Broker:
         """Tell whether nothing is on its way to a disk, nor waits to be."""
         loops = [store.loop for store in self.stores.values() if store.loop is not None]
         waiting = any(loop.busy or loop.waiting for loop in loops)
-        return not waiting and not any(store.inbox for store in self.stores.values())
+        sending = any(store.inbox for store in self.stores.values())
+        return not (waiting or sending or self.namespace.deciding)
 
     def flush(self) -> None:
         """Start committing everything that waits, asked for or not."""
@@ -358,6 +363,7 @@ class Broker:
         for seat in entity.seats:
             seat.store.seats.pop(seat.id, None)
             self._seats.pop(seat.id, None)
+            seat.deleted = True
             for kind in ("partition", "tidy", "retidy"):
                 self.timers.cancel((kind, seat.id))
         self.timers.cancel(("idle", entity.incarnation))

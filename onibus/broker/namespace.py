@@ -16,7 +16,8 @@ from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.broker.writer import Writer
 from onibus.core import limits, settings
 from onibus.core.errors import (
-    EntityExists, EntityNotFound, Failed, PartitionOffline, QuotaExceeded, Refused, Unknown,
+    EntityDisabled, EntityExists, EntityNotFound, Failed, PartitionOffline, QuotaExceeded,
+    Refused, Unknown,
 )
 from onibus.core.lifecycle import State
 from onibus.core.partition import Partition
@@ -84,6 +85,11 @@ class Namespace:
         if self._loop is not None:
             self._loop.store.close()
             self._loop = None
+
+    @property
+    def deciding(self) -> bool:
+        """A creation, change or deletion is on its way."""
+        return bool(self._deciding)
 
     # Deciding
 
@@ -177,6 +183,8 @@ class Namespace:
                     seat, lambda partition, now, out: partition.change_settings(wanted, now, out)
                 )
         self.watch_idle(entity)
+        if not wanted.receives:
+            entity.send_away(EntityDisabled(f"{entity.name} is {wanted.status}"))
 
     def _deleted(self, entity: Entity) -> None:
         del self.entities[entity.name]
@@ -186,9 +194,7 @@ class Namespace:
                 erase(seat.partition, out)
                 seat.store.loop.write(out)
         self._broker.forget(entity)
-        for waiter in entity.waiters:
-            fail(waiter.reply, EntityNotFound(f"{entity.name} was deleted"))
-        entity.waiters.clear()
+        entity.send_away(EntityNotFound(f"{entity.name} was deleted"))
 
     def _after(self, _: set[Partition]) -> None:
         if self._loop is not None and self._loop.waiting:
@@ -229,7 +235,9 @@ class Namespace:
         if idle_ms is None:
             self._broker.timers.cancel(key)
         else:
-            self._broker.timers.set(key, max(entity.last_used, entity.created) + idle_ms)
+            # Creation is wall time, which may be ahead of the bus's own.
+            created = min(entity.created, self._broker.clock.now())
+            self._broker.timers.set(key, max(entity.last_used, created) + idle_ms)
 
     def delete_if_idle(self, incarnation: int) -> None:
         """Delete an entity that nobody has used; look again later at one that somebody has."""

@@ -34,8 +34,8 @@ def send_one(broker: Broker, name: str, message: Message, reply: Reply) -> None:
 def send(broker: Broker, name: str, messages: Sequence[Message], reply: Reply) -> None:
     """Store messages; the reply gets a `Sent` for each when all are durable."""
     entity = _open_for_sends(broker, name)
-    if not 0 < len(messages) <= BATCH_COUNT_MAX:
-        raise InvalidArgument(f"a batch has from 1 to {BATCH_COUNT_MAX} messages")
+    if type(messages) not in (list, tuple) or not 0 < len(messages) <= BATCH_COUNT_MAX:
+        raise InvalidArgument(f"a batch is a list of 1 to {BATCH_COUNT_MAX} messages")
     settings, secret = entity.settings, broker.namespace.secret
     batch = [admit(message, settings, secret) for message in messages]
     parts = route(entity, batch)
@@ -124,6 +124,7 @@ def apply_inbox(broker: Broker, store: MessageStore) -> None:
         answers = send_to_partition(partition, batch, originals, now, wall, out)
         partition.finish(now, out)
         broker.written(seat, partition, now)
+        seat.entity.last_used = now
         if len(batch) == len(group):
             for request, answer_to_one in zip(group, answers, strict=True):
                 store.loop.answer_after(request.reply, [answer_to_one])

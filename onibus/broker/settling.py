@@ -111,8 +111,8 @@ def on_all(
     seat_of: Callable[[Entity, Any], Seat], find: Find, act: Act, reply: Reply,
 ) -> None:
     """Do something to several messages of several partitions, after finding all of them."""
-    if not 0 < len(subjects) <= BATCH_COUNT_MAX:
-        raise InvalidArgument(f"give from 1 to {BATCH_COUNT_MAX} messages")
+    if not isinstance(subjects, Sequence) or not 0 < len(subjects) <= BATCH_COUNT_MAX:
+        raise InvalidArgument(f"give a list of 1 to {BATCH_COUNT_MAX} messages or numbers")
     by_seat: dict[Seat, list[Any]] = {}
     for subject in subjects:
         by_seat.setdefault(seat_of(entity, subject), []).append(subject)

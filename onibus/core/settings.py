@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from onibus.core import limits
+from onibus.core.checks import check_text
 from onibus.core.errors import InvalidArgument, InvalidName, Unchangeable
 
 ACTIVE = "active"
@@ -139,6 +140,7 @@ def _check(settings: QueueSettings) -> None:
     _between("retention_ms", settings.retention_ms, 1, 2**53)
     _between("retry_backoff_ms", settings.retry_backoff_ms, 0, limits.DAY_MS)
     _between("retry_backoff_ms_max", settings.retry_backoff_ms_max, 0, limits.DAY_MS)
+    check_text("user_metadata", settings.user_metadata, limits.METADATA_LENGTH_MAX)
     if settings.status not in (ACTIVE, SEND_DISABLED, RECEIVE_DISABLED, DISABLED):
         raise InvalidArgument(f"status {settings.status!r} is none of active, send-disabled, "
                               "receive-disabled, disabled")

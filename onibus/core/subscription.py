@@ -58,10 +58,12 @@ class Subscription:
         self.dead = Runs()
         self.dead_ready = Runs()
         self.gone = Runs()
-        self.marks = Marks(lambda ordinal: log.pages.read_mark(partition, number, ordinal))
+        self.timers = Timers()
+        self.marks = Marks(
+            lambda ordinal: log.pages.read_mark(partition, number, ordinal), self.timers
+        )
         self.holds: dict[int, Hold] = {}
         self.attempts: dict[str, Attempt] = {}
-        self.timers = Timers()
         self.counts = [0] * len(State)
         self._changed_holds: dict[int, Hold] = {}
 
@@ -135,6 +137,15 @@ class Subscription:
         hold.until = until
         self.timers.set(("hold", hold.epoch), until)
         self._changed_holds[hold.epoch] = hold
+
+    def spoil_attempt(self, hold: Hold, out: WriteBatch) -> None:
+        """What a hold has changed its attempt must not give out again, nor after a restart."""
+        attempt_id, hold.attempt = hold.attempt, None
+        attempt = None if attempt_id is None else self.attempts.get(attempt_id)
+        if attempt_id is not None and attempt is not None:
+            # Epochs begin at 1: no hold has this one.
+            attempt.epochs = [0 if epoch == hold.epoch else epoch for epoch in attempt.epochs]
+            self.write_attempt(attempt_id, attempt, out)
 
     def let_go(self, ordinal: int, mark: Mark) -> None:
         """The message is held no more."""

@@ -5,10 +5,9 @@ What passes is prepared for the rest of the path: its bytes, its identities and 
 
 from __future__ import annotations
 
-from datetime import datetime
 from hashlib import blake2b, sha256
-from typing import Any
 
+from onibus.core.checks import check_properties
 from onibus.core.errors import InvalidArgument, InvalidOperation, MessageTooLarge
 from onibus.core.limits import ID_LENGTH_MAX
 from onibus.core.message import FORMATS, Message, encode
@@ -67,6 +66,8 @@ def admit(message: Message, settings: QueueSettings, secret: bytes) -> Prepared:
 
 def _check_fields(message: Message, settings: QueueSettings) -> None:
     """Refuse fields of wrong types or sizes, and keys that contradict each other."""
+    if not isinstance(message, Message):
+        raise InvalidArgument(f"a message is a Message, not a {type(message).__name__}")
     session_id, partition_key = message.session_id, message.partition_key
     if type(message.body) is not bytes:
         raise InvalidArgument(f"a body is bytes, not {type(message.body).__name__}")
@@ -119,26 +120,6 @@ def _check_rare_fields(message: Message) -> None:
     number = message.enqueued_sequence_number
     if number is not None and (type(number) is not int or not 0 <= number < 2**63):
         raise InvalidArgument("enqueued_sequence_number is a sequence number")
-
-
-def check_properties(properties: dict[str, Any]) -> None:
-    """Refuse properties that would not come back exactly as they are."""
-    if type(properties) is not dict:
-        raise InvalidArgument("properties are a dict of names and values")
-    for name, value in properties.items():
-        if type(name) is not str:
-            raise InvalidArgument("names of properties are texts")
-        if isinstance(value, datetime):
-            if value.tzinfo is None:
-                raise InvalidArgument(f"property {name!r}: a datetime needs its time zone")
-        elif isinstance(value, int) and not isinstance(value, bool):
-            if not -(2**63) <= value < 2**63:
-                raise InvalidArgument(f"property {name!r}: a whole number has at most 64 bits")
-        elif value is not None and not isinstance(value, (bool, float, str, bytes)):
-            raise InvalidArgument(
-                f"property {name!r} is a {type(value).__name__}; allowed are None, bool, int, "
-                "float, str, bytes and datetime"
-            )
 
 
 def _hash(secret: bytes, identity: str, scope: str | None) -> bytes:

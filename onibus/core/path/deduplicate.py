@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from onibus.core.path.admit import Prepared
 from onibus.core.remembered_ids import RememberedIds
+
+if TYPE_CHECKING:
+    from onibus.core.partition import Partition
 
 
 def deduplicate(
@@ -40,3 +44,12 @@ def deduplicate(
                 in_batch[identity] = -2 - at
         originals.append(original)
     return originals
+
+
+def list_duplicates(partition: Partition) -> list[tuple[str | None, int, int]]:
+    """Return the last dropped duplicates: MessageId, time, and the number each repeats (X1)."""
+    number = partition.numbering.number
+    return [
+        (message_id, time, number(ordinal))
+        for message_id, time, ordinal in partition.recent_duplicates
+    ]
