@@ -137,7 +137,6 @@ async def main(directory: str) -> None:
         await dead_letter(bus)
         await schedule(bus)
         await sessions(bus)
-        say("Closing", "The bus is closed and its directory opened again.")
         show(bus, "Before closing")
     await look_again(directory, deferred)
     say("Done", "Nothing was lost, repeated or reordered.")
