@@ -75,8 +75,10 @@ def broken_links(page: str, text: str) -> Iterator[str]:
 def missing_files(text: str) -> list[str]:
     """Return the code files that a page names and that are not there."""
     named = set(re.findall(r"`([\w./-]+\.(?:py|sql|md|toml))`", FENCE.sub("", text)))
-    roots = [ROOT, ROOT / "onibus", ROOT / "onibus" / "core", ROOT / "docs"]
-    return sorted(name for name in named if not any((root / name).exists() for root in roots))
+    folders = ("", "onibus", "onibus/core", "onibus/core/path", "docs")
+    return sorted(
+        name for name in named if not any((ROOT / folder / name).exists() for folder in folders)
+    )
 
 
 def rows(page: str, first: str) -> list[list[str]]:
