@@ -137,7 +137,7 @@ class Bus:
         self._alive()
         # No detour through `ask`: this is the call that programs make most.
         reply: asyncio.Future[list[Sent]] = self._loop.create_future()
-        sending.send(self.broker, entity, (message,), reply)
+        sending.send_one(self.broker, entity, message, reply)
         return (await reply)[0]
 
     async def send_batch(self, entity: str, messages: Sequence[Message]) -> list[Sent]:

@@ -35,16 +35,16 @@ Value = int | str | bytes | None
 Row = tuple[Value, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """A table's name, its columns in order, and how many of them form the key."""
+    """A table's name, its columns in order, and how many of them form the key.
+
+    Each table is one object, equal to itself only: it is the key of the busiest dictionaries.
+    """
 
     name: str
     columns: tuple[str, ...]
     key: int
-
-    def __hash__(self) -> int:
-        return hash(self.name)
 
 
 def _table(name: str, key: str, others: str) -> Table:

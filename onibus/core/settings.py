@@ -61,11 +61,11 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     @property
     def sends(self) -> bool:
-        return self.status in (ACTIVE, RECEIVE_DISABLED)
+        return self.status == ACTIVE or self.status == RECEIVE_DISABLED
 
     @property
     def receives(self) -> bool:
-        return self.status in (ACTIVE, SEND_DISABLED)
+        return self.status == ACTIVE or self.status == SEND_DISABLED
 
 
 def make(given: dict[str, Any]) -> QueueSettings:

@@ -21,13 +21,20 @@ _TEXTS = ("subject", "correlation_id", "content_type", "to", "reply_to", "reply_
 class Prepared:
     """A message that was admitted."""
 
-    __slots__ = ("identities", "message", "row", "time_to_live_ms")
+    __slots__ = ("identities", "key", "message", "row", "time_to_live_ms")
 
     def __init__(
-        self, message: Message, row: bytes, identities: tuple[bytes, ...], ttl: int | None
+        self,
+        message: Message,
+        row: bytes,
+        identities: tuple[bytes, ...],
+        ttl: int | None,
+        key: str | None = None,
     ) -> None:
         self.message = message
         self.row = row
+        #: what decides its partition (P3), or None when any will do
+        self.key = key
         #: hashes under which it is a duplicate; none where it never is one
         self.identities = identities
         self.time_to_live_ms = ttl
@@ -36,10 +43,13 @@ class Prepared:
 def admit(message: Message, settings: QueueSettings, secret: bytes) -> Prepared:
     """Return the message prepared, or refuse it."""
     _check_fields(message, settings)
+    key = effective_key(message, settings)
     if settings.fifo:
         message, identities = _fifo_identities(message, settings, secret)
+    elif settings.requires_duplicate_detection:
+        identities = _identities(message, settings, secret, key)
     else:
-        identities = _identities(message, settings, secret)
+        identities = ()
     try:
         row = encode(message)
     except (UnicodeEncodeError, TypeError, OverflowError) as error:
@@ -52,7 +62,7 @@ def admit(message: Message, settings: QueueSettings, secret: bytes) -> Prepared:
     default = settings.default_time_to_live_ms
     if default is not None:
         ttl = default if ttl is None else min(ttl, default)
-    return Prepared(message, row, identities, ttl)
+    return Prepared(message, row, identities, ttl, key)
 
 
 def _check_fields(message: Message, settings: QueueSettings) -> None:
@@ -142,10 +152,9 @@ def _hash(secret: bytes, identity: str, scope: str | None) -> bytes:
     return blake2b(data, digest_size=16, key=secret).digest()
 
 
-def _identities(message: Message, settings: QueueSettings, secret: bytes) -> tuple[bytes, ...]:
-    if not settings.requires_duplicate_detection:
-        return ()
-    key = effective_key(message, settings)
+def _identities(
+    message: Message, settings: QueueSettings, secret: bytes, key: str | None
+) -> tuple[bytes, ...]:
     if message.message_id is None:
         if settings.enable_partitioning and key is None:
             raise InvalidOperation(

@@ -19,6 +19,8 @@ def deduplicate(
     if not hashes:
         return [-1] * len(batch)
     known = ids.find(hashes, forget_before)
+    if max(known) == -1 and len(set(hashes)) == len(hashes):
+        return [-1] * len(batch)
     in_batch: dict[bytes, int] = {}
     originals = []
     asked = 0
