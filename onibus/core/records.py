@@ -16,7 +16,7 @@ Format version 1:
 | marks        | partition, subscription, ordinal  | state, deliveries, due, reason, description, properties |
 | gone         | partition, subscription, first    | last: this run of ordinals has left the subscription |
 | holds        | partition, subscription, epoch    | until, duration, check, session, ordinals |
-| sessions     | partition, subscription, session  | state, until, duration, epoch, check |
+| sessions     | partition, subscription, session  | state, until, duration, epoch, check, owner |
 | attempts     | partition, subscription, attempt  | until, epochs |
 | recent_ids   | entry                             | partition, entries (core/remembered_ids.py) |
 | id_runs      | run                               | partition, tier, count, oldest, newest, chunks, filter |
@@ -70,7 +70,7 @@ HOLDS = _table(
     "holds", "partition subscription epoch", "until duration check session ordinals"
 )
 SESSIONS = _table(
-    "sessions", "partition subscription session", "state until duration epoch check"
+    "sessions", "partition subscription session", "state until duration epoch check owner"
 )
 ATTEMPTS = _table("attempts", "partition subscription attempt", "until epochs")
 RECENT_IDS = _table("recent_ids", "entry", "partition entries")

@@ -22,7 +22,7 @@ import contextlib
 import os
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NoReturn, cast
 
 import apsw
@@ -211,15 +211,13 @@ class SqliteStore:
     # Writing
 
     def commit(self, batch: WriteBatch) -> None:
-        self.prepare(batch)()
-
-    def prepare(self, batch: WriteBatch) -> Callable[[], None]:
         self._check()
         if not batch:
-            return self._check
+            return
         if self._move_rest:
             self._move_rest = False
             self._move_log(self._writer)
+        position = self._position + 1
         try:
             cursor = self._cursor
             cursor.execute(sql.BEGIN)
@@ -231,23 +229,14 @@ class SqliteStore:
                 if len(puts) < len(rows):
                     gone = [key for key, row in rows.items() if row is None]
                     cursor.executemany(statements.delete, gone)
-            cursor.execute(sql.PUT_POSITION, (self._position + 1,))
+            cursor.execute(sql.PUT_POSITION, (position,))
+            cursor.execute(sql.COMMIT)
         except BaseException as error:
             self._commit_failed = True
             self._fail(error, "a commit failed")
-        return self._finish
-
-    def _finish(self) -> None:
-        """Write the prepared commit to the log and sync it."""
-        self._check()
-        try:
-            self._cursor.execute(sql.COMMIT)
-        except BaseException as error:
-            self._commit_failed = True
-            self._fail(error, "a commit failed")
-        self._position += 1
+        self._position = position
         if not self._simulated:
-            self._witness.write(self._position, self._length)
+            self._witness.write(position, self._length)
 
     def maintain(self) -> None:
         self._check()
