@@ -20,7 +20,7 @@ PROCESSES ?= 2
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint bench simulate promises clean
+.PHONY: help setup run test lint bench simulate docs promises clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ bench: $(READY) ## Measure, and print one table
 
 simulate: $(READY) ## Run the simulator (COMMANDS=1000000, SEED=1)
 	$(BIN)/python -m onibus.testing.simulate --commands $(COMMANDS) --seed $(SEED)
+
+docs: promises ## Write the generated pages of docs/ anew
+	$(BIN)/python -m tools.lifecycle
 
 promises: $(READY) ## Write docs/promises.md anew from the tests
 	$(BIN)/python -m tools.promises

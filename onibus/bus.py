@@ -20,17 +20,20 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from msgspec.structs import replace
+
 from onibus.broker import receiving, sending, settling
 from onibus.broker.admission import RESERVE_BYTES
 from onibus.broker.broker import Broker
 from onibus.broker.clock import Clock, SystemClock
 from onibus.broker.entity import EntityInfo
-from onibus.broker.namespace import NAME
+from onibus.broker.namespace import NAME, Quotas
 from onibus.broker.replies import Reply
 from onibus.broker.writer import ThreadWriter
 from onibus.core.block import NEVER
 from onibus.core.errors import BusClosed, InvalidArgument
 from onibus.core.message import Message, ReceivedMessage, Sent
+from onibus.core.path.deduplicate import list_duplicates
 from onibus.core.path.peek import Filter
 from onibus.core.path.session import SessionInfo, list_sessions
 from onibus.receiver import FifoReceiver, Receiver, SessionReceiver
@@ -60,11 +63,13 @@ class Bus:
         stores: Mapping[str, str | os.PathLike[str]] | Sequence[str] = ("main",),
         clock: Clock | None = None,
         reserve_bytes: int = RESERVE_BYTES,
+        quotas: Quotas | None = None,
     ) -> OpeningBus:
         """Open the bus in a directory, made if it is missing. Use it with `async with` or `await`.
 
         `stores` names the message stores over which partitions are dealt: names, for files in the
-        directory, or names with directories of their own, for several disks.
+        directory, or names with directories of their own, for several disks. Below `reserve_bytes`
+        of free disk sends are refused; `quotas` bounds the number of entities.
         """
         root = Path(directory)
         if not isinstance(stores, Mapping):
@@ -78,7 +83,9 @@ class Bus:
             place.mkdir(parents=True, exist_ok=True)
             return SqliteStore(place / f"{name}.sqlite", name)
 
-        return OpeningBus(list(places), open_store, clock or SystemClock(), reserve_bytes)
+        return OpeningBus(
+            list(places), open_store, clock or SystemClock(), reserve_bytes, quotas
+        )
 
     @staticmethod
     def ephemeral(*, clock: Clock | None = None) -> OpeningBus:
@@ -137,7 +144,7 @@ class Bus:
         self._alive()
         # No detour through `ask`: this is the call that programs make most.
         reply: asyncio.Future[list[Sent]] = self._loop.create_future()
-        sending.send(self.broker, entity, (message,), reply)
+        sending.send_one(self.broker, entity, message, reply)
         return (await reply)[0]
 
     async def send_batch(self, entity: str, messages: Sequence[Message]) -> list[Sent]:
@@ -149,8 +156,10 @@ class Bus:
 
     async def schedule(self, entity: str, message: Message, due_ms: int) -> int:
         """Store a message for later; return the number that cancels it."""
-        message.scheduled_enqueue_time_ms = due_ms
-        return (await self.send(entity, message)).sequence_number
+        if not isinstance(message, Message) or due_ms is None:
+            raise InvalidArgument("a Message is scheduled, for a time in milliseconds since 1970")
+        later = replace(message, scheduled_enqueue_time_ms=due_ms)
+        return (await self.send(entity, later)).sequence_number
 
     async def cancel_scheduled(self, entity: str, numbers: Sequence[int]) -> None:
         """Delete scheduled messages: all of them, or none."""
@@ -169,11 +178,14 @@ class Bus:
         return Receiver(self, entity, dead_letters, delete)
 
     async def accept_session(
-        self, entity: str, session_id: str | None = None, *, wait_ms: int = 0
+        self, entity: str, session_id: str | None = None, *, owner: str = "", wait_ms: int = 0
     ) -> SessionReceiver:
-        """Lock a session, a named one or the next that is free, and return its receiver."""
+        """Lock a session, a named one or the next that is free, and return its receiver.
+
+        `owner` is the name under which `sessions` lists the holder.
+        """
         seat, accepted = await self.ask(
-            lambda reply: receiving.accept(self.broker, entity, session_id, wait_ms, reply)
+            lambda reply: receiving.accept(self.broker, entity, session_id, owner, wait_ms, reply)
         )
         return SessionReceiver(self, seat, accepted)
 
@@ -220,15 +232,13 @@ class Bus:
 
     def duplicates(self, entity: str) -> list[tuple[str | None, int, int]]:
         """Return the last dropped duplicates: MessageId, time, and the number each repeats (X1)."""
-        found = []
-        for seat in self.broker.find(entity).seats:
-            if seat.partition is not None:
-                number = seat.partition.numbering.number
-                found += [
-                    (message_id, time, number(ordinal))
-                    for message_id, time, ordinal in seat.partition.recent_duplicates
-                ]
-        return sorted(found, key=lambda one: one[1])
+
+        def listed() -> list[tuple[str | None, int, int]]:
+            seats = [seat for seat in self.broker.find(entity).seats if seat.partition is not None]
+            found = [one for seat in seats for one in self.broker.look(seat, list_duplicates)]
+            return sorted(found, key=lambda one: one[1])
+
+        return self.tell(listed)
 
     def sessions(self, entity: str) -> list[SessionInfo]:
         """Return the sessions that have messages, a lock or a state (X8)."""
@@ -293,7 +303,9 @@ class OpeningBus:
         open_store: Callable[[str], Store],
         clock: Clock,
         reserve_bytes: int,
+        quotas: Quotas | None = None,
     ) -> None:
+        self._quotas = quotas
         self._stores = stores
         self._open_store = open_store
         self._clock = clock
@@ -318,6 +330,7 @@ class OpeningBus:
             lambda name: ThreadWriter(name, call),
             loop.call_soon,
             self._reserve_bytes,
+            self._quotas,
         )
         bus = Bus(broker, loop)
         broker.open()

@@ -15,6 +15,7 @@ from onibus.core.message import ReceivedMessage
 from onibus.core.path.session import (
     AcceptedSession,
     end_session_lock,
+    held_session,
     renew_session,
     set_session_state,
 )
@@ -31,6 +32,8 @@ def token_of(message: ReceivedMessage | bytes) -> bytes:
     """Return the token of a message that is held."""
     if isinstance(message, bytes):
         return message
+    if not isinstance(message, ReceivedMessage):
+        raise InvalidArgument("give a message that was received, or its token")
     if message.token is None:
         raise LockLost("this message is not held: it was peeked at, or deleted when received")
     return message.token
@@ -110,7 +113,7 @@ class Settler:
         """Hold a message for another lock duration; return until when."""
         token = token_of(message)
         until: int = await self._settle(
-            token, lambda partition, now, out: renew(partition, token, now)
+            token, lambda partition, now, out: renew(partition, token, now, out)
         )
         if isinstance(message, ReceivedMessage):
             message.locked_until_ms = until
@@ -196,10 +199,12 @@ class SessionReceiver(Settler):
 
     async def get_state(self) -> bytes | None:
         """Return the bytes kept with the session."""
-        state: bytes | None = await self._on_session(
-            lambda partition, session, now, out: session.state
+        return self.bus.tell(
+            lambda: self.bus.broker.look(
+                self._seat,
+                lambda partition: held_session(partition, self.session_id, self._token).state,
+            )
         )
-        return state
 
     async def set_state(self, state: bytes | None) -> None:
         """Keep bytes with the session; None clears them."""
@@ -272,6 +277,6 @@ class FifoReceiver(Settler):
             raise InvalidArgument("visibility_ms is a whole number")
         token = token_of(message)
         until: int = await self._settle(
-            token, lambda partition, now, out: renew(partition, token, now, visibility_ms)
+            token, lambda partition, now, out: renew(partition, token, now, out, visibility_ms)
         )
         return until

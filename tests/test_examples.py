@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import runpy
 import sqlite3
 import subprocess
@@ -135,3 +136,26 @@ def test_read_block_notices_damage(tmp_path: Path) -> None:
 def test_read_block_does_without_onibus() -> None:
     names = {name for name, _ in imports_of("examples/read_block.py")}
     assert not [name for name in names if name.split(".")[0] == "onibus"]
+
+
+def test_the_demonstration_runs_and_leaves_nothing_out(tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "examples/demonstration.py"), str(tmp_path / "bus")]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, timeout=60, env=environment
+    )
+    for words in (
+        "dropped: it repeats that number",
+        "is completed",
+        "is deferred",
+        "NoSuchCustomer",
+        "MaxDeliveryCountExceeded",
+        "tea is ready",
+        "anna: step 1, step 2",
+        "After opening it again",
+        "was received by its number",
+        "is still known",
+        "goes on with b'step 3'",
+    ):
+        assert words in done.stdout, words
+    assert not done.stderr

@@ -7,8 +7,8 @@ from onibus.store.interface import Store
 
 #: Sends are refused below this much free disk, so that settling always has room.
 RESERVE_BYTES = 512 << 20
-#: Asking the disk is a system call: done once in so many sends.
-_ASK_EVERY = 256
+#: Asking the disk is a system call: done once in so many commits.
+_ASK_EVERY = 16
 
 
 class DiskWatch:

@@ -14,13 +14,15 @@ from onibus.broker.admission import RESERVE_BYTES, DiskWatch
 from onibus.broker.clock import BusClock, Clock
 from onibus.broker.entity import Entity, Seat
 from onibus.broker.message_store import MessageStore
-from onibus.broker.namespace import Namespace
+from onibus.broker.namespace import Namespace, Quotas
 from onibus.broker.receiving import give_up, serve
 from onibus.broker.sending import apply_inbox, move_elsewhere
 from onibus.broker.writer import Writer
-from onibus.core.errors import Damaged, EntityNotFound, Failed, PartitionOffline, Refused
+from onibus.core.errors import (
+    BusClosed, Damaged, EntityNotFound, Failed, InvalidArgument, PartitionOffline, Refused,
+)
 from onibus.core.partition import Partition
-from onibus.core.path.compact import compact
+from onibus.core.path.compact import compact, forget_retained
 from onibus.core.path.expire import pass_time
 from onibus.core.records import WriteBatch
 from onibus.core.timers import Timers
@@ -34,6 +36,7 @@ FLUSH_MS = 50
 #: How long a partition rests before its log and its ids are tidied, and between two slices of that.
 TIDY_AFTER_MS = 1_000
 TIDY_AGAIN_MS = 5
+TIDY_RARELY_MS = 60_000
 #: How long a failed store rests before it is opened anew.
 REOPEN_MS = 1_000
 #: How long after its opening a store is searched for what a crash left behind.
@@ -54,6 +57,7 @@ class Broker:
         make_writer: Callable[[str], Writer],
         call_soon: Callable[[Callable[[], None]], object],
         reserve_bytes: int = RESERVE_BYTES,
+        quotas: Quotas | None = None,
     ) -> None:
         self.clock = BusClock(clock)
         self.call_soon = call_soon
@@ -62,7 +66,7 @@ class Broker:
         self.stores = {
             name: MessageStore(name, open_store, make_writer, disk) for name in store_names
         }
-        self.namespace = Namespace(self, open_store, make_writer)
+        self.namespace = Namespace(self, open_store, make_writer, quotas or Quotas())
         self.alarms: list[str] = []
         self._seats: dict[int, Seat] = {}
         self._awake: set[Entity] = set()
@@ -72,8 +76,8 @@ class Broker:
 
     def open(self) -> None:
         """Open the namespace's own store, then the message stores; one that fails stays offline."""
-        self.namespace.open()
         try:
+            self.namespace.open()
             errors = [error for store in self.stores.values() if (error := self._open(store))]
             if errors and len(errors) == len(self.stores):
                 raise errors[0]
@@ -111,6 +115,8 @@ class Broker:
     def close(self) -> None:
         """Let everything go; the caller has flushed before, if it was to be kept."""
         self.closed = True
+        for entity in self.namespace.entities.values():
+            entity.send_away(BusClosed("the bus was closed"))
         for store in self.stores.values():
             store.stop()
         self.namespace.stop()
@@ -119,7 +125,8 @@ class Broker:
         """Tell whether nothing is on its way to a disk, nor waits to be."""
         loops = [store.loop for store in self.stores.values() if store.loop is not None]
         waiting = any(loop.busy or loop.waiting for loop in loops)
-        return not waiting and not any(store.inbox for store in self.stores.values())
+        sending = any(store.inbox for store in self.stores.values())
+        return not (waiting or sending or self.namespace.deciding)
 
     def flush(self) -> None:
         """Start committing everything that waits, asked for or not."""
@@ -305,6 +312,9 @@ class Broker:
             self.watch(seat)
         elif self.tidy(seat):
             self.timers.set(("tidy", seat.id), self.clock.now() + TIDY_AGAIN_MS)
+        elif seat.partition is not None and seat.partition.keeps_for_a_time():
+            # Nobody may come by again: what is kept for a time only must go all the same.
+            self.timers.set(("retidy", seat.id), self.clock.now() + TIDY_RARELY_MS)
 
     def tidy(self, seat: Seat) -> bool:
         """Do a slice of compaction and of sealing ids; tell whether more is waiting."""
@@ -313,6 +323,7 @@ class Broker:
         out = WriteBatch()
         try:
             more = partition.ids.maintain(partition.forget_before(self.clock.now()), out)
+            forget_retained(partition, self.clock.wall(), out)
             more |= compact(partition, out, eager=not seat.store.loop.busy)
         except Exception as error:
             self._partition_failed(seat, error)
@@ -354,15 +365,18 @@ class Broker:
         for seat in entity.seats:
             seat.store.seats.pop(seat.id, None)
             self._seats.pop(seat.id, None)
-            seat.partition = None
-            seat.offline = "its entity was deleted"
-            for kind in ("partition", "tidy"):
+            seat.deleted = True
+            for kind in ("partition", "tidy", "retidy"):
                 self.timers.cancel((kind, seat.id))
         self.timers.cancel(("idle", entity.incarnation))
 
     def install(self, entity: Entity) -> None:
         """An entity is there: give its partitions their seats."""
         for index, name in enumerate(entity.stores):
+            if name not in self.stores:
+                raise InvalidArgument(
+                    f"store {name!r} has partitions of {entity.name!r}: name it when opening the bus"
+                )
             seat = Seat(entity, index, self.stores[name])
             entity.seats.append(seat)
             seat.store.seats[seat.id] = seat

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from onibus.core.errors import PartitionOffline
+from onibus.broker.replies import fail
+from onibus.core.errors import EntityNotFound, OnibusError, PartitionOffline
 from onibus.core.partition import Partition
 from onibus.core.records import Row
 from onibus.core.settings import QueueSettings
@@ -23,7 +24,9 @@ PARTITIONS_MAX = 1 << 16
 class Seat:
     """Where one partition of an entity sits: in which store, and whether it can be used."""
 
-    __slots__ = ("entity", "id", "index", "offline", "partition", "pending_bytes", "store")
+    __slots__ = (
+        "deleted", "entity", "id", "index", "offline", "partition", "pending_bytes", "store",
+    )
 
     def __init__(self, entity: Entity, index: int, store: MessageStore) -> None:
         self.entity = entity
@@ -33,11 +36,15 @@ class Seat:
         #: None while the partition is offline
         self.partition: Partition | None = None
         self.offline = "its store has not been opened"
+        #: its entity is gone; whoever still has the seat is told so
+        self.deleted = False
         #: admitted, not stored yet: counts towards the quota
         self.pending_bytes = 0
 
     def online(self) -> Partition:
         """Return the partition, or say why it cannot be used."""
+        if self.deleted:
+            raise EntityNotFound(f"{self.entity.name} was deleted")
         if self.partition is None:
             raise PartitionOffline(
                 f"partition {self.index} of {self.entity.name} is offline: {self.offline}"
@@ -71,6 +78,12 @@ class Entity:
     @property
     def healthy(self) -> bool:
         return all(seat.partition is not None for seat in self.seats)
+
+    def send_away(self, error: OnibusError) -> None:
+        """Tell those who wait for messages that none will come."""
+        for waiter in self.waiters:
+            fail(waiter.reply, error)
+        self.waiters.clear()
 
 
 class EntityRow(msgspec.Struct):

@@ -13,7 +13,6 @@ from typing import Any
 from onibus.broker.commit_loop import CommitLoop
 from onibus.broker.entity import Seat
 from onibus.broker.admission import DiskWatch
-from onibus.broker.routing import size_of
 from onibus.broker.writer import Writer
 from onibus.core.errors import OnibusError
 from onibus.core.partition import Partition
@@ -28,12 +27,14 @@ class SendRequest:
 
     __slots__ = ("keyless", "prepared", "reply", "seat", "size")
 
-    def __init__(self, seat: Seat, prepared: list[Prepared], reply: Any, keyless: bool) -> None:
+    def __init__(
+        self, seat: Seat, prepared: list[Prepared], reply: Any, keyless: bool, size: int
+    ) -> None:
         self.seat = seat
         self.prepared = prepared
         self.reply = reply
         self.keyless = keyless
-        self.size = size_of(prepared)
+        self.size = size
 
 
 class MessageStore:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from onibus.broker.commit_loop import CommitLoop
@@ -16,7 +17,8 @@ from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.broker.writer import Writer
 from onibus.core import limits, settings
 from onibus.core.errors import (
-    EntityExists, EntityNotFound, Failed, PartitionOffline, QuotaExceeded, Refused, Unknown,
+    EntityDisabled, EntityExists, EntityNotFound, Failed, PartitionOffline, QuotaExceeded,
+    Refused, Unknown,
 )
 from onibus.core.lifecycle import State
 from onibus.core.partition import Partition
@@ -32,14 +34,23 @@ if TYPE_CHECKING:
 NAME = "namespace"
 
 
+@dataclass(frozen=True, slots=True)
+class Quotas:
+    """How many entities a namespace takes."""
+
+    entities: int = limits.ENTITY_COUNT_MAX
+    partitioned_entities: int = limits.PARTITIONED_ENTITY_COUNT_MAX
+
+
 class Namespace:
     """All entities, and the store that decides which there are."""
 
     def __init__(
         self, broker: Broker, open_store: Callable[[str], Store],
-        make_writer: Callable[[str], Writer],
+        make_writer: Callable[[str], Writer], quotas: Quotas,
     ) -> None:
         self._broker = broker
+        self._quotas = quotas
         self._open_store = open_store
         self._make_writer = make_writer
         self._writer: Writer | None = None
@@ -84,6 +95,11 @@ class Namespace:
         if self._loop is not None:
             self._loop.store.close()
             self._loop = None
+
+    @property
+    def deciding(self) -> bool:
+        """A creation, change or deletion is on its way."""
+        return bool(self._deciding)
 
     # Deciding
 
@@ -177,6 +193,8 @@ class Namespace:
                     seat, lambda partition, now, out: partition.change_settings(wanted, now, out)
                 )
         self.watch_idle(entity)
+        if not wanted.receives:
+            entity.send_away(EntityDisabled(f"{entity.name} is {wanted.status}"))
 
     def _deleted(self, entity: Entity) -> None:
         del self.entities[entity.name]
@@ -186,9 +204,7 @@ class Namespace:
                 erase(seat.partition, out)
                 seat.store.loop.write(out)
         self._broker.forget(entity)
-        for waiter in entity.waiters:
-            fail(waiter.reply, EntityNotFound(f"{entity.name} was deleted"))
-        entity.waiters.clear()
+        entity.send_away(EntityNotFound(f"{entity.name} was deleted"))
 
     def _after(self, _: set[Partition]) -> None:
         if self._loop is not None and self._loop.waiting:
@@ -212,12 +228,16 @@ class Namespace:
             seat.online()
 
     def _check_room(self, wanted: settings.QueueSettings) -> None:
-        if len(self.entities) >= limits.ENTITY_COUNT_MAX:
-            raise QuotaExceeded(f"a namespace has at most {limits.ENTITY_COUNT_MAX} entities")
-        partitioned = sum(e.settings.enable_partitioning for e in self.entities.values())
-        if wanted.enable_partitioning and partitioned >= limits.PARTITIONED_ENTITY_COUNT_MAX:
+        quotas = self._quotas
+        # What is being created counts already; so does, for a moment, what is being deleted.
+        if len(self.entities.keys() | self._deciding) >= quotas.entities:
+            raise QuotaExceeded(f"this namespace takes {quotas.entities} entities")
+        if not wanted.enable_partitioning:
+            return
+        there = [one.name for one in self.entities.values() if one.settings.enable_partitioning]
+        if len(self._deciding.union(there)) >= quotas.partitioned_entities:
             raise QuotaExceeded(
-                f"a namespace has at most {limits.PARTITIONED_ENTITY_COUNT_MAX} partitioned entities"
+                f"this namespace takes {quotas.partitioned_entities} partitioned entities"
             )
 
     # Idle entities
@@ -229,7 +249,9 @@ class Namespace:
         if idle_ms is None:
             self._broker.timers.cancel(key)
         else:
-            self._broker.timers.set(key, max(entity.last_used, entity.created) + idle_ms)
+            # Creation is wall time, which may be ahead of the bus's own.
+            created = min(entity.created, self._broker.clock.now())
+            self._broker.timers.set(key, max(entity.last_used, created) + idle_ms)
 
     def delete_if_idle(self, incarnation: int) -> None:
         """Delete an entity that nobody has used; look again later at one that somebody has."""

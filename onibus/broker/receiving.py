@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from onibus.broker.entity import Entity, Seat
 from onibus.broker.replies import Reply, answer, fail
-from onibus.broker.settling import still_there
+from onibus.core.checks import check_text, check_whole
 from onibus.core.errors import (
-    EntityDisabled, InvalidArgument, InvalidOperation, NoSession, OnibusError, PartitionOffline,
+    EntityDisabled, InvalidOperation, NoSession, OnibusError, PartitionOffline,
 )
 from onibus.core.limits import BATCH_COUNT_MAX, ID_LENGTH_MAX, VISIBILITY_MS_MAX
 from onibus.core.message import ReceivedMessage
@@ -41,7 +41,7 @@ def receive(
     take: bool = False,
 ) -> None:
     """Give out messages from any partition, under a lock or for good; wait if there are none."""
-    entity = _receivable(broker, name, limit)
+    entity = _receivable(broker, name, limit, wait_ms)
     if entity.settings.requires_session and not dead:
         how = "receive_fifo" if entity.settings.fifo else "accept_session"
         raise InvalidOperation(f"{entity.name} has sessions: use {how}")
@@ -76,14 +76,13 @@ def receive_fifo(
     visibility_ms: int | None = None, attempt_id: str | None = None,
 ) -> None:
     """Give out messages of a FIFO queue, group by group."""
-    entity = _receivable(broker, name, limit)
+    entity = _receivable(broker, name, limit, wait_ms)
     if not entity.settings.fifo:
         raise InvalidOperation(f"{entity.name} is not a FIFO queue")
-    if attempt_id is not None and not 0 < len(attempt_id) <= ID_LENGTH_MAX:
-        raise InvalidArgument(f"an attempt id has from 1 to {ID_LENGTH_MAX} characters")
+    if attempt_id is not None:
+        check_text("attempt_id", attempt_id, ID_LENGTH_MAX, 1)
     visible_ms = entity.settings.lock_duration_ms if visibility_ms is None else visibility_ms
-    if not 0 <= visible_ms <= VISIBILITY_MS_MAX:
-        raise InvalidArgument(f"a visibility timeout is from 0 to {VISIBILITY_MS_MAX} ms")
+    check_whole("visibility_ms", visible_ms, 0, VISIBILITY_MS_MAX)
 
     def fetch(waiter: Waiter) -> bool:
         found = broker.apply(
@@ -100,14 +99,15 @@ def receive_fifo(
 
 
 def accept(
-    broker: Broker, name: str, session_id: str | None, wait_ms: int, reply: Reply
+    broker: Broker, name: str, session_id: str | None, owner: str, wait_ms: int, reply: Reply
 ) -> None:
     """Lock a session: a named one at once, or the next that is free, waiting for one."""
-    entity = _receivable(broker, name, 1)
+    entity = _receivable(broker, name, 1, wait_ms)
     if not entity.settings.requires_session:
         raise InvalidOperation(f"{entity.name} has no sessions")
-    if session_id is not None and len(session_id) > ID_LENGTH_MAX:
-        raise InvalidArgument(f"a session id has at most {ID_LENGTH_MAX} characters")
+    if session_id is not None:
+        check_text("session_id", session_id, ID_LENGTH_MAX)
+    check_text("owner", owner, ID_LENGTH_MAX)
 
     def fetch(waiter: Waiter) -> bool:
         seats = _in_turn(entity)
@@ -117,7 +117,7 @@ def accept(
         for seat in seats:
             accepted: AcceptedSession | None = _try(
                 broker, seat,
-                lambda partition, now, out: accept_session(partition, session_id, now, out),
+                lambda partition, now, out: accept_session(partition, session_id, owner, now, out),
             )
             if accepted is not None:
                 answer(waiter.reply, (seat, accepted))
@@ -133,8 +133,7 @@ def receive_session(
     reply: Reply, *, take: bool = False,
 ) -> None:
     """Give out messages of a session that the caller holds."""
-    entity = _receivable(broker, seat.entity.name, limit)
-    still_there(broker, seat)
+    entity = _receivable(broker, seat.entity.name, limit, wait_ms)
 
     def fetch(waiter: Waiter) -> bool:
         def from_session(partition: Any, now: int, out: Any) -> list[ReceivedMessage]:
@@ -196,12 +195,12 @@ def _fetch(waiter: Waiter) -> bool:
         return True
 
 
-def _receivable(broker: Broker, name: str, limit: int) -> Entity:
+def _receivable(broker: Broker, name: str, limit: int, wait_ms: int) -> Entity:
     entity = broker.find(name)
     if not entity.settings.receives:
         raise EntityDisabled(f"{entity.name} is {entity.settings.status}: it gives no messages")
-    if not isinstance(limit, int) or not 0 < limit <= BATCH_COUNT_MAX:
-        raise InvalidArgument(f"a receive asks for 1 to {BATCH_COUNT_MAX} messages")
+    check_whole("limit", limit, 1, BATCH_COUNT_MAX)
+    check_whole("wait_ms", wait_ms, 0)
     return entity
 
 

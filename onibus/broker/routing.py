@@ -5,7 +5,7 @@ from __future__ import annotations
 from onibus.broker.entity import Entity, Seat
 from onibus.core.errors import PartitionOffline, QuotaExceeded
 from onibus.core.path.admit import Prepared
-from onibus.core.path.route import effective_key, partition_of
+from onibus.core.path.route import partition_of
 
 #: A partition, the positions of its messages in what was sent (not needed where it gets all), and
 #: whether any other would do.
@@ -18,16 +18,14 @@ def route(entity: Entity, batch: list[Prepared]) -> list[Part]:
         seat = entity.seats[0]
         _check_room(seat, size_of(batch))
         return [(seat, [], False)]
-    if len(batch) == 1:
-        return [_route_one(entity, batch[0])]
     keyed: dict[int, list[int]] = {}
     keyless: list[int] = []
     for position, prepared in enumerate(batch):
-        key = effective_key(prepared.message, entity.settings)
-        if key is None:
+        if prepared.key is None:
             keyless.append(position)
         else:
-            keyed.setdefault(partition_of(key, len(entity.seats)), []).append(position)
+            index = partition_of(prepared.key, len(entity.seats))
+            keyed.setdefault(index, []).append(position)
     parts: list[Part] = []
     for index, positions in keyed.items():
         seat = entity.seats[index]
@@ -39,19 +37,21 @@ def route(entity: Entity, batch: list[Prepared]) -> list[Part]:
     return parts
 
 
-def _route_one(entity: Entity, prepared: Prepared) -> Part:
-    key = effective_key(prepared.message, entity.settings)
-    if key is None:
-        return any_seat(entity, len(prepared.row)), [], True
-    seat = entity.seats[partition_of(key, len(entity.seats))]
-    _check_room(seat, len(prepared.row))
-    return seat, [], False
+def seat_of(entity: Entity, prepared: Prepared) -> Seat:
+    """Return the partition of one message."""
+    size = len(prepared.row)
+    if len(entity.seats) > 1:
+        if prepared.key is None:
+            return any_seat(entity, size)
+        seat = entity.seats[partition_of(prepared.key, len(entity.seats))]
+    else:
+        seat = entity.seats[0]
+    _check_room(seat, size)
+    return seat
 
 
 def size_of(batch: list[Prepared]) -> int:
     """Return how much messages count towards a quota."""
-    if len(batch) == 1:
-        return len(batch[0].row)
     return sum([len(prepared.row) for prepared in batch])
 
 
@@ -63,6 +63,7 @@ def any_seat(entity: Entity, size: int) -> Seat:
         entity.next_send += 1
         try:
             _check_room(seat, size)
+            seat.store.check_disk()
         except (PartitionOffline, QuotaExceeded) as error:
             refusal = error
         else:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from onibus.broker.entity import Entity, Seat
 from onibus.broker.message_store import MessageStore, SendRequest
 from onibus.broker.replies import Outcome, Reply, answer, fail
-from onibus.broker.routing import Part, any_seat, route
+from onibus.broker.routing import Part, any_seat, route, seat_of, size_of
 from onibus.core.errors import (
-    EntityDisabled, EntityNotFound, InvalidArgument, OnibusError, PartitionOffline,
+    DiskNearlyFull, EntityDisabled, EntityNotFound, InvalidArgument, OnibusError, PartitionOffline,
+    Refused, Unknown,
 )
 from onibus.core.limits import BATCH_COUNT_MAX
 from onibus.core.message import Message, Sent
@@ -22,47 +24,74 @@ if TYPE_CHECKING:
     from onibus.broker.broker import Broker
 
 
+def send_one(broker: Broker, name: str, message: Message, reply: Reply) -> None:
+    """Store one message; the reply gets a list of one `Sent` when it is durable."""
+    entity = _open_for_sends(broker, name)
+    prepared = admit(message, entity.settings, broker.namespace.secret)
+    seat = seat_of(entity, prepared)
+    keyless = prepared.key is None and len(entity.seats) > 1
+    _put(broker, SendRequest(seat, [prepared], reply, keyless, len(prepared.row)))
+
+
 def send(broker: Broker, name: str, messages: Sequence[Message], reply: Reply) -> None:
     """Store messages; the reply gets a `Sent` for each when all are durable."""
-    entity = broker.find(name)
-    if not entity.settings.sends:
-        raise EntityDisabled(f"{entity.name} is {entity.settings.status}: it takes no messages")
-    if not 0 < len(messages) <= BATCH_COUNT_MAX:
-        raise InvalidArgument(f"a batch has from 1 to {BATCH_COUNT_MAX} messages")
+    entity = _open_for_sends(broker, name)
+    if type(messages) not in (list, tuple) or not 0 < len(messages) <= BATCH_COUNT_MAX:
+        raise InvalidArgument(f"a batch is a list of 1 to {BATCH_COUNT_MAX} messages")
     settings, secret = entity.settings, broker.namespace.secret
     batch = [admit(message, settings, secret) for message in messages]
     parts = route(entity, batch)
-    for seat, _, _ in parts:
-        seat.store.check_disk()
     if len(parts) == 1:
         seat, _, keyless = parts[0]
-        _put(broker, SendRequest(seat, batch, reply, keyless))
+        _put(broker, SendRequest(seat, batch, reply, keyless, size_of(batch)))
     else:
         _send_parts(broker, batch, parts, reply)
+
+
+def _open_for_sends(broker: Broker, name: str) -> Entity:
+    entity = broker.find(name)
+    if not entity.settings.sends:
+        raise EntityDisabled(f"{entity.name} is {entity.settings.status}: it takes no messages")
+    return entity
 
 
 def _send_parts(
     broker: Broker, batch: list[Prepared], parts: list[Part], reply: Reply
 ) -> None:
     """Store a batch over several partitions; it is acknowledged when all of it is durable (P13)."""
+    for seat, _, _ in parts:
+        seat.store.check_disk()
     answers: list[Sent | None] = [None] * len(batch)
+    errors: list[BaseException] = []
     left = len(parts)
 
     def collect(positions: list[int], outcome: Outcome) -> None:
         nonlocal left
-        if outcome.error is not None:
-            fail(reply, outcome.error)
-            return
-        for position, sent in zip(positions, outcome.value, strict=True):
-            answers[position] = sent
         left -= 1
+        if outcome.error is not None:
+            errors.append(outcome.error)
+        else:
+            for position, sent in zip(positions, outcome.value, strict=True):
+                answers[position] = sent
         if not left:
-            answer(reply, answers)
+            _answer_parts(reply, answers, errors)
 
     for seat, positions, keyless in parts:
-        outcome = Outcome(lambda done, positions=positions: collect(positions, done))  # type: ignore[misc]
+        outcome = Outcome(partial(collect, positions))
         chosen = [batch[position] for position in positions]
-        _put(broker, SendRequest(seat, chosen, outcome, keyless))
+        _put(broker, SendRequest(seat, chosen, outcome, keyless, size_of(chosen)))
+
+
+def _answer_parts(
+    reply: Reply, answers: list[Sent | None], errors: list[BaseException]
+) -> None:
+    """Answer for a whole batch: 'refused' only where nothing at all was stored."""
+    if not errors:
+        answer(reply, answers)
+    elif all(sent is None for sent in answers) and all(isinstance(e, Refused) for e in errors):
+        fail(reply, errors[0])
+    else:
+        fail(reply, Unknown(f"part of the batch may be stored: {errors[0]}"))
 
 
 def _put(broker: Broker, request: SendRequest) -> None:
@@ -80,12 +109,21 @@ def apply_inbox(broker: Broker, store: MessageStore) -> None:
     requests, store.inbox = store.inbox, []
     by_seat: dict[Seat, list[SendRequest]] = {}
     for request in requests:
-        by_seat.setdefault(request.seat, []).append(request)
+        request.seat.pending_bytes -= request.size
+        group = by_seat.get(request.seat)
+        if group is None:
+            by_seat[request.seat] = [request]
+        else:
+            group.append(request)
+    try:
+        store.check_disk()
+    except DiskNearlyFull as error:
+        for request in requests:
+            fail(request.reply, error)
+        return
     now, wall = broker.clock.now(), broker.clock.wall()
     out = store.loop.gathering
     for seat, group in by_seat.items():
-        for request in group:
-            seat.pending_bytes -= request.size
         batch = group[0].prepared
         if len(group) > 1:
             batch = [prepared for request in group for prepared in request.prepared]
@@ -103,6 +141,11 @@ def apply_inbox(broker: Broker, store: MessageStore) -> None:
         answers = send_to_partition(partition, batch, originals, now, wall, out)
         partition.finish(now, out)
         broker.written(seat, partition, now)
+        seat.entity.last_used = now
+        if len(batch) == len(group):
+            for request, answer_to_one in zip(group, answers, strict=True):
+                store.loop.answer_after(request.reply, [answer_to_one])
+            continue
         start = 0
         for request in group:
             end = start + len(request.prepared)

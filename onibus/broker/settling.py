@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from onibus.broker.entity import Entity, Seat
 from onibus.broker.replies import Outcome, Reply, answer, fail
-from onibus.core.errors import (
-    InvalidArgument, InvalidOperation, LockLost, MessageNotFound, SessionLockLost,
-)
+from onibus.core.errors import InvalidArgument, InvalidOperation, LockLost, MessageNotFound
 from onibus.core.holds import TOKEN
 from onibus.core.limits import BATCH_COUNT_MAX
 from onibus.core.numbering import partition_index
@@ -113,8 +111,8 @@ def on_all(
     seat_of: Callable[[Entity, Any], Seat], find: Find, act: Act, reply: Reply,
 ) -> None:
     """Do something to several messages of several partitions, after finding all of them."""
-    if not 0 < len(subjects) <= BATCH_COUNT_MAX:
-        raise InvalidArgument(f"give from 1 to {BATCH_COUNT_MAX} messages")
+    if not isinstance(subjects, Sequence) or not 0 < len(subjects) <= BATCH_COUNT_MAX:
+        raise InvalidArgument(f"give a list of 1 to {BATCH_COUNT_MAX} messages or numbers")
     by_seat: dict[Seat, list[Any]] = {}
     for subject in subjects:
         by_seat.setdefault(seat_of(entity, subject), []).append(subject)
@@ -149,20 +147,11 @@ def _after_commit(broker: Broker, seat: Seat, value: Any, reply: Reply) -> None:
     broker.start(seat.store)
 
 
-def still_there(broker: Broker, seat: Seat) -> Entity:
-    """Return the entity of a partition, unless it was deleted, or deleted and made again."""
-    entity = broker.find(seat.entity.name)
-    if entity is not seat.entity:
-        raise SessionLockLost(f"{entity.name} was deleted and made again: the session is another")
-    return entity
-
-
 def on_session(
     broker: Broker, seat: Seat, session_id: str, token: bytes,
     act: Callable[[Partition, Any, int, WriteBatch], Any], reply: Reply,
 ) -> None:
     """Do something to a session that the caller holds; answered when it is durable."""
-    still_there(broker, seat)
 
     def with_session(partition: Partition, now: int, out: WriteBatch) -> Any:
         return act(partition, held_session(partition, session_id, token), now, out)

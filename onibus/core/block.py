@@ -72,9 +72,14 @@ def encode_rows(
     rows: Sequence[bytes],
 ) -> bytes:
     """Return the bytes of a block whose ordinals are first, first + 1, … and share one stamp."""
-    return encode_entries(
-        range(first, first + len(rows)), [stamp] * len(rows), expires, sessions, rows
-    )
+    pack = ENTRY.pack
+    entries = []
+    end = 0
+    for ordinal, row in enumerate(rows, first):
+        end += len(row)
+        at = ordinal - first
+        entries.append(pack(ordinal, stamp, expires[at], sessions[at], end, crc32(row)))
+    return _assemble(entries, rows)
 
 
 def encode_entries(
@@ -93,6 +98,10 @@ def encode_entries(
     ):
         end += len(row)
         entries.append(pack(ordinal, stamp, expiry, session, end, crc32(row)))
+    return _assemble(entries, rows)
+
+
+def _assemble(entries: list[bytes], rows: Sequence[bytes]) -> bytes:
     index = b"".join(entries)
     header = HEADER.pack(b"OB", VERSION, ROWS, len(rows), crc32(index), 0)
     return b"".join((header, index, *rows))

@@ -8,6 +8,7 @@ it has to touch a row for every id.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -39,6 +40,14 @@ class Generation:
         #: Further rows, which may be folded, and the place of the first entry in them.
         self._loose_rows: list[int] = []
         self._loose_from = 0
+
+    def add(self, hashes: Sequence[bytes], ordinals: Sequence[int], now: int) -> None:
+        """Take up entries that were recorded at one time."""
+        place = len(self.hashes)
+        self.places.update(zip(hashes, range(place, place + len(hashes)), strict=True))
+        self.hashes.extend(hashes)
+        self.ordinals.extend(ordinals)
+        self.times.extend([now] * len(hashes))
 
     def __len__(self) -> int:
         return len(self.hashes)

@@ -49,6 +49,8 @@ MESSAGE_BYTES_MAX = 100 << 20
 SESSION_STATE_BYTES_MAX = 256 << 10
 #: [SB] What one peek returns at most.
 PEEK_BYTES_MAX = 256 << 10
+#: [SB] What an owner writes beside an entity's settings.
+METADATA_LENGTH_MAX = 1_024
 #: [SB] Dead-letter reason and description.
 REASON_LENGTH_MAX = 4_096
 #: (ours) Messages in one send, receive or settle call: bounds the work of one slice.
@@ -57,5 +59,3 @@ BATCH_COUNT_MAX = 10_000
 BLOCK_BYTES_MAX = 1 << 20
 #: (ours) Dropped duplicates a partition lists (X1).
 DUPLICATES_LISTED_MAX = 1_000
-#: [SB] How long a keyless send may look for a partition that is up (P5).
-FAILOVER_MS_MAX = 15 * SECOND_MS

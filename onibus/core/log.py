@@ -1,8 +1,9 @@
 """The log of one partition: where each ordinal's row is, and which blocks can go.
 
 In memory a block is its place and a few numbers; rows stay in the store until they are delivered.
-A block whose rows have all been released goes whole; the rest is compaction's work
-(path/compact.py).
+The *floor* is the ordinal below which released rows may go: retention holds it down, without it
+everything released may go. A block whose rows have all been released goes whole once it lies below
+the floor; the rest is compaction's work (path/compact.py).
 """
 
 from __future__ import annotations
@@ -56,6 +57,8 @@ class Log:
         self.places: list[BlockPlace] = []
         self.live_bytes = 0
         self.total_bytes = 0
+        #: released rows from this ordinal on are kept (R1)
+        self.floor = NEVER
         #: blocks that are not known to be committed: the store cannot be asked for them
         self._fresh: dict[int, bytes] = {}
         self._committing: dict[int, bytes] = {}
@@ -139,11 +142,22 @@ class Log:
             if place.last >= first:
                 self._release_in(place, max(first, place.first), min(last, place.last))
             ended += 1
-        dead = [place for place in places[at:ended] if not place.live]
+        self._drop_dead(at, ended, out)
+
+    def raise_floor(self, floor: int, out: WriteBatch) -> None:
+        """Released rows below that ordinal may go now."""
+        self.floor = floor
+        self._drop_dead(0, len(self.places), out)
+
+    def _drop_dead(self, start: int, end: int, out: WriteBatch) -> None:
+        """Drop the blocks of which no row is wanted or kept."""
+        places = self.places
+        dead = [p for p in places[start:end] if not p.live and p.last < self.floor]
         for place in dead:
             self.drop(place, out)
         if dead:
-            places[at:ended] = [place for place in places[at:ended] if place.live]
+            gone = set(dead)
+            places[start:end] = [place for place in places[start:end] if place not in gone]
 
     def _release_in(self, place: BlockPlace, first: int, last: int) -> None:
         if place.last - place.first + 1 == place.rows:

@@ -16,6 +16,7 @@ import numpy as np
 from onibus.core.block import NEVER
 from onibus.core.holds import Hold
 from onibus.core.lifecycle import State
+from onibus.core.timers import Timers
 
 #: deliveries, due, reason, description, properties of one mark's row
 MarkRow = tuple[int, int, str | None, str | None, bytes | None]
@@ -46,16 +47,14 @@ class Marks:
     """The marks of one subscription in one partition, by ordinal."""
 
     __slots__ = (
-        "_cold", "_due", "_due_at", "_dues", "_left", "_read", "_set_timer", "_states", "_taken",
+        "_cold", "_due", "_due_at", "_dues", "_left", "_read", "_states", "_taken", "_timers",
         "hot",
     )  # fmt: skip
 
-    def __init__(
-        self, read: Callable[[int], MarkRow], set_timer: Callable[[int, int], None]
-    ) -> None:
+    def __init__(self, read: Callable[[int], MarkRow], timers: Timers) -> None:
         self._read = read
-        #: told when a mark that comes due by itself is not cold any more
-        self._set_timer = set_timer
+        #: has the times of those that are not cold
+        self._timers = timers
         #: those that were made or asked for since the start
         self.hot: dict[int, Mark] = {}
         self.load(array("q"), array("b"), array("q"))
@@ -81,7 +80,7 @@ class Marks:
             if at >= 0:
                 mark = self._warm(at)
                 if mark.due:
-                    self._set_timer(ordinal, mark.due)
+                    self._timers.set(("due", ordinal), mark.due)
         return mark
 
     def state(self, ordinal: int) -> State | None:

@@ -32,7 +32,11 @@ class Numbering:
         if not 0 <= low < self.span:
             return ()
         youngest = next_ordinal - 1 - ((next_ordinal - 1 - low) & self._mask)
-        return tuple(o for o in (youngest, youngest - self.span) if o > 0)
+        return tuple(range(youngest, 0, -self.span))
+
+    def earlier(self, ordinal: int) -> range:
+        """Return the ordinals that had the same number before."""
+        return range(ordinal - self.span, 0, -self.span)
 
 
 def partition_index(number: int, partitioned: bool) -> int:

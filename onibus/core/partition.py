@@ -54,6 +54,8 @@ class Partition:
         self.log = Log(partition, pages)
         self.ids = RememberedIds(partition, pages, self.id_sizes)
         self.subscription = Subscription(partition, 0, settings, self.log, secret)
+        if settings.retention_ms is not None:
+            self.log.floor = 0
         self.epoch = 0
         self.duplicates = 0
         self.recent_duplicates: deque[tuple[str | None, int, int]] = deque(
@@ -77,6 +79,8 @@ class Partition:
             self.forget_before(now), now - settings.duplicate_detection_window_ms
         )
         self.settings = self.subscription.settings = settings
+        if settings.retention_ms is not None and self.log.floor == NEVER:
+            self.log.floor = self.log.next_ordinal
         self.write_counters(out)
 
     def forget_before(self, now: int) -> int:
@@ -86,6 +90,10 @@ class Partition:
     def next_wake(self) -> int:
         """Return the bus time at which something happens by itself."""
         return min(self.subscription.next_due(), self.log.next_expiry())
+
+    def keeps_for_a_time(self) -> bool:
+        """Tell whether something is kept that has to go when its time is over."""
+        return self.ids.count > 0 or self.settings.retention_ms is not None
 
     # Committing
 

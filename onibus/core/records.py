@@ -16,7 +16,7 @@ Format version 1:
 | marks        | partition, subscription, ordinal  | state, deliveries, due, reason, description, properties |
 | gone         | partition, subscription, first    | last: this run of ordinals has left the subscription |
 | holds        | partition, subscription, epoch    | until, duration, check, session, ordinals |
-| sessions     | partition, subscription, session  | state, until, duration, epoch, check |
+| sessions     | partition, subscription, session  | state, until, duration, epoch, check, owner |
 | attempts     | partition, subscription, attempt  | until, epochs |
 | recent_ids   | entry                             | partition, entries (core/remembered_ids.py) |
 | id_runs      | run                               | partition, tier, count, oldest, newest, chunks, filter |
@@ -35,16 +35,16 @@ Value = int | str | bytes | None
 Row = tuple[Value, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """A table's name, its columns in order, and how many of them form the key."""
+    """A table's name, its columns in order, and how many of them form the key.
+
+    Each table is one object, equal to itself only: it is the key of the busiest dictionaries.
+    """
 
     name: str
     columns: tuple[str, ...]
     key: int
-
-    def __hash__(self) -> int:
-        return hash(self.name)
 
 
 def _table(name: str, key: str, others: str) -> Table:
@@ -70,7 +70,7 @@ HOLDS = _table(
     "holds", "partition subscription epoch", "until duration check session ordinals"
 )
 SESSIONS = _table(
-    "sessions", "partition subscription session", "state until duration epoch check"
+    "sessions", "partition subscription session", "state until duration epoch check owner"
 )
 ATTEMPTS = _table("attempts", "partition subscription attempt", "until epochs")
 RECENT_IDS = _table("recent_ids", "entry", "partition entries")

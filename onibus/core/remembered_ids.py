@@ -112,16 +112,18 @@ class RememberedIds:
 
     def record(self, hash: bytes, ordinal: int, now: int) -> None:
         """Remember an identity; `write` makes it part of a commit."""
-        young = self._young
-        hashes = young.hashes
-        if len(hashes) >= self._sizes.seal_at:
-            self._full.append(young)
-            young = self._young = Generation()
-            hashes = young.hashes
-        young.places[hash] = len(hashes)
-        hashes.append(hash)
-        young.ordinals.append(ordinal)
-        young.times.append(now)
+        self.record_all([hash], [ordinal], now)
+
+    def record_all(self, hashes: Sequence[bytes], ordinals: Sequence[int], now: int) -> None:
+        """Remember identities, none of them twice; `write` makes them part of a commit."""
+        start = 0
+        while start < len(hashes):
+            if len(self._young) >= self._sizes.seal_at:
+                self._full.append(self._young)
+                self._young = Generation()
+            end = min(len(hashes), start + self._sizes.seal_at - len(self._young))
+            self._young.add(hashes[start:end], ordinals[start:end], now)
+            start = end
 
     def write(self, out: WriteBatch) -> None:
         """Put what was recorded since the last write, as one row.

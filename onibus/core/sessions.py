@@ -22,9 +22,11 @@ from onibus.core.block import NEVER
 class SessionLock:
     """An exclusive hold on a session."""
 
-    __slots__ = ("check", "duration", "epoch", "until")
+    __slots__ = ("check", "duration", "epoch", "owner", "until")
 
-    def __init__(self, epoch: int, check: int, until: int, duration: int) -> None:
+    def __init__(self, epoch: int, check: int, until: int, duration: int, owner: str) -> None:
+        #: who says to hold it; for people, proves nothing
+        self.owner = owner
         self.epoch = epoch
         self.check = check
         self.until = until

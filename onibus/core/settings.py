@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from onibus.core import limits
+from onibus.core.checks import check_text
 from onibus.core.errors import InvalidArgument, InvalidName, Unchangeable
 
 ACTIVE = "active"
@@ -57,15 +58,17 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     #: how long an abandoned message waits: this, doubled each time, up to the maximum (X4)
     retry_backoff_ms: int = 0
     retry_backoff_ms_max: int = limits.HOUR_MS
+    #: how long completed messages stay in the log; None: they may go at once (R1)
+    retention_ms: int | None = None
     user_metadata: str = ""
 
     @property
     def sends(self) -> bool:
-        return self.status in (ACTIVE, RECEIVE_DISABLED)
+        return self.status == ACTIVE or self.status == RECEIVE_DISABLED
 
     @property
     def receives(self) -> bool:
-        return self.status in (ACTIVE, SEND_DISABLED)
+        return self.status == ACTIVE or self.status == SEND_DISABLED
 
 
 def make(given: dict[str, Any]) -> QueueSettings:
@@ -134,8 +137,10 @@ def _check(settings: QueueSettings) -> None:
     _between(
         "auto_delete_on_idle_ms", settings.auto_delete_on_idle_ms, limits.IDLE_MS_MIN, 2**53
     )
+    _between("retention_ms", settings.retention_ms, 1, 2**53)
     _between("retry_backoff_ms", settings.retry_backoff_ms, 0, limits.DAY_MS)
     _between("retry_backoff_ms_max", settings.retry_backoff_ms_max, 0, limits.DAY_MS)
+    check_text("user_metadata", settings.user_metadata, limits.METADATA_LENGTH_MAX)
     if settings.status not in (ACTIVE, SEND_DISABLED, RECEIVE_DISABLED, DISABLED):
         raise InvalidArgument(f"status {settings.status!r} is none of active, send-disabled, "
                               "receive-disabled, disabled")

@@ -60,14 +60,12 @@ class Subscription:
         self.gone = Runs()
         self.timers = Timers()
         self.marks = Marks(
-            lambda ordinal: log.pages.read_mark(partition, number, ordinal),
-            lambda ordinal, due: self.timers.set(("due", ordinal), due),
+            lambda ordinal: log.pages.read_mark(partition, number, ordinal), self.timers
         )
         self.holds: dict[int, Hold] = {}
         self.attempts: dict[str, Attempt] = {}
         self.counts = [0] * len(State)
         self._changed_holds: dict[int, Hold] = {}
-        self._changed_attempts: dict[str, Attempt] = {}
 
     # Looking
 
@@ -140,13 +138,14 @@ class Subscription:
         self.timers.set(("hold", hold.epoch), until)
         self._changed_holds[hold.epoch] = hold
 
-    def spoil_attempt(self, hold: Hold) -> None:
-        """The receive that gave this hold out cannot be repeated any more, nor after a restart."""
-        attempt = self.attempts.get(hold.attempt) if hold.attempt is not None else None
-        if attempt is not None and hold.attempt is not None:
-            attempt.epochs = [-1 if epoch == hold.epoch else epoch for epoch in attempt.epochs]
-            self._changed_attempts[hold.attempt] = attempt
-        hold.attempt = None
+    def spoil_attempt(self, hold: Hold, out: WriteBatch) -> None:
+        """What a hold has changed its attempt must not give out again, nor after a restart."""
+        attempt_id, hold.attempt = hold.attempt, None
+        attempt = None if attempt_id is None else self.attempts.get(attempt_id)
+        if attempt_id is not None and attempt is not None:
+            # Epochs begin at 1: no hold has this one.
+            attempt.epochs = [0 if epoch == hold.epoch else epoch for epoch in attempt.epochs]
+            self.write_attempt(attempt_id, attempt, out)
 
     def let_go(self, ordinal: int, mark: Mark) -> None:
         """The message is held no more."""
@@ -288,7 +287,7 @@ class Subscription:
         )
 
     def write_holds(self, out: WriteBatch) -> None:
-        """Write holds and attempts that changed, each once however many messages were settled."""
+        """Write the holds that changed, each once however many of its messages were settled."""
         for hold in self._changed_holds.values():
             key = (self.partition, self.number, hold.epoch)
             if not hold.ordinals:
@@ -297,10 +296,6 @@ class Subscription:
             ordinals = array("q", hold.ordinals).tobytes()
             out.put(HOLDS, (*key, hold.until, hold.duration, hold.check, hold.session, ordinals))
         self._changed_holds.clear()
-        for attempt_id, attempt in self._changed_attempts.items():
-            if self.attempts.get(attempt_id) is attempt:
-                self.write_attempt(attempt_id, attempt, out)
-        self._changed_attempts.clear()
 
     def write_session(self, session: Session, out: WriteBatch) -> None:
         key = (self.partition, self.number, session.id)
@@ -308,11 +303,14 @@ class Subscription:
         if session.state is None and lock is None:
             out.delete(SESSIONS, key)
         elif lock is None:
-            out.put(SESSIONS, (*key, session.state, 0, 0, 0, 0))
+            out.put(SESSIONS, (*key, session.state, 0, 0, 0, 0, ""))
         else:
             out.put(
                 SESSIONS,
-                (*key, session.state, lock.until, lock.duration, lock.epoch, lock.check),
+                (
+                    *key, session.state, lock.until, lock.duration, lock.epoch, lock.check,
+                    lock.owner,
+                ),
             )
 
     def write_attempt(self, attempt_id: str, attempt: Attempt | None, out: WriteBatch) -> None:

@@ -196,7 +196,7 @@ class Clients:
         session = self.random.choice((None, None, f"s{self.random.randrange(5)}"))
         self._try(
             name, wait, f"accept {name} {session} wait={wait}",
-            lambda reply: receiving.accept(sim.broker, name, session, wait, reply),
+            lambda reply: receiving.accept(sim.broker, name, session, "me", wait, reply),
             lambda op: sim.model.accept(op, name, session),
         )
 
@@ -301,7 +301,7 @@ class Clients:
         visibility = self.random.choice((None, None, 0, 4_000))
         self._settle(
             f"renew {visibility}",
-            lambda partition, token, now, out: renew(partition, token, now, visibility),
+            lambda partition, token, now, out: renew(partition, token, now, out, visibility),
             lambda model, row, now: model.renew(row, now, visibility),
         )
 

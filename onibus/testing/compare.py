@@ -6,6 +6,7 @@ from typing import Any
 
 from onibus.broker import settling
 from onibus.broker.broker import Broker
+from onibus.core.errors import Refused
 from onibus.core.invariants import violations
 from onibus.core.message import ReceivedMessage, Sent
 from onibus.core.path.peek import Filter
@@ -37,7 +38,10 @@ def compare_answer(op: Op) -> None:
         kinds = (*op.errors, *op.tolerated)
         check(bool(kinds) and isinstance(error, kinds),
               f"{op.words}: answered {error!r}; expected {op.errors or op.value}")
+        if op.doomed and isinstance(error, Refused):
+            check(not any(op.value), f"{op.words}: refused, while a part of it was stored")
         return
+    check(not op.doomed, f"{op.words}: acknowledged, while a part of it failed")
     forced = {kind for kind in op.errors if kind.__name__ != "NoSession"}
     check(not forced, f"{op.words}: answered {op.reply.value!r}; expected {forced}")
     check(op.left == 0, f"{op.words}: answered before it was done")

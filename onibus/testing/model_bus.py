@@ -49,8 +49,9 @@ class Op:
         self.reply = Outcome(self._answered)
         self.answered = False
         self.value: Any = None
-        #: parts whose answer is not known yet
-        self.left = 1
+        #: parts whose answer is not known yet, of how many, and whether one of several failed
+        self.left = self.parts = 1
+        self.doomed = False
         self.errors: set[type[BaseException]] = set()
         #: errors that may be answered, and need not
         self.tolerated: set[type[BaseException]] = set()
@@ -63,11 +64,21 @@ class Op:
         self.awaits = ("", 0)
         self.turn = 0
         self.model: BusModel | None = None
+        #: that a receiver waits for
+        self.entity: EntityModel | None = None
 
     def _answered(self, _: Outcome) -> None:
         self.answered = True
         if self.model is not None:
             self.finished = {name: s.finished for name, s in self.model.stores.items()}
+
+    def fail(self, kind: type[BaseException]) -> None:
+        """It, or a part of it, cannot be done: of a whole batch some may be stored (P13)."""
+        if self.parts < 2:
+            self.errors.add(kind)
+        else:
+            self.doomed = True
+            self.tolerated |= {kind, Unknown}
 
     def resolve(self, value: Any) -> None:
         self.value = value
@@ -168,6 +179,17 @@ class BusModel:
                 if request.entity is entity:
                     request.op.tolerated.add(EntityNotFound)
 
+    def change(self, entity: EntityModel, settings: QueueSettings) -> None:
+        """Take new settings; an entity that is paused sends away who waits for its messages."""
+        entity.settings = settings
+        for index in range(len(entity.partitions)):
+            if self.online(entity, index):
+                self.part(entity, index).change_settings(settings, self.time.now())
+        for op in self.ops:
+            if op.entity is entity and op.fetch is not None:
+                if settings.status in ("disabled", "receive-disabled"):
+                    op.errors, op.fetch = {EntityDisabled}, None
+
     # Sending
 
     def send(self, op: Op, name: str, messages: Sequence[Message]) -> None:
@@ -193,7 +215,7 @@ class BusModel:
             chosen = [batch[place] for place in keyless]
             requests.append(Request(op, entity, self.any(entity), keyless, chosen, True))
         op.value = [None] * len(messages)
-        op.left = len(requests)
+        op.left = op.parts = len(requests)
         for request in requests:
             self.stores[entity.stores[request.index]].inbox.append(request)
 
@@ -215,7 +237,7 @@ class BusModel:
         requests, store.inbox = store.inbox, []
         for request in requests:
             if self.entities.get(request.entity.name) is not request.entity:
-                request.op.errors.add(EntityNotFound)
+                request.op.fail(EntityNotFound)
                 continue
             partition = self.part(request.entity, request.index, request.op)
             for place, prepared in zip(request.places, request.batch, strict=True):
@@ -265,7 +287,7 @@ class BusModel:
         store.online, store.flying, store.dirty = False, None, set()
         for op in self.ops:
             if op.needs.get(name, 0) > store.finished and not op.answered:
-                op.errors.add(Unknown)
+                op.fail(Unknown)
                 op.steps = None
         store.finished = store.started
         requests, store.inbox = store.inbox, []
@@ -277,7 +299,7 @@ class BusModel:
                 place = request.entity.stores[request.index]
                 self.stores[place].inbox.append(request)
             except PartitionOffline:
-                request.op.errors.add(PartitionOffline)
+                request.op.fail(PartitionOffline)
 
     def store_opened(self, name: str) -> None:
         """A store is read back: its partitions are as of its last commit."""
@@ -334,7 +356,7 @@ class BusModel:
                     break
             return self.fetched(op, found)
 
-        op.fetch = fetch
+        op.entity, op.fetch = entity, fetch
 
     def fetched(self, op: Op, found: list[Given]) -> bool:
         if found:
@@ -363,7 +385,7 @@ class BusModel:
             rows = partition.receive_groups(limit, visible, attempt, self.time.now())
             return self.fetched(op, [self.given(entity, 0, row) for row in rows])
 
-        op.fetch = fetch
+        op.entity, op.fetch = entity, fetch
 
     def accept(self, op: Op, name: str, session: str | None) -> None:
         entity = self.receivable(name)
@@ -388,14 +410,14 @@ class BusModel:
             return False
 
         op.errors.add(NoSession)
-        op.fetch = fetch
+        op.entity, op.fetch = entity, fetch
 
     def receive_session(
         self, op: Op, entity: EntityModel, index: int, session: str, lock: int, limit: int,
         take: bool,
     ) -> None:
         if self.receivable(entity.name) is not entity:
-            raise LockLost(session)
+            raise EntityNotFound(entity.name)
 
         def fetch() -> bool:
             partition = self.part(entity, index)
@@ -405,7 +427,7 @@ class BusModel:
                 self.part(entity, index, op)
             return self.fetched(op, [self.given(entity, index, row) for row in rows])
 
-        op.fetch = fetch
+        op.entity, op.fetch = entity, fetch
 
     # Settling
 
@@ -420,7 +442,7 @@ class BusModel:
         act: Callable[[PartitionModel], Any],
     ) -> None:
         if self.find(entity.name) is not entity:
-            raise LockLost(session)
+            raise EntityNotFound(entity.name)
         partition = self.part(entity, index)
         partition.held_session(session, lock)
         op.resolve(act(self.part(entity, index, op)))

@@ -151,17 +151,11 @@ class Workload(Clients):
         sim.finish_all(flush=True)
         wanted = core_settings.change(entity.settings, given)
 
-        def changed() -> None:
-            entity.settings = wanted
-            for index in range(len(entity.partitions)):
-                if sim.model.online(entity, index):
-                    partition = sim.model.part(entity, index)
-                    partition.change_settings(wanted, sim.broker.clock.now())
-
         self._decide(
             f"change {name} {given}",
             lambda reply: sim.broker.namespace.change(name, given, reply),
-            lambda: self._all_online(entity.stores), changed, may_crash=not window,
+            lambda: self._all_online(entity.stores),
+            lambda: sim.model.change(entity, wanted), may_crash=not window,
         )
         if window:
             sim.finish_all(flush=True)
@@ -232,7 +226,9 @@ class Workload(Clients):
     # Time and faults
 
     def pass_time(self) -> None:
-        self.sim.advance(self.random.choice((1, 5, 60, 400, 1_000, 1_000, 2_500, 6_000, 25_000)))
+        self.sim.advance(self.random.choice(
+            (1, 5, 60, 400, 1_000, 1_000, 1_000, 2_500, 2_500, 6_000, 6_000, 25_000, 310_000)
+        ))
 
     def jump(self) -> None:
         self.sim.jump(self.random.choice((-1, 1)) * self.random.choice((SECOND, HOUR, DAY)))

@@ -5,10 +5,9 @@ What passes is prepared for the rest of the path: its bytes, its identities and 
 
 from __future__ import annotations
 
-from datetime import datetime
 from hashlib import blake2b, sha256
-from typing import Any
 
+from onibus.core.checks import check_properties
 from onibus.core.errors import InvalidArgument, InvalidOperation, MessageTooLarge
 from onibus.core.limits import ID_LENGTH_MAX
 from onibus.core.message import FORMATS, Message, encode
@@ -21,13 +20,20 @@ _TEXTS = ("subject", "correlation_id", "content_type", "to", "reply_to", "reply_
 class Prepared:
     """A message that was admitted."""
 
-    __slots__ = ("identities", "message", "row", "time_to_live_ms")
+    __slots__ = ("identities", "key", "message", "row", "time_to_live_ms")
 
     def __init__(
-        self, message: Message, row: bytes, identities: tuple[bytes, ...], ttl: int | None
+        self,
+        message: Message,
+        row: bytes,
+        identities: tuple[bytes, ...],
+        ttl: int | None,
+        key: str | None = None,
     ) -> None:
         self.message = message
         self.row = row
+        #: what decides its partition (P3), or None when any will do
+        self.key = key
         #: hashes under which it is a duplicate; none where it never is one
         self.identities = identities
         self.time_to_live_ms = ttl
@@ -36,10 +42,13 @@ class Prepared:
 def admit(message: Message, settings: QueueSettings, secret: bytes) -> Prepared:
     """Return the message prepared, or refuse it."""
     _check_fields(message, settings)
+    key = effective_key(message, settings)
     if settings.fifo:
         message, identities = _fifo_identities(message, settings, secret)
+    elif settings.requires_duplicate_detection:
+        identities = _identities(message, settings, secret, key)
     else:
-        identities = _identities(message, settings, secret)
+        identities = ()
     try:
         row = encode(message)
     except (UnicodeEncodeError, TypeError, OverflowError) as error:
@@ -52,11 +61,13 @@ def admit(message: Message, settings: QueueSettings, secret: bytes) -> Prepared:
     default = settings.default_time_to_live_ms
     if default is not None:
         ttl = default if ttl is None else min(ttl, default)
-    return Prepared(message, row, identities, ttl)
+    return Prepared(message, row, identities, ttl, key)
 
 
 def _check_fields(message: Message, settings: QueueSettings) -> None:
     """Refuse fields of wrong types or sizes, and keys that contradict each other."""
+    if not isinstance(message, Message):
+        raise InvalidArgument(f"a message is a Message, not a {type(message).__name__}")
     session_id, partition_key = message.session_id, message.partition_key
     if type(message.body) is not bytes:
         raise InvalidArgument(f"a body is bytes, not {type(message.body).__name__}")
@@ -111,26 +122,6 @@ def _check_rare_fields(message: Message) -> None:
         raise InvalidArgument("enqueued_sequence_number is a sequence number")
 
 
-def check_properties(properties: dict[str, Any]) -> None:
-    """Refuse properties that would not come back exactly as they are."""
-    if type(properties) is not dict:
-        raise InvalidArgument("properties are a dict of names and values")
-    for name, value in properties.items():
-        if type(name) is not str:
-            raise InvalidArgument("names of properties are texts")
-        if isinstance(value, datetime):
-            if value.tzinfo is None:
-                raise InvalidArgument(f"property {name!r}: a datetime needs its time zone")
-        elif isinstance(value, int) and not isinstance(value, bool):
-            if not -(2**63) <= value < 2**63:
-                raise InvalidArgument(f"property {name!r}: a whole number has at most 64 bits")
-        elif value is not None and not isinstance(value, (bool, float, str, bytes)):
-            raise InvalidArgument(
-                f"property {name!r} is a {type(value).__name__}; allowed are None, bool, int, "
-                "float, str, bytes and datetime"
-            )
-
-
 def _hash(secret: bytes, identity: str, scope: str | None) -> bytes:
     try:
         data = identity.encode()
@@ -142,10 +133,9 @@ def _hash(secret: bytes, identity: str, scope: str | None) -> bytes:
     return blake2b(data, digest_size=16, key=secret).digest()
 
 
-def _identities(message: Message, settings: QueueSettings, secret: bytes) -> tuple[bytes, ...]:
-    if not settings.requires_duplicate_detection:
-        return ()
-    key = effective_key(message, settings)
+def _identities(
+    message: Message, settings: QueueSettings, secret: bytes, key: str | None
+) -> tuple[bytes, ...]:
     if message.message_id is None:
         if settings.enable_partitioning and key is None:
             raise InvalidOperation(

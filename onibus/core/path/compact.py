@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from onibus.core.block import encode_entries
+from onibus.core.block import NEVER, encode_entries
 from onibus.core.limits import BLOCK_BYTES_MAX
 from onibus.core.log import BlockPlace
 from onibus.core.records import WriteBatch
@@ -34,14 +34,31 @@ def compact(partition: Partition, out: WriteBatch, eager: bool = False) -> bool:
     return True
 
 
+def forget_retained(partition: Partition, wall: int, out: WriteBatch) -> None:
+    """Raise the floor over what has been kept for as long as the owner wants (R1)."""
+    retention_ms = partition.settings.retention_ms
+    log = partition.log
+    if retention_ms is None:
+        if log.floor != NEVER:
+            log.raise_floor(NEVER, out)
+        return
+    floor = log.next_ordinal
+    for place in log.places:
+        block = log.read(place)
+        if block.entry(block.rows - 1)[1] > wall - retention_ms:
+            floor = place.first
+            break
+    log.raise_floor(floor, out)
+
+
 def _choose(partition: Partition, eager: bool) -> list[BlockPlace]:
     places = partition.log.places
     group: list[BlockPlace] = []
     size = 0
     for at, place in enumerate(places):
         small = place.live_bytes < BLOCK_BYTES_MAX // 2
-        dead = place.live * 2 < place.rows
-        inside = UNTOUCHED <= at < len(places) - UNTOUCHED
+        dead = place.live * 2 < place.rows and place.last < partition.log.floor
+        inside = UNTOUCHED <= at < len(places) - UNTOUCHED and place.last < partition.log.floor
         if (dead or (eager and small and inside)) and size + place.live_bytes <= BLOCK_BYTES_MAX:
             group.append(place)
             size += place.live_bytes

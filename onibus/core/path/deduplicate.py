@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from onibus.core.path.admit import Prepared
 from onibus.core.remembered_ids import RememberedIds
+
+if TYPE_CHECKING:
+    from onibus.core.partition import Partition
 
 
 def deduplicate(
@@ -19,6 +23,8 @@ def deduplicate(
     if not hashes:
         return [-1] * len(batch)
     known = ids.find(hashes, forget_before)
+    if max(known) == -1 and len(set(hashes)) == len(hashes):
+        return [-1] * len(batch)
     in_batch: dict[bytes, int] = {}
     originals = []
     asked = 0
@@ -38,3 +44,12 @@ def deduplicate(
                 in_batch[identity] = -2 - at
         originals.append(original)
     return originals
+
+
+def list_duplicates(partition: Partition) -> list[tuple[str | None, int, int]]:
+    """Return the last dropped duplicates: MessageId, time, and the number each repeats (X1)."""
+    number = partition.numbering.number
+    return [
+        (message_id, time, number(ordinal))
+        for message_id, time, ordinal in partition.recent_duplicates
+    ]

@@ -37,23 +37,42 @@ def send(
     fresh = batch
     if originals.count(-1) != len(originals):
         fresh = [batch[at] for at, original in enumerate(originals) if original == -1]
-    ordinals = iter(store(partition, fresh, now, wall, out))
+    stored = store(partition, fresh, now, wall, out)
+    _remember(partition, fresh, stored, now, out)
+    number = partition.numbering.number
+    if fresh is batch:
+        return [Sent(number(ordinal)) for ordinal in stored]
+    ordinals = iter(stored)
     given: list[int] = []
     answers = []
-    number, record = partition.numbering.number, partition.ids.record
     for prepared, original in zip(batch, originals, strict=True):
         if original == -1:
             ordinal = next(ordinals)
-            for identity in prepared.identities:
-                record(identity, ordinal, now)
             answers.append(Sent(number(ordinal)))
         else:
             ordinal = given[-2 - original] if original < 0 else original
             _note_duplicate(partition, prepared, ordinal, now, out)
             answers.append(Sent(number(ordinal), number(ordinal)))
         given.append(ordinal)
-    partition.ids.write(out)
     return answers
+
+
+def _remember(
+    partition: Partition, batch: Sequence[Prepared], ordinals: list[int], now: int, out: WriteBatch
+) -> None:
+    """Record the identities of what was stored."""
+    hashes = [identity for prepared in batch for identity in prepared.identities]
+    if not hashes:
+        return
+    if len(hashes) != len(batch):
+        # A message may have two identities (F7), or none (D11).
+        ordinals = [
+            ordinal
+            for prepared, ordinal in zip(batch, ordinals, strict=True)
+            for _ in prepared.identities
+        ]
+    partition.ids.record_all(hashes, ordinals, now)
+    partition.ids.write(out)
 
 
 def store(
@@ -83,6 +102,8 @@ def store(
 
 def _piece(batch: Sequence[Prepared], start: int) -> Sequence[Prepared]:
     """Return what fits in one block."""
+    if sum([len(prepared.row) for prepared in batch]) <= BLOCK_BYTES_MAX:
+        return batch[start:] if start else batch
     size = 0
     for end in range(start, len(batch)):
         size += len(batch[end].row)

@@ -49,6 +49,12 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
 
 def states_of(wanted: Filter, dead: bool) -> frozenset[State]:
     """Return the states that a filter asks for, in the queue or in its dead-letter queue."""
+    if not isinstance(wanted, Filter):
+        raise InvalidArgument(f"a filter is a Filter, not a {type(wanted).__name__}")
+    try:
+        msgspec.convert(msgspec.structs.asdict(wanted), Filter, builtin_types=(bytes,))
+    except msgspec.ValidationError as error:
+        raise InvalidArgument(f"a filter's field has a wrong type: {error}") from None
     if wanted.state is None:
         return DEAD if dead else frozenset(State) - DEAD - {State.GONE}
     if wanted.state not in STATES:

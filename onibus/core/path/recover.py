@@ -167,11 +167,11 @@ def _ready_runs(partition: Partition, aside: list[int]) -> None:
 
 def _recover_sessions(partition: Partition, rows: list[Any]) -> None:
     subscription = partition.subscription
-    for _, _, session_id, state, until, duration, epoch, check in rows:
+    for _, _, session_id, state, until, duration, epoch, check, owner in rows:
         session = subscription.sessions.get(session_id)
         session.state = state
         if until:
-            session.lock = SessionLock(epoch, check, until, duration)
+            session.lock = SessionLock(epoch, check, until, duration, owner)
             subscription.timers.set(("session", session_id), until)
 
 

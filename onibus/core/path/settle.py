@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from onibus.core.checks import check_properties, check_text, check_whole
 from onibus.core.errors import InvalidArgument, InvalidOperation
 from onibus.core.lifecycle import DEAD, Input, State
 from onibus.core.limits import REASON_LENGTH_MAX, VISIBILITY_MS_MAX
 from onibus.core.message import decode_properties, encode_properties
-from onibus.core.path.admit import check_properties
 from onibus.core.path.dead_letter import dead_letter, expire_message, too_many_deliveries
 from onibus.core.records import WriteBatch
 
@@ -38,7 +38,7 @@ def abandon(
 ) -> None:
     """A message is given back, at once or after a delay (X4)."""
     ordinal, _, _ = partition.held(token)
-    _check_delay(delay_ms)
+    check_whole("delay_ms", delay_ms, 0)
     _modify(partition, ordinal, properties)
     give_back(partition, ordinal, Input.ABANDON, now, out, delay_ms)
 
@@ -49,7 +49,7 @@ def defer(
 ) -> None:
     """A message is set aside; with a delay it comes back by itself (L1, L5)."""
     ordinal, _, _ = partition.held(token)
-    _check_delay(delay_ms)
+    check_whole("delay_ms", delay_ms, 0)
     _modify(partition, ordinal, properties)
     give_back(partition, ordinal, Input.DEFER, now, out, delay_ms)
 
@@ -60,17 +60,18 @@ def reject(
 ) -> None:
     """A receiver dead-letters a message."""
     ordinal, mark, _ = partition.held(token)
-    for text in (reason, description):
-        if text is not None and len(text) > REASON_LENGTH_MAX:
-            raise InvalidArgument(f"reason and description have at most {REASON_LENGTH_MAX} "
-                                  "characters each")
+    for name, text in (("reason", reason), ("description", description)):
+        if text is not None:
+            check_text(name, text, REASON_LENGTH_MAX)
     if mark.state in DEAD:
         raise InvalidOperation("a message in the dead-letter queue cannot be dead-lettered again")
     _modify(partition, ordinal, properties)
     dead_letter(partition, ordinal, reason, description, out)
 
 
-def renew(partition: Partition, token: bytes, now: int, duration: int | None = None) -> int:
+def renew(
+    partition: Partition, token: bytes, now: int, out: WriteBatch, duration: int | None = None
+) -> int:
     """Hold a message longer; return until when. With a duration: a FIFO queue's visibility."""
     _, _, hold = partition.held(token)
     subscription = partition.subscription
@@ -82,7 +83,7 @@ def renew(partition: Partition, token: bytes, now: int, duration: int | None = N
     elif hold.session is not None and not partition.settings.fifo:
         raise InvalidOperation("the session's lock holds this message: renew that one")
     # The receive that gave this message out cannot be repeated any more (F9).
-    subscription.spoil_attempt(hold)
+    subscription.spoil_attempt(hold, out)
     subscription.renew(hold, now + (hold.duration if duration is None else duration))
     return hold.until
 
@@ -122,20 +123,17 @@ def _backoff(partition: Partition, deliveries: int) -> int:
     return min(base << min(deliveries - 1, 40), partition.settings.retry_backoff_ms_max)
 
 
-def _check_delay(delay_ms: int) -> None:
-    if not isinstance(delay_ms, int) or not 0 <= delay_ms <= 2**53:
-        raise InvalidArgument("delay_ms must be a whole number, 0 or more")
-
-
 def _modify(partition: Partition, ordinal: int, properties: dict[str, Any] | None) -> None:
     """Settling may change properties; they lie over those of the message."""
-    if not properties:
+    if properties is None:
         return
     check_properties(properties)
+    if not properties:
+        return
     mark = partition.subscription.marks[ordinal]
     if mark.properties is not None:
         properties = decode_properties(mark.properties) | properties
     try:
         mark.properties = encode_properties(properties)
-    except UnicodeEncodeError as error:
+    except (TypeError, OverflowError, UnicodeEncodeError) as error:
         raise InvalidArgument(f"properties cannot be encoded: {error}") from None

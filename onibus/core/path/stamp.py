@@ -19,13 +19,18 @@ def stamp(
     """
     log.last_stamp = max(wall, log.last_stamp)
     if log.next_ordinal + count > numbering.span:
-        while subscription.is_live(log.next_ordinal - numbering.span):
+        while _in_use(log.next_ordinal, numbering, subscription):
             log.next_ordinal += 1
             subscription.depart([log.next_ordinal - 1], out)
         for taken in range(1, count):
-            if subscription.is_live(log.next_ordinal + taken - numbering.span):
+            if _in_use(log.next_ordinal + taken, numbering, subscription):
                 count = taken
                 break
     first = log.next_ordinal
     log.next_ordinal += count
     return first, count, log.last_stamp
+
+
+def _in_use(ordinal: int, numbering: Numbering, subscription: Subscription) -> bool:
+    """Tell whether the ordinal's number is that of a message that is still there."""
+    return any(subscription.is_live(earlier) for earlier in numbering.earlier(ordinal))

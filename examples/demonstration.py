@@ -1,0 +1,150 @@
+"""What a bus does, in a few seconds: python examples/demonstration.py [directory]
+
+Sends, drops a duplicate, receives, defers, schedules, keeps sessions in order, dead-letters, then
+closes the bus, opens it again and shows that everything is still there. Without a directory, which
+must be new, it works in a temporary one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+import time
+
+from rich.console import Console
+from rich.table import Table
+
+from onibus import Bus, Message
+
+console = Console(width=96, highlight=False)
+
+
+def say(title: str, text: str) -> None:
+    """Print what happens next."""
+    console.print(f"\n[bold]{title}[/bold]\n{text}")
+
+
+def show(bus: Bus, title: str) -> None:
+    """Print the counts of all queues."""
+    table = Table("queue", "active", "deferred", "scheduled", "dead letters", "duplicates dropped",
+                  title=title)  # fmt: skip
+    for name in bus.queues():
+        info = bus.queue(name)
+        counts = (info.active_count, info.deferred_count, info.scheduled_count)
+        others = (info.dead_lettered_count, info.duplicates_dropped)
+        table.add_row(name, *(str(count) for count in counts + others))
+    console.print(table)
+
+
+async def send(bus: Bus) -> None:
+    """Make a partitioned queue and send to it, one message twice."""
+    await bus.create_queue(
+        "orders", enable_partitioning=True, requires_duplicate_detection=True, max_delivery_count=2
+    )
+    say("Sending", "Five orders go to a queue of 16 partitions. Each answer means: on the disk.")
+    table = Table("message id", "sequence number", "partition", "what became of it")
+    for message_id in ("o-1", "o-2", "o-3", "o-4", "o-5", "o-1"):
+        sent = await bus.send("orders", Message(body=b"an order", message_id=message_id))
+        number = sent.sequence_number
+        fate = "stored" if sent.duplicate_of is None else "dropped: it repeats that number"
+        table.add_row(message_id, str(number), str(number >> 48), fate)
+    console.print(table)
+    for repeated, _, number in bus.duplicates("orders"):
+        console.print(f"The bus lists what it dropped: {repeated!r} repeated {number}.")
+
+
+async def receive(bus: Bus) -> int:
+    """Complete one message and defer another; return the number of the deferred one."""
+    async with bus.receiver("orders") as receiver:
+        first, second = await receiver.receive(2)
+        say("Receiving", "Two messages are locked: nobody else gets them until they are settled.")
+        await receiver.complete(first)
+        console.print(f"{first.message_id} is completed: it is gone.")
+        await receiver.defer(second)
+        console.print(f"{second.message_id} is deferred: set aside, received by its number only.")
+        return second.sequence_number
+
+
+async def dead_letter(bus: Bus) -> None:
+    """Let two messages end in the dead-letter queue: by hand, and by failing too often."""
+    say("Dead letters", "One message is rejected. Another fails twice, and may not again.")
+    async with bus.receiver("orders") as receiver:
+        rejected, failing = await receiver.receive(2)
+        await receiver.dead_letter(rejected, reason="NoSuchCustomer", description="checked twice")
+        await receiver.abandon(failing)
+        for message in await receiver.receive(5):
+            await receiver.abandon(message)
+    table = Table("message id", "deliveries", "reason", "description")
+    start = 0  # a peek returns messages of one partition at a time: go on until there are none
+    while found := bus.peek("orders", start=start, dead_letters=True):
+        for one in found:
+            why = one.dead_letter_reason, one.dead_letter_description
+            table.add_row(one.message_id, str(one.delivery_count), *why)
+        start = found[-1].sequence_number + 1
+    console.print(table)
+
+
+async def schedule(bus: Bus) -> None:
+    """Store one message for soon, one for tomorrow."""
+    await bus.create_queue("reminders")
+    now_ms = time.time_ns() // 1_000_000
+    await bus.schedule("reminders", Message(body=b"tea is ready"), now_ms + 300)
+    tomorrow = await bus.schedule("reminders", Message(body=b"water plants"), now_ms + 86_400_000)
+    say("Scheduling", f"One reminder in 0.3 s, one tomorrow. Its number, {tomorrow}, cancels it.")
+    async with bus.receiver("reminders", delete=True) as receiver:
+        (message,) = await receiver.receive(wait_ms=3_000)
+        waited = time.time_ns() // 1_000_000 - now_ms
+        console.print(f"After {waited} ms came: {message.body.decode()!r}.")
+
+
+async def sessions(bus: Bus) -> None:
+    """Receive two sessions, each in its order, and keep a state with one."""
+    await bus.create_queue("steps", requires_session=True)
+    for step in range(1, 4):
+        for customer in ("anna", "ben"):
+            await bus.send("steps", Message(body=b"step %d" % step, session_id=customer))
+    say("Sessions", "Messages of two customers came mixed. Each customer's stay in order.")
+    for _ in range(2):
+        async with await bus.accept_session("steps") as session:
+            messages = await session.receive(2)
+            await session.complete(*messages)
+            await session.set_state(b"after " + messages[-1].body)
+            done = ", ".join(message.body.decode() for message in messages)
+            console.print(f"{session.session_id}: {done}; the session remembers how far it came.")
+
+
+async def look_again(directory: str, deferred: int) -> None:
+    """Open the bus anew and use what the first one left."""
+    async with Bus.open(directory) as bus:
+        show(bus, "After opening it again")
+        async with bus.receiver("orders") as receiver:
+            (message,) = await receiver.receive_deferred([deferred])
+            await receiver.complete(message)
+            console.print(f"The deferred {message.message_id} was received by its number.")
+        sent = await bus.send("orders", Message(body=b"an order", message_id="o-1"))
+        console.print(f"o-1, sent once more, is still known: it repeats {sent.duplicate_of}.")
+        async with await bus.accept_session("steps", "ben") as session:
+            (left,) = await session.receive()
+            console.print(f"ben was {await session.get_state()!r} and goes on with {left.body!r}.")
+
+
+async def main(directory: str) -> None:
+    """Show everything, in order."""
+    async with Bus.open(directory) as bus:
+        await send(bus)
+        deferred = await receive(bus)
+        await dead_letter(bus)
+        await schedule(bus)
+        await sessions(bus)
+        show(bus, "Before closing")
+    await look_again(directory, deferred)
+    say("Done", "Nothing was lost, repeated or reordered.")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        asyncio.run(main(sys.argv[1]))
+    else:
+        with tempfile.TemporaryDirectory() as temporary:
+            asyncio.run(main(temporary))

@@ -1,0 +1,107 @@
+"""Compaction: merging and rewriting blocks keeps every message byte for byte."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from onibus.core.path.compact import compact
+from onibus.core.path.deliver import deliver
+from onibus.core.path.session import accept_session, held_session
+from onibus.core.path.settle import defer
+from tests.core.partition_helpers import Bench
+
+
+def living(bench: Bench) -> dict[int, Any]:
+    """Return every live row with all that its block says of it."""
+    log, gone = bench.partition.log, bench.partition.subscription.gone
+    found = {}
+    for place in log.places:
+        block = log.read(place)
+        for position in range(block.rows):
+            ordinal, stamp, expires, session, _, _ = block.entry(position)
+            if ordinal not in gone:
+                found[ordinal] = (stamp, expires, session, block.row(position))
+    return found
+
+
+def compact_all(bench: Bench) -> int:
+    slices = 0
+    while compact(bench.partition, bench.out, eager=True):
+        bench.commit()
+        slices += 1
+        assert slices < 1_000, "it comes to an end"
+    return slices
+
+
+def sizes_match(bench: Bench) -> None:
+    """What the log believes of its blocks is what they are."""
+    log = bench.partition.log
+    assert log.total_bytes == sum(place.size for place in log.places)
+    assert log.live_bytes == sum(place.live_bytes for place in log.places)
+    assert [p.first for p in log.places] == sorted(p.first for p in log.places)
+    assert sum(place.live for place in log.places) == len(living(bench))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_every_message_is_kept_byte_for_byte(seed: int) -> None:
+    chance = random.Random(seed)
+    bench = Bench(requires_session=bool(seed % 2))
+    for n in range(120):
+        bench.now += chance.randrange(5)
+        size = chance.choice((10, 300, 3_000))
+        bodies = [b"%d/%d " % (n, at) + b"x" * size for at in range(chance.randrange(1, 6))]
+        ttl = chance.choice((None, 10**9 + n))
+        bench.send(*bodies, session_id=f"s{n % 7}", time_to_live_ms=ttl)
+    slices = 0
+    for _ in range(4):
+        take_some(bench, chance)
+        before = living(bench)
+        slices += compact_all(bench)
+        assert living(bench) == before
+        sizes_match(bench)
+        bench.restart()
+        assert living(bench) == before
+        sizes_match(bench)
+    assert slices > 0
+
+
+def take_some(bench: Bench, chance: random.Random) -> None:
+    """Complete some of what can be received, and defer some."""
+    partition = bench.partition
+    if bench.settings.requires_session:
+        accepted = accept_session(partition, None, "", bench.now, bench.out)
+        assert accepted is not None
+        session = held_session(partition, accepted.session_id, accepted.token)
+        received = deliver(partition, 30, bench.now, bench.out, session=session)
+        bench.commit()
+    else:
+        received = bench.receive(90)
+    for message in received:
+        if chance.random() < 0.1:
+            assert message.token is not None
+            defer(partition, message.token, bench.now, bench.out)
+            bench.commit()
+        else:
+            bench.complete(message)
+
+
+def test_many_small_blocks_become_few() -> None:
+    bench = Bench()
+    for n in range(500):
+        bench.send(b"%d" % n)
+    compact_all(bench)
+    assert len(bench.partition.log.places) < 50
+    assert [m.body for m in bench.receive(500)] == [b"%d" % n for n in range(500)]
+
+
+def test_blocks_without_living_rows_go_whole() -> None:
+    bench = Bench()
+    for n in range(10):
+        bench.send(b"%d" % n, b"x")
+    bench.complete(*bench.receive(20))
+    assert bench.partition.log.places == []
+    assert bench.partition.log.total_bytes == bench.partition.log.live_bytes == 0
+    assert len(bench.partition.subscription.gone.firsts) == 1
