@@ -113,7 +113,7 @@ class Clients:
         message = Message(body=b"%d" % (random.randrange(12) if name in ("content", "strict")
                                         else self.bodies))
         if random.random() < 0.8:
-            message.message_id = f"id{random.randrange(40)}"
+            message.message_id = f"id{random.randrange(random.choice((8, 40)))}"
         if kind.get("requires_session") or kind.get("fifo"):
             if random.random() < 0.98:
                 message.session_id = f"s{random.randrange(4)}"

@@ -17,7 +17,6 @@ from onibus.core import partition as partition_module
 from onibus.core.errors import LockLost
 from onibus.core.holds import TOKEN
 from onibus.core.lifecycle import DEAD, HELD, Input, State
-from onibus.core.log import Log
 from onibus.core.message import Sent
 from onibus.core.path import (
     admit,
@@ -126,20 +125,23 @@ def route_by_another_hash(original: Any) -> Any:
 def forget_one_id(original: Any) -> Any:
     count = 0
 
-    def record(self: Any, hash: bytes, ordinal: int, now: int) -> None:
+    def record_all(self: Any, hashes: Any, ordinals: Any, now: int) -> None:
         nonlocal count
         count += 1
-        if count % 10:
-            original(self, hash, ordinal, now)
+        if count % 10 or len(hashes) < 1:
+            original(self, hashes, ordinals, now)
+        else:
+            original(self, hashes[1:], ordinals[1:], now)
 
-    return record
+    return record_all
 
 
 def extend_the_window(original: Any) -> Any:
     def note(partition: Any, prepared: Any, ordinal: int, now: int, out: Any) -> None:
         original(partition, prepared, ordinal, now, out)
-        for identity in prepared.identities:
-            partition.ids.record(identity, ordinal, now)
+        hashes = list(prepared.identities)
+        partition.ids.record_all(hashes, [ordinal] * len(hashes), now)
+        partition.ids.write(out)
 
     return note
 
@@ -353,16 +355,16 @@ def expire_what_is_held(original: Any) -> Any:
 
 
 def never_expire(original: Any) -> Any:
-    return lambda self, now: None
+    return lambda partition, ordinal, out, taken=False: None
 
 
 def lose_the_time_of_cold_marks(original: Any) -> Any:
     def get(self: Any, ordinal: int) -> Any:
-        set_timer, self._set_timer = self._set_timer, lambda ordinal, due: None
-        try:
-            return original(self, ordinal)
-        finally:
-            self._set_timer = set_timer
+        cold = ordinal not in self.hot
+        mark = original(self, ordinal)
+        if cold and mark is not None:
+            self._timers.cancel(("due", ordinal))
+        return mark
 
     return get
 
@@ -434,9 +436,10 @@ MUTANTS = {
     "give nothing to those who wait": Mutant(receiving, "_fetch", find_nothing, _TIMED),
     "no fail-over": Mutant(broker_module, "move_elsewhere", refuse_to_fail_over, ("spread",)),
     "another partition": Mutant(routing, "partition_of", route_by_another_hash, _DUPLICATES),
-    "forget one id": Mutant(remembered_ids.RememberedIds, "record", forget_one_id, _DUPLICATES),
+    "forget one id": Mutant(
+        remembered_ids.RememberedIds, "record_all", forget_one_id, _DUPLICATES),
     "a duplicate extends the window": Mutant(
-        enqueue, "_note_duplicate", extend_the_window, _DUPLICATES),
+        enqueue, "_note_duplicate", extend_the_window, ("detecting",)),
     "duplicates are not counted": Mutant(
         enqueue, "_note_duplicate", do_not_count_duplicates, _DUPLICATES),
     "duplicates are stored": Mutant(enqueue, "deduplicate", store_duplicates, _DUPLICATES),
@@ -477,7 +480,7 @@ MUTANTS = {
     "activate early": Mutant(subscription.Subscription, "schedule", activate_early, _TIMED),
     "keep the number at activation": Mutant(expire, "activate", keep_the_number, _TIMED),
     "expire what is held": Mutant(expire, "_expire_in", expire_what_is_held, ("mortal",)),
-    "nothing expires": Mutant(Log, "expired_block", never_expire, ("mortal",)),
+    "nothing expires": Mutant(expire, "expire_message", never_expire, ("mortal",)),
     "what was looked at is never due": Mutant(
         marks.Marks, "get", lose_the_time_of_cold_marks, _TIMED),
     "compaction drops a row": Mutant(compact, "encode_entries", compact_too_much, _ANY),
