@@ -41,7 +41,7 @@ from onibus.store.connection import (
 from onibus.store.files import FileLock, FreeBytes, free_bytes, sync_directory
 
 #: A log larger than this is moved into the main file. Larger means fewer moves, and a longer start.
-LOG_BYTES_MAX = 64 << 20
+LOG_BYTES_MAX = 24 << 20
 #: So much of a log may be left for a commit to move; it takes a few milliseconds.
 REST_BYTES_MAX = 4 << 20
 #: Free pages are given back to the disk once they are more than a quarter of the file and this many.

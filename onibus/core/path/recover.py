@@ -98,17 +98,18 @@ def _recover_blocks(partition: Partition, rows: list[Any]) -> None:
 def _recover_marks(partition: Partition, rows: list[Any]) -> None:
     """Take marks up cold: where each message is and when it comes due; the rest stays on disk."""
     subscription = partition.subscription
-    ordinals = array("q", [row[2] for row in rows])
-    states = array("b", [row[3] for row in rows])
-    subscription.marks.load(ordinals, states, array("q", [row[4] for row in rows]))
-    for state in State:
-        subscription.counts[state] = states.count(state)
+    if not rows:
+        return
+    _, _, numbers, found, dues = zip(*rows, strict=True)
+    ordinals, states = array("q", numbers), array("b", found)
+    subscription.marks.load(ordinals, states, array("q", dues))
+    kinds = np.frombuffer(states, "i1")
+    subscription.counts[:] = np.bincount(kinds, minlength=len(State)).tolist()
     for runs, wanted in (
-        (subscription.dead, DEAD),
-        (subscription.dead_ready, {State.DEAD_LETTERED}),
+        (subscription.dead, [int(state) for state in DEAD]),
+        (subscription.dead_ready, [int(State.DEAD_LETTERED)]),
     ):
-        chosen = [o for o, state in zip(ordinals, states, strict=True) if state in wanted]
-        for first, last in as_runs(chosen):
+        for first, last in as_runs(np.frombuffer(ordinals, "i8")[np.isin(kinds, wanted)].tolist()):
             runs.add(first, last)
 
 
