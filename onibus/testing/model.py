@@ -35,6 +35,12 @@ REASONS = {
 _hold_ids = count(1)
 
 
+def begin_anew() -> None:
+    """Count locks from 1 again, so that a run reads the same each time."""
+    global _hold_ids
+    _hold_ids = count(1)
+
+
 class Lock(msgspec.Struct, frozen=True):
     """What keeps a message, or a session, from others. `by` is the session whose lock it is."""
 

@@ -23,10 +23,11 @@ from onibus.core import partition as core_partition
 from onibus.core.errors import NoSession, OnibusError, StoreFailed
 from onibus.core.id_runs import Sizes
 from onibus.core.path import compact
-from onibus.core.records import TABLES
+from onibus.core.records import META, TABLES
 from onibus.store.memory import MemoryStore, Tables
 from onibus.testing.clock import SimulatedClock
 from onibus.testing.compare import check, compare_all, compare_answer, compare_counts
+from onibus.testing.model import begin_anew
 from onibus.testing.model_bus import PURGE_SLICE, BusModel, Op
 
 STORES = ("a", "b")
@@ -119,6 +120,10 @@ class Simulation:
         self.tables: dict[str, Tables] = {
             name: {table: {} for table in TABLES} for name in (*STORES, NAME)
         }
+        # The key of all hashes is drawn too: a seed is a run, to the last bit.
+        secret = self.random.randbytes(32)
+        self.tables[NAME][META]["secret",] = ("secret", secret)
+        begin_anew()
         self.opened: dict[str, MemoryStore] = {}
         self.writers: dict[str, PendingWriter] = {}
         self.soon: deque[Callable[[], None]] = deque()

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from onibus.broker import broker as broker_module
 from onibus.broker import commit_loop, receiving, routing, sending, settling
+from onibus.broker.replies import answer
 from onibus.core import marks, remembered_ids, runs, sessions, subscription
 from onibus.core import partition as partition_module
 from onibus.core.errors import LockLost
@@ -60,7 +61,7 @@ def applied(mutant: Mutant) -> Iterator[None]:
 def answer_before_commit(original: Any) -> Any:
     def answer_after(self: Any, reply: Any, value: Any) -> None:
         original(self, reply, value)
-        commit_loop.answer(reply, value)
+        answer(reply, value)
 
     return answer_after
 
@@ -68,7 +69,7 @@ def answer_before_commit(original: Any) -> Any:
 def acknowledge_failed_commit(original: Any) -> Any:
     def abandon(self: Any, error: BaseException) -> None:
         for reply, value in self._committing_answers + self._answers:
-            commit_loop.answer(reply, value)
+            answer(reply, value)
         original(self, error)
 
     return abandon
