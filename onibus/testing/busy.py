@@ -1,8 +1,8 @@
 """A busy process, to be killed: `be_busy` in a process of its own.
 
 Several tasks send, schedule, cancel, receive and settle on one bus, and write what they ask and
-what they are told to the history file, line by line, unbuffered: a kill loses no line that was written.
-With `drain` the process receives and completes everything that is left instead, and ends.
+what they are told to the history file, line by line, unbuffered: a kill loses no line that was
+written. With `drain` the process receives and completes everything that is left, and ends.
 """
 
 from __future__ import annotations

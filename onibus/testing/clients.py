@@ -17,7 +17,7 @@ from onibus.core.message import Message
 from onibus.core.path.session import end_session_lock, renew_session, set_session_state
 from onibus.core.path.settle import abandon, defer, reject, renew
 from onibus.testing.model import PartitionModel, Row
-from onibus.testing.model_bus import EntityModel, Op
+from onibus.testing.model_parts import EntityModel, Op
 from onibus.testing.simulation import Simulation
 
 #: Every kind of queue; a run has some of them.

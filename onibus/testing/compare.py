@@ -12,7 +12,8 @@ from onibus.core.message import ReceivedMessage, Sent
 from onibus.core.path.peek import Filter
 from onibus.core.path.session import list_sessions
 from onibus.testing.model import FOREVER, Row
-from onibus.testing.model_bus import BusModel, EntityModel, Given, Op
+from onibus.testing.model_bus import BusModel
+from onibus.testing.model_parts import EntityModel, Given, Op
 
 
 class Mismatch(AssertionError):

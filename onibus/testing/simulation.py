@@ -28,7 +28,8 @@ from onibus.store.memory import MemoryStore, Tables
 from onibus.testing.clock import SimulatedClock
 from onibus.testing.compare import check, compare_all, compare_answer, compare_counts
 from onibus.testing.model import begin_anew
-from onibus.testing.model_bus import PURGE_SLICE, BusModel, Op
+from onibus.testing.model_bus import PURGE_SLICE, BusModel
+from onibus.testing.model_parts import Op
 
 STORES = ("a", "b")
 #: A bus that has work left after so many rounds of the same moment will never be done.
@@ -162,7 +163,7 @@ class Simulation:
     def begin(self, words: str) -> Op:
         """Return a new command under way."""
         op = Op(words)
-        op.model = self.model
+        op.stores = self.model.stores
         self.history.append(words)
         return op
 

@@ -18,7 +18,8 @@ from onibus.core.path.peek import Filter
 from onibus.core.records import ENTITIES
 from onibus.testing.clients import KINDS, Clients
 from onibus.testing.compare import Mismatch, compare_row, same
-from onibus.testing.model_bus import EntityModel, Op, meant
+from onibus.testing.model_bus import meant
+from onibus.testing.model_parts import EntityModel, Op
 from onibus.testing.simulation import Simulation, replay_of, small_sizes
 
 SECOND = 1_000

@@ -285,9 +285,8 @@ def lose_the_reason(original: Any) -> Any:
 def deliver_deferred_messages(original: Any) -> Any:
     def change(self: Any, ordinal: int, event: Input, out: Any, **more: Any) -> Any:
         new = original(self, ordinal, event, out, **more)
-        if event is Input.DEFER and not self.settings.requires_session:
-            if new is State.DEFERRED and ordinal not in self.ready:
-                self.ready.add(ordinal, ordinal)
+        if new is State.DEFERRED and event is Input.DEFER and ordinal not in self.ready:
+            self.ready.add(ordinal, ordinal)
         return new
 
     return change
@@ -346,10 +345,10 @@ def keep_the_number(original: Any) -> Any:
 
 def expire_what_is_held(original: Any) -> Any:
     def expire_in(partition: Any, place: Any, now: int, out: Any) -> None:
+        state = partition.subscription.state
         for ordinal in range(place.first, place.last + 1):
-            if partition.subscription.state(ordinal) is State.LOCKED:
-                if partition.log.expires(ordinal) <= now:
-                    partition.subscription.change(ordinal, Input.RELEASE, out)
+            if state(ordinal) is State.LOCKED and partition.log.expires(ordinal) <= now:
+                partition.subscription.change(ordinal, Input.RELEASE, out)
         original(partition, place, now, out)
 
     return expire_in

@@ -45,7 +45,7 @@ def test_a_seed_is_a_run() -> None:
 
 def test_a_failing_seed_tells_how_to_replay_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SimulatedClock, "advance", lambda self, ms: 1 / 0)
-    with pytest.raises(Mismatch, match="replay: python -m onibus.testing.simulate --seed 5"):
+    with pytest.raises(Mismatch, match=r"replay: python -m onibus\.testing\.simulate --seed 5"):
         run_seed(5, 500)
 
 

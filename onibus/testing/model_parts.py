@@ -1,0 +1,105 @@
+"""The parts of the model of a bus: commands under way, entities, and what their stores have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+from onibus.broker.replies import Outcome
+from onibus.core.errors import Unknown
+from onibus.core.settings import QueueSettings
+from onibus.testing.model import PartitionModel, Prepared, Row
+
+#: A message that is given out: entity, partition, row, until when it is locked (None: it is not).
+Given = tuple["EntityModel", int, Row, int | None]
+
+
+class Time(Protocol):
+    """Bus time and wall time."""
+
+    def now(self) -> int: ...
+
+    def wall(self) -> int: ...
+
+
+class Op:
+    """A command under way: how it may be answered, and not before which commits."""
+
+    def __init__(self, words: str) -> None:
+        self.words = words
+        self.reply = Outcome(self._answered)
+        self.answered = False
+        self.value: Any = None
+        #: parts whose answer is not known yet, of how many, and whether one of several failed
+        self.left = self.parts = 1
+        self.doomed = False
+        self.errors: set[type[BaseException]] = set()
+        #: errors that may be answered, and need not
+        self.tolerated: set[type[BaseException]] = set()
+        self.needs: dict[str, int] = {}
+        self.finished: dict[str, int] = {}
+        self.fetch: Callable[[], bool] | None = None
+        self.deadline: int | None = None
+        #: a command of several commits: yields the store whose next commit it waits for
+        self.steps: Iterator[str] | None = None
+        self.awaits = ("", 0)
+        self.turn = 0
+        self.stores: dict[str, StoreModel] = {}
+        #: that a receiver waits for
+        self.entity: EntityModel | None = None
+
+    def _answered(self, _: Outcome) -> None:
+        self.answered = True
+        self.finished = {name: store.finished for name, store in self.stores.items()}
+
+    def fail(self, kind: type[BaseException]) -> None:
+        """It, or a part of it, cannot be done: of a whole batch some may be stored (P13)."""
+        if self.parts < 2:
+            self.errors.add(kind)
+        else:
+            self.doomed = True
+            self.tolerated |= {kind, Unknown}
+
+    def resolve(self, value: Any) -> None:
+        self.value = value
+        self.left -= 1
+
+
+class Request:
+    """Messages for one partition that wait for the next commit to start."""
+
+    def __init__(
+        self, op: Op, entity: EntityModel, index: int, places: list[int], batch: list[Prepared],
+        keyless: bool,
+    ) -> None:
+        self.op, self.entity, self.index = op, entity, index
+        self.places, self.batch, self.keyless = places, batch, keyless
+
+
+class StoreModel:
+    """What is durable in a store, and what is on its way."""
+
+    def __init__(self) -> None:
+        self.online = True
+        self.started = self.finished = 0
+        self.committed: dict[tuple[int, int], PartitionModel] = {}
+        self.flying: dict[tuple[int, int], PartitionModel] | None = None
+        self.below: dict[tuple[int, int], int] = {}
+        self.dirty: set[tuple[int, int]] = set()
+        self.inbox: list[Request] = []
+
+
+class EntityModel:
+    """A queue."""
+
+    def __init__(self, uid: int, name: str, settings: QueueSettings, stores: list[str]) -> None:
+        self.uid, self.name, self.settings, self.stores = uid, name, settings, stores
+        self.next_send = self.next_receive = 0
+        self.partitions = [self.empty(index) for index in range(len(stores))]
+
+    def empty(self, index: int) -> PartitionModel:
+        base = index << 48 if self.settings.enable_partitioning else 0
+        return PartitionModel(self.settings, base)
+
+    def index_of(self, number: int) -> int:
+        return number >> 48 if self.settings.enable_partitioning else 0
