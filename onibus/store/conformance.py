@@ -228,12 +228,12 @@ def reopening_keeps_what_was_committed(exercise: Exercise) -> None:
     for number in range(1, 6):
         store = exercise.open()
         assert [row[0] for row in store.scan(BLOCKS, ("block",))] == list(range(1, number))
-        store.commit(batch((BLOCKS, block(number)), (COUNTERS, (0, number, 0, 0, 0, 0, 0, 0))))
+        store.commit(batch((BLOCKS, block(number)), (COUNTERS, (0, number, 0, 0, 0, 0, 0, 0, 0))))
         store.maintain()
         assert store.size() > 0
         store.close()
     store = exercise.open()
-    assert store.read(COUNTERS, (0,)) == (0, 5, 0, 0, 0, 0, 0, 0)
+    assert store.read(COUNTERS, (0,)) == (0, 5, 0, 0, 0, 0, 0, 0, 0)
     assert store.highest(BLOCKS) == 5
     store.close()
 
