@@ -296,6 +296,10 @@ class Broker:
             store.find_orphans()
         elif kind == "house":
             self._keep_house(store)
+            if store.loop is not None and store.loop.commits != store.commits_kept:
+                # Once more when it has come to rest: only then is its log given back.
+                store.commits_kept = store.loop.commits
+                self.timers.set(("house", store.name), self.clock.now() + HOUSEKEEPING_MS)
         elif store.loop is not None:
             store.loop.start(lazily=True)
             if store.loop.waiting:

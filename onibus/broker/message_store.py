@@ -60,6 +60,8 @@ class MessageStore:
         self.seats: dict[int, Seat] = {}
         self.inbox: list[SendRequest] = []
         self.error: BaseException | None = None
+        #: how many commits there were at the last housekeeping
+        self.commits_kept = 0
         #: how often the store was opened
         self.boot = 0
 

@@ -45,7 +45,7 @@ LOG_BYTES_MAX = 24 << 20
 #: So much of a log may be left for a commit to move; it takes a few milliseconds.
 REST_BYTES_MAX = 4 << 20
 #: Free pages are given back to the disk once they are more than a quarter of the file and this many.
-FREE_PAGES_MAX = 512
+FREE_PAGES_MAX = 64
 #: Pages given back in one transaction, which commits wait for.
 PAGES_A_SLICE = 512
 #: Passes that `maintain` makes over a log that grows under its hands.
@@ -75,6 +75,8 @@ class SqliteStore:
         self._log_pages = 0
         self._move_rest = False
         self._length = 0
+        #: the position that the last maintenance met
+        self._maintained = -1
         #: the log has pages whose moving makes the main file shorter
         self._shrinking = False
         self._reading = threading.Lock()
@@ -240,7 +242,11 @@ class SqliteStore:
 
     def maintain(self) -> None:
         self._check()
+        idle = self._position == self._maintained
+        self._maintained = self._position
         self._give_back()
+        if idle:
+            self._empty_log()
         if self._log_pages * PAGE_BYTES < self._log_bytes_max and not self._shrinking:
             return
         # Commits go on meanwhile, and each pass leaves what they added. The log starts over only
@@ -253,6 +259,18 @@ class SqliteStore:
             if left * PAGE_BYTES < REST_BYTES_MAX:
                 break
         self._move_rest = True
+
+    def _empty_log(self) -> None:
+        """Nobody has committed for a while: move the whole log and give its file back."""
+        try:
+            self._checkpointer.wal_checkpoint("main", apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        except apsw.BusyError:
+            return
+        except BaseException as error:
+            self._fail(error, "moving the log into the main file failed")
+        self._log_pages = 0
+        self._shrinking = False
+        self._note_length()
 
     def _give_back(self) -> None:
         """Give free pages back to the disk, where compaction and settling left many of them."""

@@ -18,8 +18,8 @@ from onibus.core.lifecycle import DEAD, Input, State, advance
 from onibus.core.log import BlockPlace
 from onibus.core.marks import Mark
 from onibus.core.records import (
-    ATTEMPTS, BLOCKS, COUNTERS, DUPLICATES, GONE, HOLDS, ID_RUNS, MARKS, RECENT_IDS,
-    SESSION_KEYS, SESSIONS, Row, Table,
+    ATTEMPTS, BLOCK_INDEX, COUNTERS, DUPLICATES, GONE, HOLDS, ID_RUNS, MARKS, RECENT_IDS,
+    SESSIONS, Row, Table,
 )
 from onibus.core.runs import as_runs
 from onibus.core.sessions import SessionLock
@@ -30,14 +30,13 @@ if TYPE_CHECKING:
 
 Rows = dict[Table, list[Any]]
 
-#: Which columns recovery reads; the big ones stay where they are.
+#: Which columns recovery reads, where not all: reasons and properties stay where they are.
 COLUMNS: dict[Table, tuple[str, ...]] = {
     MARKS: ("partition", "subscription", "ordinal", "state", "due"),
-    BLOCKS: ("block", "partition", "first", "last", "rows", "expires", "size"),
 }
 #: Tables that recovery reads, and the place of `partition` in their rows.
 SOURCES: dict[Table, int] = {
-    COUNTERS: 0, BLOCKS: 1, SESSION_KEYS: 1, MARKS: 0, GONE: 0, HOLDS: 0, SESSIONS: 0,
+    COUNTERS: 0, BLOCK_INDEX: 1, MARKS: 0, GONE: 0, HOLDS: 0, SESSIONS: 0,
     ATTEMPTS: 0, RECENT_IDS: 1, ID_RUNS: 1, DUPLICATES: 0,
 }
 
@@ -46,9 +45,9 @@ def recover(partition: Partition, rows: Rows) -> None:
     """Load a new partition with what its store has of it."""
     _recover_counters(partition, rows.get(COUNTERS, []))
     _recover_gone(partition, rows.get(GONE, []))
-    _recover_blocks(partition, rows.get(BLOCKS, []))
+    _recover_blocks(partition, rows.get(BLOCK_INDEX, []))
     _recover_marks(partition, rows.get(MARKS, []))
-    _recover_ready(partition, rows.get(SESSION_KEYS, []), rows.get(MARKS, []))
+    _recover_ready(partition, rows.get(BLOCK_INDEX, []), rows.get(MARKS, []))
     _recover_sessions(partition, rows.get(SESSIONS, []))
     _recover_holds(partition, rows.get(HOLDS, []), rows.get(ATTEMPTS, []))
     partition.ids.recover(rows.get(RECENT_IDS, []), rows.get(ID_RUNS, []))
@@ -113,7 +112,7 @@ def _recover_marks(partition: Partition, rows: list[Any]) -> None:
             runs.add(first, last)
 
 
-def _recover_ready(partition: Partition, session_keys: list[Any], marks: list[Any]) -> None:
+def _recover_ready(partition: Partition, index: list[Any], marks: list[Any]) -> None:
     """What is neither gone nor set aside is ready; holds are applied on top of that."""
     subscription = partition.subscription
     aside = [row[2] for row in marks if row[3] != State.ACTIVE]
@@ -121,7 +120,7 @@ def _recover_ready(partition: Partition, session_keys: list[Any], marks: list[An
         _ready_runs(partition, aside)
         return
     keys = np.frombuffer(
-        b"".join([row[2] for row in session_keys]), np.dtype([("ordinal", "<i8"), ("hash", "<u8")])
+        b"".join([row[7] for row in index]), np.dtype([("ordinal", "<i8"), ("hash", "<u8")])
     )
     ordinals, hashes = keys["ordinal"], keys["hash"]
     keep = _outside_runs(ordinals, subscription.gone.firsts, subscription.gone.lasts)
