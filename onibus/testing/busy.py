@@ -49,7 +49,11 @@ class Recorder:
 
     def invoke(self, kind: str, entity: str, **facts: object) -> int:
         operation = next(self._operations)
-        self.write(Event(phase="invoke", kind=kind, operation=operation, entity=entity, **facts))  # type: ignore[arg-type]
+        event = Event(
+            phase="invoke", kind=kind, operation=operation, entity=entity,
+            **facts,  # type: ignore[arg-type]
+        )
+        self.write(event)
         return operation
 
     def complete(

@@ -84,6 +84,8 @@ class BusModel:
             for request in store.inbox:
                 if request.entity is entity:
                     request.op.tolerated.add(EntityNotFound)
+                    if request.op.parts > 1:
+                        request.op.tolerated.add(Unknown)
 
     def change(self, entity: EntityModel, settings: QueueSettings) -> None:
         """Take new settings; an entity that is paused sends away who waits for its messages."""
