@@ -1,8 +1,8 @@
 """Trees made into functions: nothing is decided per message that can be decided once.
 
 A condition becomes a function of a `Subject` that gives True, False or None for unknown; AND and OR
-go from left to right and stop as soon as they know. A value becomes a function that gives the value,
-None for NULL. No text of a user ever becomes code: functions are put into functions.
+go from left to right and stop as soon as they know. A value becomes a function that gives it, None
+for NULL. No text of a user ever becomes code: functions are put into functions.
 """
 
 from __future__ import annotations
@@ -169,8 +169,8 @@ def _comparison(node: tree.Comparison) -> Condition:
 
 def _in(node: tree.In) -> Condition:
     operand = value(node.operand)
-    if all(isinstance(element, tree.Constant) for element in node.elements):
-        constants = [element.value for element in node.elements if isinstance(element, tree.Constant)]
+    constants = [element.value for element in node.elements if isinstance(element, tree.Constant)]
+    if len(constants) == len(node.elements):
         kinds = {kind_of(constant) for constant in constants}
         if len(kinds) == 1 and kinds <= ORDERED and all(c == c for c in constants):
             return _in_set(operand, frozenset(constants), kinds.pop())

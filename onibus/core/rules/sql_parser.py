@@ -49,7 +49,7 @@ def parse_filter(
 ) -> tree.Predicate:
     """Return the tree of a filter."""
     parser = _Parser(text, parameters, length_max)
-    found = parser.condition_at(parser.disjunction)
+    found: tree.Predicate = parser.condition_at(parser.disjunction)
     parser.end("AND, OR or the end")
     return found
 
