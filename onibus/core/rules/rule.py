@@ -84,17 +84,18 @@ class Rule(msgspec.Struct, frozen=True):
 class CompiledRule:
     """A rule, ready to be run on messages."""
 
-    __slots__ = ("_condition", "act", "rule")
+    __slots__ = ("act", "condition", "rule")
 
     def __init__(self, rule: Rule, condition: Condition, act: Act | None) -> None:
         self.rule = rule
-        self._condition = condition
+        #: True where the message is selected; False or None, unknown, where it is not
+        self.condition = condition
         #: gives the message as the action leaves it; None where the rule has no action
         self.act: Callable[[Subject], Message] | None = act
 
     def selects(self, subject: Subject) -> bool:
         """Tell whether the message is selected: unknown is not. May raise `FilterFailed`."""
-        return self._condition(subject) is True
+        return self.condition(subject) is True
 
 
 def compile_rule(rule: Rule) -> CompiledRule:

@@ -67,7 +67,8 @@ def condition(node: tree.Predicate) -> Condition:
     if isinstance(node, tree.All):
         return _chain([condition(term) for term in node.terms], False)
     if isinstance(node, tree.Either):
-        return _chain([condition(term) for term in node.terms], True)
+        choice = _choice(node.terms)
+        return _in(choice) if choice else _chain([condition(term) for term in node.terms], True)
     if isinstance(node, tree.Not):
         return _not(condition(node.term))
     if isinstance(node, tree.In):
@@ -147,24 +148,51 @@ def _comparison(node: tree.Comparison) -> Condition:
     if not isinstance(node.right, tree.Constant):
         return lambda subject: general(left(subject), right(subject))
     constant = node.right.value
+    types: tuple[type, ...] = _PLAIN_TYPES.get(kind_of(constant), ())
+    if isinstance(node.left, tree.UserProperty) and types:
+        return _property_against(node.left.name, types, node.sign, constant)
     plain = plain_comparison(node.sign)
-    if kind_of(constant) == TEXT:
 
-        def compare_text(subject: Subject) -> bool | None:
-            found = left(subject)
-            return plain(found, constant) if type(found) is str else general(found, constant)
+    def compare(subject: Subject) -> bool | None:
+        found = left(subject)
+        return plain(found, constant) if type(found) in types else general(found, constant)
 
-        return compare_text
-    if kind_of(constant) == NUMBER:
+    return compare
 
-        def compare_number(subject: Subject) -> bool | None:
-            found = left(subject)
-            if type(found) is int or type(found) is float:
-                return plain(found, constant)
-            return general(found, constant)
 
-        return compare_number
-    return lambda subject: general(left(subject), constant)
+#: Types whose values compare with a constant of the kind without a look at anything else.
+_PLAIN_TYPES: dict[str | None, tuple[type, ...]] = {TEXT: (str, str), NUMBER: (int, float)}
+
+
+def _property_against(name: str, types: tuple[type, ...], sign: str, constant: Any) -> Condition:
+    """Return the comparison that most filters are made of, in one function."""
+    folded = name.casefold()
+    usual, other = types
+    plain, general = plain_comparison(sign), comparison(sign)
+
+    def rarely(subject: Subject) -> bool | None:
+        found = subject.property(name, folded)
+        return None if found is MISSING else general(found, constant)
+
+    if sign == "=":
+
+        def is_equal(subject: Subject) -> bool | None:
+            found = subject.properties.get(name)
+            kind = type(found)
+            if kind is usual or kind is other:
+                return found == constant  # type: ignore[no-any-return]
+            return rarely(subject)
+
+        return is_equal
+
+    def compare(subject: Subject) -> bool | None:
+        found = subject.properties.get(name)
+        kind = type(found)
+        if kind is usual or kind is other:
+            return plain(found, constant)
+        return rarely(subject)
+
+    return compare
 
 
 def _in(node: tree.In) -> Condition:
@@ -190,6 +218,20 @@ def _in(node: tree.In) -> Condition:
         return answer
 
     return among
+
+
+def _choice(terms: tuple[tree.Predicate, ...]) -> tree.In | None:
+    """Return a = 1 OR a = 2 OR a = 3 as what it means: a IN (1, 2, 3)."""
+    elements: list[tree.Value] = []
+    operands = set()
+    for term in terms:
+        if not isinstance(term, tree.Comparison) or term.sign != "=":
+            return None
+        if not isinstance(term.right, tree.Constant) or not isinstance(term.left, tree.PROPERTIES):
+            return None
+        elements.append(term.right)
+        operands.add(term.left)
+    return tree.In(operands.pop(), tuple(elements)) if len(operands) == 1 else None
 
 
 def _in_set(operand: Evaluate, constants: frozenset[Any], kind: str | None) -> Condition:

@@ -34,9 +34,7 @@ class SqliteEngine:
     def __init__(self) -> None:
         self._connection = apsw.Connection(":memory:")
         self._connection.execute("PRAGMA case_sensitive_like = ON")
-        columns = ", ".join(
-            [f"? AS {name}" for name in ALL] + [f"? AS has_{name}" for name in ALL]
-        )
+        columns = ", ".join([f"? AS {name}" for name in ALL] + [f"? AS has_{name}" for name in ALL])
         self._row = f"(SELECT {columns})"
 
     def evaluate(self, expression: str, properties: dict[str, Any]) -> bool | None:

@@ -112,7 +112,7 @@ def test_texts_cannot_be_doubled_without_end() -> None:
         act("SET a = a + a;" * 32, {"a": "x"})
 
 
-MESSAGE = {
+MESSAGE: dict[str, Any] = {
     **{"message_id": "m", "correlation_id": "c", "subject": "s", "to": "t", "reply_to": "r"},
     **{"session_id": "g", "reply_to_session_id": "q", "content_type": "text/plain"},
 }
@@ -129,7 +129,7 @@ def test_correlation_of_every_system_property(field: str) -> None:
 
 def test_correlation_of_properties() -> None:
     properties = {"color": "red", "n": 2, "f": 2.0, "b": True, "t": NOON, "raw": b"\0", "no": None}
-    for wanted, answer in [
+    cases: list[tuple[dict[str, Any], bool]] = [
         ({"color": "red"}, True),
         ({"COLOR": "red"}, True),
         ({"color": "Red"}, False),
@@ -141,7 +141,8 @@ def test_correlation_of_properties() -> None:
         ({"b": True, "t": NOON, "raw": b"\0"}, True),
         ({"no": 1}, False),
         ({"absent": 1}, False),
-    ]:
+    ]
+    for wanted, answer in cases:
         matches = compile_correlation(CorrelationFilter(properties=wanted))
         assert matches(subject(properties)) is answer, wanted
     both = compile_correlation(CorrelationFilter(subject="s", properties={"color": "red"}))
@@ -204,7 +205,7 @@ def test_names_of_rules() -> None:
 def test_rules_of_other_things() -> None:
     for parts in (("n = 1",), (None,), (TrueFilter(), "SET a = 1"), (TrueFilter(), TrueFilter())):
         with pytest.raises(InvalidFilter):
-            Rule("rule", *parts)  # type: ignore[arg-type]
+            Rule("rule", *parts)
 
 
 RULES = [

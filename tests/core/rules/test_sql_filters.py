@@ -212,7 +212,12 @@ def test_unknown_stays_unknown_in_computing(sign: str) -> None:
     "text",
     [
         *("1 / 0 = 1", "1 % 0 = 1", "n / (n - n) = 1"),
-        *(f"{LAST} + 1 = 1", f"-{LAST} - 2 = 1", f"{LAST} * 2 = 1", "-9223372036854775808 / -1 = 1"),
+        *(
+            f"{LAST} + 1 = 1",
+            f"-{LAST} - 2 = 1",
+            f"{LAST} * 2 = 1",
+            "-9223372036854775808 / -1 = 1",
+        ),
         *("-(-9223372036854775808) = 1", "'a' - 'b' = 1", "'a' * 2 = 1", "TRUE + 1 = 1"),
         *("'a' + 1.5 = 1", "'a' + TRUE = 1", "-'a' = 1", "+TRUE = 1", "p(1) = 1"),
         *("s LIKE n", "s LIKE s ESCAPE 'ab'", "s LIKE e ESCAPE '!'", "s LIKE '%' ESCAPE n"),
