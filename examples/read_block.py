@@ -49,7 +49,10 @@ def arrow_messages(body: bytes, body_crc: int) -> list[dict[str, Any]]:
 def read_store(path: str) -> pd.DataFrame:
     """Return the log of every partition in a store: all messages it still has, settled or not."""
     store = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
-    blocks = store.execute("SELECT partition, payload FROM blocks ORDER BY partition, first")
+    blocks = store.execute(
+        "SELECT partition, payload FROM block_index JOIN blocks USING (block) "
+        "ORDER BY partition, first"
+    )
     rows = [{"partition": p} | message for p, block in blocks for message in messages_of(block)]
     store.close()
     return pd.DataFrame(

@@ -27,7 +27,7 @@ from onibus.broker.admission import RESERVE_BYTES
 from onibus.broker.broker import Broker
 from onibus.broker.clock import Clock, SystemClock
 from onibus.broker.entity import EntityInfo
-from onibus.broker.namespace import NAME
+from onibus.broker.namespace import NAME, Quotas
 from onibus.broker.replies import Reply
 from onibus.broker.writer import ThreadWriter
 from onibus.core.block import NEVER
@@ -63,11 +63,13 @@ class Bus:
         stores: Mapping[str, str | os.PathLike[str]] | Sequence[str] = ("main",),
         clock: Clock | None = None,
         reserve_bytes: int = RESERVE_BYTES,
+        quotas: Quotas | None = None,
     ) -> OpeningBus:
         """Open the bus in a directory, made if it is missing. Use it with `async with` or `await`.
 
         `stores` names the message stores over which partitions are dealt: names, for files in the
-        directory, or names with directories of their own, for several disks.
+        directory, or names with directories of their own, for several disks. Below `reserve_bytes`
+        of free disk sends are refused; `quotas` bounds the number of entities.
         """
         root = Path(directory)
         if not isinstance(stores, Mapping):
@@ -81,7 +83,9 @@ class Bus:
             place.mkdir(parents=True, exist_ok=True)
             return SqliteStore(place / f"{name}.sqlite", name)
 
-        return OpeningBus(list(places), open_store, clock or SystemClock(), reserve_bytes)
+        return OpeningBus(
+            list(places), open_store, clock or SystemClock(), reserve_bytes, quotas
+        )
 
     @staticmethod
     def ephemeral(*, clock: Clock | None = None) -> OpeningBus:
@@ -174,11 +178,14 @@ class Bus:
         return Receiver(self, entity, dead_letters, delete)
 
     async def accept_session(
-        self, entity: str, session_id: str | None = None, *, wait_ms: int = 0
+        self, entity: str, session_id: str | None = None, *, owner: str = "", wait_ms: int = 0
     ) -> SessionReceiver:
-        """Lock a session, a named one or the next that is free, and return its receiver."""
+        """Lock a session, a named one or the next that is free, and return its receiver.
+
+        `owner` is the name under which `sessions` lists the holder.
+        """
         seat, accepted = await self.ask(
-            lambda reply: receiving.accept(self.broker, entity, session_id, wait_ms, reply)
+            lambda reply: receiving.accept(self.broker, entity, session_id, owner, wait_ms, reply)
         )
         return SessionReceiver(self, seat, accepted)
 
@@ -296,7 +303,9 @@ class OpeningBus:
         open_store: Callable[[str], Store],
         clock: Clock,
         reserve_bytes: int,
+        quotas: Quotas | None = None,
     ) -> None:
+        self._quotas = quotas
         self._stores = stores
         self._open_store = open_store
         self._clock = clock
@@ -321,6 +330,7 @@ class OpeningBus:
             lambda name: ThreadWriter(name, call),
             loop.call_soon,
             self._reserve_bytes,
+            self._quotas,
         )
         bus = Bus(broker, loop)
         broker.open()

@@ -15,6 +15,7 @@ from onibus.core.message import ReceivedMessage
 from onibus.core.path.session import (
     AcceptedSession,
     end_session_lock,
+    held_session,
     renew_session,
     set_session_state,
 )
@@ -198,10 +199,12 @@ class SessionReceiver(Settler):
 
     async def get_state(self) -> bytes | None:
         """Return the bytes kept with the session."""
-        state: bytes | None = await self._on_session(
-            lambda partition, session, now, out: session.state
+        return self.bus.tell(
+            lambda: self.bus.broker.look(
+                self._seat,
+                lambda partition: held_session(partition, self.session_id, self._token).state,
+            )
         )
-        return state
 
     async def set_state(self, state: bytes | None) -> None:
         """Keep bytes with the session; None clears them."""

@@ -46,7 +46,7 @@ def put_in_arrow(path: Path) -> None:
     """Rewrite every block of a store in Arrow."""
     store = SqliteStore(path, "main")
     batch = WriteBatch()
-    for *places, _, payload in store.scan(BLOCKS):
+    for number, payload in store.scan(BLOCKS):
         assert isinstance(payload, bytes)
         block = Block(payload)
         index = block.index
@@ -54,7 +54,7 @@ def put_in_arrow(path: Path) -> None:
         arrow = encode_arrow_entries(
             index["ordinal"], index["stamp"], index["expires"], index["session"], columns
         )
-        batch.put(BLOCKS, (*places, len(arrow), arrow))
+        batch.put(BLOCKS, (number, arrow))
     store.commit(batch)
     store.close()
 
@@ -124,9 +124,10 @@ def test_a_bus_delivers_what_is_in_arrow(tmp_path: Path) -> None:
 def test_read_block_notices_damage(tmp_path: Path) -> None:
     path = fill(tmp_path)
     store = sqlite3.connect(path)
-    (payload,) = store.execute("SELECT payload FROM blocks WHERE first = 3").fetchone()
+    third = "block = (SELECT block FROM block_index WHERE first = 3)"
+    (payload,) = store.execute(f"SELECT payload FROM blocks WHERE {third}").fetchone()
     damaged = payload.replace(b"third", b"thirb")
-    store.execute("UPDATE blocks SET payload = ? WHERE first = 3", (damaged,))
+    store.execute(f"UPDATE blocks SET payload = ? WHERE {third}", (damaged,))
     store.commit()
     store.close()
     with pytest.raises(AssertionError, match="damaged"):

@@ -14,12 +14,12 @@ from onibus.broker.admission import RESERVE_BYTES, DiskWatch
 from onibus.broker.clock import BusClock, Clock
 from onibus.broker.entity import Entity, Seat
 from onibus.broker.message_store import MessageStore
-from onibus.broker.namespace import Namespace
+from onibus.broker.namespace import Namespace, Quotas
 from onibus.broker.receiving import give_up, serve
 from onibus.broker.sending import apply_inbox, move_elsewhere
 from onibus.broker.writer import Writer
 from onibus.core.errors import (
-    BusClosed, Damaged, EntityNotFound, Failed, PartitionOffline, Refused,
+    BusClosed, Damaged, EntityNotFound, Failed, InvalidArgument, PartitionOffline, Refused,
 )
 from onibus.core.partition import Partition
 from onibus.core.path.compact import compact, forget_retained
@@ -57,6 +57,7 @@ class Broker:
         make_writer: Callable[[str], Writer],
         call_soon: Callable[[Callable[[], None]], object],
         reserve_bytes: int = RESERVE_BYTES,
+        quotas: Quotas | None = None,
     ) -> None:
         self.clock = BusClock(clock)
         self.call_soon = call_soon
@@ -65,7 +66,7 @@ class Broker:
         self.stores = {
             name: MessageStore(name, open_store, make_writer, disk) for name in store_names
         }
-        self.namespace = Namespace(self, open_store, make_writer)
+        self.namespace = Namespace(self, open_store, make_writer, quotas or Quotas())
         self.alarms: list[str] = []
         self._seats: dict[int, Seat] = {}
         self._awake: set[Entity] = set()
@@ -75,8 +76,8 @@ class Broker:
 
     def open(self) -> None:
         """Open the namespace's own store, then the message stores; one that fails stays offline."""
-        self.namespace.open()
         try:
+            self.namespace.open()
             errors = [error for store in self.stores.values() if (error := self._open(store))]
             if errors and len(errors) == len(self.stores):
                 raise errors[0]
@@ -295,6 +296,10 @@ class Broker:
             store.find_orphans()
         elif kind == "house":
             self._keep_house(store)
+            if store.loop is not None and store.loop.commits != store.commits_kept:
+                # Once more when it has come to rest: only then is its log given back.
+                store.commits_kept = store.loop.commits
+                self.timers.set(("house", store.name), self.clock.now() + HOUSEKEEPING_MS)
         elif store.loop is not None:
             store.loop.start(lazily=True)
             if store.loop.waiting:
@@ -371,6 +376,10 @@ class Broker:
     def install(self, entity: Entity) -> None:
         """An entity is there: give its partitions their seats."""
         for index, name in enumerate(entity.stores):
+            if name not in self.stores:
+                raise InvalidArgument(
+                    f"store {name!r} has partitions of {entity.name!r}: name it when opening the bus"
+                )
             seat = Seat(entity, index, self.stores[name])
             entity.seats.append(seat)
             seat.store.seats[seat.id] = seat

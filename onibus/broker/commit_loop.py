@@ -95,13 +95,7 @@ class CommitLoop:
         self._committing = True
         for partition in self._committing_partitions:
             partition.commit_started()
-        try:
-            # Rows are handed over here, so that the writer's thread only has to wait for the disk.
-            sync = self.store.prepare(batch)
-        except Exception as error:
-            self._committed(error)
-            return
-        self._writer.submit(sync, self._committed)
+        self._writer.submit(lambda: self.store.commit(batch), self._committed)
 
     def _committed(self, error: BaseException | None) -> None:
         self._committing = False

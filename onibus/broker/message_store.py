@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from onibus.broker.commit_loop import CommitLoop
@@ -58,6 +60,8 @@ class MessageStore:
         self.seats: dict[int, Seat] = {}
         self.inbox: list[SendRequest] = []
         self.error: BaseException | None = None
+        #: how many commits there were at the last housekeeping
+        self.commits_kept = 0
         #: how often the store was opened
         self.boot = 0
 
@@ -123,12 +127,9 @@ class MessageStore:
         orphans: list[tuple[Table, Any]] = []
         for table, column in SOURCES.items():
             found: dict[Any, list[Any]] = {}
-            for row in store.scan(table, COLUMNS.get(table, ())):
-                partition = row[column]
-                bucket = found.get(partition)
-                if bucket is None:
-                    bucket = found[partition] = []
-                bucket.append(row)
+            scanned = store.scan(table, COLUMNS.get(table, ()))
+            for partition, group in groupby(scanned, itemgetter(column)):
+                found.setdefault(partition, []).extend(group)
             for partition, bucket in found.items():
                 if partition in rows:
                     rows[partition][table] = bucket

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from onibus.broker.commit_loop import CommitLoop
@@ -33,14 +34,23 @@ if TYPE_CHECKING:
 NAME = "namespace"
 
 
+@dataclass(frozen=True, slots=True)
+class Quotas:
+    """How many entities a namespace takes."""
+
+    entities: int = limits.ENTITY_COUNT_MAX
+    partitioned_entities: int = limits.PARTITIONED_ENTITY_COUNT_MAX
+
+
 class Namespace:
     """All entities, and the store that decides which there are."""
 
     def __init__(
         self, broker: Broker, open_store: Callable[[str], Store],
-        make_writer: Callable[[str], Writer],
+        make_writer: Callable[[str], Writer], quotas: Quotas,
     ) -> None:
         self._broker = broker
+        self._quotas = quotas
         self._open_store = open_store
         self._make_writer = make_writer
         self._writer: Writer | None = None
@@ -218,12 +228,16 @@ class Namespace:
             seat.online()
 
     def _check_room(self, wanted: settings.QueueSettings) -> None:
-        if len(self.entities) >= limits.ENTITY_COUNT_MAX:
-            raise QuotaExceeded(f"a namespace has at most {limits.ENTITY_COUNT_MAX} entities")
-        partitioned = sum(e.settings.enable_partitioning for e in self.entities.values())
-        if wanted.enable_partitioning and partitioned >= limits.PARTITIONED_ENTITY_COUNT_MAX:
+        quotas = self._quotas
+        # What is being created counts already; so does, for a moment, what is being deleted.
+        if len(self.entities.keys() | self._deciding) >= quotas.entities:
+            raise QuotaExceeded(f"this namespace takes {quotas.entities} entities")
+        if not wanted.enable_partitioning:
+            return
+        there = [one.name for one in self.entities.values() if one.settings.enable_partitioning]
+        if len(self._deciding.union(there)) >= quotas.partitioned_entities:
             raise QuotaExceeded(
-                f"a namespace has at most {limits.PARTITIONED_ENTITY_COUNT_MAX} partitioned entities"
+                f"this namespace takes {quotas.partitioned_entities} partitioned entities"
             )
 
     # Idle entities

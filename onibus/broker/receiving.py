@@ -99,7 +99,7 @@ def receive_fifo(
 
 
 def accept(
-    broker: Broker, name: str, session_id: str | None, wait_ms: int, reply: Reply
+    broker: Broker, name: str, session_id: str | None, owner: str, wait_ms: int, reply: Reply
 ) -> None:
     """Lock a session: a named one at once, or the next that is free, waiting for one."""
     entity = _receivable(broker, name, 1, wait_ms)
@@ -107,6 +107,7 @@ def accept(
         raise InvalidOperation(f"{entity.name} has no sessions")
     if session_id is not None:
         check_text("session_id", session_id, ID_LENGTH_MAX)
+    check_text("owner", owner, ID_LENGTH_MAX)
 
     def fetch(waiter: Waiter) -> bool:
         seats = _in_turn(entity)
@@ -116,7 +117,7 @@ def accept(
         for seat in seats:
             accepted: AcceptedSession | None = _try(
                 broker, seat,
-                lambda partition, now, out: accept_session(partition, session_id, now, out),
+                lambda partition, now, out: accept_session(partition, session_id, owner, now, out),
             )
             if accepted is not None:
                 answer(waiter.reply, (seat, accepted))

@@ -63,6 +63,7 @@ def any_seat(entity: Entity, size: int) -> Seat:
         entity.next_send += 1
         try:
             _check_room(seat, size)
+            seat.store.check_disk()
         except (PartitionOffline, QuotaExceeded) as error:
             refusal = error
         else:

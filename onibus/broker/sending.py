@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from onibus.broker.entity import Entity, Seat
@@ -11,6 +12,7 @@ from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.broker.routing import Part, any_seat, route, seat_of, size_of
 from onibus.core.errors import (
     DiskNearlyFull, EntityDisabled, EntityNotFound, InvalidArgument, OnibusError, PartitionOffline,
+    Refused, Unknown,
 )
 from onibus.core.limits import BATCH_COUNT_MAX
 from onibus.core.message import Message, Sent
@@ -57,24 +59,39 @@ def _send_parts(
     broker: Broker, batch: list[Prepared], parts: list[Part], reply: Reply
 ) -> None:
     """Store a batch over several partitions; it is acknowledged when all of it is durable (P13)."""
+    for seat, _, _ in parts:
+        seat.store.check_disk()
     answers: list[Sent | None] = [None] * len(batch)
+    errors: list[BaseException] = []
     left = len(parts)
 
     def collect(positions: list[int], outcome: Outcome) -> None:
         nonlocal left
-        if outcome.error is not None:
-            fail(reply, outcome.error)
-            return
-        for position, sent in zip(positions, outcome.value, strict=True):
-            answers[position] = sent
         left -= 1
+        if outcome.error is not None:
+            errors.append(outcome.error)
+        else:
+            for position, sent in zip(positions, outcome.value, strict=True):
+                answers[position] = sent
         if not left:
-            answer(reply, answers)
+            _answer_parts(reply, answers, errors)
 
     for seat, positions, keyless in parts:
-        outcome = Outcome(lambda done, positions=positions: collect(positions, done))  # type: ignore[misc]
+        outcome = Outcome(partial(collect, positions))
         chosen = [batch[position] for position in positions]
         _put(broker, SendRequest(seat, chosen, outcome, keyless, size_of(chosen)))
+
+
+def _answer_parts(
+    reply: Reply, answers: list[Sent | None], errors: list[BaseException]
+) -> None:
+    """Answer for a whole batch: 'refused' only where nothing at all was stored."""
+    if not errors:
+        answer(reply, answers)
+    elif all(sent is None for sent in answers) and all(isinstance(e, Refused) for e in errors):
+        fail(reply, errors[0])
+    else:
+        fail(reply, Unknown(f"part of the batch may be stored: {errors[0]}"))
 
 
 def _put(broker: Broker, request: SendRequest) -> None:

@@ -59,8 +59,6 @@ BATCH_COUNT_MAX = 10_000
 BLOCK_BYTES_MAX = 1 << 20
 #: (ours) Dropped duplicates a partition lists (X1).
 DUPLICATES_LISTED_MAX = 1_000
-#: [SB] How long a keyless send may look for a partition that is up (P5).
-FAILOVER_MS_MAX = 15 * SECOND_MS
 #: [SB] Names of subscriptions and rules.
 RULE_NAME_LENGTH_MAX = 50
 #: [SB] Characters of an SQL filter, and of an SQL action.

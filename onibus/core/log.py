@@ -14,7 +14,7 @@ from heapq import heappop, heappush
 from onibus.core.block import NEVER, Block
 from onibus.core.errors import Damaged
 from onibus.core.pages import Pages
-from onibus.core.records import BLOCKS, SESSION_KEYS, WriteBatch
+from onibus.core.records import BLOCK_INDEX, BLOCKS, WriteBatch
 
 
 class BlockPlace:
@@ -73,12 +73,10 @@ class Log:
         """Add a block, of rows with ordinals from first to last."""
         block = self.pages.new_id()
         self._fresh[block] = payload
-        out.put(
-            BLOCKS, (block, self.partition, first, last, rows, expires, len(payload), payload)
-        )
-        if keys is not None:
-            out.put(SESSION_KEYS, (block, self.partition, keys))
-        self.restore(BlockPlace(block, first, last, rows, expires, len(payload)))
+        size = len(payload)
+        out.put(BLOCKS, (block, payload))
+        out.put(BLOCK_INDEX, (block, self.partition, first, last, rows, expires, size, keys))
+        self.restore(BlockPlace(block, first, last, rows, expires, size))
 
     def restore(self, place: BlockPlace) -> None:
         """Take up a block that the store has, or is about to have."""
@@ -174,7 +172,7 @@ class Log:
         self.live_bytes -= place.live_bytes
         self.total_bytes -= place.size
         out.delete(BLOCKS, (place.block,))
-        out.delete(SESSION_KEYS, (place.block,))
+        out.delete(BLOCK_INDEX, (place.block,))
         self._fresh.pop(place.block, None)
 
     # Expiry

@@ -11,12 +11,12 @@ Format version 1:
 | ------------ | --------------------------------- | ------------- |
 | meta         | name                              | value |
 | counters     | partition                         | next_ordinal, last_stamp, epoch, forget_before, forget_below, duplicates, accessed |
-| blocks       | block                             | partition, first, last, rows, expires, size, payload (core/block.py) |
-| session_keys | block                             | partition, keys: (ordinal i64, session hash u64) of each row of a session entity's block |
+| blocks       | block                             | payload (core/block.py) |
+| block_index  | block                             | partition, first, last, rows, expires, size, keys |
 | marks        | partition, subscription, ordinal  | state, deliveries, due, reason, description, properties |
 | gone         | partition, subscription, first    | last: this run of ordinals has left the subscription |
 | holds        | partition, subscription, epoch    | until, duration, check, session, ordinals |
-| sessions     | partition, subscription, session  | state, until, duration, epoch, check |
+| sessions     | partition, subscription, session  | state, until, duration, epoch, check, owner |
 | attempts     | partition, subscription, attempt  | until, epochs |
 | recent_ids   | entry                             | partition, entries (core/remembered_ids.py) |
 | id_runs      | run                               | partition, tier, count, oldest, newest, chunks, filter |
@@ -58,8 +58,10 @@ COUNTERS = _table(
     "partition",
     "next_ordinal last_stamp epoch forget_before forget_below duplicates accessed",
 )
-BLOCKS = _table("blocks", "block", "partition first last rows expires size payload")
-SESSION_KEYS = _table("session_keys", "block", "partition keys")
+BLOCKS = _table("blocks", "block", "payload")
+#: Small rows apart from the large ones: a restart reads these and no block. `keys` has (ordinal
+#: i64, session hash u64) of each row, little-endian, where the entity has sessions.
+BLOCK_INDEX = _table("block_index", "block", "partition first last rows expires size keys")
 MARKS = _table(
     "marks",
     "partition subscription ordinal",
@@ -70,7 +72,7 @@ HOLDS = _table(
     "holds", "partition subscription epoch", "until duration check session ordinals"
 )
 SESSIONS = _table(
-    "sessions", "partition subscription session", "state until duration epoch check"
+    "sessions", "partition subscription session", "state until duration epoch check owner"
 )
 ATTEMPTS = _table("attempts", "partition subscription attempt", "until epochs")
 RECENT_IDS = _table("recent_ids", "entry", "partition entries")
@@ -83,7 +85,7 @@ TABLES = (
     META,
     COUNTERS,
     BLOCKS,
-    SESSION_KEYS,
+    BLOCK_INDEX,
     MARKS,
     GONE,
     HOLDS,

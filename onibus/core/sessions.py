@@ -22,9 +22,11 @@ from onibus.core.block import NEVER
 class SessionLock:
     """An exclusive hold on a session."""
 
-    __slots__ = ("check", "duration", "epoch", "until")
+    __slots__ = ("check", "duration", "epoch", "owner", "until")
 
-    def __init__(self, epoch: int, check: int, until: int, duration: int) -> None:
+    def __init__(self, epoch: int, check: int, until: int, duration: int, owner: str) -> None:
+        #: who says to hold it; for people, proves nothing
+        self.owner = owner
         self.epoch = epoch
         self.check = check
         self.until = until
@@ -175,10 +177,16 @@ class Sessions:
         yield from list(self._hot.values())
 
 
-class ColdSessions:
-    """Sessions as they were found at the start, as arrays sorted by hash.
+#: So many sessions are looked up by going through all that is cold; then an index is made.
+_LOOKED_THROUGH = 32
 
-    A session's ordinals are put in order when it is taken: most are not asked for soon.
+
+class ColdSessions:
+    """Sessions as they were found at the start: the ordinals that wait, each with its hash.
+
+    The first sessions that are asked for are found by going through all of it, which takes a
+    millisecond for a million messages; sorting that takes a hundred, and a restart should not wait
+    for it.
     """
 
     def __init__(
@@ -186,46 +194,50 @@ class ColdSessions:
         ordinals: npt.NDArray[Any] | None = None,
         hashes: npt.NDArray[Any] | None = None,
     ) -> None:
-        if ordinals is None or hashes is None or not len(ordinals):
-            ordinals = np.zeros(0, "i8")
-            hashes = np.zeros(0, "u8")
-        order = np.argsort(hashes)
-        self._ordinals = ordinals[order]
-        ordered = hashes[order]
-        starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]]) if len(ordered) else order
-        self._hashes = ordered[starts]
-        self._starts = np.r_[starts, len(ordered)]
-        self._heads = np.minimum.reduceat(self._ordinals, starts) if len(starts) else ordinals
-        self._by_head = np.argsort(self._heads)
+        self._ordinals = np.zeros(0, "i8") if ordinals is None else ordinals
+        self._hashes = np.zeros(0, "u8") if hashes is None else hashes
+        if (self._ordinals[1:] < self._ordinals[:-1]).any():
+            # Compaction writes old ordinals into young blocks.
+            order = np.argsort(self._ordinals)
+            self._ordinals, self._hashes = self._ordinals[order], self._hashes[order]
+        self._taken = np.zeros(len(self._ordinals), bool)
+        self._left = len(self._ordinals)
         self._next = 0
-        self._left = len(self._hashes)
-        self._taken = bytearray(self._left)
+        self._asked = 0
+        #: places sorted by hash, then by ordinal, and the hashes in that order
+        self._order: npt.NDArray[Any] | None = None
+        self._sorted = self._hashes
 
     def __bool__(self) -> bool:
         return self._left > 0
 
     def first(self) -> int:
         """Return the lowest ordinal of all cold sessions."""
-        while self._next < len(self._by_head):
-            at = self._by_head[self._next]
-            if not self._taken[at]:
-                return int(self._heads[at])
+        while self._next < len(self._taken) and self._taken[self._next]:
             self._next += 1
-        return NEVER
+        return int(self._ordinals[self._next]) if self._next < len(self._taken) else NEVER
 
     def take_first(self) -> array[int]:
         """Take out the session whose first ordinal is lowest."""
-        return self._take(int(self._by_head[self._next]))
+        return self._take(self._places(int(self._hashes[self._next])))
 
     def take(self, session_hash: int) -> array[int] | None:
         """Take out a session by its hash."""
-        at = int(np.searchsorted(self._hashes, np.uint64(session_hash)))
-        if at >= len(self._hashes) or self._hashes[at] != session_hash or self._taken[at]:
-            return None
-        return self._take(at)
+        places = self._places(session_hash)
+        return self._take(places) if len(places) and not self._taken[places[0]] else None
 
-    def _take(self, at: int) -> array[int]:
-        self._taken[at] = 1
-        self._left -= 1
-        ordinals = self._ordinals[self._starts[at] : self._starts[at + 1]]
-        return array("q", np.sort(ordinals).tobytes())
+    def _places(self, session_hash: int) -> npt.NDArray[Any]:
+        wanted = np.uint64(session_hash)
+        self._asked += 1
+        if self._order is None and self._asked <= _LOOKED_THROUGH:
+            return np.flatnonzero(self._hashes == wanted)
+        if self._order is None:
+            self._order = np.argsort(self._hashes, kind="stable")
+            self._sorted = self._hashes[self._order]
+        start = np.searchsorted(self._sorted, wanted, side="left")
+        return self._order[start : np.searchsorted(self._sorted, wanted, side="right")]
+
+    def _take(self, places: npt.NDArray[Any]) -> array[int]:
+        self._taken[places] = True
+        self._left -= len(places)
+        return array("q", self._ordinals[places].tobytes())

@@ -303,11 +303,14 @@ class Subscription:
         if session.state is None and lock is None:
             out.delete(SESSIONS, key)
         elif lock is None:
-            out.put(SESSIONS, (*key, session.state, 0, 0, 0, 0))
+            out.put(SESSIONS, (*key, session.state, 0, 0, 0, 0, ""))
         else:
             out.put(
                 SESSIONS,
-                (*key, session.state, lock.until, lock.duration, lock.epoch, lock.check),
+                (
+                    *key, session.state, lock.until, lock.duration, lock.epoch, lock.check,
+                    lock.owner,
+                ),
             )
 
     def write_attempt(self, attempt_id: str, attempt: Attempt | None, out: WriteBatch) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Protocol
 
 from onibus.core.records import Row, Table, Value, WriteBatch
@@ -14,13 +14,7 @@ class Store(Protocol):
     name: str
 
     def commit(self, batch: WriteBatch) -> None:
-        """Make the whole batch durable, then return. All of it or, with an error, perhaps none."""
-
-    def prepare(self, batch: WriteBatch) -> Callable[[], None]:
-        """Do what a commit can do without waiting for the disk; return the rest of it.
-
-        The rest may run on another thread, while this one goes on reading; nothing else may be
-        prepared or committed before it has ended. `commit` is both, one after the other.
+        """Make the whole batch durable, then return. All of it or, with an error, perhaps none.
 
         After an error the store is poisoned: every further call but `close` raises `StoreFailed`
         until it has been opened anew, since what reached the disk is not known.

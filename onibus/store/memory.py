@@ -6,7 +6,7 @@ stands for opening the same file again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from onibus.core.errors import StoreFailed
 from onibus.core.records import TABLES, Row, Table, Value, WriteBatch
@@ -42,11 +42,6 @@ class MemoryStore:
         if failing:
             self._unusable = "a commit failed"
             self._refuse()
-
-    def prepare(self, batch: WriteBatch) -> Callable[[], None]:
-        if self._unusable:
-            self._refuse()
-        return lambda: self.commit(batch)
 
     def read(self, table: Table, key: Row) -> Row | None:
         if self._unusable:

@@ -22,7 +22,7 @@ import contextlib
 import os
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NoReturn, cast
 
 import apsw
@@ -41,11 +41,11 @@ from onibus.store.connection import (
 from onibus.store.files import FileLock, FreeBytes, free_bytes, sync_directory
 
 #: A log larger than this is moved into the main file. Larger means fewer moves, and a longer start.
-LOG_BYTES_MAX = 64 << 20
+LOG_BYTES_MAX = 24 << 20
 #: So much of a log may be left for a commit to move; it takes a few milliseconds.
 REST_BYTES_MAX = 4 << 20
 #: Free pages are given back to the disk once they are more than a quarter of the file and this many.
-FREE_PAGES_MAX = 512
+FREE_PAGES_MAX = 64
 #: Pages given back in one transaction, which commits wait for.
 PAGES_A_SLICE = 512
 #: Passes that `maintain` makes over a log that grows under its hands.
@@ -75,6 +75,8 @@ class SqliteStore:
         self._log_pages = 0
         self._move_rest = False
         self._length = 0
+        #: the position that the last maintenance met
+        self._maintained = -1
         #: the log has pages whose moving makes the main file shorter
         self._shrinking = False
         self._reading = threading.Lock()
@@ -211,15 +213,13 @@ class SqliteStore:
     # Writing
 
     def commit(self, batch: WriteBatch) -> None:
-        self.prepare(batch)()
-
-    def prepare(self, batch: WriteBatch) -> Callable[[], None]:
         self._check()
         if not batch:
-            return self._check
+            return
         if self._move_rest:
             self._move_rest = False
             self._move_log(self._writer)
+        position = self._position + 1
         try:
             cursor = self._cursor
             cursor.execute(sql.BEGIN)
@@ -231,27 +231,22 @@ class SqliteStore:
                 if len(puts) < len(rows):
                     gone = [key for key, row in rows.items() if row is None]
                     cursor.executemany(statements.delete, gone)
-            cursor.execute(sql.PUT_POSITION, (self._position + 1,))
+            cursor.execute(sql.PUT_POSITION, (position,))
+            cursor.execute(sql.COMMIT)
         except BaseException as error:
             self._commit_failed = True
             self._fail(error, "a commit failed")
-        return self._finish
-
-    def _finish(self) -> None:
-        """Write the prepared commit to the log and sync it."""
-        self._check()
-        try:
-            self._cursor.execute(sql.COMMIT)
-        except BaseException as error:
-            self._commit_failed = True
-            self._fail(error, "a commit failed")
-        self._position += 1
+        self._position = position
         if not self._simulated:
-            self._witness.write(self._position, self._length)
+            self._witness.write(position, self._length)
 
     def maintain(self) -> None:
         self._check()
+        idle = self._position == self._maintained
+        self._maintained = self._position
         self._give_back()
+        if idle:
+            self._empty_log()
         if self._log_pages * PAGE_BYTES < self._log_bytes_max and not self._shrinking:
             return
         # Commits go on meanwhile, and each pass leaves what they added. The log starts over only
@@ -264,6 +259,18 @@ class SqliteStore:
             if left * PAGE_BYTES < REST_BYTES_MAX:
                 break
         self._move_rest = True
+
+    def _empty_log(self) -> None:
+        """Nobody has committed for a while: move the whole log and give its file back."""
+        try:
+            self._checkpointer.wal_checkpoint("main", apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        except apsw.BusyError:
+            return
+        except BaseException as error:
+            self._fail(error, "moving the log into the main file failed")
+        self._log_pages = 0
+        self._shrinking = False
+        self._note_length()
 
     def _give_back(self) -> None:
         """Give free pages back to the disk, where compaction and settling left many of them."""

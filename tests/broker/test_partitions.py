@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from onibus import Bus, Filter
-from onibus.core import limits
+from onibus.broker.namespace import Quotas
 from onibus.core.errors import (
     InvalidOperation,
     PartitionOffline,
@@ -82,13 +82,10 @@ async def test_the_size_is_each_partitions_own(clock: ManualClock) -> None:
 
 @pytest.mark.promise("P1")
 @run
-async def test_a_namespace_has_so_many_entities(
-    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert (limits.PARTITIONED_ENTITY_COUNT_MAX, limits.ENTITY_COUNT_MAX) == (100, 10_000)
-    monkeypatch.setattr(limits, "PARTITIONED_ENTITY_COUNT_MAX", 2)
-    monkeypatch.setattr(limits, "ENTITY_COUNT_MAX", 4)
-    async with Bus.ephemeral(clock=clock) as bus:
+async def test_a_namespace_has_so_many_entities(tmp_path: Path, clock: ManualClock) -> None:
+    assert Quotas() == Quotas(entities=10_000, partitioned_entities=100)
+    quotas = Quotas(entities=4, partitioned_entities=2)
+    async with Bus.open(tmp_path, clock=clock, quotas=quotas) as bus:
         for name in ("p1", "p2"):
             await bus.create_queue(name, enable_partitioning=True)
         with pytest.raises(QuotaExceeded):

@@ -72,7 +72,7 @@ def take_some(bench: Bench, chance: random.Random) -> None:
     """Complete some of what can be received, and defer some."""
     partition = bench.partition
     if bench.settings.requires_session:
-        accepted = accept_session(partition, None, bench.now, bench.out)
+        accepted = accept_session(partition, None, "", bench.now, bench.out)
         assert accepted is not None
         session = held_session(partition, accepted.session_id, accepted.token)
         received = deliver(partition, 30, bench.now, bench.out, session=session)

@@ -6,7 +6,7 @@ import pytest
 
 from onibus.core.errors import Damaged
 from onibus.core.limits import BLOCK_BYTES_MAX
-from onibus.core.records import BLOCKS, COUNTERS
+from onibus.core.records import BLOCK_INDEX, BLOCKS, COUNTERS
 from tests.core.partition_helpers import Bench
 
 
@@ -56,7 +56,7 @@ def test_a_flipped_bit_is_noticed_and_never_served(position: int) -> None:
         bench.receive()
 
 
-@pytest.mark.parametrize("table", [BLOCKS, COUNTERS], ids=lambda table: table.name)
+@pytest.mark.parametrize("table", [BLOCK_INDEX, COUNTERS], ids=lambda table: table.name)
 def test_a_missing_row_is_noticed_at_the_start(table: object) -> None:
     bench = Bench()
     bench.send(b"1", b"2")

@@ -40,7 +40,7 @@ def write_stores(directory: Path) -> Contents:
         if number == LAST // 2:
             # Rows that stay, so that most of the main file is in use.
             payload = rng.randbytes(20_000)
-            rows = ((BLOCKS, (-i, 0, 0, 0, 1, 0, len(payload), payload)) for i in range(20))
+            rows = ((BLOCKS, (-i, payload)) for i in range(20))
             store.commit(batch(*rows))
             store.maintain()
     expected = contents(store)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from onibus.core.records import (
-    ATTEMPTS, BLOCKS, COUNTERS, DUPLICATES, GONE, HOLDS, MARKS, SESSION_KEYS, SESSIONS, WriteBatch,
+    ATTEMPTS, BLOCK_INDEX, BLOCKS, COUNTERS, DUPLICATES, GONE, HOLDS, MARKS, SESSIONS, WriteBatch,
 )
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def erase(partition: Partition, out: WriteBatch) -> None:
     key = (partition.partition, subscription.number)
     for place in partition.log.places:
         out.delete(BLOCKS, (place.block,))
-        out.delete(SESSION_KEYS, (place.block,))
+        out.delete(BLOCK_INDEX, (place.block,))
     for ordinal in subscription.marks:
         out.delete(MARKS, (*key, ordinal))
     for first in subscription.gone.firsts:

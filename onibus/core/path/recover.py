@@ -18,8 +18,8 @@ from onibus.core.lifecycle import DEAD, Input, State, advance
 from onibus.core.log import BlockPlace
 from onibus.core.marks import Mark
 from onibus.core.records import (
-    ATTEMPTS, BLOCKS, COUNTERS, DUPLICATES, GONE, HOLDS, ID_RUNS, MARKS, RECENT_IDS,
-    SESSION_KEYS, SESSIONS, Row, Table,
+    ATTEMPTS, BLOCK_INDEX, COUNTERS, DUPLICATES, GONE, HOLDS, ID_RUNS, MARKS, RECENT_IDS,
+    SESSIONS, Row, Table,
 )
 from onibus.core.runs import as_runs
 from onibus.core.sessions import SessionLock
@@ -30,14 +30,13 @@ if TYPE_CHECKING:
 
 Rows = dict[Table, list[Any]]
 
-#: Which columns recovery reads; the big ones stay where they are.
+#: Which columns recovery reads, where not all: reasons and properties stay where they are.
 COLUMNS: dict[Table, tuple[str, ...]] = {
     MARKS: ("partition", "subscription", "ordinal", "state", "due"),
-    BLOCKS: ("block", "partition", "first", "last", "rows", "expires", "size"),
 }
 #: Tables that recovery reads, and the place of `partition` in their rows.
 SOURCES: dict[Table, int] = {
-    COUNTERS: 0, BLOCKS: 1, SESSION_KEYS: 1, MARKS: 0, GONE: 0, HOLDS: 0, SESSIONS: 0,
+    COUNTERS: 0, BLOCK_INDEX: 1, MARKS: 0, GONE: 0, HOLDS: 0, SESSIONS: 0,
     ATTEMPTS: 0, RECENT_IDS: 1, ID_RUNS: 1, DUPLICATES: 0,
 }
 
@@ -46,9 +45,9 @@ def recover(partition: Partition, rows: Rows) -> None:
     """Load a new partition with what its store has of it."""
     _recover_counters(partition, rows.get(COUNTERS, []))
     _recover_gone(partition, rows.get(GONE, []))
-    _recover_blocks(partition, rows.get(BLOCKS, []))
+    _recover_blocks(partition, rows.get(BLOCK_INDEX, []))
     _recover_marks(partition, rows.get(MARKS, []))
-    _recover_ready(partition, rows.get(SESSION_KEYS, []), rows.get(MARKS, []))
+    _recover_ready(partition, rows.get(BLOCK_INDEX, []), rows.get(MARKS, []))
     _recover_sessions(partition, rows.get(SESSIONS, []))
     _recover_holds(partition, rows.get(HOLDS, []), rows.get(ATTEMPTS, []))
     partition.ids.recover(rows.get(RECENT_IDS, []), rows.get(ID_RUNS, []))
@@ -98,21 +97,22 @@ def _recover_blocks(partition: Partition, rows: list[Any]) -> None:
 def _recover_marks(partition: Partition, rows: list[Any]) -> None:
     """Take marks up cold: where each message is and when it comes due; the rest stays on disk."""
     subscription = partition.subscription
-    ordinals = array("q", [row[2] for row in rows])
-    states = array("b", [row[3] for row in rows])
-    subscription.marks.load(ordinals, states, array("q", [row[4] for row in rows]))
-    for state in State:
-        subscription.counts[state] = states.count(state)
+    if not rows:
+        return
+    _, _, numbers, found, dues = zip(*rows, strict=True)
+    ordinals, states = array("q", numbers), array("b", found)
+    subscription.marks.load(ordinals, states, array("q", dues))
+    kinds = np.frombuffer(states, "i1")
+    subscription.counts[:] = np.bincount(kinds, minlength=len(State)).tolist()
     for runs, wanted in (
-        (subscription.dead, DEAD),
-        (subscription.dead_ready, {State.DEAD_LETTERED}),
+        (subscription.dead, [int(state) for state in DEAD]),
+        (subscription.dead_ready, [int(State.DEAD_LETTERED)]),
     ):
-        chosen = [o for o, state in zip(ordinals, states, strict=True) if state in wanted]
-        for first, last in as_runs(chosen):
+        for first, last in as_runs(np.frombuffer(ordinals, "i8")[np.isin(kinds, wanted)].tolist()):
             runs.add(first, last)
 
 
-def _recover_ready(partition: Partition, session_keys: list[Any], marks: list[Any]) -> None:
+def _recover_ready(partition: Partition, index: list[Any], marks: list[Any]) -> None:
     """What is neither gone nor set aside is ready; holds are applied on top of that."""
     subscription = partition.subscription
     aside = [row[2] for row in marks if row[3] != State.ACTIVE]
@@ -120,7 +120,7 @@ def _recover_ready(partition: Partition, session_keys: list[Any], marks: list[An
         _ready_runs(partition, aside)
         return
     keys = np.frombuffer(
-        b"".join([row[2] for row in session_keys]), np.dtype([("ordinal", "<i8"), ("hash", "<u8")])
+        b"".join([row[7] for row in index]), np.dtype([("ordinal", "<i8"), ("hash", "<u8")])
     )
     ordinals, hashes = keys["ordinal"], keys["hash"]
     keep = _outside_runs(ordinals, subscription.gone.firsts, subscription.gone.lasts)
@@ -167,11 +167,11 @@ def _ready_runs(partition: Partition, aside: list[int]) -> None:
 
 def _recover_sessions(partition: Partition, rows: list[Any]) -> None:
     subscription = partition.subscription
-    for _, _, session_id, state, until, duration, epoch, check in rows:
+    for _, _, session_id, state, until, duration, epoch, check, owner in rows:
         session = subscription.sessions.get(session_id)
         session.state = state
         if until:
-            session.lock = SessionLock(epoch, check, until, duration)
+            session.lock = SessionLock(epoch, check, until, duration, owner)
             subscription.timers.set(("session", session_id), until)
 
 

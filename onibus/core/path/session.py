@@ -35,11 +35,13 @@ class SessionInfo(msgspec.Struct, frozen=True):
     held_count: int
     oldest_enqueued_time_ms: int | None
     locked_until_ms: int | None
+    #: the name its holder gave, empty if none
+    lock_holder: str | None
     state: bytes | None
 
 
 def accept_session(
-    partition: Partition, session_id: str | None, now: int, out: WriteBatch
+    partition: Partition, session_id: str | None, owner: str, now: int, out: WriteBatch
 ) -> AcceptedSession | None:
     """Lock a session by its id, or the next that is free; None when none is."""
     sessions = partition.subscription.sessions
@@ -56,7 +58,7 @@ def accept_session(
             raise SessionLocked(f"session {session_id!r} is held by another receiver")
     duration = partition.settings.lock_duration_ms
     hold = partition.new_hold(now + duration, duration, None)
-    session.lock = SessionLock(hold.epoch, hold.check, hold.until, duration)
+    session.lock = SessionLock(hold.epoch, hold.check, hold.until, duration, owner)
     partition.subscription.timers.set(("session", session.id), hold.until)
     partition.subscription.write_session(session, out)
     token = TOKEN.pack(partition.numbering.number(0), hold.epoch, hold.check)
@@ -125,11 +127,11 @@ def list_sessions(partition: Partition) -> list[SessionInfo]:
         if session.lock is None and session.state is None and first == NEVER:
             continue
         oldest = None if first == NEVER else _stamp(partition, first)
-        until = session.lock.until if session.lock else None
+        lock = session.lock
         listed.append(
             SessionInfo(
-                session.id, len(ready) + len(session.waiting), len(held), oldest, until,
-                session.state,
+                session.id, len(ready) + len(session.waiting), len(held), oldest,
+                lock.until if lock else None, lock.owner if lock else None, session.state,
             )
         )
     return sorted(listed, key=lambda info: info.session_id)
