@@ -24,7 +24,12 @@ PAGES = sorted(
 )
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
-FAMILIES = {"refused": errors.Refused, "unknown": errors.Unknown, "failed": errors.Failed}
+FAMILIES = {
+    "refused": errors.Refused,
+    "unknown": errors.Unknown,
+    "failed": errors.Failed,
+    "rule": errors.FilterFailed,
+}
 
 
 def programs(page: str) -> list[tuple[int, str]]:
@@ -75,7 +80,7 @@ def broken_links(page: str, text: str) -> Iterator[str]:
 def missing_files(text: str) -> list[str]:
     """Return the code files that a page names and that are not there."""
     named = set(re.findall(r"`([\w./-]+\.(?:py|sql|md|toml))`", FENCE.sub("", text)))
-    folders = ("", "onibus", "onibus/core", "onibus/core/path", "docs")
+    folders = ("", "onibus", "onibus/core", "onibus/core/path", "onibus/core/rules", "docs")
     return sorted(
         name for name in named if not any((ROOT / folder / name).exists() for folder in folders)
     )

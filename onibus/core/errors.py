@@ -6,6 +6,9 @@
   with the same MessageId is safe to repeat where duplicates are detected (D1).
 - `Failed`: our fault; nothing is acknowledged, somebody has to look.
 
+`FilterFailed` is none of the three, because it answers no request: a rule met a message that it
+cannot judge. Whoever runs the rule decides what becomes of that message; its sender hears nothing.
+
 `code` is stable: protocols map it to their own words, and documentation lists it.
 """
 
@@ -48,6 +51,21 @@ class InvalidName(InvalidArgument):
     """An entity's name is empty, too long, or has characters that are not allowed."""
 
     code = "invalid-name"
+
+
+class InvalidFilter(InvalidArgument):
+    """A filter or action cannot be read: malformed, too long, too deep, or of unknown names."""
+
+    code = "invalid-filter"
+
+    def __init__(self, message: str, position: int | None = None, expected: str = "") -> None:
+        wanted = f"; expected {expected}" if expected else ""
+        where = "" if position is None else f" at character {position + 1}"
+        super().__init__(f"{message}{where}{wanted}")
+        #: the offset in the text, from 0; None where the fault has no place in it
+        self.position = position
+        #: what would have been right there
+        self.expected = expected
 
 
 class InvalidOperation(Refused):
@@ -166,3 +184,9 @@ class Damaged(Failed):
     """Stored bytes are not what was written: nothing is served, and nothing is deleted."""
 
     code = "damaged"
+
+
+class FilterFailed(OnibusError):
+    """A filter or action cannot be evaluated on a message: a division by zero, or wrong types."""
+
+    code = "filter-failed"

@@ -59,3 +59,15 @@ BATCH_COUNT_MAX = 10_000
 BLOCK_BYTES_MAX = 1 << 20
 #: (ours) Dropped duplicates a partition lists (X1).
 DUPLICATES_LISTED_MAX = 1_000
+#: [SB] Names of subscriptions and rules.
+RULE_NAME_LENGTH_MAX = 50
+#: [SB] Characters of an SQL filter, and of an SQL action.
+SQL_LENGTH_MAX = 1_024
+#: [SB] Statements of an SQL action.
+SQL_STATEMENT_COUNT_MAX = 32
+#: (ours) Parentheses, NOTs, signs and functions inside each other: bounds the stack.
+SQL_DEPTH_MAX = 32
+#: (ours) Elements of one IN list.
+SQL_LIST_LENGTH_MAX = 256
+#: [SB] Size of one property: texts that a filter or action puts together stay within it.
+PROPERTY_LENGTH_MAX = 32 << 10

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from onibus.core.errors import InvalidArgument
+from onibus.core.errors import FilterFailed, InvalidArgument
 from onibus.core.lifecycle import DEAD, State
 from onibus.core.limits import PEEK_BYTES_MAX
 from onibus.core.message import ReceivedMessage
+from onibus.core.rules.sql_compile import Condition, compile_filter
+from onibus.core.rules.subject import subject_of
 
 if TYPE_CHECKING:
     from onibus.core.partition import Partition
@@ -24,7 +27,7 @@ STATES: dict[str, frozenset[State]] = {
 }
 
 
-class Filter(msgspec.Struct, frozen=True, kw_only=True):
+class Filter(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Which messages are meant; what is left out does not restrict (X5)."""
 
     #: active, deferred, scheduled or dead-lettered; None: all that the queue shows
@@ -34,6 +37,14 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     body_contains: bytes | None = None
     enqueued_from_ms: int | None = None
     enqueued_before_ms: int | None = None
+    #: an SQL filter (docs/sql-filters.md), and the values of its parameters
+    sql: str | None = None
+    sql_parameters: dict[str, Any] = {}
+
+    @cached_property
+    def condition(self) -> Condition | None:
+        """The SQL filter, compiled once."""
+        return None if self.sql is None else compile_filter(self.sql, self.sql_parameters)
 
     def matches(self, message: ReceivedMessage) -> bool:
         """Tell whether a message is meant, as far as its own fields go."""
@@ -44,17 +55,30 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
             and (self.body_contains is None or self.body_contains in message.body)
             and (self.enqueued_from_ms is None or stamp >= self.enqueued_from_ms)
             and (self.enqueued_before_ms is None or stamp < self.enqueued_before_ms)
+            and (self.sql is None or self._selects(message))
         )
+
+    def _selects(self, message: ReceivedMessage) -> bool:
+        """Tell whether the SQL filter is true; where it cannot be evaluated it is not."""
+        assert self.condition is not None
+        try:
+            return self.condition(subject_of(message)) is True
+        except FilterFailed:
+            return False
 
 
 def states_of(wanted: Filter, dead: bool) -> frozenset[State]:
-    """Return the states that a filter asks for, in the queue or in its dead-letter queue."""
+    """Return the states that a filter asks for, in the queue or in its dead-letter queue.
+
+    Refuses a filter of which any part is wrong.
+    """
     if not isinstance(wanted, Filter):
         raise InvalidArgument(f"a filter is a Filter, not a {type(wanted).__name__}")
     try:
         msgspec.convert(msgspec.structs.asdict(wanted), Filter, builtin_types=(bytes,))
     except msgspec.ValidationError as error:
         raise InvalidArgument(f"a filter's field has a wrong type: {error}") from None
+    _ = wanted.condition  # its SQL is read here, or refused
     if wanted.state is None:
         return DEAD if dead else frozenset(State) - DEAD - {State.GONE}
     if wanted.state not in STATES:
