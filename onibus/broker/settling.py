@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from onibus.broker.entity import Entity, Seat
 from onibus.broker.replies import Outcome, Reply, answer, fail
-from onibus.core.errors import InvalidArgument, InvalidOperation, LockLost, MessageNotFound
+from onibus.core.errors import EntityDisabled, InvalidArgument, InvalidOperation, LockLost, MessageNotFound
 from onibus.core.holds import TOKEN
 from onibus.core.limits import BATCH_COUNT_MAX
 from onibus.core.numbering import partition_index
@@ -90,6 +90,8 @@ def receive_deferred(
 ) -> None:
     """Receive deferred messages by their numbers: all of them, or none (L2)."""
     entity = broker.find(name)
+    if not entity.settings.receives:
+        raise EntityDisabled(f"{entity.name} is {entity.settings.status}: it gives no messages")
     if entity.settings.requires_session and not dead and session is None:
         raise InvalidOperation(f"{entity.name} has sessions: receive by the session's receiver")
 

@@ -15,7 +15,7 @@ _SEED = struct.Struct(">QQQQ")
 
 
 class Hold:
-    """Messages given out together until a time. `session` is set when its lock holds them."""
+    """Messages given out together; each can be renewed and settled by itself."""
 
     __slots__ = ("attempt", "check", "duration", "epoch", "ordinals", "session", "until")
 
@@ -24,10 +24,13 @@ class Hold:
     ) -> None:
         self.epoch = epoch
         self.check = check
+        #: until when they were given out; NEVER where their session's lock holds them
         self.until = until
         self.duration = duration
+        #: the session that they are of, on entities with sessions
         self.session = session
-        self.ordinals: set[int] = set()
+        #: what it still holds, each until when
+        self.ordinals: dict[int, int] = {}
         #: the ReceiveRequestAttemptId under which it was given out (F9)
         self.attempt: str | None = None
 

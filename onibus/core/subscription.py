@@ -13,6 +13,7 @@ from __future__ import annotations
 from array import array
 from bisect import insort
 from collections.abc import Iterable
+from itertools import chain
 
 from onibus.core.block import NEVER
 from onibus.core.holds import Hold
@@ -126,16 +127,16 @@ class Subscription:
             mark.state = advance(mark.state, Input.LOCK)
             mark.hold = hold
             self.counts[mark.state] += 1
-        hold.ordinals.update(ordinals)
+        hold.ordinals.update(dict.fromkeys(ordinals, hold.until))
         self.holds[hold.epoch] = hold
         if hold.until != NEVER:
             self.timers.set(("hold", hold.epoch), hold.until)
         self._changed_holds[hold.epoch] = hold
 
-    def renew(self, hold: Hold, until: int) -> None:
-        """A hold lasts longer, or shorter."""
-        hold.until = until
-        self.timers.set(("hold", hold.epoch), until)
+    def renew(self, hold: Hold, ordinal: int, until: int) -> None:
+        """A message is held longer, or shorter."""
+        hold.ordinals[ordinal] = until
+        self.watch_hold(hold)
         self._changed_holds[hold.epoch] = hold
 
     def spoil_attempt(self, hold: Hold, out: WriteBatch) -> None:
@@ -147,12 +148,16 @@ class Subscription:
             attempt.epochs = [0 if epoch == hold.epoch else epoch for epoch in attempt.epochs]
             self.write_attempt(attempt_id, attempt, out)
 
+    def watch_hold(self, hold: Hold) -> None:
+        """Come back when the first of a hold's messages is held no more."""
+        self.timers.set(("hold", hold.epoch), min(hold.ordinals.values()))
+
     def let_go(self, ordinal: int, mark: Mark) -> None:
         """The message is held no more."""
         hold = mark.hold
         assert hold is not None
         mark.hold = None
-        hold.ordinals.discard(ordinal)
+        hold.ordinals.pop(ordinal, None)
         if not hold.ordinals:
             del self.holds[hold.epoch]
             self.timers.cancel(("hold", hold.epoch))
@@ -293,7 +298,7 @@ class Subscription:
             if not hold.ordinals:
                 out.delete(HOLDS, key)
                 continue
-            ordinals = array("q", hold.ordinals).tobytes()
+            ordinals = array("q", chain.from_iterable(hold.ordinals.items())).tobytes()
             out.put(HOLDS, (*key, hold.until, hold.duration, hold.check, hold.session, ordinals))
         self._changed_holds.clear()
 

@@ -362,16 +362,14 @@ class PartitionModel:
         self.kill(row, reason, description)
 
     def renew(self, row: Row, now: int, visibility: int | None) -> int:
-        """All messages of one receive are held together: renewing one renews all."""
+        """Hold one message longer; the others of its receive are not touched."""
         assert row.lock is not None
         if row.lock.by is not None and not self.settings.fifo:
             raise InvalidOperation("the session's lock holds it")
         if visibility is not None and not self.settings.fifo:
             raise InvalidOperation("not a FIFO queue")
         until = now + (row.lock.duration if visibility is None else visibility)
-        for other in [*self.rows.values()]:
-            if other.lock is not None and other.lock.id == row.lock.id:
-                self.relock(other, until, row.lock.duration, attempt=None)
+        self.relock(row, until, row.lock.duration, attempt=None)
         return until
 
     # By number

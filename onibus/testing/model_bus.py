@@ -416,6 +416,8 @@ class BusModel:
         find: Callable[[PartitionModel, int], Row], session: str | None, dead: bool, take: bool,
     ) -> None:
         entity = self.find(name)
+        if not entity.settings.receives:
+            raise EntityDisabled(name)
         if entity.settings.requires_session and not dead and session is None:
             raise InvalidOperation(name)
         now = self.time.now()

@@ -234,3 +234,25 @@ async def test_a_delayed_message_blocks_its_session(tmp_path: Path, clock: Manua
             received = await session.receive(5)
             assert (bodies(received), numbers(received)) == (["1", "2"], [1, 2])
             assert [m.delivery_count for m in received] == [1, 0]
+
+
+@pytest.mark.promise("B1")
+@run
+async def test_each_message_of_a_receive_has_a_lock_of_its_own(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    async with Bus.open(tmp_path, clock=clock) as bus:
+        await bus.create_queue("q")
+        await bus.send_batch("q", [msg("1"), msg("2")])
+        receiver = bus.receiver("q")
+        first, second = await receiver.receive(2)
+        clock.advance(MINUTE // 2)
+        await receiver.renew(second)
+        await pass_ms(bus, clock, MINUTE // 2)
+        with pytest.raises(LockLost):
+            await receiver.complete(first)
+    async with Bus.open(tmp_path, clock=clock) as bus:
+        receiver = bus.receiver("q")
+        assert bodies(await receiver.receive(2)) == ["1"], "the second is still held"
+        await receiver.complete(second)
+        assert bus.queue("q").active_count == 1

@@ -201,6 +201,7 @@ def _repeat(
     received = []
     for hold in holds:
         hold.duration = visibility_ms
-        subscription.renew(hold, now + visibility_ms)
-        received.append(partition.view(min(hold.ordinals), hold, hold.until))
+        (ordinal,) = hold.ordinals
+        subscription.renew(hold, ordinal, now + visibility_ms)
+        received.append(partition.view(ordinal, hold, now + visibility_ms))
     return received

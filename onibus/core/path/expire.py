@@ -54,8 +54,11 @@ def _ring(
             subscription.change(key, Input.DUE, out)
     elif kind == "hold":
         assert isinstance(key, int)
-        for ordinal in sorted(subscription.holds[key].ordinals):
+        hold = subscription.holds[key]
+        for ordinal in sorted(o for o, until in hold.ordinals.items() if until <= now):
             give_back(partition, ordinal, Input.ABANDON, now, out)
+        if hold.ordinals:
+            subscription.watch_hold(hold)
     elif kind == "session":
         assert isinstance(key, str)
         end_session_lock(partition, subscription.sessions.get(key), Input.ABANDON, now, out)

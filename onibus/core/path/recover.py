@@ -179,13 +179,14 @@ def _recover_holds(partition: Partition, rows: list[Any], attempts: list[Any]) -
     subscription = partition.subscription
     for _, _, epoch, until, duration, check, session_id, packed in rows:
         hold = Hold(epoch, check, until, duration, session_id)
-        for ordinal in array("q", packed):
+        pairs = array("q", packed)
+        for ordinal, held_until in zip(pairs[::2], pairs[1::2], strict=True):
             if not subscription.is_live(ordinal):
                 raise Damaged(f"partition {partition.partition}: {ordinal} is held and gone")
-            _hold_again(partition, ordinal, hold)
+            _hold_again(partition, ordinal, held_until, hold)
         subscription.holds[epoch] = hold
         if until != NEVER:
-            subscription.timers.set(("hold", epoch), until)
+            subscription.watch_hold(hold)
     for _, _, attempt_id, until, packed in attempts:
         attempt = Attempt(until, list(array("q", packed)))
         subscription.attempts[attempt_id] = attempt
@@ -195,7 +196,7 @@ def _recover_holds(partition: Partition, rows: list[Any], attempts: list[Any]) -
                 subscription.holds[epoch].attempt = attempt_id
 
 
-def _hold_again(partition: Partition, ordinal: int, hold: Hold) -> None:
+def _hold_again(partition: Partition, ordinal: int, until: int, hold: Hold) -> None:
     subscription = partition.subscription
     mark = subscription.marks.get(ordinal)
     if mark is None:
@@ -211,7 +212,7 @@ def _hold_again(partition: Partition, ordinal: int, hold: Hold) -> None:
     mark.state = advance(mark.state, Input.LOCK)
     mark.hold = hold
     subscription.counts[mark.state] += 1
-    hold.ordinals.add(ordinal)
+    hold.ordinals[ordinal] = until
 
 
 def _take_out(partition: Partition, ordinal: int, hold: Hold) -> None:

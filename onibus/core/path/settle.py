@@ -73,7 +73,7 @@ def renew(
     partition: Partition, token: bytes, now: int, out: WriteBatch, duration: int | None = None
 ) -> int:
     """Hold a message longer; return until when. With a duration: a FIFO queue's visibility."""
-    _, _, hold = partition.held(token)
+    ordinal, _, hold = partition.held(token)
     subscription = partition.subscription
     if duration is not None:
         if not partition.settings.fifo:
@@ -84,8 +84,9 @@ def renew(
         raise InvalidOperation("the session's lock holds this message: renew that one")
     # The receive that gave this message out cannot be repeated any more (F9).
     subscription.spoil_attempt(hold, out)
-    subscription.renew(hold, now + (hold.duration if duration is None else duration))
-    return hold.until
+    until = now + (hold.duration if duration is None else duration)
+    subscription.renew(hold, ordinal, until)
+    return until
 
 
 def give_back(
