@@ -1,6 +1,6 @@
 """make bench: all figures in one table.
 
-    python -m bench [--quick] [sending] [remembering] [waiting] [recovery]
+python -m bench [--quick] [sending] [remembering] [waiting] [recovery]
 """
 
 from __future__ import annotations

@@ -27,8 +27,11 @@ async def _fill(path: Path, scale: float) -> None:
             await send_in_batches(bus, "queue", stream(SMALL))
         else:
             await bus.create_queue(
-                "queue", requires_session=True, requires_duplicate_detection=True,
-                duplicate_detection_window_ms=7 * 86_400_000, **size,
+                "queue",
+                requires_session=True,
+                requires_duplicate_detection=True,
+                duplicate_detection_window_ms=7 * 86_400_000,
+                **size,
             )
             await _fill_large(bus, scale)
         os.kill(os.getpid(), signal.SIGKILL)
@@ -47,9 +50,7 @@ async def _fill_large(bus: Bus, scale: float) -> None:
             await asyncio.gather(*[receiver.defer(message) for message in received])
             await receiver.renew_lock()
     await send_in_batches(bus, "queue", stream(int(LARGE * scale), session))
-    await send_in_batches(
-        bus, "queue", stream(int(50_000 * scale), session, due_ms=tomorrow_ms())
-    )
+    await send_in_batches(bus, "queue", stream(int(50_000 * scale), session, due_ms=tomorrow_ms()))
     remember(bus, "queue", int(10_000_000 * scale))
 
 
@@ -78,13 +79,21 @@ def measure(rounds: int = ROUNDS, scale: float = 1.0) -> list[Figure]:
         _run("fill", str(path / "large"), str(scale))
         found = interleaved(
             rounds,
-            {size: lambda size=size: float(_run("first", str(path / size)))  # type: ignore[misc]
-             for size in ("small", "large")},
+            {
+                size: lambda size=size: float(_run("first", str(path / size)))  # type: ignore[misc]
+                for size in ("small", "large")
+            },
         )
     small, large = median(found["small"]), median(found["large"])
     return [
-        Figure("(d) first message after kill -9, of a small directory's", large / small, 10,
-               "times", at_most=True, note=f"{large * 1000:,.0f} ms against {small * 1000:,.0f} ms")
+        Figure(
+            "(d) first message after kill -9, of a small directory's",
+            large / small,
+            10,
+            "times",
+            at_most=True,
+            note=f"{large * 1000:,.0f} ms against {small * 1000:,.0f} ms",
+        )
     ]
 
 

@@ -22,7 +22,6 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from onibus.core.block import Block
 from onibus.core.records import ID_CHUNKS, ID_RUNS, RECENT_IDS, Row, Table, WriteBatch
 from onibus.core.remembered_ids import RememberedIds
 
@@ -37,9 +36,6 @@ class MemoryDisk:
     def __init__(self) -> None:
         self.rows: dict[Table, dict[Row, Row]] = {t: {} for t in (RECENT_IDS, ID_RUNS, ID_CHUNKS)}
         self._last_id = 0
-
-    def read_block(self, block: int) -> Block:
-        raise NotImplementedError
 
     def read_ids(self, chunk: int) -> bytes:
         data = self.rows[ID_CHUNKS][(chunk,)][2]

@@ -9,8 +9,17 @@ import os
 import random
 
 from bench.filling import remember
-from bench.measure import BODY_BYTES, ROUNDS, Figure, folder, median, opened, rate, resident_bytes
-from bench.measure import send_singly
+from bench.measure import (
+    BODY_BYTES,
+    ROUNDS,
+    Figure,
+    folder,
+    median,
+    opened,
+    rate,
+    resident_bytes,
+    send_singly,
+)
 from onibus import Bus, Message
 
 COUNT = 10_000
@@ -22,8 +31,11 @@ async def _measure(ids: int, rounds: int) -> tuple[float, float, float]:
     with folder() as path:
         async with opened(path / "few") as few, opened(path / "many") as many:
             for bus in (few, many):
-                await bus.create_queue("queue", requires_duplicate_detection=True,
-                                       duplicate_detection_window_ms=7 * 86_400_000)
+                await bus.create_queue(
+                    "queue",
+                    requires_duplicate_detection=True,
+                    duplicate_detection_window_ms=7 * 86_400_000,
+                )
             gc.collect()
             before = resident_bytes()
             await _send(many, "seed", COUNT)
@@ -40,7 +52,7 @@ async def _measure(ids: int, rounds: int) -> tuple[float, float, float]:
 
 
 async def _send(bus: Bus, prefix: str, count: int, duplicates: float = 0.0) -> None:
-    """Send unique ids, a share of them replaced by ids that were sent as "seed" in the beginning."""
+    """Send unique ids, a share of them replaced by ids that were sent as "seed" before."""
     dice = random.Random(prefix)
     body = os.urandom(BODY_BYTES)
 
@@ -59,7 +71,9 @@ def measure(rounds: int = ROUNDS, ids: int = 10_000_000) -> list[Figure]:
     return [
         Figure(
             f"(b) sends with {ids:,} remembered ids and 10 % duplicates, of none",
-            100 * with_ids / without, 85, "%",
+            100 * with_ids / without,
+            85,
+            "%",
             note=f"{with_ids:,.0f}/s against {without:,.0f}/s",
         ),
         Figure("(b) resident memory a remembered id", cost, 32, "bytes", at_most=True),

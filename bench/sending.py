@@ -88,14 +88,18 @@ def measure(rounds: int = ROUNDS) -> list[Figure]:
         figures.append(
             Figure(
                 f"(a) sends, {label}, of append and sync",
-                100 * sent / yardstick, 15, "%",
+                100 * sent / yardstick,
+                15,
+                "%",
                 note=f"{sent:,.0f}/s against {yardstick:,.0f}/s",
             )
         )
         figures.append(
             Figure(
                 f"(e) receive and complete, {label}, of (a)",
-                100 * received / sent, 100, "%",
+                100 * received / sent,
+                100,
+                "%",
                 note=f"{received:,.0f}/s",
             )
         )

@@ -36,8 +36,13 @@ def measure(count: int = MESSAGES) -> list[Figure]:
         answer = subprocess.run(command, check=True, capture_output=True, text=True).stdout
         where = f"in {sessions:,} sessions" if sessions else "with different times to live"
         figures.append(
-            Figure(f"(c) {count:,} waiting messages {where}", int(answer) / 2**20, limit, "MB",
-                   at_most=True)
+            Figure(
+                f"(c) {count:,} waiting messages {where}",
+                int(answer) / 2**20,
+                limit,
+                "MB",
+                at_most=True,
+            )
         )
     return figures
 

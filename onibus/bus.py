@@ -83,9 +83,7 @@ class Bus:
             place.mkdir(parents=True, exist_ok=True)
             return SqliteStore(place / f"{name}.sqlite", name)
 
-        return OpeningBus(
-            list(places), open_store, clock or SystemClock(), reserve_bytes, quotas
-        )
+        return OpeningBus(list(places), open_store, clock or SystemClock(), reserve_bytes, quotas)
 
     @staticmethod
     def ephemeral(*, clock: Clock | None = None) -> OpeningBus:
@@ -163,11 +161,11 @@ class Bus:
 
     async def cancel_scheduled(self, entity: str, numbers: Sequence[int]) -> None:
         """Delete scheduled messages: all of them, or none."""
-        await self.ask(
-            lambda reply: settling.cancel_scheduled(self.broker, entity, numbers, reply)
-        )
+        await self.ask(lambda reply: settling.cancel_scheduled(self.broker, entity, numbers, reply))
 
-    def receiver(self, entity: str, *, dead_letters: bool = False, delete: bool = False) -> Receiver:
+    def receiver(
+        self, entity: str, *, dead_letters: bool = False, delete: bool = False
+    ) -> Receiver:
         """Return a receiver of a queue, or of its dead-letter queue.
 
         With `delete` messages are gone when they are received; otherwise they are locked until they

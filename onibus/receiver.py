@@ -85,7 +85,7 @@ class Settler:
         delay_ms: int = 0,
         properties: dict[str, Any] | None = None,
     ) -> None:
-        """Set a message aside, to be received by its number; with a delay it comes back by itself."""
+        """Set a message aside, to be received by its number; after a delay it comes back."""
         token = token_of(message)
         await self._settle(
             token,
@@ -137,7 +137,12 @@ class Receiver(Settler):
         """Return up to `limit` messages; wait for the first one if there is none."""
         received: list[ReceivedMessage] = await self.bus.ask(
             lambda reply: receiving.receive(
-                self.bus.broker, self.entity, limit, wait_ms, reply, dead=self._dead,
+                self.bus.broker,
+                self.entity,
+                limit,
+                wait_ms,
+                reply,
+                dead=self._dead,
                 take=self._take,
             )
         )
@@ -174,7 +179,13 @@ class SessionReceiver(Settler):
         """Return the session's next messages, in order."""
         received: list[ReceivedMessage] = await self.bus.ask(
             lambda reply: receiving.receive_session(
-                self.bus.broker, self._seat, self.session_id, self._token, limit, wait_ms, reply,
+                self.bus.broker,
+                self._seat,
+                self.session_id,
+                self._token,
+                limit,
+                wait_ms,
+                reply,
                 take=delete,
             )
         )
@@ -184,7 +195,10 @@ class SessionReceiver(Settler):
         """Return deferred messages of the session by their numbers: all of them, or none."""
         received: list[ReceivedMessage] = await self.bus.ask(
             lambda reply: settling.receive_deferred(
-                self.bus.broker, self.entity, numbers, reply,
+                self.bus.broker,
+                self.entity,
+                numbers,
+                reply,
                 session=(self.session_id, self._token),
             )
         )
@@ -263,15 +277,18 @@ class FifoReceiver(Settler):
         chosen = self.attempt_id = uuid4().hex if attempt_id is None else attempt_id
         received: list[ReceivedMessage] = await self.bus.ask(
             lambda reply: receiving.receive_fifo(
-                self.bus.broker, self.entity, limit, wait_ms, reply,
-                visibility_ms=visibility_ms, attempt_id=chosen,
+                self.bus.broker,
+                self.entity,
+                limit,
+                wait_ms,
+                reply,
+                visibility_ms=visibility_ms,
+                attempt_id=chosen,
             )
         )
         return received
 
-    async def change_visibility(
-        self, message: ReceivedMessage | bytes, visibility_ms: int
-    ) -> int:
+    async def change_visibility(self, message: ReceivedMessage | bytes, visibility_ms: int) -> int:
         """Let a message stay in flight for that long from now; 0 gives it back."""
         if not isinstance(visibility_ms, int):
             raise InvalidArgument("visibility_ms is a whole number")

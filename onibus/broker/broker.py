@@ -19,7 +19,13 @@ from onibus.broker.receiving import give_up, serve
 from onibus.broker.sending import apply_inbox, move_elsewhere
 from onibus.broker.writer import Writer
 from onibus.core.errors import (
-    BusClosed, Damaged, EntityNotFound, Failed, InvalidArgument, PartitionOffline, Refused,
+    BusClosed,
+    Damaged,
+    EntityNotFound,
+    Failed,
+    InvalidArgument,
+    PartitionOffline,
+    Refused,
 )
 from onibus.core.partition import Partition
 from onibus.core.path.compact import compact, forget_retained
@@ -168,14 +174,24 @@ class Broker:
             self._write(seat, partition, out, now)
         return result
 
-    def look(self, seat: Seat, question: Callable[Concatenate[Partition, P], T],
-             *arguments: P.args, **named: P.kwargs) -> T:
+    def look(
+        self,
+        seat: Seat,
+        question: Callable[Concatenate[Partition, P], T],
+        *arguments: P.args,
+        **named: P.kwargs,
+    ) -> T:
         """Ask a partition, brought up to its time, something that changes nothing."""
         self.advance(seat)
         return self.ask(seat, question, *arguments, **named)
 
-    def ask(self, seat: Seat, question: Callable[Concatenate[Partition, P], T],
-            *arguments: P.args, **named: P.kwargs) -> T:
+    def ask(
+        self,
+        seat: Seat,
+        question: Callable[Concatenate[Partition, P], T],
+        *arguments: P.args,
+        **named: P.kwargs,
+    ) -> T:
         """Ask a partition something that changes nothing."""
         partition = seat.online()
         try:
@@ -249,7 +265,7 @@ class Broker:
         return PartitionOffline(f"partition {seat.index} of {seat.entity.name}: {error}")
 
     def store_failed(self, store: MessageStore, error: BaseException) -> None:
-        """A commit failed: the store's memory goes, and what had not been applied goes elsewhere."""
+        """A commit failed: the store's memory goes, what was not applied goes elsewhere."""
         self._alarm(store, error)
         store.take_offline(f"store {store.name} failed: {error}")
         waiting, store.inbox = store.inbox, []
@@ -379,7 +395,8 @@ class Broker:
         for index, name in enumerate(entity.stores):
             if name not in self.stores:
                 raise InvalidArgument(
-                    f"store {name!r} has partitions of {entity.name!r}: name it when opening the bus"
+                    f"store {name!r} has partitions of {entity.name!r}: "
+                    "name it when you open the bus"
                 )
             seat = Seat(entity, index, self.stores[name])
             entity.seats.append(seat)

@@ -1,8 +1,8 @@
 """Time: what the machine says, and the bus's own.
 
 `wall` is for stamps: what people call the time; it may jump. `now` is *bus time*: wall time at the
-start plus monotonic time since, and never before anything the stores have seen. Every deadline is in
-bus time, so a clock that jumps neither fires timers nor freezes them (S4).
+start plus monotonic time since, and never before anything the stores have seen. Every deadline is
+in bus time, so a clock that jumps neither fires timers nor freezes them (S4).
 """
 
 from __future__ import annotations

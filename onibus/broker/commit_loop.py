@@ -65,7 +65,7 @@ class CommitLoop:
 
     @property
     def gathering(self) -> WriteBatch:
-        """What the next commit will write. Put records here only where nothing can fail half-way."""
+        """What the next commit writes. Put records here only where nothing can fail half-way."""
         return self._batch
 
     def touch(self, partition: Partition) -> None:

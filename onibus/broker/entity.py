@@ -25,7 +25,14 @@ class Seat:
     """Where one partition of an entity sits: in which store, and whether it can be used."""
 
     __slots__ = (
-        "deleted", "entity", "id", "index", "offline", "partition", "pending_bytes", "store",
+        "deleted",
+        "entity",
+        "id",
+        "index",
+        "offline",
+        "partition",
+        "pending_bytes",
+        "store",
     )
 
     def __init__(self, entity: Entity, index: int, store: MessageStore) -> None:
@@ -61,7 +68,11 @@ class Entity:
     """A queue, with its partitions."""
 
     def __init__(
-        self, incarnation: int, name: str, settings: QueueSettings, created: int,
+        self,
+        incarnation: int,
+        name: str,
+        settings: QueueSettings,
+        created: int,
         stores: list[str],
     ) -> None:
         self.incarnation = incarnation
@@ -97,7 +108,11 @@ def row_of(entity: Entity) -> Row:
     """Return an entity as it is kept in the namespace's store."""
     content = EntityRow(msgspec.to_builtins(entity.settings), entity.stores)
     return (
-        entity.incarnation, entity.name, "queue", msgspec.json.encode(content), entity.created,
+        entity.incarnation,
+        entity.name,
+        "queue",
+        msgspec.json.encode(content),
+        entity.created,
     )
 
 

@@ -6,15 +6,16 @@ a damaged one only when somebody asks for it, since opening it again cannot mend
 
 from __future__ import annotations
 
+import contextlib
 import gc
 from collections.abc import Callable
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
+from onibus.broker.admission import DiskWatch
 from onibus.broker.commit_loop import CommitLoop
 from onibus.broker.entity import Seat
-from onibus.broker.admission import DiskWatch
 from onibus.broker.writer import Writer
 from onibus.core.errors import OnibusError
 from onibus.core.partition import Partition
@@ -174,11 +175,9 @@ class MessageStore:
             seat.offline = reason
         loop, self.loop = self.loop, None
         if loop is not None:
-            try:
+            # It failed before; there is nothing more to lose.
+            with contextlib.suppress(OnibusError):
                 loop.store.close()
-            except OnibusError:
-                # It failed before; there is nothing more to lose.
-                pass
 
     def check_disk(self) -> None:
         """Refuse where the disk is nearly full."""

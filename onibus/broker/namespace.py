@@ -1,7 +1,7 @@
-"""The namespace: which entities there are. Creating, changing and deleting is decided by one commit.
+"""The namespace: which entities there are. One commit decides each creation, change and deletion.
 
-Entities are rows of the namespace's own store. A partition needs nothing in its message store before
-its first message, so there is no half-made entity: the row is there, or it is not (P10).
+Entities are rows of the namespace's own store. A partition needs nothing in its message store
+before its first message, so there is no half-made entity: the row is there, or it is not (P10).
 """
 
 from __future__ import annotations
@@ -12,19 +12,24 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from onibus.broker.commit_loop import CommitLoop
-from onibus.broker.entity import PARTITIONS_MAX, Entity, EntityInfo, Seat, entity_of, row_of
+from onibus.broker.entity import Entity, EntityInfo, Seat, entity_of, row_of
 from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.broker.writer import Writer
 from onibus.core import limits, settings
 from onibus.core.errors import (
-    EntityDisabled, EntityExists, EntityNotFound, Failed, PartitionOffline, QuotaExceeded,
-    Refused, Unknown,
+    EntityDisabled,
+    EntityExists,
+    EntityNotFound,
+    Failed,
+    PartitionOffline,
+    QuotaExceeded,
+    Refused,
+    Unknown,
 )
-from onibus.core.lifecycle import State
 from onibus.core.partition import Partition
 from onibus.core.path.erase import erase
 from onibus.core.path.peek import STATES
-from onibus.core.records import ENTITIES, META, Table, WriteBatch
+from onibus.core.records import ENTITIES, META, WriteBatch
 from onibus.store.interface import Store
 
 if TYPE_CHECKING:
@@ -46,8 +51,11 @@ class Namespace:
     """All entities, and the store that decides which there are."""
 
     def __init__(
-        self, broker: Broker, open_store: Callable[[str], Store],
-        make_writer: Callable[[str], Writer], quotas: Quotas,
+        self,
+        broker: Broker,
+        open_store: Callable[[str], Store],
+        make_writer: Callable[[str], Writer],
+        quotas: Quotas,
     ) -> None:
         self._broker = broker
         self._quotas = quotas
@@ -119,9 +127,7 @@ class Namespace:
         for store in stores:
             if not self._broker.stores[store].online:
                 raise PartitionOffline(f"store {store} is down: nothing can be created on it")
-        entity = Entity(
-            self._incarnation, name, wanted, self._broker.clock.wall(), stores
-        )
+        entity = Entity(self._incarnation, name, wanted, self._broker.clock.wall(), stores)
         batch = WriteBatch()
         batch.put(ENTITIES, row_of(entity))
         batch.put(META, ("incarnation", self._incarnation))
@@ -147,9 +153,7 @@ class Namespace:
         batch.delete(ENTITIES, (entity.incarnation,))
         self._decide(entity.name, batch, reply, lambda: self._deleted(entity))
 
-    def _decide(
-        self, name: str, batch: WriteBatch, reply: Reply, then: Callable[[], None]
-    ) -> None:
+    def _decide(self, name: str, batch: WriteBatch, reply: Reply, then: Callable[[], None]) -> None:
         """Commit a decision; when it is durable, carry it out and answer."""
         if self._loop is None:
             raise PartitionOffline("the namespace's own store is down")

@@ -9,7 +9,11 @@ from onibus.broker.entity import Entity, Seat
 from onibus.broker.replies import Reply, answer, fail
 from onibus.core.checks import check_text, check_whole
 from onibus.core.errors import (
-    EntityDisabled, InvalidOperation, NoSession, OnibusError, PartitionOffline,
+    EntityDisabled,
+    InvalidOperation,
+    NoSession,
+    OnibusError,
+    PartitionOffline,
 )
 from onibus.core.limits import BATCH_COUNT_MAX, ID_LENGTH_MAX, VISIBILITY_MS_MAX
 from onibus.core.message import ReceivedMessage
@@ -37,7 +41,13 @@ class Waiter:
 
 
 def receive(
-    broker: Broker, name: str, limit: int, wait_ms: int, reply: Reply, *, dead: bool = False,
+    broker: Broker,
+    name: str,
+    limit: int,
+    wait_ms: int,
+    reply: Reply,
+    *,
+    dead: bool = False,
     take: bool = False,
 ) -> None:
     """Give out messages from any partition, under a lock or for good; wait if there are none."""
@@ -49,10 +59,12 @@ def receive(
     def fetch(waiter: Waiter) -> bool:
         found: list[ReceivedMessage] = []
         for seat in _in_turn(entity):
+            wanted = limit - len(found)
             messages = _try(
-                broker, seat,
-                lambda partition, now, out: deliver(
-                    partition, limit - len(found), now, out, dead=dead, take=take
+                broker,
+                seat,
+                lambda partition, now, out, wanted=wanted: deliver(
+                    partition, wanted, now, out, dead=dead, take=take
                 ),
             )
             if messages and take:
@@ -72,8 +84,14 @@ def receive(
 
 
 def receive_fifo(
-    broker: Broker, name: str, limit: int, wait_ms: int, reply: Reply, *,
-    visibility_ms: int | None = None, attempt_id: str | None = None,
+    broker: Broker,
+    name: str,
+    limit: int,
+    wait_ms: int,
+    reply: Reply,
+    *,
+    visibility_ms: int | None = None,
+    attempt_id: str | None = None,
 ) -> None:
     """Give out messages of a FIFO queue, group by group."""
     entity = _receivable(broker, name, limit, wait_ms)
@@ -116,7 +134,8 @@ def accept(
             seats[0].online()
         for seat in seats:
             accepted: AcceptedSession | None = _try(
-                broker, seat,
+                broker,
+                seat,
                 lambda partition, now, out: accept_session(partition, session_id, owner, now, out),
             )
             if accepted is not None:
@@ -129,8 +148,15 @@ def accept(
 
 
 def receive_session(
-    broker: Broker, seat: Seat, session_id: str, token: bytes, limit: int, wait_ms: int,
-    reply: Reply, *, take: bool = False,
+    broker: Broker,
+    seat: Seat,
+    session_id: str,
+    token: bytes,
+    limit: int,
+    wait_ms: int,
+    reply: Reply,
+    *,
+    take: bool = False,
 ) -> None:
     """Give out messages of a session that the caller holds."""
     entity = _receivable(broker, seat.entity.name, limit, wait_ms)

@@ -1,4 +1,4 @@
-"""Sending: admit, route, gather; then one batch a partition goes through the core with the commit."""
+"""Sending: admit, route, gather; one batch a partition goes through the core with the commit."""
 
 from __future__ import annotations
 
@@ -11,8 +11,14 @@ from onibus.broker.message_store import MessageStore, SendRequest
 from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.broker.routing import Part, any_seat, route, seat_of, size_of
 from onibus.core.errors import (
-    DiskNearlyFull, EntityDisabled, EntityNotFound, InvalidArgument, OnibusError, PartitionOffline,
-    Refused, Unknown,
+    DiskNearlyFull,
+    EntityDisabled,
+    EntityNotFound,
+    InvalidArgument,
+    OnibusError,
+    PartitionOffline,
+    Refused,
+    Unknown,
 )
 from onibus.core.limits import BATCH_COUNT_MAX
 from onibus.core.message import Message, Sent
@@ -55,9 +61,7 @@ def _open_for_sends(broker: Broker, name: str) -> Entity:
     return entity
 
 
-def _send_parts(
-    broker: Broker, batch: list[Prepared], parts: list[Part], reply: Reply
-) -> None:
+def _send_parts(broker: Broker, batch: list[Prepared], parts: list[Part], reply: Reply) -> None:
     """Store a batch over several partitions; it is acknowledged when all of it is durable (P13)."""
     for seat, _, _ in parts:
         seat.store.check_disk()
@@ -82,9 +86,7 @@ def _send_parts(
         _put(broker, SendRequest(seat, chosen, outcome, keyless, size_of(chosen)))
 
 
-def _answer_parts(
-    reply: Reply, answers: list[Sent | None], errors: list[BaseException]
-) -> None:
+def _answer_parts(reply: Reply, answers: list[Sent | None], errors: list[BaseException]) -> None:
     """Answer for a whole batch: 'refused' only where nothing at all was stored."""
     if not errors:
         answer(reply, answers)

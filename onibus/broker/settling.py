@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from onibus.broker.entity import Entity, Seat
 from onibus.broker.replies import Outcome, Reply, answer, fail
-from onibus.core.errors import EntityDisabled, InvalidArgument, InvalidOperation, LockLost, MessageNotFound
+from onibus.core.errors import (
+    EntityDisabled,
+    InvalidArgument,
+    InvalidOperation,
+    LockLost,
+    MessageNotFound,
+)
 from onibus.core.holds import TOKEN
 from onibus.core.limits import BATCH_COUNT_MAX
 from onibus.core.numbering import partition_index
@@ -51,8 +57,11 @@ def seat_of_number(entity: Entity, number: int) -> Seat:
 
 
 def settle_one(
-    broker: Broker, name: str, token: bytes,
-    act: Callable[[Partition, int, WriteBatch], Any], reply: Reply,
+    broker: Broker,
+    name: str,
+    token: bytes,
+    act: Callable[[Partition, int, WriteBatch], Any],
+    reply: Reply,
 ) -> None:
     """Do one thing to one held message; answered when it is durable."""
     seat = seat_of_token(broker.find(name), token)
@@ -63,30 +72,51 @@ def complete_all(broker: Broker, name: str, tokens: Sequence[bytes], reply: Repl
     """Complete held messages: all of them, or none where a token does not hold."""
     entity = broker.find(name)
     on_all(
-        broker, entity, tokens, seat_of_token, find_held,
-        lambda partition, ordinals, now, out: complete(partition, ordinals, out), reply,
+        broker,
+        entity,
+        tokens,
+        seat_of_token,
+        find_held,
+        lambda partition, ordinals, now, out: complete(partition, ordinals, out),
+        reply,
     )
 
 
 def cancel_scheduled(broker: Broker, name: str, numbers: Sequence[int], reply: Reply) -> None:
     """Cancel scheduled messages: all of them, or none."""
     on_all(
-        broker, broker.find(name), numbers, seat_of_number, find_scheduled,
-        lambda partition, ordinals, now, out: cancel(partition, ordinals, out), reply,
+        broker,
+        broker.find(name),
+        numbers,
+        seat_of_number,
+        find_scheduled,
+        lambda partition, ordinals, now, out: cancel(partition, ordinals, out),
+        reply,
     )
 
 
 def undefer_all(broker: Broker, name: str, numbers: Sequence[int], reply: Reply) -> None:
     """Give deferred messages back: all of them, or none."""
     on_all(
-        broker, broker.find(name), numbers, seat_of_number, find_undeferrable,
-        lambda partition, ordinals, now, out: undefer(partition, ordinals, out), reply,
+        broker,
+        broker.find(name),
+        numbers,
+        seat_of_number,
+        find_undeferrable,
+        lambda partition, ordinals, now, out: undefer(partition, ordinals, out),
+        reply,
     )
 
 
 def receive_deferred(
-    broker: Broker, name: str, numbers: Sequence[int], reply: Reply, *, dead: bool = False,
-    take: bool = False, session: tuple[str, bytes] | None = None,
+    broker: Broker,
+    name: str,
+    numbers: Sequence[int],
+    reply: Reply,
+    *,
+    dead: bool = False,
+    take: bool = False,
+    session: tuple[str, bytes] | None = None,
 ) -> None:
     """Receive deferred messages by their numbers: all of them, or none (L2)."""
     entity = broker.find(name)
@@ -99,7 +129,10 @@ def receive_deferred(
         return held_session(partition, *session) if session is not None else None
 
     on_all(
-        broker, entity, numbers, seat_of_number,
+        broker,
+        entity,
+        numbers,
+        seat_of_number,
         lambda partition, chosen: find_deferred(partition, chosen, holder(partition), dead),
         lambda partition, ordinals, now, out: deliver_deferred(
             partition, ordinals, now, out, session=holder(partition), take=take
@@ -109,8 +142,13 @@ def receive_deferred(
 
 
 def on_all(
-    broker: Broker, entity: Entity, subjects: Sequence[Any],
-    seat_of: Callable[[Entity, Any], Seat], find: Find, act: Act, reply: Reply,
+    broker: Broker,
+    entity: Entity,
+    subjects: Sequence[Any],
+    seat_of: Callable[[Entity, Any], Seat],
+    find: Find,
+    act: Act,
+    reply: Reply,
 ) -> None:
     """Do something to several messages of several partitions, after finding all of them."""
     if not isinstance(subjects, Sequence) or not 0 < len(subjects) <= BATCH_COUNT_MAX:
@@ -150,8 +188,12 @@ def _after_commit(broker: Broker, seat: Seat, value: Any, reply: Reply) -> None:
 
 
 def on_session(
-    broker: Broker, seat: Seat, session_id: str, token: bytes,
-    act: Callable[[Partition, Any, int, WriteBatch], Any], reply: Reply,
+    broker: Broker,
+    seat: Seat,
+    session_id: str,
+    token: bytes,
+    act: Callable[[Partition, Any, int, WriteBatch], Any],
+    reply: Reply,
 ) -> None:
     """Do something to a session that the caller holds; answered when it is durable."""
 
@@ -201,9 +243,7 @@ def _first_ordinal(partition: Partition, number: int) -> int:
     return first if number < partition.numbering.number(log.next_ordinal) else log.next_ordinal
 
 
-def purge_all(
-    broker: Broker, name: str, wanted: Filter, forget: bool, reply: Reply
-) -> None:
+def purge_all(broker: Broker, name: str, wanted: Filter, forget: bool, reply: Reply) -> None:
     """Delete what a filter means, slice by slice; answer how many when all is durable (X2)."""
     entity = broker.find(name)
     states_of(wanted, dead=False)

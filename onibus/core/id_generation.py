@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from onibus.core.id_runs import Columns, checked, columns_of, with_check
-from onibus.core.pages import Pages
+from onibus.core.pages import IdPages
 from onibus.core.records import RECENT_IDS, Row, WriteBatch
 
 _ROWS_FOLDED = 64
@@ -65,7 +65,7 @@ class Generation:
         entries[3] = np.frombuffer(self.times, dtype=np.uint64)
         return entries
 
-    def write(self, partition: int, pages: Pages, out: WriteBatch) -> None:
+    def write(self, partition: int, pages: IdPages, out: WriteBatch) -> None:
         """Put what was recorded since the last write as one row."""
         start = self._written
         self._written = len(self.hashes)
@@ -93,7 +93,7 @@ class Generation:
         """Take note that all entries came from rows."""
         self._written = self._loose_from = len(self.hashes)
 
-    def _put(self, start: int, partition: int, pages: Pages, out: WriteBatch) -> int:
+    def _put(self, start: int, partition: int, pages: IdPages, out: WriteBatch) -> int:
         row = pages.new_id()
         out.put(RECENT_IDS, (row, partition, self._content(start)))
         return row
@@ -108,7 +108,8 @@ class Generation:
 def entries_of_row(row: Row) -> tuple[int, list[tuple[bytes, int, int]]]:
     """Return a row's key and its (hash, ordinal, time), in the order they were recorded."""
     key, _, data = row
-    assert isinstance(key, int) and isinstance(data, bytes)
+    assert isinstance(key, int)
+    assert isinstance(data, bytes)
     numbers = checked(data, "recent row", key)[:-1]
     hashes = columns_of(numbers)[:2].T.tobytes()
     count = len(numbers) // 4

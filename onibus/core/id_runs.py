@@ -40,7 +40,7 @@ import numpy as np
 import numpy.typing as npt
 
 from onibus.core.errors import Damaged
-from onibus.core.pages import Pages
+from onibus.core.pages import IdPages
 from onibus.core.records import ID_CHUNKS, ID_RUNS, Row, WriteBatch
 
 # Columns are read through native memory views; swapping bytes would cost more than the lookup.
@@ -197,12 +197,16 @@ class Run:
         )  # fmt: skip
 
 
-def run_of_row(row: Row, pages: Pages) -> Run:
+def run_of_row(row: Row, pages: IdPages) -> Run:
     """Return the run of a row of `id_runs`; its filter is read, its entries are not."""
     run, _, tier, count, oldest, newest, packed_chunks, packed_filter = row
-    assert isinstance(run, int) and isinstance(tier, int) and isinstance(count, int)
-    assert isinstance(oldest, int) and isinstance(newest, int)
-    assert isinstance(packed_chunks, bytes) and isinstance(packed_filter, bytes)
+    assert isinstance(run, int)
+    assert isinstance(tier, int)
+    assert isinstance(count, int)
+    assert isinstance(oldest, int)
+    assert isinstance(newest, int)
+    assert isinstance(packed_chunks, bytes)
+    assert isinstance(packed_filter, bytes)
     index = array("Q", checked(packed_chunks, "chunk list of run", run)[:-1].tobytes())
     half = len(index) // 2
     header = array("Q", checked(packed_filter, "filter list of run", run)[:-1].tobytes())
@@ -223,7 +227,7 @@ def run_of_row(row: Row, pages: Pages) -> Run:
 class Unsettled:
     """Chunks that are not known to be committed, so that `Pages` may not have them yet."""
 
-    def __init__(self, pages: Pages) -> None:
+    def __init__(self, pages: IdPages) -> None:
         self._pages = pages
         self._chunks: dict[int, bytes] = {}
         self._fresh: list[int] = []
@@ -266,7 +270,7 @@ class RunWriter:
     """Writes one run in order of its entries, a few at a time; nobody sees it until it is done."""
 
     def __init__(
-        self, partition: int, pages: Pages, sizes: Sizes, tier: int, count_max: int,
+        self, partition: int, pages: IdPages, sizes: Sizes, tier: int, count_max: int,
         unsettled: Unsettled,
     ) -> None:  # fmt: skip
         self._partition = partition

@@ -176,8 +176,9 @@ def _expiry(partition: Partition) -> Iterator[str]:
         index = log.read(place).index
         expiries = [
             expires
-            for ordinal, expires in zip(index["ordinal"].tolist(), index["expires"].tolist(),
-                                        strict=True)
+            for ordinal, expires in zip(
+                index["ordinal"].tolist(), index["expires"].tolist(), strict=True
+            )
             if expires != NEVER and subscription.state(ordinal) in mortal
         ]
         if expiries and not (

@@ -67,7 +67,13 @@ class Log:
     # Adding and finding
 
     def append(
-        self, payload: bytes, first: int, last: int, rows: int, expires: int, out: WriteBatch,
+        self,
+        payload: bytes,
+        first: int,
+        last: int,
+        rows: int,
+        expires: int,
+        out: WriteBatch,
         keys: bytes | None = None,
     ) -> None:
         """Add a block, of rows with ordinals from first to last."""

@@ -1,8 +1,8 @@
 """Marks: what is known of messages that are not simply waiting, or were delivered before.
 
-After a restart marks are *cold*: their ordinals, states and times in three arrays. The row of one is
-read when somebody asks for it, so that fifty thousand deferred and scheduled messages cost nothing
-to recover.
+After a restart marks are *cold*: their ordinals, states and times in three arrays. The row of one
+is read when somebody asks for it, so that many deferred and scheduled messages cost a restart
+little.
 """
 
 from __future__ import annotations

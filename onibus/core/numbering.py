@@ -1,6 +1,6 @@
 """Ordinals and sequence numbers.
 
-An ordinal is a message's place in its partition's log: it starts at 1, rises by one and never wraps.
+An ordinal is a message's place in its partition's log: it starts at 1, rises by one, never wraps.
 The sequence number that users see is its low bits under the partition's index: 48 bits of counter
 in a partitioned entity, 63 otherwise. The counter rolls over to zero at the end of its range (S8).
 """

@@ -8,7 +8,17 @@ from onibus.core.block import Block
 from onibus.core.marks import MarkRow
 
 
-class Pages(Protocol):
+class IdPages(Protocol):
+    """What remembering ids needs of a store."""
+
+    def read_ids(self, chunk: int) -> bytes:
+        """Return the entries of one committed `id_chunks` row."""
+
+    def new_id(self) -> int:
+        """Return an id no page of this store has had (blocks, runs, chunks, recent ids)."""
+
+
+class Pages(IdPages, Protocol):
     """Reads of committed, immutable pages; the same id always gives the same bytes."""
 
     def read_block(self, block: int) -> Block:
@@ -17,11 +27,5 @@ class Pages(Protocol):
     def keep(self, block: int, payload: bytes) -> None:
         """Take note of a block that was committed just now, and may be read soon."""
 
-    def read_ids(self, chunk: int) -> bytes:
-        """Return the entries of one committed `id_chunks` row."""
-
     def read_mark(self, partition: int, subscription: int, ordinal: int) -> MarkRow:
         """Return the committed row of a mark that was there when the store was opened."""
-
-    def new_id(self) -> int:
-        """Return an id no page of this store has had (blocks, runs, chunks, recent ids)."""

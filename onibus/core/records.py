@@ -7,22 +7,24 @@ was deleted never mix with those of one that was made again under its name.
 
 Format version 1:
 
-| table        | key                               | other columns |
-| ------------ | --------------------------------- | ------------- |
-| meta         | name                              | value |
-| counters     | partition                         | next_ordinal, last_stamp, epoch, forget_before, forget_below, duplicates, accessed, seen |
-| blocks       | block                             | payload (core/block.py) |
-| block_index  | block                             | partition, first, last, rows, expires, size, keys |
-| marks        | partition, subscription, ordinal  | state, deliveries, due, reason, description, properties |
-| gone         | partition, subscription, first    | last: this run of ordinals has left the subscription |
-| holds        | partition, subscription, epoch    | until, duration, check, session, ordinals |
-| sessions     | partition, subscription, session  | state, until, duration, epoch, check, owner |
-| attempts     | partition, subscription, attempt  | until, epochs |
-| recent_ids   | entry                             | partition, entries (core/remembered_ids.py) |
-| id_runs      | run                               | partition, tier, count, oldest, newest, chunks, filter |
-| id_chunks    | chunk                             | partition, entries |
-| duplicates   | partition, slot                   | message_id, time, ordinal |
-| entities     | incarnation                       | name, kind, settings, created |
+    table        key                               other columns
+    meta         name                              value
+    counters     partition                         next_ordinal, last_stamp, epoch, forget_before,
+                                                   forget_below, duplicates, accessed, seen
+    blocks       block                             payload (core/block.py)
+    block_index  block                             partition, first, last, rows, expires, size, keys
+    marks        partition, subscription, ordinal  state, deliveries, due, reason, description,
+                                                   properties
+    gone         partition, subscription, first    last: this run of ordinals has left
+    holds        partition, subscription, epoch    until, duration, check, session, ordinals
+    sessions     partition, subscription, session  state, until, duration, epoch, check, owner
+    attempts     partition, subscription, attempt  until, epochs
+    recent_ids   entry                             partition, entries (core/id_runs.py)
+    id_runs      run                               partition, tier, count, oldest, newest, chunks,
+                                                   filter
+    id_chunks    chunk                             partition, entries
+    duplicates   partition, slot                   message_id, time, ordinal
+    entities     incarnation                       name, kind, settings, created
 """
 
 from __future__ import annotations
@@ -68,9 +70,7 @@ MARKS = _table(
     "state deliveries due reason description properties",
 )
 GONE = _table("gone", "partition subscription first", "last")
-HOLDS = _table(
-    "holds", "partition subscription epoch", "until duration check session ordinals"
-)
+HOLDS = _table("holds", "partition subscription epoch", "until duration check session ordinals")
 SESSIONS = _table(
     "sessions", "partition subscription session", "state until duration epoch check owner"
 )

@@ -47,7 +47,7 @@ from onibus.core.id_runs import (
     run_of_row,
     words_of,
 )
-from onibus.core.pages import Pages
+from onibus.core.pages import IdPages
 from onibus.core.records import ID_CHUNKS, ID_RUNS, Row, WriteBatch
 
 #: From this many ids on, asking a dozen filters by numpy is faster than one by one.
@@ -60,7 +60,7 @@ _NUMBERS = struct.Struct("<QQ")
 class RememberedIds:
     """Which identities one partition remembers, and the ordinal each was recorded with."""
 
-    def __init__(self, partition: int, pages: Pages, sizes: Sizes | None = None) -> None:
+    def __init__(self, partition: int, pages: IdPages, sizes: Sizes | None = None) -> None:
         self._partition = partition
         self._pages = pages
         self._sizes = sizes or Sizes()

@@ -36,7 +36,8 @@ class Runs:
         firsts, lasts = self.firsts, self.lasts
         self.count += last - first + 1
         at = bisect_right(firsts, first)
-        assert (at == 0 or lasts[at - 1] < first) and (at == len(firsts) or last < firsts[at])
+        assert at == 0 or lasts[at - 1] < first
+        assert at == len(firsts) or last < firsts[at]
         swallowed = -1
         if at < len(firsts) and firsts[at] == last + 1:
             swallowed = firsts[at]

@@ -73,9 +73,10 @@ class Session:
     @property
     def idle(self) -> bool:
         """Nothing is known of it that would be missed."""
-        return not (
-            self.ready or self.waiting or self.in_flight or self.lock or self.holds
-        ) and self.state is None
+        return (
+            not (self.ready or self.waiting or self.in_flight or self.lock or self.holds)
+            and self.state is None
+        )
 
 
 class Sessions:

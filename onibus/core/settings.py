@@ -105,7 +105,9 @@ def check_name(name: object) -> str:
     if not isinstance(name, str) or not name:
         raise InvalidName("an entity's name must be a text that is not empty")
     if len(name) > limits.ENTITY_NAME_LENGTH_MAX:
-        raise InvalidName(f"an entity's name has at most {limits.ENTITY_NAME_LENGTH_MAX} characters")
+        raise InvalidName(
+            f"an entity's name has at most {limits.ENTITY_NAME_LENGTH_MAX} characters"
+        )
     if not _NAME.fullmatch(name) or "//" in name:
         raise InvalidName(
             f"{name!r}: an entity's name has letters, digits and . - _ ~ / inside, "
@@ -134,16 +136,16 @@ def _check(settings: QueueSettings) -> None:
     )
     _between("max_size_bytes", settings.max_size_bytes, 1, limits.SIZE_BYTES_MAX)
     _between("max_message_bytes", settings.max_message_bytes, 1, limits.MESSAGE_BYTES_MAX)
-    _between(
-        "auto_delete_on_idle_ms", settings.auto_delete_on_idle_ms, limits.IDLE_MS_MIN, 2**53
-    )
+    _between("auto_delete_on_idle_ms", settings.auto_delete_on_idle_ms, limits.IDLE_MS_MIN, 2**53)
     _between("retention_ms", settings.retention_ms, 1, 2**53)
     _between("retry_backoff_ms", settings.retry_backoff_ms, 0, limits.DAY_MS)
     _between("retry_backoff_ms_max", settings.retry_backoff_ms_max, 0, limits.DAY_MS)
     check_text("user_metadata", settings.user_metadata, limits.METADATA_LENGTH_MAX)
     if settings.status not in (ACTIVE, SEND_DISABLED, RECEIVE_DISABLED, DISABLED):
-        raise InvalidArgument(f"status {settings.status!r} is none of active, send-disabled, "
-                              "receive-disabled, disabled")
+        raise InvalidArgument(
+            f"status {settings.status!r} is none of active, send-disabled, "
+            "receive-disabled, disabled"
+        )
     if settings.deduplication_scope not in ("queue", "messageGroup"):
         raise InvalidArgument("deduplication_scope is queue or messageGroup")
     if not settings.fifo:

@@ -27,8 +27,15 @@ from onibus.core.settings import QueueSettings
 from onibus.core.timers import Key, Timers
 
 #: States whose mark may carry a time at which the message comes back.
-_TIMED = frozenset({State.DELAYED, State.DEAD_LETTERED_DELAYED, State.DEFERRED, State.SCHEDULED,
-                    State.DEAD_LETTERED_DEFERRED})
+_TIMED = frozenset(
+    {
+        State.DELAYED,
+        State.DEAD_LETTERED_DELAYED,
+        State.DEFERRED,
+        State.SCHEDULED,
+        State.DEAD_LETTERED_DEFERRED,
+    }
+)
 
 #: A deferred message that its holder gives back is deferred as it was before.
 _GIVES_BACK = frozenset({Input.ABANDON, Input.RELEASE, Input.DELAY})
@@ -286,8 +293,15 @@ class Subscription:
         out.put(
             MARKS,
             (
-                self.partition, self.number, ordinal, int(base), mark.deliveries, mark.due,
-                mark.reason, mark.description, mark.properties,
+                self.partition,
+                self.number,
+                ordinal,
+                int(base),
+                mark.deliveries,
+                mark.due,
+                mark.reason,
+                mark.description,
+                mark.properties,
             ),
         )
 
@@ -313,7 +327,12 @@ class Subscription:
             out.put(
                 SESSIONS,
                 (
-                    *key, session.state, lock.until, lock.duration, lock.epoch, lock.check,
+                    *key,
+                    session.state,
+                    lock.until,
+                    lock.duration,
+                    lock.epoch,
+                    lock.check,
                     lock.owner,
                 ),
             )

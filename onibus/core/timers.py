@@ -17,7 +17,7 @@ class Timers:
 
     def __init__(self) -> None:
         self._due: dict[Key, int] = {}
-        #: (deadline, serial number, key): what is due at the same time comes in the order it was set
+        #: (deadline, serial number, key): what is due at one time comes in the order it was set
         self._heap: list[tuple[int, int, Key]] = []
         self._serial = 0
 

@@ -44,7 +44,7 @@ from onibus.store.files import FileLock, FreeBytes, free_bytes, sync_directory
 LOG_BYTES_MAX = 24 << 20
 #: So much of a log may be left for a commit to move; it takes a few milliseconds.
 REST_BYTES_MAX = 4 << 20
-#: Free pages are given back to the disk once they are more than a quarter of the file and this many.
+#: Free pages are given back to the disk once they are a quarter of the file and more than this.
 FREE_PAGES_MAX = 64
 #: Pages given back in one transaction, which commits wait for.
 PAGES_A_SLICE = 512

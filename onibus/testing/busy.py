@@ -24,12 +24,16 @@ STORES = ("a", "b")
 WINDOW_MS = 20_000
 SETTINGS = {
     QUEUE: {
-        "enable_partitioning": True, "requires_duplicate_detection": True,
-        "duplicate_detection_window_ms": WINDOW_MS, "lock_duration_ms": 1_000,
+        "enable_partitioning": True,
+        "requires_duplicate_detection": True,
+        "duplicate_detection_window_ms": WINDOW_MS,
+        "lock_duration_ms": 1_000,
         "max_delivery_count": 1_000_000,
     },
     SESSIONS: {
-        "requires_session": True, "lock_duration_ms": 1_000, "max_delivery_count": 1_000_000,
+        "requires_session": True,
+        "lock_duration_ms": 1_000,
+        "max_delivery_count": 1_000_000,
     },
 }
 
@@ -50,7 +54,10 @@ class Recorder:
     def invoke(self, kind: str, entity: str, **facts: object) -> int:
         operation = next(self._operations)
         event = Event(
-            phase="invoke", kind=kind, operation=operation, entity=entity,
+            phase="invoke",
+            kind=kind,
+            operation=operation,
+            entity=entity,
             **facts,  # type: ignore[arg-type]
         )
         self.write(event)
@@ -60,15 +67,25 @@ class Recorder:
         self, operation: int, kind: str, entity: str, outcome: str = OK, **facts: object
     ) -> None:
         event = Event(
-            phase="complete", kind=kind, operation=operation, entity=entity, outcome=outcome,
+            phase="complete",
+            kind=kind,
+            operation=operation,
+            entity=entity,
+            outcome=outcome,
             **facts,  # type: ignore[arg-type]
         )
         self.write(event)
 
     def received(self, operation: int, kind: str, entity: str, got: ReceivedMessage) -> None:
         self.complete(
-            operation, kind, entity, number=got.sequence_number, body=got.body.decode(),
-            session=got.session_id, stamp=got.enqueued_time_ms, until=got.locked_until_ms,
+            operation,
+            kind,
+            entity,
+            number=got.sequence_number,
+            body=got.body.decode(),
+            session=got.session_id,
+            stamp=got.enqueued_time_ms,
+            until=got.locked_until_ms,
             token=got.token.hex() if got.token else None,
         )
 
@@ -129,9 +146,7 @@ class Busy:
         else:
             self.recorder.complete(operation, "cancel", QUEUE, number=number)
 
-    async def settle(
-        self, receiver: Settler, entity: str, got: ReceivedMessage, kind: str
-    ) -> None:
+    async def settle(self, receiver: Settler, entity: str, got: ReceivedMessage, kind: str) -> None:
         """Complete or abandon a message."""
         token = got.token.hex() if got.token else None
         operation = self.recorder.invoke(kind, entity, number=got.sequence_number, token=token)

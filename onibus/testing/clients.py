@@ -23,25 +23,56 @@ from onibus.testing.simulation import Simulation
 #: Every kind of queue; a run has some of them.
 KINDS: dict[str, dict[str, Any]] = {
     "plain": {"lock_duration_ms": 5_000},
-    "mortal": {"lock_duration_ms": 3_000, "default_time_to_live_ms": 20_000,
-               "dead_letter_on_expiration": True, "max_delivery_count": 3},
-    "fading": {"lock_duration_ms": 2_000, "max_delivery_count": 2, "retry_backoff_ms": 700,
-               "retry_backoff_ms_max": 2_000},
+    "mortal": {
+        "lock_duration_ms": 3_000,
+        "default_time_to_live_ms": 20_000,
+        "dead_letter_on_expiration": True,
+        "max_delivery_count": 3,
+    },
+    "fading": {
+        "lock_duration_ms": 2_000,
+        "max_delivery_count": 2,
+        "retry_backoff_ms": 700,
+        "retry_backoff_ms_max": 2_000,
+    },
     "detecting": {"requires_duplicate_detection": True, "duplicate_detection_window_ms": 20_000},
     "spread": {"enable_partitioning": True, "lock_duration_ms": 4_000, "max_delivery_count": 3},
-    "sessions": {"requires_session": True, "lock_duration_ms": 6_000, "max_delivery_count": 3,
-                 "retry_backoff_ms": 300},
-    "everything": {"enable_partitioning": True, "requires_session": True,
-                   "requires_duplicate_detection": True, "lock_duration_ms": 6_000,
-                   "duplicate_detection_window_ms": 60_000, "max_delivery_count": 4},
-    "keyed": {"enable_partitioning": True, "requires_duplicate_detection": True,
-              "duplicate_detection_window_ms": 30_000, "default_time_to_live_ms": 40_000},
+    "sessions": {
+        "requires_session": True,
+        "lock_duration_ms": 6_000,
+        "max_delivery_count": 3,
+        "retry_backoff_ms": 300,
+    },
+    "everything": {
+        "enable_partitioning": True,
+        "requires_session": True,
+        "requires_duplicate_detection": True,
+        "lock_duration_ms": 6_000,
+        "duplicate_detection_window_ms": 60_000,
+        "max_delivery_count": 4,
+    },
+    "keyed": {
+        "enable_partitioning": True,
+        "requires_duplicate_detection": True,
+        "duplicate_detection_window_ms": 30_000,
+        "default_time_to_live_ms": 40_000,
+    },
     "fifo": {"fifo": True, "lock_duration_ms": 3_000},
-    "content": {"fifo": True, "content_based_deduplication": True, "max_delivery_count": 3,
-                "lock_duration_ms": 3_000, "deduplication_scope": "messageGroup",
-                "one_message_per_group": True},
-    "strict": {"fifo": True, "content_based_deduplication": True, "content_matches_any_id": True,
-               "strict_attempts": True, "lock_duration_ms": 2_000},
+    "content": {
+        "fifo": True,
+        "content_based_deduplication": True,
+        "max_delivery_count": 3,
+        "lock_duration_ms": 3_000,
+        "deduplication_scope": "messageGroup",
+        "one_message_per_group": True,
+    },
+    "strict": {
+        "fifo": True,
+        "content_based_deduplication": True,
+        "content_matches_any_id": True,
+        "strict_attempts": True,
+        "lock_duration_ms": 2_000,
+    },
 }
 
 
@@ -110,8 +141,9 @@ class Clients:
         """Return a message for a queue; now and then one that is refused."""
         random, kind = self.random, KINDS[name]
         self.bodies += 1
-        message = Message(body=b"%d" % (random.randrange(12) if name in ("content", "strict")
-                                        else self.bodies))
+        message = Message(
+            body=b"%d" % (random.randrange(12) if name in ("content", "strict") else self.bodies)
+        )
         if random.random() < 0.8:
             message.message_id = f"id{random.randrange(random.choice((8, 40)))}"
         if kind.get("requires_session") or kind.get("fifo"):
@@ -172,7 +204,9 @@ class Clients:
             take = self.random.random() < 0.2
             sim = self.sim
             self._try(
-                name, wait, f"receive {name} {limit} dead={dead} take={take} wait={wait}",
+                name,
+                wait,
+                f"receive {name} {limit} dead={dead} take={take} wait={wait}",
                 lambda reply: receiving.receive(
                     sim.broker, name, limit, wait, reply, dead=dead, take=take
                 ),
@@ -184,7 +218,9 @@ class Clients:
         visibility = self.random.choice((None, None, 0, 1_000, 20_000))
         attempt = self.random.choice((None, "one", "two", "three"))
         self._try(
-            name, wait, f"fifo {name} {limit} {visibility} {attempt} wait={wait}",
+            name,
+            wait,
+            f"fifo {name} {limit} {visibility} {attempt} wait={wait}",
             lambda reply: receiving.receive_fifo(
                 sim.broker, name, limit, wait, reply, visibility_ms=visibility, attempt_id=attempt
             ),
@@ -195,13 +231,19 @@ class Clients:
         sim = self.sim
         session = self.random.choice((None, None, f"s{self.random.randrange(5)}"))
         self._try(
-            name, wait, f"accept {name} {session} wait={wait}",
+            name,
+            wait,
+            f"accept {name} {session} wait={wait}",
             lambda reply: receiving.accept(sim.broker, name, session, "me", wait, reply),
             lambda op: sim.model.accept(op, name, session),
         )
 
     def _try(
-        self, name: str, wait: int, words: str, ask: Callable[[Any], None],
+        self,
+        name: str,
+        wait: int,
+        words: str,
+        ask: Callable[[Any], None],
         expect: Callable[[Op], None],
     ) -> None:
         """Receive; where that waits, the model tries whenever the broker does."""
@@ -250,7 +292,9 @@ class Clients:
         )
 
     def _settle(
-        self, verb: str, real: Callable[[Any, bytes, int, Any], Any],
+        self,
+        verb: str,
+        real: Callable[[Any, bytes, int, Any], Any],
         model: Callable[[PartitionModel, Row, int], Any],
     ) -> None:
         sim, held = self.sim, self.token()
@@ -260,8 +304,11 @@ class Clients:
         sim.do(
             f"{verb} {held.name} {held.proof}",
             lambda reply: settling.settle_one(
-                sim.broker, held.name, held.token,
-                lambda partition, now, out: real(partition, held.token, now, out), reply,
+                sim.broker,
+                held.name,
+                held.token,
+                lambda partition, now, out: real(partition, held.token, now, out),
+                reply,
             ),
             lambda op: sim.model.settle(
                 op, held.name, held.proof, lambda partition, row: model(partition, row, now)
@@ -320,8 +367,10 @@ class Clients:
         """Return numbers that are mostly in a state."""
         found = [
             (entity.name, partition.base + row.ordinal)
-            for entity in self.sim.model.entities.values() for partition in entity.partitions
-            for row in partition.rows.values() if wanted(row)
+            for entity in self.sim.model.entities.values()
+            for partition in entity.partitions
+            for row in partition.rows.values()
+            if wanted(row)
         ]
         if not found or self.random.random() < 0.15:
             return self._numbers()
@@ -342,7 +391,9 @@ class Clients:
             f"cancel {name} {numbers}",
             lambda reply: settling.cancel_scheduled(sim.broker, name, numbers, reply),
             lambda op: sim.model.by_number(
-                op, name, numbers,
+                op,
+                name,
+                numbers,
                 lambda partition, number: partition.find(
                     number, lambda row: row.state == "scheduled"
                 ),
@@ -363,7 +414,9 @@ class Clients:
             f"undefer {name} {numbers}",
             lambda reply: settling.undefer_all(sim.broker, name, numbers, reply),
             lambda op: sim.model.by_number(
-                op, name, numbers,
+                op,
+                name,
+                numbers,
                 lambda partition, number: partition.find(
                     number, lambda row: row.state == "deferred" and row.lock is None
                 ),
@@ -416,14 +469,16 @@ class Clients:
             self._deferred_of(session)
         elif choice < 0.8:
             self._on_session(
-                session, "renew",
+                session,
+                "renew",
                 lambda partition, real, now, out: renew_session(partition, real, now, out),
                 lambda model, now: model.renew_session(session.id, now),
             )
         elif choice < 0.9:
             state = self.random.choice((None, b"%d" % self.bodies))
             self._on_session(
-                session, f"state {state!r}",
+                session,
+                f"state {state!r}",
                 lambda partition, real, now, out: set_session_state(partition, real, state, out),
                 lambda model, now: model.set_state(session.id, state),
             )
@@ -431,7 +486,8 @@ class Clients:
             if self.random.random() < 0.7:
                 del self.sessions[place]
             self._on_session(
-                session, "close",
+                session,
+                "close",
                 lambda partition, real, now, out: end_session_lock(
                     partition, real, Input.RELEASE, now, out
                 ),
@@ -443,7 +499,9 @@ class Clients:
         take = self.random.random() < 0.15
         wait = self.random.choice((0, 0, 0, 1_500)) if self.waiting < 3 else 0
         self._try(
-            session.entity.name, wait, f"in session {session.id} {limit} take={take} wait={wait}",
+            session.entity.name,
+            wait,
+            f"in session {session.id} {limit} take={take} wait={wait}",
             lambda reply: receiving.receive_session(
                 sim.broker, session.seat, session.id, session.token, limit, wait, reply, take=take
             ),
@@ -455,14 +513,18 @@ class Clients:
     def _deferred_of(self, session: Session) -> None:
         partition = session.entity.partitions[session.index]
         numbers = [
-            partition.base + row.ordinal for row in partition.rows.values()
+            partition.base + row.ordinal
+            for row in partition.rows.values()
             if row.state == "deferred" and row.message.session_id == session.id
         ]
         if numbers:
             self._receive_deferred(session.entity.name, numbers[:2], False, False, session)
 
     def _on_session(
-        self, session: Session, verb: str, real: Callable[[Any, Any, int, Any], Any],
+        self,
+        session: Session,
+        verb: str,
+        real: Callable[[Any, Any, int, Any], Any],
         model: Callable[[PartitionModel, int], Any],
     ) -> None:
         sim = self.sim
@@ -473,7 +535,11 @@ class Clients:
                 sim.broker, session.seat, session.id, session.token, real, reply
             ),
             lambda op: sim.model.on_session(
-                op, session.entity, session.index, session.id, session.lock,
+                op,
+                session.entity,
+                session.index,
+                session.id,
+                session.lock,
                 lambda partition: model(partition, now),
             ),
         )
@@ -487,7 +553,11 @@ def changed(row: Row, given: dict[str, Any] | None) -> Row:
 def brief(message: Message) -> str:
     """Return the fields of a message that matter here."""
     fields = (
-        message.body.decode(), message.message_id, message.session_id, message.partition_key,
-        message.time_to_live_ms, message.scheduled_enqueue_time_ms,
+        message.body.decode(),
+        message.message_id,
+        message.session_id,
+        message.partition_key,
+        message.time_to_live_ms,
+        message.scheduled_enqueue_time_ms,
     )
     return " ".join("-" if field is None else str(field) for field in fields)

@@ -37,8 +37,10 @@ def compare_answer(op: Op) -> None:
     error = op.reply.error
     if error is not None:
         kinds = (*op.errors, *op.tolerated)
-        check(bool(kinds) and isinstance(error, kinds),
-              f"{op.words}: answered {error!r}; expected {op.errors or op.value}")
+        check(
+            bool(kinds) and isinstance(error, kinds),
+            f"{op.words}: answered {error!r}; expected {op.errors or op.value}",
+        )
         if op.doomed and isinstance(error, Refused):
             check(not any(op.value), f"{op.words}: refused, while a part of it was stored")
         return
@@ -77,15 +79,30 @@ def compare_given(words: str, real: ReceivedMessage, given: Given) -> None:
 def compare_row(words: str, real: ReceivedMessage, row: Row, base: int) -> None:
     """Compare one message as it is shown."""
     seen = (
-        real.sequence_number, real.enqueued_time_ms, real.delivery_count,
-        real.expires_at_ms or FOREVER, real.dead_letter_reason, real.dead_letter_description,
-        real.message.body, real.message.message_id, real.message.session_id,
-        real.message.partition_key, real.message.properties,
+        real.sequence_number,
+        real.enqueued_time_ms,
+        real.delivery_count,
+        real.expires_at_ms or FOREVER,
+        real.dead_letter_reason,
+        real.dead_letter_description,
+        real.message.body,
+        real.message.message_id,
+        real.message.session_id,
+        real.message.partition_key,
+        real.message.properties,
     )
     message = row.message
     expected = (
-        base + row.ordinal, row.stamp, row.deliveries, row.expires, row.reason, row.description,
-        message.body, message.message_id, message.session_id, message.partition_key,
+        base + row.ordinal,
+        row.stamp,
+        row.deliveries,
+        row.expires,
+        row.reason,
+        row.description,
+        message.body,
+        message.message_id,
+        message.session_id,
+        message.partition_key,
         message.properties | row.properties,
     )
     if seen != expected:
@@ -108,9 +125,12 @@ def compare_counts(broker: Broker, model: BusModel, entity: EntityModel) -> None
             counted["dead" if row.dead else state] += 1
             counted["held"] += row.lock is not None
     real = {
-        "active": info.active_count, "deferred": info.deferred_count,
-        "scheduled": info.scheduled_count, "dead": info.dead_lettered_count,
-        "held": info.held_count, "dropped": info.duplicates_dropped,
+        "active": info.active_count,
+        "deferred": info.deferred_count,
+        "scheduled": info.scheduled_count,
+        "dead": info.dead_lettered_count,
+        "held": info.held_count,
+        "dropped": info.duplicates_dropped,
     }
     same(f"counts of {entity.name}", real, counted)
     same(f"offline partitions of {entity.name}", info.offline_partitions, tuple(offline))
@@ -129,10 +149,14 @@ def compare_all(broker: Broker, model: BusModel) -> None:
             seat = broker.find(entity.name).seats[index]
             broken = violations(seat.online())
             check(not broken, f"{entity.name}, partition {index}: {broken}")
-            same("duplicates", [
-                (name, time, seat.online().numbering.number(ordinal))
-                for name, time, ordinal in seat.online().recent_duplicates
-            ], partition.trace)
+            same(
+                "duplicates",
+                [
+                    (name, time, seat.online().numbering.number(ordinal))
+                    for name, time, ordinal in seat.online().recent_duplicates
+                ],
+                partition.trace,
+            )
             if entity.settings.requires_session:
                 _compare_sessions(broker, entity, index)
 
@@ -140,8 +164,10 @@ def compare_all(broker: Broker, model: BusModel) -> None:
 def _compare_peek(broker: Broker, model: BusModel, entity: EntityModel, dead: bool) -> None:
     expected = [
         (partition.base, row)
-        for index, partition in enumerate(entity.partitions) if model.online(entity, index)
-        for row in partition.rows.values() if row.ordinal < partition.shown and row.dead == dead
+        for index, partition in enumerate(entity.partitions)
+        if model.online(entity, index)
+        for row in partition.rows.values()
+        if row.ordinal < partition.shown and row.dead == dead
     ]
     real: list[ReceivedMessage] = []
     if len(entity.partitions) == 1 and not model.online(entity, 0):
@@ -150,8 +176,11 @@ def _compare_peek(broker: Broker, model: BusModel, entity: EntityModel, dead: bo
     while found := settling.peek_all(broker, entity.name, start, 50, Filter(), dead):
         real += found
         start = found[-1].sequence_number + 1
-    same(f"{entity.name}: numbers peeked, dead={dead}",
-         [one.sequence_number for one in real], [base + row.ordinal for base, row in expected])
+    same(
+        f"{entity.name}: numbers peeked, dead={dead}",
+        [one.sequence_number for one in real],
+        [base + row.ordinal for base, row in expected],
+    )
     for one, (base, row) in zip(real, expected, strict=True):
         compare_row(f"peek {entity.name}", one, row, base)
         same(f"peek {entity.name} {one.sequence_number}: state", one.state, row.words())
@@ -176,8 +205,11 @@ def _compare_sessions(broker: Broker, entity: EntityModel, index: int) -> None:
     seat = broker.find(entity.name).seats[index]
     real = {
         info.session_id: [
-            info.ready_count, info.held_count, info.oldest_enqueued_time_ms,
-            info.locked_until_ms, info.state,
+            info.ready_count,
+            info.held_count,
+            info.oldest_enqueued_time_ms,
+            info.locked_until_ms,
+            info.state,
         ]
         for info in broker.look(seat, list_sessions)
     }

@@ -90,8 +90,11 @@ class Checker:
     """Walks a history, record by record; `finish` returns every anomaly."""
 
     def __init__(
-        self, window_ms: int = 0, partitioned: frozenset[str] = frozenset(),
-        drained: frozenset[str] = frozenset(), slack_ms: int = 0,
+        self,
+        window_ms: int = 0,
+        partitioned: frozenset[str] = frozenset(),
+        drained: frozenset[str] = frozenset(),
+        slack_ms: int = 0,
     ) -> None:
         self._window = window_ms
         self._partitioned = partitioned

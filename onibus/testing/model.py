@@ -29,7 +29,8 @@ FIFO_INTERVAL = 300_000
 REASONS = {
     "expired": ("TTLExpiredException", "The message expired and was dead lettered."),
     "deliveries": (
-        "MaxDeliveryCountExceeded", "Message could not be consumed after {} delivery attempts.",
+        "MaxDeliveryCountExceeded",
+        "Message could not be consumed after {} delivery attempts.",
     ),
 }
 _hold_ids = count(1)
@@ -241,8 +242,9 @@ class PartitionModel:
 
     def kill(self, row: Row, reason: str | None, description: str | None) -> None:
         """Put a message into the dead-letter queue."""
-        self.put(row, dead=True, state="active", due=0, lock=None, reason=reason,
-                 description=description)
+        self.put(
+            row, dead=True, state="active", due=0, lock=None, reason=reason, description=description
+        )
 
     # Giving out
 
@@ -271,21 +273,25 @@ class PartitionModel:
             row.message.session_id for row in self.rows.values() if row.message.session_id
         )
         heads = [
-            (rows[0].ordinal, name) for name in names
+            (rows[0].ordinal, name)
+            for name in names
             if name not in self.locks and (rows := self.ready(name))
         ]
         return [name for _, name in sorted(heads)]
 
     def receive(
-        self, limit: int, now: int, *, session: str | None = None, dead: bool = False,
+        self,
+        limit: int,
+        now: int,
+        *,
+        session: str | None = None,
+        dead: bool = False,
         take: bool = False,
     ) -> list[Row]:
         """Lock the first messages that are ready, or take them for good."""
         return self.hand_out(self.ready(session, dead)[:limit], now, session, take)
 
-    def hand_out(
-        self, rows: list[Row], now: int, session: str | None, take: bool
-    ) -> list[Row]:
+    def hand_out(self, rows: list[Row], now: int, session: str | None, take: bool) -> list[Row]:
         if take:
             for row in rows:
                 del self.rows[row.ordinal]
@@ -301,8 +307,11 @@ class PartitionModel:
         """Give out messages group by group (F10), or again for the same attempt (F9)."""
         _, ids = self.attempts.get(attempt or "", (0, None))
         if ids is not None:
-            same = {row.lock.id: row for row in self.rows.values()
-                    if row.lock and row.lock.attempt == attempt}
+            same = {
+                row.lock.id: row
+                for row in self.rows.values()
+                if row.lock and row.lock.attempt == attempt
+            }
             if all(id_ in same for id_ in ids):
                 return [self.relock(same[id_], now + visibility, visibility) for id_ in ids]
             if self.settings.strict_attempts:
@@ -313,8 +322,12 @@ class PartitionModel:
             most = 1 if self.settings.one_message_per_group else limit
             chosen += self.ready(name)[: min(most, limit - len(chosen))]
         received = [
-            self.put(row, lock=Lock(next(_hold_ids), now + visibility, visibility,
-                                    row.message.session_id, attempt))
+            self.put(
+                row,
+                lock=Lock(
+                    next(_hold_ids), now + visibility, visibility, row.message.session_id, attempt
+                ),
+            )
             for row in chosen
         ]
         if attempt is not None and received:
@@ -383,8 +396,12 @@ class PartitionModel:
     def find_deferred(self, number: int, dead: bool, session: str | None) -> Row:
         return self.find(
             number,
-            lambda row: row.state == "deferred" and not row.lock and row.dead == dead
-            and session in (None, row.message.session_id),
+            lambda row: (
+                row.state == "deferred"
+                and not row.lock
+                and row.dead == dead
+                and session in (None, row.message.session_id)
+            ),
         )
 
     # Sessions

@@ -321,7 +321,13 @@ class BusModel:
         op.entity, op.fetch = entity, fetch
 
     def receive_session(
-        self, op: Op, entity: EntityModel, index: int, session: str, lock: int, limit: int,
+        self,
+        op: Op,
+        entity: EntityModel,
+        index: int,
+        session: str,
+        lock: int,
+        limit: int,
         take: bool,
     ) -> None:
         if self.receivable(entity.name) is not entity:
@@ -346,7 +352,12 @@ class BusModel:
         return groups
 
     def on_session(
-        self, op: Op, entity: EntityModel, index: int, session: str, lock: int,
+        self,
+        op: Op,
+        entity: EntityModel,
+        index: int,
+        session: str,
+        lock: int,
         act: Callable[[PartitionModel], Any],
     ) -> None:
         if self.find(entity.name) is not entity:
@@ -379,7 +390,10 @@ class BusModel:
         op.resolve([])
 
     def settle(
-        self, op: Op, name: str, held: tuple[int, int, int],
+        self,
+        op: Op,
+        name: str,
+        held: tuple[int, int, int],
         act: Callable[[PartitionModel, Row], Any],
     ) -> None:
         uid, number, lock = held
@@ -395,7 +409,10 @@ class BusModel:
         op.resolve(value)
 
     def by_number(
-        self, op: Op, name: str, numbers: Sequence[int],
+        self,
+        op: Op,
+        name: str,
+        numbers: Sequence[int],
         find: Callable[[PartitionModel, int], Row],
         act: Callable[[PartitionModel, list[Row]], list[Row]],
     ) -> None:
@@ -412,8 +429,14 @@ class BusModel:
         op.resolve(value)
 
     def receive_deferred(
-        self, op: Op, name: str, numbers: Sequence[int],
-        find: Callable[[PartitionModel, int], Row], session: str | None, dead: bool, take: bool,
+        self,
+        op: Op,
+        name: str,
+        numbers: Sequence[int],
+        find: Callable[[PartitionModel, int], Row],
+        session: str | None,
+        dead: bool,
+        take: bool,
     ) -> None:
         entity = self.find(name)
         if not entity.settings.receives:
@@ -422,7 +445,10 @@ class BusModel:
             raise InvalidOperation(name)
         now = self.time.now()
         self.by_number(
-            op, name, numbers, find,
+            op,
+            name,
+            numbers,
+            find,
             lambda partition, rows: partition.hand_out(rows, now, session, take),
         )
 
@@ -433,16 +459,17 @@ class BusModel:
         op.steps = self._purge(op, entity, wanted, forget)
         self.step(op)
 
-    def _purge(
-        self, op: Op, entity: EntityModel, wanted: Filter, forget: bool
-    ) -> Iterator[str]:
+    def _purge(self, op: Op, entity: EntityModel, wanted: Filter, forget: bool) -> Iterator[str]:
         total = 0
         for index in range(len(entity.partitions)):
             purged = PURGE_SLICE
             while purged == PURGE_SLICE:
                 partition = self.part(entity, index)
-                chosen = [row for row in partition.rows.values() if not row.lock
-                          and row.ordinal < partition.shown and meant(row, wanted)][:PURGE_SLICE]
+                chosen = [
+                    row
+                    for row in partition.rows.values()
+                    if not row.lock and row.ordinal < partition.shown and meant(row, wanted)
+                ][:PURGE_SLICE]
                 purged = len(chosen)
                 for row in chosen:
                     del partition.rows[row.ordinal]

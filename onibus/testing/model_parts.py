@@ -69,7 +69,12 @@ class Request:
     """Messages for one partition that wait for the next commit to start."""
 
     def __init__(
-        self, op: Op, entity: EntityModel, index: int, places: list[int], batch: list[Prepared],
+        self,
+        op: Op,
+        entity: EntityModel,
+        index: int,
+        places: list[int],
+        batch: list[Prepared],
         keyless: bool,
     ) -> None:
         self.op, self.entity, self.index = op, entity, index

@@ -55,7 +55,9 @@ def run(task: tuple[int, int]) -> tuple[int, int, int, int]:
     seed, commands = task
     simulation = run_seed(seed, commands)
     return (
-        simulation.commands, simulation.crashes, simulation.failures,
+        simulation.commands,
+        simulation.crashes,
+        simulation.failures,
         simulation.clock.monotonic(),
     )
 

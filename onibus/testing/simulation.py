@@ -35,8 +35,15 @@ STORES = ("a", "b")
 #: A bus that has work left after so many rounds of the same moment will never be done.
 ROUNDS_MAX = 500
 #: Generations of remembered ids so small that all tiers are reached.
-SMALL = Sizes(seal_at=8, runs_merged=2, tier_max=2, chunk_entries=4, segment_words=2,
-              writes_a_slice=5, deletes_a_slice=3)
+SMALL = Sizes(
+    seal_at=8,
+    runs_merged=2,
+    tier_max=2,
+    chunk_entries=4,
+    segment_words=2,
+    writes_a_slice=5,
+    deletes_a_slice=3,
+)
 
 
 @contextmanager
@@ -372,5 +379,3 @@ class Simulation:
 def replay_of(seed: int, commands: int) -> str:
     """Return the command that repeats a run."""
     return f"python -m onibus.testing.simulate --seed {seed} --commands {commands}"
-
-

@@ -40,13 +40,31 @@ class Workload(Clients):
 
     def _table(self) -> list[tuple[Callable[[], None], int]]:
         return [
-            (self.send, 160), (self.send_batch, 50), (self.schedule, 50), (self.cancel, 30),
-            (self.receive, 180), (self.receive_waiting, 40), (self.complete, 90),
-            (self.abandon, 50), (self.defer, 50), (self.dead_letter, 30), (self.renew, 40),
-            (self.receive_deferred, 50), (self.undefer, 20), (self.peek, 20), (self.purge, 12),
-            (self.session_command, 120), (self.change, 8), (self.recreate, 4),
-            (self.bad_settings, 3), (self.pass_time, 90), (self.jump, 8), (self.finish, 300),
-            (self.fail, 4), (self.crash, 5), (self.restart, 3),
+            (self.send, 160),
+            (self.send_batch, 50),
+            (self.schedule, 50),
+            (self.cancel, 30),
+            (self.receive, 180),
+            (self.receive_waiting, 40),
+            (self.complete, 90),
+            (self.abandon, 50),
+            (self.defer, 50),
+            (self.dead_letter, 30),
+            (self.renew, 40),
+            (self.receive_deferred, 50),
+            (self.undefer, 20),
+            (self.peek, 20),
+            (self.purge, 12),
+            (self.session_command, 120),
+            (self.change, 8),
+            (self.recreate, 4),
+            (self.bad_settings, 3),
+            (self.pass_time, 90),
+            (self.jump, 8),
+            (self.finish, 300),
+            (self.fail, 4),
+            (self.crash, 5),
+            (self.restart, 3),
         ]
 
     def run(self, commands: int) -> None:
@@ -65,8 +83,12 @@ class Workload(Clients):
     # Owners
 
     def _decide(
-        self, words: str, ask: Callable[[Any], None], expect: Callable[[], None],
-        carried_out: Callable[[], None], may_crash: bool = True,
+        self,
+        words: str,
+        ask: Callable[[Any], None],
+        expect: Callable[[], None],
+        carried_out: Callable[[], None],
+        may_crash: bool = True,
     ) -> None:
         """Create, change or delete: decided by one commit, which a crash may keep or lose (P10)."""
         sim = self.sim
@@ -109,7 +131,8 @@ class Workload(Clients):
         self._decide(
             f"create {name}",
             lambda reply: sim.broker.namespace.create_queue(name, given, reply),
-            lambda: self._all_online(list(sim.model.stores)), created,
+            lambda: self._all_online(list(sim.model.stores)),
+            created,
         )
 
     def recreate(self) -> None:
@@ -137,15 +160,21 @@ class Workload(Clients):
         entity = sim.model.entities.get(name)
         if entity is None:
             return
-        given: dict[str, Any] = self.random.choice((
-            {"status": "send-disabled"}, {"status": "receive-disabled"}, {"status": "disabled"},
-            {"status": "active"}, {"status": "active"}, {"status": "active"},
-            {"max_delivery_count": self.random.randrange(1, 5)},
-            {"dead_letter_on_expiration": self.random.random() < 0.5},
-            {"default_time_to_live_ms": self.random.choice((None, 5_000, 50_000))},
-            {"retry_backoff_ms": self.random.choice((0, 250))},
-            {"duplicate_detection_window_ms": self.random.choice((20_000, 45_000, HOUR))},
-        ))
+        given: dict[str, Any] = self.random.choice(
+            (
+                {"status": "send-disabled"},
+                {"status": "receive-disabled"},
+                {"status": "disabled"},
+                {"status": "active"},
+                {"status": "active"},
+                {"status": "active"},
+                {"max_delivery_count": self.random.randrange(1, 5)},
+                {"dead_letter_on_expiration": self.random.random() < 0.5},
+                {"default_time_to_live_ms": self.random.choice((None, 5_000, 50_000))},
+                {"retry_backoff_ms": self.random.choice((0, 250))},
+                {"duplicate_detection_window_ms": self.random.choice((20_000, 45_000, HOUR))},
+            )
+        )
         window = "duplicate_detection_window_ms" in given
         if window and entity.settings.fifo:
             return
@@ -156,7 +185,8 @@ class Workload(Clients):
             f"change {name} {given}",
             lambda reply: sim.broker.namespace.change(name, given, reply),
             lambda: self._all_online(entity.stores),
-            lambda: sim.model.change(entity, wanted), may_crash=not window,
+            lambda: sim.model.change(entity, wanted),
+            may_crash=not window,
         )
         if window:
             sim.finish_all(flush=True)
@@ -166,18 +196,21 @@ class Workload(Clients):
         sim, name = self.sim, self.entity()
         if name not in sim.model.entities:
             return
-        given, error = self.random.choice((
-            ({"duplicate_detection_window_ms": 19_999}, InvalidArgument),
-            ({"lock_duration_ms": 10**9}, InvalidArgument),
-            ({"enable_partitioning": not KINDS[name].get("enable_partitioning")}, Unchangeable),
-        ))
+        given, error = self.random.choice(
+            (
+                ({"duplicate_detection_window_ms": 19_999}, InvalidArgument),
+                ({"lock_duration_ms": 10**9}, InvalidArgument),
+                ({"enable_partitioning": not KINDS[name].get("enable_partitioning")}, Unchangeable),
+            )
+        )
 
         def refused(op: Op) -> None:
             raise error
 
         sim.do(
             f"change {name} {given}",
-            lambda reply: sim.broker.namespace.change(name, given, reply), refused,
+            lambda reply: sim.broker.namespace.change(name, given, reply),
+            refused,
         )
 
     def filter(self) -> Filter:
@@ -214,22 +247,29 @@ class Workload(Clients):
             if expected or not sim.model.online(entity, index):
                 continue
             expected = [
-                (partition.base, row) for row in partition.rows.values()
-                if (index or row.ordinal >= start) and row.ordinal < partition.shown
+                (partition.base, row)
+                for row in partition.rows.values()
+                if (index or row.ordinal >= start)
+                and row.ordinal < partition.shown
                 and meant(row, wanted, dead)
             ][:limit]
         words = f"peek {name} {start} {wanted} dead={dead}"
-        same(words, [one.sequence_number for one in real],
-             [base + row.ordinal for base, row in expected])
+        same(
+            words,
+            [one.sequence_number for one in real],
+            [base + row.ordinal for base, row in expected],
+        )
         for one, (base, row) in zip(real, expected, strict=True):
             compare_row(words, one, row, base)
 
     # Time and faults
 
     def pass_time(self) -> None:
-        self.sim.advance(self.random.choice(
-            (1, 5, 60, 400, 1_000, 1_000, 1_000, 2_500, 2_500, 6_000, 6_000, 25_000, 310_000)
-        ))
+        self.sim.advance(
+            self.random.choice(
+                (1, 5, 60, 400, 1_000, 1_000, 1_000, 2_500, 2_500, 6_000, 6_000, 25_000, 310_000)
+            )
+        )
 
     def jump(self) -> None:
         self.sim.jump(self.random.choice((-1, 1)) * self.random.choice((SECOND, HOUR, DAY)))

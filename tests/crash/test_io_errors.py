@@ -84,6 +84,11 @@ def test_every_call_of_an_opening_fails_once(call: Call) -> None:
     assert failures or call != "read"
 
 
+def commit_until_full(trial: Trial) -> None:
+    for _ in range(1000):
+        trial.commit()
+
+
 @pytest.mark.promise("B8")
 @pytest.mark.parametrize("seed", range(20))
 def test_full_disk_loses_nothing_and_recovers(seed: int) -> None:
@@ -93,8 +98,7 @@ def test_full_disk_loses_nothing_and_recovers(seed: int) -> None:
     used = sum(len(file.seen) for file in trial.disk.files.values())
     trial.disk.capacity = used + trial.random.randrange(200_000)
     with pytest.raises(StoreFailed):
-        for _ in range(1000):
-            trial.commit()
+        commit_until_full(trial)
     nothing_works(trial.store)
     trial.store.close()
     trial.open()

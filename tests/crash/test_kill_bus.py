@@ -51,7 +51,9 @@ def test_kills_leave_no_anomaly(tmp_path: Path, seed: int) -> None:
     assert sum(event.phase == "fault" for event in events) == KILLS
     assert sum(event.kind == "receive" and event.number is not None for event in events) > KILLS
     checker = Checker(
-        WINDOW_MS, partitioned=frozenset({QUEUE}), drained=frozenset({QUEUE, SESSIONS}),
+        WINDOW_MS,
+        partitioned=frozenset({QUEUE}),
+        drained=frozenset({QUEUE, SESSIONS}),
         slack_ms=20,
     )
     anomalies = checker.check(events)

@@ -388,8 +388,11 @@ def peek_misses_scheduled(original: Any) -> Any:
 def purge_too_much(original: Any) -> Any:
     def purged(partition: Any, wanted: Any, limit: int, out: Any) -> Any:
         count = original(partition, wanted, limit, out)
-        held = [ordinal for ordinal in partition.subscription.marks
-                if partition.subscription.state(ordinal) in HELD - DEAD]
+        held = [
+            ordinal
+            for ordinal in partition.subscription.marks
+            if partition.subscription.state(ordinal) in HELD - DEAD
+        ]
         for ordinal in held[:1]:
             partition.subscription.change(ordinal, Input.COMPLETE, out)
             partition.subscription.depart([ordinal], out)
@@ -424,57 +427,70 @@ _TIMED = ("mortal", "plain", "fading")
 
 MUTANTS = {
     "answer before the commit": Mutant(
-        commit_loop.CommitLoop, "answer_after", answer_before_commit, _ANY),
+        commit_loop.CommitLoop, "answer_after", answer_before_commit, _ANY
+    ),
     "acknowledge a failed commit": Mutant(
-        commit_loop.CommitLoop, "abandon", acknowledge_failed_commit, _ANY),
+        commit_loop.CommitLoop, "abandon", acknowledge_failed_commit, _ANY
+    ),
     "show before the commit": Mutant(
-        partition_module.Partition, "commit_started", show_before_commit, _ANY),
+        partition_module.Partition, "commit_started", show_before_commit, _ANY
+    ),
     "lose a write": Mutant(commit_loop.CommitLoop, "write", lose_every_tenth_write, _ANY),
     "do not wake those who wait": Mutant(broker_module.Broker, "wake", sleep_through, _ANY),
     "give up without a last look": Mutant(
-        broker_module, "give_up", give_up_at_once, ("spread", "plain", "fading")),
+        broker_module, "give_up", give_up_at_once, ("spread", "plain", "fading")
+    ),
     "give nothing to those who wait": Mutant(receiving, "_fetch", find_nothing, _TIMED),
     "no fail-over": Mutant(broker_module, "move_elsewhere", refuse_to_fail_over, ("spread",)),
     "another partition": Mutant(routing, "partition_of", route_by_another_hash, _DUPLICATES),
-    "forget one id": Mutant(
-        remembered_ids.RememberedIds, "record_all", forget_one_id, _DUPLICATES),
+    "forget one id": Mutant(remembered_ids.RememberedIds, "record_all", forget_one_id, _DUPLICATES),
     "a duplicate extends the window": Mutant(
-        enqueue, "_note_duplicate", extend_the_window, ("detecting",)),
+        enqueue, "_note_duplicate", extend_the_window, ("detecting",)
+    ),
     "duplicates are not counted": Mutant(
-        enqueue, "_note_duplicate", do_not_count_duplicates, _DUPLICATES),
+        enqueue, "_note_duplicate", do_not_count_duplicates, _DUPLICATES
+    ),
     "duplicates are stored": Mutant(enqueue, "deduplicate", store_duplicates, _DUPLICATES),
     "duplicates look new": Mutant(sending, "send_to_partition", hide_duplicates, _DUPLICATES),
     "the window is too short": Mutant(
-        partition_module.Partition, "forget_before", shorten_the_window, _DUPLICATES),
+        partition_module.Partition, "forget_before", shorten_the_window, _DUPLICATES
+    ),
     "content is no identity": Mutant(
-        admit, "_fifo_identities", match_the_first_identity_only, ("strict",)),
+        admit, "_fifo_identities", match_the_first_identity_only, ("strict",)
+    ),
     "an id is forgotten at restart": Mutant(
-        remembered_ids.RememberedIds, "recover", forget_ids_at_restart, _DUPLICATES),
+        remembered_ids.RememberedIds, "recover", forget_ids_at_restart, _DUPLICATES
+    ),
     "skip a number": Mutant(enqueue, "stamp", skip_a_number, _ANY),
     "reuse a number after recovery": Mutant(recover, "_recover_blocks", reuse_a_number, _ANY),
     "stamps run backwards": Mutant(enqueue, "stamp", stamp_backwards, _ANY),
     "release a hold early": Mutant(subscription.Subscription, "lock", release_early, _ANY),
     "accept a stale token": Mutant(
-        partition_module.Partition, "held", accept_stale_tokens, ("plain", "fading", "spread")),
+        partition_module.Partition, "held", accept_stale_tokens, ("plain", "fading", "spread")
+    ),
     "hold twice": Mutant(deliver, "_lock", hold_twice, ("plain", "fading", "spread")),
     "lose holds at restart": Mutant(recover, "_recover_holds", lose_holds_at_restart, _ANY),
     "count a release as a delivery": Mutant(session, "give_back", count_on_release, _SESSIONS),
     "do not count an abandon": Mutant(settle, "give_back", do_not_count_abandon, _ANY),
-    "a lock that ran out counts nothing": Mutant(
-        expire, "give_back", do_not_count_abandon, _ANY),
+    "a lock that ran out counts nothing": Mutant(expire, "give_back", do_not_count_abandon, _ANY),
     "no back-off": Mutant(settle, "_backoff", no_backoff, ("fading", "sessions")),
     "lose the dead-letter reason": Mutant(settle, "dead_letter", lose_the_reason, _ANY),
     "lose the reason of an expiry": Mutant(
-        dead_letter, "dead_letter", lose_the_reason, ("mortal",)),
+        dead_letter, "dead_letter", lose_the_reason, ("mortal",)
+    ),
     "receive what is deferred": Mutant(
-        subscription.Subscription, "change", deliver_deferred_messages, ("plain", "spread")),
+        subscription.Subscription, "change", deliver_deferred_messages, ("plain", "spread")
+    ),
     "out of order in a session": Mutant(sessions.Session, "take", out_of_order, _SESSIONS),
     "a group in flight is given out": Mutant(
-        sessions.Session, "barrier", ignore_what_is_in_flight, _FIFO),
+        sessions.Session, "barrier", ignore_what_is_in_flight, _FIFO
+    ),
     "a delayed message blocks nothing": Mutant(
-        sessions.Session, "barrier", ignore_what_is_delayed, ("sessions",)),
+        sessions.Session, "barrier", ignore_what_is_delayed, ("sessions",)
+    ),
     "forget session states at restart": Mutant(
-        recover, "_recover_sessions", forget_session_states, _SESSIONS),
+        recover, "_recover_sessions", forget_session_states, _SESSIONS
+    ),
     "forget attempts": Mutant(deliver, "_repeat", find_nothing, _FIFO),
     "a free session is not offered": Mutant(sessions.Sessions, "offer", forget_to_offer, _SESSIONS),
     "activate early": Mutant(subscription.Subscription, "schedule", activate_early, _TIMED),
@@ -482,10 +498,10 @@ MUTANTS = {
     "expire what is held": Mutant(expire, "_expire_in", expire_what_is_held, ("mortal",)),
     "nothing expires": Mutant(expire, "expire_message", never_expire, ("mortal",)),
     "what was looked at is never due": Mutant(
-        marks.Marks, "get", lose_the_time_of_cold_marks, _TIMED),
+        marks.Marks, "get", lose_the_time_of_cold_marks, _TIMED
+    ),
     "compaction drops a row": Mutant(compact, "encode_entries", compact_too_much, _ANY),
-    "peek misses what is scheduled": Mutant(
-        peek, "states_of", peek_misses_scheduled, _TIMED),
+    "peek misses what is scheduled": Mutant(peek, "states_of", peek_misses_scheduled, _TIMED),
     "purge takes what is held": Mutant(settling, "purge", purge_too_much, _ANY),
     "a gone run ends too early": Mutant(runs.Runs, "add", forget_what_is_gone, _ANY),
     "cancel what is not there": Mutant(settling, "find_scheduled", cancel_anything, _TIMED),

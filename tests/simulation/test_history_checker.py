@@ -55,37 +55,53 @@ def story() -> Story:
 
 GOOD = {
     "received and completed": story()
-    .send("a", 1).receive("a", 1, until=50, token="t")
+    .send("a", 1)
+    .receive("a", 1, until=50, token="t")
     .tell("complete", number=1, token="t"),
     "unknown send that was stored": story().send("a", outcome=UNKNOWN).receive("a", 1),
     "unknown send that was not stored": story().send("a", outcome=UNKNOWN),
     "refused send": story().send("a", outcome=REFUSED),
     "duplicate dropped": story()
-    .send("a", 1, identity="i").send("b", 1, identity="i", duplicate_of=1).receive("a", 1),
+    .send("a", 1, identity="i")
+    .send("b", 1, identity="i", duplicate_of=1)
+    .receive("a", 1),
     "same id after the window": story()
-    .send("a", 1, identity="i").send("b", 2, identity="i", later=WINDOW_MS + 5)
-    .receive("a", 1).receive("b", 2),
+    .send("a", 1, identity="i")
+    .send("b", 2, identity="i", later=WINDOW_MS + 5)
+    .receive("a", 1)
+    .receive("b", 2),
     "redelivered after abandon": story()
-    .send("a", 1).receive("a", 1, until=50, token="t").tell("abandon", number=1, token="t")
+    .send("a", 1)
+    .receive("a", 1, until=50, token="t")
+    .tell("abandon", number=1, token="t")
     .receive("a", 1, until=60, token="u"),
     "redelivered after the lock ended": story()
-    .send("a", 1).receive("a", 1, until=9, token="t").receive("a", 1, until=90, later=20),
+    .send("a", 1)
+    .receive("a", 1, until=9, token="t")
+    .receive("a", 1, until=90, later=20),
     "lock ended early by a kill": story()
-    .send("a", 1).receive("a", 1, until=500, token="t").fault().receive("a", 1, until=600),
+    .send("a", 1)
+    .receive("a", 1, until=500, token="t")
+    .fault()
+    .receive("a", 1, until=600),
     "late settlement refused": story()
-    .send("a", 1).receive("a", 1, until=9, token="t")
+    .send("a", 1)
+    .receive("a", 1, until=9, token="t")
     .tell("complete", REFUSED, number=1, token="t", later=30),
     "scheduled, activated under a new number": story()
-    .tell("schedule", body="a", number=1, due=20).receive("a", 2, later=40),
+    .tell("schedule", body="a", number=1, due=20)
+    .receive("a", 2, later=40),
     "scheduled with an unknown answer": story()
-    .tell("schedule", UNKNOWN, body="a", due=20).receive("a", 2, later=40),
-    "cancelled": story()
-    .tell("schedule", body="a", number=1, due=99).tell("cancel", number=1),
+    .tell("schedule", UNKNOWN, body="a", due=20)
+    .receive("a", 2, later=40),
+    "cancelled": story().tell("schedule", body="a", number=1, due=99).tell("cancel", number=1),
     "cancelled, perhaps": story()
-    .tell("schedule", body="a", number=1, due=99).tell("cancel", UNKNOWN, number=1),
+    .tell("schedule", body="a", number=1, due=99)
+    .tell("cancel", UNKNOWN, number=1),
     "expired": story().send("a", 1, expires=5),
     "sessions in order, redelivery too": story()
-    .send("a", 1, session="s").send("b", 2, session="s")
+    .send("a", 1, session="s")
+    .send("b", 2, session="s")
     .tell("accept", session="s", until=40)
     .receive("a", 1, session="s", until=40, token="t")
     .receive("b", 2, session="s", until=40, token="u")
@@ -109,25 +125,41 @@ BAD = {
         story().send("a", 1, session="s").receive("a", 1, session="other"),
     ],
     "duplicate stored": [
-        story().send("a", 1, identity="i").send("b", 2, identity="i").receive("a", 1)
+        story()
+        .send("a", 1, identity="i")
+        .send("b", 2, identity="i")
+        .receive("a", 1)
         .receive("b", 2),
-        story().send("a", outcome=UNKNOWN, identity="i").receive("a", 1)
-        .send("b", 2, identity="i").receive("b", 2),
+        story()
+        .send("a", outcome=UNKNOWN, identity="i")
+        .receive("a", 1)
+        .send("b", 2, identity="i")
+        .receive("b", 2),
     ],
     "redelivered after settle": [
-        story().send("a", 1).receive("a", 1, until=90, token="t")
-        .tell("complete", number=1, token="t").receive("a", 1),
-        story().tell("schedule", body="a", number=1, due=5).tell("cancel", number=1)
+        story()
+        .send("a", 1)
+        .receive("a", 1, until=90, token="t")
+        .tell("complete", number=1, token="t")
+        .receive("a", 1),
+        story()
+        .tell("schedule", body="a", number=1, due=5)
+        .tell("cancel", number=1)
         .receive("a", 2, later=10),
     ],
     "double hold": [
-        story().send("a", 1).receive("a", 1, until=90, token="t")
+        story()
+        .send("a", 1)
+        .receive("a", 1, until=90, token="t")
         .receive("a", 1, until=95, token="u"),
         story().tell("accept", session="s", until=90).tell("accept", session="s", until=95),
     ],
     "order": [
-        story().send("a", 1, session="s").send("b", 2, session="s")
-        .receive("b", 2, session="s").receive("a", 1, session="s"),
+        story()
+        .send("a", 1, session="s")
+        .send("b", 2, session="s")
+        .receive("b", 2, session="s")
+        .receive("a", 1, session="s"),
     ],
     "gap": [
         story().send("a", 1).send("b", 3).receive("a", 1).receive("b", 3),
@@ -135,13 +167,22 @@ BAD = {
     ],
     "reuse": [story().send("a", 1).send("b", 1).receive("a", 1).receive("b", 1)],
     "stale settle": [
-        story().send("a", 1).receive("a", 1, until=9, token="t")
+        story()
+        .send("a", 1)
+        .receive("a", 1, until=9, token="t")
         .tell("complete", number=1, token="t", later=30),
-        story().send("a", 1).receive("a", 1, until=90, token="t")
+        story()
+        .send("a", 1)
+        .receive("a", 1, until=90, token="t")
         .tell("complete", number=1, token="other"),
-        story().send("a", 1).receive("a", 1, until=90, token="t")
-        .tell("complete", number=1, token="t").tell("complete", number=1, token="t"),
-        story().tell("schedule", body="a", number=1, due=2).receive("a", 2, later=9)
+        story()
+        .send("a", 1)
+        .receive("a", 1, until=90, token="t")
+        .tell("complete", number=1, token="t")
+        .tell("complete", number=1, token="t"),
+        story()
+        .tell("schedule", body="a", number=1, due=2)
+        .receive("a", 2, later=9)
         .tell("cancel", number=1),
     ],
     "time": [

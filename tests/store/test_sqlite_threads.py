@@ -29,7 +29,9 @@ def test_readers_see_whole_commits_in_order(tmp_path: Path) -> None:
         while not done.is_set():
             row = store.read(GONE, (0, 0, 0))
             highest = store.highest(BLOCKS)
-            assert row is not None and isinstance(row[3], int) and isinstance(highest, int)
+            assert row is not None
+            assert isinstance(row[3], int)
+            assert isinstance(highest, int)
             assert last <= row[3] <= highest
             last = row[3]
 

@@ -101,5 +101,10 @@ def _rewrite(partition: Partition, group: list[BlockPlace], out: WriteBatch) -> 
         )
     log.append(
         encode_entries(ordinals, stamps, expiries, sessions, rows),
-        ordinals[0], ordinals[-1], len(rows), min(expiries), out, keys,
+        ordinals[0],
+        ordinals[-1],
+        len(rows),
+        min(expiries),
+        out,
+        keys,
     )

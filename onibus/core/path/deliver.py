@@ -112,8 +112,13 @@ def find_deferred(
 
 
 def deliver_deferred(
-    partition: Partition, ordinals: list[int], now: int, out: WriteBatch, *,
-    session: Session | None = None, take: bool = False,
+    partition: Partition,
+    ordinals: list[int],
+    now: int,
+    out: WriteBatch,
+    *,
+    session: Session | None = None,
+    take: bool = False,
 ) -> list[ReceivedMessage]:
     """Give out deferred messages by their numbers (L2)."""
     if not take:
@@ -126,7 +131,11 @@ def deliver_deferred(
 
 
 def deliver_groups(
-    partition: Partition, limit: int, visibility_ms: int, now: int, out: WriteBatch,
+    partition: Partition,
+    limit: int,
+    visibility_ms: int,
+    now: int,
+    out: WriteBatch,
     attempt_id: str | None = None,
 ) -> list[ReceivedMessage]:
     """Give out messages of a FIFO queue, group by group (F10); again for the same attempt (F9)."""
@@ -191,8 +200,10 @@ def _repeat(
         hold = subscription.holds.get(epoch)
         if hold is None or hold.attempt != attempt_id:
             if partition.settings.strict_attempts:
-                raise InvalidOperation("the receive of this attempt id cannot be repeated any "
-                                       "more: one of its messages was deleted or changed")
+                raise InvalidOperation(
+                    "the receive of this attempt id cannot be repeated any "
+                    "more: one of its messages was deleted or changed"
+                )
             subscription.attempts.pop(attempt_id)
             subscription.timers.cancel(("attempt", attempt_id))
             subscription.write_attempt(attempt_id, None, out)

@@ -159,8 +159,11 @@ def _scheduled(
 
 
 def _show(
-    partition: Partition, piece: Sequence[Prepared], first: int,
-    scheduled: list[tuple[int, int]], out: WriteBatch,
+    partition: Partition,
+    piece: Sequence[Prepared],
+    first: int,
+    scheduled: list[tuple[int, int]],
+    out: WriteBatch,
 ) -> None:
     """Hand messages to the subscription: all that are not scheduled, in runs."""
     subscription = partition.subscription

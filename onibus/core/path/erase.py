@@ -5,7 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from onibus.core.records import (
-    ATTEMPTS, BLOCK_INDEX, BLOCKS, COUNTERS, DUPLICATES, GONE, HOLDS, MARKS, SESSIONS, WriteBatch,
+    ATTEMPTS,
+    BLOCK_INDEX,
+    BLOCKS,
+    COUNTERS,
+    DUPLICATES,
+    GONE,
+    HOLDS,
+    MARKS,
+    SESSIONS,
+    WriteBatch,
 )
 
 if TYPE_CHECKING:

@@ -40,7 +40,11 @@ def pass_time(partition: Partition, now: int, wall: int, out: WriteBatch) -> boo
 
 
 def _ring(
-    partition: Partition, kind: str, key: int | str, now: int, scheduled: list[int],
+    partition: Partition,
+    kind: str,
+    key: int | str,
+    now: int,
+    scheduled: list[int],
     out: WriteBatch,
 ) -> None:
     """A deadline has come."""

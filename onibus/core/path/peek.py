@@ -105,9 +105,7 @@ def peek(
     return found
 
 
-def live_ordinals(
-    partition: Partition, start: int, states: frozenset[State]
-) -> Iterator[int]:
+def live_ordinals(partition: Partition, start: int, states: frozenset[State]) -> Iterator[int]:
     """Yield the shown ordinals in these states, from `start` on, in order."""
     subscription = partition.subscription
     below = partition.log.visible_below

@@ -1,4 +1,4 @@
-"""Recover: a partition read back from its store. Current-state rows are loaded, nothing is replayed.
+"""Recover: a partition read back from its store. Rows are loaded, nothing is replayed.
 
 The rows handed in are those of this partition, each kind in key order.
 """
@@ -18,8 +18,18 @@ from onibus.core.lifecycle import DEAD, Input, State, advance
 from onibus.core.log import BlockPlace
 from onibus.core.marks import Mark
 from onibus.core.records import (
-    ATTEMPTS, BLOCK_INDEX, COUNTERS, DUPLICATES, GONE, HOLDS, ID_RUNS, MARKS, RECENT_IDS,
-    SESSIONS, Row, Table,
+    ATTEMPTS,
+    BLOCK_INDEX,
+    COUNTERS,
+    DUPLICATES,
+    GONE,
+    HOLDS,
+    ID_RUNS,
+    MARKS,
+    RECENT_IDS,
+    SESSIONS,
+    Row,
+    Table,
 )
 from onibus.core.runs import as_runs
 from onibus.core.sessions import SessionLock
@@ -36,8 +46,16 @@ COLUMNS: dict[Table, tuple[str, ...]] = {
 }
 #: Tables that recovery reads, and the place of `partition` in their rows.
 SOURCES: dict[Table, int] = {
-    COUNTERS: 0, BLOCK_INDEX: 1, MARKS: 0, GONE: 0, HOLDS: 0, SESSIONS: 0,
-    ATTEMPTS: 0, RECENT_IDS: 1, ID_RUNS: 1, DUPLICATES: 0,
+    COUNTERS: 0,
+    BLOCK_INDEX: 1,
+    MARKS: 0,
+    GONE: 0,
+    HOLDS: 0,
+    SESSIONS: 0,
+    ATTEMPTS: 0,
+    RECENT_IDS: 1,
+    ID_RUNS: 1,
+    DUPLICATES: 0,
 }
 
 

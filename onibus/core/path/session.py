@@ -46,9 +46,7 @@ def accept_session(
     """Lock a session by its id, or the next that is free; None when none is."""
     sessions = partition.subscription.sessions
     if session_id is None:
-        free = sessions.next_free(
-            partition.log.visible_below, partition.subscription.session_name
-        )
+        free = sessions.next_free(partition.log.visible_below, partition.subscription.session_name)
         if free is None:
             return None
         session = free
@@ -130,8 +128,13 @@ def list_sessions(partition: Partition) -> list[SessionInfo]:
         lock = session.lock
         listed.append(
             SessionInfo(
-                session.id, len(ready) + len(session.waiting), len(held), oldest,
-                lock.until if lock else None, lock.owner if lock else None, session.state,
+                session.id,
+                len(ready) + len(session.waiting),
+                len(held),
+                oldest,
+                lock.until if lock else None,
+                lock.owner if lock else None,
+                session.state,
             )
         )
     return sorted(listed, key=lambda info: info.session_id)

@@ -33,7 +33,11 @@ def complete(partition: Partition, ordinals: list[int], out: WriteBatch) -> None
 
 
 def abandon(
-    partition: Partition, token: bytes, now: int, out: WriteBatch, delay_ms: int = 0,
+    partition: Partition,
+    token: bytes,
+    now: int,
+    out: WriteBatch,
+    delay_ms: int = 0,
     properties: dict[str, Any] | None = None,
 ) -> None:
     """A message is given back, at once or after a delay (X4)."""
@@ -44,7 +48,11 @@ def abandon(
 
 
 def defer(
-    partition: Partition, token: bytes, now: int, out: WriteBatch, delay_ms: int = 0,
+    partition: Partition,
+    token: bytes,
+    now: int,
+    out: WriteBatch,
+    delay_ms: int = 0,
     properties: dict[str, Any] | None = None,
 ) -> None:
     """A message is set aside; with a delay it comes back by itself (L1, L5)."""
@@ -55,8 +63,12 @@ def defer(
 
 
 def reject(
-    partition: Partition, token: bytes, out: WriteBatch, reason: str | None = None,
-    description: str | None = None, properties: dict[str, Any] | None = None,
+    partition: Partition,
+    token: bytes,
+    out: WriteBatch,
+    reason: str | None = None,
+    description: str | None = None,
+    properties: dict[str, Any] | None = None,
 ) -> None:
     """A receiver dead-letters a message."""
     ordinal, mark, _ = partition.held(token)

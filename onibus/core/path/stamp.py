@@ -9,7 +9,11 @@ from onibus.core.subscription import Subscription
 
 
 def stamp(
-    log: Log, numbering: Numbering, subscription: Subscription, count: int, wall: int,
+    log: Log,
+    numbering: Numbering,
+    subscription: Subscription,
+    count: int,
+    wall: int,
     out: WriteBatch,
 ) -> tuple[int, int, int]:
     """Take up to `count` consecutive ordinals; return (first, how many, stamp).
