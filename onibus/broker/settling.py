@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from onibus.broker.entity import Entity, Seat
@@ -172,13 +173,12 @@ def on_all(
         if not left:
             answer(reply, [one for several in results.values() for one in several or ()])
 
+    def act_on(ordinals: list[int], partition: Partition, now: int, out: WriteBatch) -> Any:
+        return act(partition, ordinals, now, out)
+
     for seat, ordinals in found.items():
-        result = broker.apply(
-            seat,
-            lambda partition, now, out, ordinals=ordinals: act(partition, ordinals, now, out),  # type: ignore[misc]
-        )
-        done = Outcome(lambda outcome, seat=seat: collect(seat, outcome))  # type: ignore[misc]
-        _after_commit(broker, seat, result, done)
+        result = broker.apply(seat, partial(act_on, ordinals))
+        _after_commit(broker, seat, result, Outcome(partial(collect, seat)))
 
 
 def _after_commit(broker: Broker, seat: Seat, value: Any, reply: Reply) -> None:

@@ -16,7 +16,8 @@ from onibus.core import settings as core_settings
 from onibus.core.errors import InvalidArgument, OnibusError, PartitionOffline, Unchangeable
 from onibus.core.path.peek import Filter
 from onibus.core.records import ENTITIES
-from onibus.testing.clients import KINDS, Clients
+from onibus.testing.client_parts import KINDS
+from onibus.testing.clients import Clients
 from onibus.testing.compare import Mismatch, compare_row, same
 from onibus.testing.model_bus import meant
 from onibus.testing.model_parts import EntityModel, Op

@@ -148,7 +148,8 @@ class Owner:
             self.forget_before = max(self.forget_before, self.now - self.random.randrange(20, 900))
         else:
             self.crash()
-        self.tiers_seen |= {row[2] for row in self.disk.rows[ID_RUNS].values()}  # type: ignore[misc]
+        tiers = (row[2] for row in self.disk.rows[ID_RUNS].values())
+        self.tiers_seen.update(tier for tier in tiers if isinstance(tier, int))
 
 
 @pytest.mark.promise("D5")

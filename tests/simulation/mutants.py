@@ -6,9 +6,7 @@ which it shows. The simulation must catch every one of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 from onibus.broker import broker as broker_module
 from onibus.broker import commit_loop, receiving, routing, sending, settling
@@ -31,29 +29,7 @@ from onibus.core.path import (
     session,
     settle,
 )
-
-Make = Callable[[Any], Any]
-
-
-class Mutant(NamedTuple):
-    """What is replaced, and by what."""
-
-    owner: Any
-    name: str
-    make: Make
-    kinds: tuple[str, ...]
-
-
-@contextmanager
-def applied(mutant: Mutant) -> Iterator[None]:
-    """Run with the mistake in place."""
-    original = getattr(mutant.owner, mutant.name)
-    setattr(mutant.owner, mutant.name, mutant.make(original))
-    try:
-        yield
-    finally:
-        setattr(mutant.owner, mutant.name, original)
-
+from tests.simulation.mutating import Mutant
 
 # Commits
 
@@ -221,7 +197,8 @@ def release_early(original: Any) -> Any:
     def lock(self: Any, ordinals: Any, hold: Any) -> None:
         original(self, ordinals, hold)
         if self.timers.is_set(("hold", hold.epoch)):
-            self.timers.set(("hold", hold.epoch), hold.until - 700)
+            hold.ordinals.update(dict.fromkeys(ordinals, hold.until - 700))
+            self.watch_hold(hold)
 
     return lock
 

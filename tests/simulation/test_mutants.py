@@ -15,7 +15,8 @@ from onibus.core.records import BLOCKS
 from onibus.testing.compare import Mismatch
 from onibus.testing.simulation import Simulation
 from onibus.testing.workload import Workload, run_seed
-from tests.simulation.mutants import MUTANTS, Mutant, applied
+from tests.simulation.mutants import MUTANTS
+from tests.simulation.mutating import Mutant, applied
 
 SECONDS = 3.0
 COMMANDS = 700
