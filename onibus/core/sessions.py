@@ -22,11 +22,13 @@ from onibus.core.block import NEVER
 class SessionLock:
     """An exclusive hold on a session."""
 
-    __slots__ = ("check", "duration", "epoch", "owner", "until")
+    __slots__ = ("check", "duration", "epoch", "holds", "owner", "until")
 
     def __init__(self, epoch: int, check: int, until: int, duration: int, owner: str) -> None:
         #: who says to hold it; for people, proves nothing
         self.owner = owner
+        #: epochs of the holds that it carries
+        self.holds: set[int] = set()
         self.epoch = epoch
         self.check = check
         self.until = until
@@ -36,7 +38,7 @@ class SessionLock:
 class Session:
     """One session, or one group of a FIFO queue."""
 
-    __slots__ = ("holds", "id", "in_flight", "lock", "ready", "state", "waiting")
+    __slots__ = ("id", "in_flight", "lock", "ready", "state", "waiting")
 
     def __init__(self, session_id: str, ready: array[int] | None = None) -> None:
         self.id = session_id
@@ -47,8 +49,6 @@ class Session:
         #: received from a FIFO queue and not settled: they block their group (F10)
         self.in_flight: list[int] = []
         self.lock: SessionLock | None = None
-        #: epochs of the holds that the lock carries
-        self.holds: set[int] = set()
         self.state: bytes | None = None
 
     def barrier(self) -> int:
@@ -74,8 +74,7 @@ class Session:
     def idle(self) -> bool:
         """Nothing is known of it that would be missed."""
         return (
-            not (self.ready or self.waiting or self.in_flight or self.lock or self.holds)
-            and self.state is None
+            not (self.ready or self.waiting or self.in_flight or self.lock) and self.state is None
         )
 
 

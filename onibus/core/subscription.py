@@ -174,8 +174,8 @@ class Subscription:
         session = self.sessions.find(hold.session)
         if session is not None:
             if hold.until == NEVER:
-                if not hold.ordinals:
-                    session.holds.discard(hold.epoch)
+                if not hold.ordinals and session.lock is not None:
+                    session.lock.holds.discard(hold.epoch)
             elif ordinal in session.in_flight:
                 session.in_flight.remove(ordinal)
                 self.sessions.offer(session)
@@ -269,6 +269,11 @@ class Subscription:
             if swallowed >= 0:
                 out.delete(GONE, (self.partition, self.number, swallowed))
             self.log.release(first, last, out)
+
+    def carried(self, session: Session) -> list[int]:
+        """Return the messages that a session's lock holds, in order."""
+        epochs = session.lock.holds if session.lock is not None else ()
+        return sorted(ordinal for epoch in epochs for ordinal in self.holds[epoch].ordinals)
 
     def session_of(self, ordinal: int) -> Session:
         """Return the session that a message belongs to."""

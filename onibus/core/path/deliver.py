@@ -67,7 +67,7 @@ def _lock(
     else:
         assert session.lock is not None
         hold = partition.new_hold(NEVER, 0, session.id)
-        session.holds.add(hold.epoch)
+        session.lock.holds.add(hold.epoch)
         until = session.lock.until
     partition.subscription.lock(ordinals, hold)
     return [partition.view(ordinal, hold, until) for ordinal in ordinals]

@@ -226,11 +226,20 @@ def _hold_again(partition: Partition, ordinal: int, until: int, hold: Hold) -> N
     elif mark.state is State.DEAD_LETTERED:
         subscription.dead_ready.remove(ordinal)
     elif hold.session is not None:
-        subscription.sessions.get(hold.session).holds.add(hold.epoch)
+        _carry(partition, hold)
     mark.state = advance(mark.state, Input.LOCK)
     mark.hold = hold
     subscription.counts[mark.state] += 1
     hold.ordinals[ordinal] = until
+
+
+def _carry(partition: Partition, hold: Hold) -> None:
+    """A hold is carried by the lock of its session."""
+    assert hold.session is not None
+    lock = partition.subscription.sessions.get(hold.session).lock
+    if lock is None:
+        raise Damaged(f"partition {partition.partition}: a session holds messages without a lock")
+    lock.holds.add(hold.epoch)
 
 
 def _take_out(partition: Partition, ordinal: int, hold: Hold) -> None:
@@ -243,7 +252,7 @@ def _take_out(partition: Partition, ordinal: int, hold: Hold) -> None:
     session = subscription.sessions.get(hold.session)
     session.ready.remove(ordinal)
     if hold.until == NEVER:
-        session.holds.add(hold.epoch)
+        _carry(partition, hold)
     else:
         session.in_flight.append(ordinal)
         session.in_flight.sort()

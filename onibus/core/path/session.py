@@ -88,11 +88,11 @@ def end_session_lock(
 ) -> None:
     """A session is closed (RELEASE) or its lock ran out (ABANDON): what it held goes back."""
     subscription = partition.subscription
+    held = subscription.carried(session)
     session.lock = None
     subscription.timers.cancel(("session", session.id))
     subscription.write_session(session, out)
-    held = [ordinal for epoch in session.holds for ordinal in subscription.holds[epoch].ordinals]
-    for ordinal in sorted(held):
+    for ordinal in held:
         give_back(partition, ordinal, event, now, out)
     # Giving back may have let go of the session's last message, and of the session with it.
     left = subscription.sessions.find(session.id)
@@ -118,8 +118,7 @@ def list_sessions(partition: Partition) -> list[SessionInfo]:
     subscription = partition.subscription
     listed = []
     for session in subscription.sessions.all(subscription.session_name):
-        held = [o for epoch in session.holds for o in subscription.holds[epoch].ordinals]
-        held += session.in_flight
+        held = subscription.carried(session) + session.in_flight
         ready = [o for o in session.ready if o < partition.log.visible_below]
         first = min([*ready[:1], *session.waiting[:1], *held], default=NEVER)
         if session.lock is None and session.state is None and first == NEVER:
