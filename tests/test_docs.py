@@ -13,10 +13,15 @@ from typing import Any
 import msgspec
 import pytest
 
+from onibus import Bus, Filter, Message, ReceivedMessage, Sent
+from onibus.broker.entity import EntityInfo
+from onibus.broker.namespace import Quotas
 from onibus.core import errors, limits
+from onibus.core.path.session import SessionInfo
 from onibus.core.settings import FIXED, QueueSettings
+from onibus.receiver import FifoReceiver, Receiver, SessionReceiver
 from tests.source_tree import ROOT, text_of
-from tools import lifecycle
+from tools import lifecycle, promises
 
 PAGES = sorted(
     path.relative_to(ROOT).as_posix()
@@ -31,6 +36,9 @@ FAMILIES = {
     "rule": errors.FilterFailed,
 }
 
+#: Public by name only: for receivers inside the package.
+INTERNAL = {(Bus, "ask"), (Bus, "tell"), (Bus, "arm")}
+
 
 def programs(page: str) -> list[tuple[int, str]]:
     """Return (line, source) of the Python blocks of a page."""
@@ -42,8 +50,23 @@ def programs(page: str) -> list[tuple[int, str]]:
     ]
 
 
+def run_as_main(page: str) -> None:
+    """Run a page's blocks in order, as the body of one `async def main()`."""
+    parsed = [ast.parse("\n" * (line - 1) + source) for line, source in programs(page)]
+    whole = ast.parse("async def main(): pass")
+    (main,) = whole.body
+    assert isinstance(main, ast.AsyncFunctionDef)
+    main.body = [statement for block in parsed for statement in block.body]
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(whole, str(ROOT / page), "exec", dont_inherit=True), namespace)
+    asyncio.run(namespace["main"]())
+
+
 def run_page(page: str) -> None:
     """Run a page's blocks in order, in one namespace. They may await outside of any function."""
+    if page.startswith("docs/how-to/"):
+        run_as_main(page)
+        return
     namespace: dict[str, Any] = {"__name__": "__main__"}
     with asyncio.Runner() as runner:
         for line, source in programs(page):
@@ -181,6 +204,111 @@ def test_every_limit_is_listed_as_it_is() -> None:
     assert listed.keys() == numbers.keys()
     for name, number in numbers.items():
         assert value(listed[name][1]) == number, name
+
+
+def section(page: str, heading: str) -> str:
+    """Return the part of a page under a heading."""
+    match = re.search(rf"^## {heading}\n(.*?)(?=^## |\Z)", text_of(page), re.MULTILINE | re.DOTALL)
+    assert match, f"{page} has no heading {heading}"
+    return match[1]
+
+
+def first_cells(text: str) -> list[list[str]]:
+    """Return the rows of the tables in a text that begin with something in backticks."""
+    lines = [line for line in text.splitlines() if line.startswith("| `")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def public(member: type) -> dict[str, Any]:
+    """Return what a class has that is not private, but for what the package needs itself."""
+    names = [name for name in dir(member) if not name.startswith("_")]
+    return {name: getattr(member, name) for name in names if (member, name) not in INTERNAL}
+
+
+def arguments(signature: str) -> list[tuple[str, object]]:
+    """Return names and defaults of the arguments in a call as the page writes it."""
+    tree = ast.parse(f"def {signature}: pass").body[0]
+    assert isinstance(tree, ast.FunctionDef)
+    every = tree.args
+    assert not every.posonlyargs
+    absent = [None] * (len(every.args) - len(every.defaults))
+    found = [*zip(every.args, [*absent, *every.defaults], strict=True)]
+    found += [(one, None) for one in (every.vararg,) if one]
+    found += zip(every.kwonlyargs, every.kw_defaults, strict=True)
+    found += [(one, None) for one in (every.kwarg,) if one]
+    empty = inspect.Parameter.empty
+    return [(one.arg, ast.literal_eval(default) if default else empty) for one, default in found]
+
+
+@pytest.mark.parametrize("member", [Bus, Receiver, SessionReceiver, FifoReceiver])
+def test_every_call_is_listed_as_it_is(member: type) -> None:
+    cells = first_cells(section("docs/api.md", member.__name__))
+    listed = {re.split(r"\W", row[0].strip("`"))[0]: row for row in cells}
+    assert len(listed) == len(cells)
+    calls = public(member)
+    assert listed.keys() == calls.keys()
+    for name, call in calls.items():
+        written, waits, meaning = listed[name]
+        assert meaning, name
+        if isinstance(call, property):
+            assert (written, waits) == (f"`{name}`", "no")
+            continue
+        given = inspect.signature(call).parameters.values()
+        real = [(one.name, one.default) for one in given if one.name != "self"]
+        assert arguments(written.strip("`")) == real, name
+        opens = inspect.signature(call).return_annotation == "OpeningBus"
+        assert waits == ("yes" if opens or inspect.iscoroutinefunction(call) else "no"), name
+
+
+@pytest.mark.parametrize(
+    "member", [Message, ReceivedMessage, Sent, EntityInfo, SessionInfo, Filter, Quotas]
+)
+def test_every_field_is_listed_as_it_is(member: type) -> None:
+    cells = first_cells(section("docs/api.md", member.__name__))
+    listed = {word(row[0]): row for row in cells}
+    assert len(listed) == len(cells)
+    fields = inspect.signature(member).parameters
+    properties = {
+        name for name, one in inspect.getmembers(member) if isinstance(one, property)
+    } - fields.keys()
+    assert listed.keys() == fields.keys() | properties
+    for name, (_, default, meaning) in listed.items():
+        assert meaning, name
+        if name in properties:
+            assert default == "property", name
+        elif fields[name].default is inspect.Parameter.empty and default == "required":
+            continue
+        else:
+            assert value(default) == default_of(member, name), name
+
+
+def default_of(member: type, name: str) -> object:
+    """Return the default of a field of a struct or a dataclass."""
+    if not issubclass(member, msgspec.Struct):
+        return inspect.signature(member).parameters[name].default
+    (field,) = [one for one in msgspec.structs.fields(member) if one.name == name]
+    factory = field.default_factory
+    return field.default if factory is msgspec.NODEFAULT else factory()
+
+
+def test_what_is_not_there_yet_is_marked() -> None:
+    for promise in promises.read_promises(text_of("docs/semantics.md")).values():
+        if promise.id in promises.REQUIRED:
+            assert not promise.text.startswith("(not yet)"), promise.id
+        else:
+            assert "(not yet)" in promise.text, promise.id
+
+
+def test_how_to_pages_have_directories_of_their_own() -> None:
+    opened = [
+        (name, page)
+        for page in PAGES
+        if page.startswith("docs/how-to/")
+        for name in sorted(set(re.findall(r'Bus\.open\("([^"]+)"', text_of(page))))
+    ]
+    names = [name for name, _ in opened]
+    assert len(set(names)) == len(names)
+    assert all(name.startswith("data-") for name in names)
 
 
 def test_lifecycle_is_up_to_date() -> None:
