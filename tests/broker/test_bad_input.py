@@ -315,7 +315,7 @@ async def test_garbage_for_tokens(clock: ManualClock, partitioned: bool) -> None
             for settle in settlings(bus, token):
                 with pytest.raises(LockLost):
                     await settle()
-        for token in (None, "text", 5, [held.token]):
+        for token in (None, "text", 5, {held.token}):
             for settle in settlings(bus, token):
                 with pytest.raises(InvalidArgument):
                     await settle()
