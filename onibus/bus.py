@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, NoReturn, Self, TypeVar
 
 from msgspec.structs import replace
 
@@ -42,6 +43,10 @@ from onibus.store.memory import MemoryStore
 from onibus.store.sqlite import SqliteStore
 
 T = TypeVar("T")
+
+_STORE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+#: The year 2000: a moment before it is a duration that was given by mistake.
+_EARLIEST_MS = 946_684_800_000
 
 #: A wait that no sensible receive exceeds; keeps timers within what the loop takes.
 _SLEEP_MS_MAX = 60_000
@@ -72,15 +77,14 @@ class Bus:
         of free disk sends are refused; `quotas` bounds the number of entities.
         """
         root = Path(directory)
-        if not isinstance(stores, Mapping):
-            stores = dict.fromkeys(stores, root)
-        places = {name: Path(place) for name, place in stores.items()}
-        if not places or NAME in places:
-            raise InvalidArgument(f"name at least one store, and none of them {NAME!r}")
+        places = _places(root, stores)
 
         def open_store(name: str) -> Store:
             place = root if name == NAME else places[name]
-            place.mkdir(parents=True, exist_ok=True)
+            try:
+                place.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise InvalidArgument(f"{place} cannot be a directory: {error}") from None
             return SqliteStore(place / f"{name}.sqlite", name)
 
         return OpeningBus(list(places), open_store, clock or SystemClock(), reserve_bytes, quotas)
@@ -153,9 +157,18 @@ class Bus:
         return result
 
     async def schedule(self, entity: str, message: Message, due_ms: int) -> int:
-        """Store a message for later; return the number that cancels it."""
-        if not isinstance(message, Message) or due_ms is None:
-            raise InvalidArgument("a Message is scheduled, for a time in milliseconds since 1970")
+        """Store a message for a moment, in milliseconds since 1970; return the number to cancel it.
+
+        A moment that has passed is no wait at all.
+        """
+        self._alive()
+        if not isinstance(message, Message):
+            raise InvalidArgument(f"a Message is scheduled, not a {type(message).__name__}")
+        if type(due_ms) is not int or due_ms < _EARLIEST_MS:
+            raise InvalidArgument(
+                f"due_ms is {due_ms!r}: give a moment in milliseconds since 1970, such as "
+                "time.time_ns() // 1_000_000 + 60_000 for in a minute"
+            )
         later = replace(message, scheduled_enqueue_time_ms=due_ms)
         return (await self.send(entity, later)).sequence_number
 
@@ -350,3 +363,26 @@ class OpeningBus:
     ) -> None:
         assert self._bus is not None
         await self._bus.close()
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(
+            f"this bus is not open yet: write `bus = await Bus.open(…)` or `async with Bus.open(…) "
+            f"as bus` before using {name!r}"
+        )
+
+
+def _places(
+    root: Path, stores: Mapping[str, str | os.PathLike[str]] | Sequence[str]
+) -> dict[str, Path]:
+    """Return the directory of each message store, by its name."""
+    if isinstance(stores, (str, bytes)):
+        raise InvalidArgument(f"stores is a list of names: write stores=[{stores!r}]")
+    names = list(stores)
+    if not names or len(set(names)) != len(names) or NAME in names:
+        raise InvalidArgument(f"name one store or several, each once, and none of them {NAME!r}")
+    for name in names:
+        if not isinstance(name, str) or not _STORE_NAME.fullmatch(name):
+            raise InvalidArgument(f"{name!r}: a store's name has letters, digits, - and _")
+    if isinstance(stores, Mapping):
+        return {name: Path(place) for name, place in stores.items()}
+    return dict.fromkeys(names, root)

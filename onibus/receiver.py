@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 from uuid import uuid4
 
 from onibus.broker import receiving, settling
@@ -57,9 +57,18 @@ class Settler:
     ) -> None:
         return None
 
-    async def complete(self, *messages: ReceivedMessage | bytes) -> None:
-        """The messages were processed: they are gone. All of them, or none."""
-        tokens = [token_of(message) for message in messages]
+    async def complete(
+        self, *messages: ReceivedMessage | bytes | Sequence[ReceivedMessage | bytes]
+    ) -> None:
+        """The messages, or the lists of them, were processed: they are gone. All, or none."""
+        tokens: list[bytes] = []
+        for one in messages:
+            if isinstance(one, (list, tuple)):
+                tokens += [token_of(message) for message in one]
+            else:
+                tokens.append(token_of(cast("ReceivedMessage | bytes", one)))
+        if not tokens:
+            return
         await self.bus.ask(
             lambda reply: settling.complete_all(self.bus.broker, self.entity, tokens, reply)
         )

@@ -53,8 +53,9 @@ def receive(
     """Give out messages from any partition, under a lock or for good; wait if there are none."""
     entity = _receivable(broker, name, limit, wait_ms)
     if entity.settings.requires_session and not dead:
-        how = "receive_fifo" if entity.settings.fifo else "accept_session"
-        raise InvalidOperation(f"{entity.name} has sessions: use {how}")
+        if entity.settings.fifo:
+            raise InvalidOperation(f"{entity.name} is a FIFO queue: use bus.fifo_receiver")
+        raise InvalidOperation(f"{entity.name} has sessions: use bus.accept_session")
 
     def fetch(waiter: Waiter) -> bool:
         found: list[ReceivedMessage] = []
@@ -96,7 +97,7 @@ def receive_fifo(
     """Give out messages of a FIFO queue, group by group."""
     entity = _receivable(broker, name, limit, wait_ms)
     if not entity.settings.fifo:
-        raise InvalidOperation(f"{entity.name} is not a FIFO queue")
+        raise InvalidOperation(f"{entity.name} is not a FIFO queue: use bus.receiver")
     if attempt_id is not None:
         check_text("attempt_id", attempt_id, ID_LENGTH_MAX, 1)
     visible_ms = entity.settings.lock_duration_ms if visibility_ms is None else visibility_ms
@@ -122,7 +123,7 @@ def accept(
     """Lock a session: a named one at once, or the next that is free, waiting for one."""
     entity = _receivable(broker, name, 1, wait_ms)
     if not entity.settings.requires_session:
-        raise InvalidOperation(f"{entity.name} has no sessions")
+        raise InvalidOperation(f"{entity.name} has no sessions: use bus.receiver")
     if session_id is not None:
         check_text("session_id", session_id, ID_LENGTH_MAX)
     check_text("owner", owner, ID_LENGTH_MAX)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from difflib import get_close_matches
 from typing import Any
 
 import msgspec
@@ -84,6 +85,12 @@ def make(given: dict[str, Any]) -> QueueSettings:
             if given.get(name, value) != value:
                 raise InvalidArgument(f"a FIFO queue has {name}={value}; leave it out")
         given = given | fixed
+    known = QueueSettings.__struct_fields__
+    for name in given:
+        if name not in known:
+            near = get_close_matches(name, known, 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise InvalidArgument(f"there is no setting {name!r}{hint}")
     try:
         settings = msgspec.convert(given, QueueSettings)
     except msgspec.ValidationError as error:

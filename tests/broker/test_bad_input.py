@@ -315,14 +315,14 @@ async def test_garbage_for_tokens(clock: ManualClock, partitioned: bool) -> None
             for settle in settlings(bus, token):
                 with pytest.raises(LockLost):
                     await settle()
-        for token in (None, "text", 5, [held.token]):
+        for token in (None, "text", 5, {held.token}):
             for settle in settlings(bus, token):
                 with pytest.raises(InvalidArgument):
                     await settle()
         for settle in settlings(bus, bus.peek("q")[0]):
             with pytest.raises(LockLost):
                 await settle()
-        for tokens in ([], [held, held], [held, b"\0" * 16]):
+        for tokens in ([held, held], [held, b"\0" * 16]):
             with pytest.raises((InvalidArgument, LockLost)):
                 await bus.receiver("q").complete(*tokens)
         assert picture(bus, "q") == before

@@ -77,7 +77,7 @@ async def test_nothing_but_the_identity_decides(clock: ManualClock) -> None:
         assert not await is_duplicate(bus, "b", **same)
         # Opaque: neither case, nor spaces, nor the way a letter is composed is smoothed over.
         composed = ["\u00e4", "a\u0308"]
-        for message_id in ("A", "a ", " a", *composed, "x" * 128, "x" * 127 + "y", "1/p", ""):
+        for message_id in ("A", "a ", " a", *composed, "x" * 128, "x" * 127 + "y", "1/p"):
             assert not await is_duplicate(bus, message_id), message_id
             assert await is_duplicate(bus, message_id), message_id
 

@@ -72,6 +72,8 @@ def _check_fields(message: Message, settings: QueueSettings) -> None:
     if type(message.body) is not bytes:
         raise InvalidArgument(f"a body is bytes, not {type(message.body).__name__}")
     _check_id("message_id", message.message_id)
+    if message.message_id == "":
+        raise InvalidArgument("message_id is empty: leave it out if there is none")
     if session_id is not None or partition_key is not None:
         _check_id("session_id", session_id)
         _check_id("partition_key", partition_key)
