@@ -231,8 +231,9 @@ def arguments(signature: str) -> list[tuple[str, object]]:
     assert isinstance(tree, ast.FunctionDef)
     every = tree.args
     assert not every.posonlyargs
-    absent = [None] * (len(every.args) - len(every.defaults))
-    found = [*zip(every.args, [*absent, *every.defaults], strict=True)]
+    defaults: list[ast.expr | None] = [None] * (len(every.args) - len(every.defaults))
+    defaults += every.defaults
+    found = list(zip(every.args, defaults, strict=True))
     found += [(one, None) for one in (every.vararg,) if one]
     found += zip(every.kwonlyargs, every.kw_defaults, strict=True)
     found += [(one, None) for one in (every.kwarg,) if one]
