@@ -263,7 +263,7 @@ class Bus:
     @property
     def alarms(self) -> list[str]:
         """What went wrong with stores and partitions since the bus was opened."""
-        return self.broker.alarms
+        return list(self.broker.alarms)
 
     # Between calls and the broker
 

@@ -297,6 +297,13 @@ class FifoReceiver(Settler):
         )
         return received
 
+    async def receive_deferred(self, numbers: Sequence[int]) -> list[ReceivedMessage]:
+        """Return deferred messages by their sequence numbers: all of them, or none."""
+        received: list[ReceivedMessage] = await self.bus.ask(
+            lambda reply: settling.receive_deferred(self.bus.broker, self.entity, numbers, reply)
+        )
+        return received
+
     async def change_visibility(self, message: ReceivedMessage | bytes, visibility_ms: int) -> int:
         """Let a message stay in flight for that long from now; 0 gives it back."""
         if not isinstance(visibility_ms, int):

@@ -7,11 +7,13 @@ the simulator.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Concatenate, ParamSpec, TypeVar
 
 from onibus.broker.admission import RESERVE_BYTES, DiskWatch
 from onibus.broker.clock import BusClock, Clock
+from onibus.broker.commit_loop import CommitLoop
 from onibus.broker.entity import Entity, Seat
 from onibus.broker.message_store import MessageStore
 from onibus.broker.namespace import Namespace, Quotas
@@ -47,6 +49,8 @@ TIDY_RARELY_MS = 60_000
 REOPEN_MS = 1_000
 #: How long after its opening a store is searched for what a crash left behind.
 ORPHANS_AFTER_MS = 30_000
+#: Alarms that are kept: a store that stays down would add to them for ever.
+ALARMS_KEPT = 1_000
 #: Commits between two rounds of a store's housekeeping, or the time after a commit.
 HOUSEKEEPING_COMMITS = 64
 HOUSEKEEPING_MS = 2_000
@@ -73,7 +77,8 @@ class Broker:
             name: MessageStore(name, open_store, make_writer, disk) for name in store_names
         }
         self.namespace = Namespace(self, open_store, make_writer, quotas or Quotas())
-        self.alarms: list[str] = []
+        #: the last things that went wrong
+        self.alarms: deque[str] = deque(maxlen=ALARMS_KEPT)
         self._seats: dict[int, Seat] = {}
         self._awake: set[Entity] = set()
         self.closed = False
@@ -96,17 +101,19 @@ class Broker:
             store.open(
                 self.namespace.secret,
                 before=lambda: apply_inbox(self, store),
-                after=lambda partitions: self._after_commit(store, partitions),
-                failed=lambda error: self.store_failed(store, error),
+                after=lambda loop, partitions: self._after_commit(store, loop, partitions),
+                failed=lambda loop, error: self._commit_failed(store, loop, error),
+                identity=self.namespace.store_identity(store.name),
             )
         except (Failed, Refused) as error:
             self._alarm(store, error)
             return error
+        self.namespace.know_store(store.name, store.identity)
         for seat in store.seats.values():
             self.take_up(seat)
         for entity in {seat.entity for seat in store.seats.values()}:
             self.wake(entity)
-        self._flush_later(store)
+        self.flush_later(store)
         self.timers.set(("orphans", store.name), self.clock.now() + ORPHANS_AFTER_MS)
         return None
 
@@ -114,9 +121,11 @@ class Broker:
         """A partition is online: time goes on from what it has seen."""
         partition = seat.online()
         self.clock.not_before(partition.seen)
-        seat.entity.last_used = max(seat.entity.last_used, partition.accessed)
+        # Being down is not being idle, and who only waited left no trace on the disk.
+        seat.entity.last_used = self.clock.now()
         self._seats[seat.id] = seat
         self.watch(seat)
+        self.timers.set(("tidy", seat.id), self.clock.now() + TIDY_AFTER_MS)
 
     def close(self) -> None:
         """Let everything go; the caller has flushed before, if it was to be kept."""
@@ -151,22 +160,29 @@ class Broker:
             raise EntityNotFound(f"there is no entity {name!r}")
         return entity
 
-    def apply(self, seat: Seat, operation: Callable[[Partition, int, WriteBatch], T]) -> T:
+    def apply(
+        self,
+        seat: Seat,
+        operation: Callable[[Partition, int, WriteBatch], T],
+        now: int | None = None,
+    ) -> T:
         """Run a command of the core on a partition that is up to its time.
 
-        Its records ride in the store's next commit. A refusal has changed nothing. Anything else
-        that goes wrong leaves the partition's memory in doubt: it is thrown away. An operation that
+        With `now` the caller has brought it there, and found things that must still be so. The
+        records ride in the store's next commit. A refusal has changed nothing. Anything else that
+        goes wrong leaves the partition's memory in doubt: it is thrown away. An operation that
         wrote nothing and found nothing costs no commit.
         """
-        now = self.clock.now()
-        self.advance(seat)
+        if now is None:
+            now = self.clock.now()
+            self.advance(seat, now)
         partition = seat.online()
         out = WriteBatch()
         try:
             result = operation(partition, now, out)
-        except Refused:
-            raise
         except Exception as error:
+            if isinstance(error, Refused) and not out:
+                raise
             raise self._partition_failed(seat, error) from error
         seat.entity.last_used = now
         if out or result:
@@ -182,7 +198,7 @@ class Broker:
         **named: P.kwargs,
     ) -> T:
         """Ask a partition, brought up to its time, something that changes nothing."""
-        self.advance(seat)
+        self.advance(seat, self.clock.now())
         return self.ask(seat, question, *arguments, **named)
 
     def ask(
@@ -201,10 +217,9 @@ class Broker:
         except Exception as error:
             raise self._partition_failed(seat, error) from error
 
-    def advance(self, seat: Seat) -> None:
-        """Bring a partition up to the present."""
+    def advance(self, seat: Seat, now: int) -> None:
+        """Bring a partition up to that bus time."""
         partition = seat.online()
-        now = self.clock.now()
         if partition.next_wake() > now:
             return
         out = WriteBatch()
@@ -236,7 +251,8 @@ class Broker:
         """Come back to a partition when something in it is due."""
         self.timers.set(("partition", seat.id), seat.online().next_wake())
 
-    def _flush_later(self, store: MessageStore) -> None:
+    def flush_later(self, store: MessageStore) -> None:
+        """See to it that what gathers is committed soon, also where nobody waits for it."""
         if not self.timers.is_set(("flush", store.name)):
             self.timers.set(("flush", store.name), self.clock.now() + FLUSH_MS)
 
@@ -319,17 +335,20 @@ class Broker:
         elif store.loop is not None:
             store.loop.start(lazily=True)
             if store.loop.waiting:
-                self._flush_later(store)
+                self.flush_later(store)
 
     def _tick_seat(self, kind: str, seat: Seat) -> None:
         if seat.partition is None or seat.store.loop is None:
             return
         if kind == "partition":
+            now = self.clock.now()
             try:
-                self.advance(seat)
+                self.advance(seat, now)
             except PartitionOffline:
                 return
-            self.watch(seat)
+            # What one slice did not reach goes on when others have had their turn.
+            due = seat.online().next_wake()
+            self.timers.set(("partition", seat.id), max(due, now + 1))
         elif self.tidy(seat):
             self.timers.set(("tidy", seat.id), self.clock.now() + TIDY_AGAIN_MS)
         elif seat.partition is not None and seat.partition.keeps_for_a_time():
@@ -352,13 +371,19 @@ class Broker:
             partition.finish(self.clock.now(), out, by_itself=True)
             seat.store.loop.touch(partition)
             seat.store.loop.write(out)
-            self._flush_later(seat.store)
+            self.flush_later(seat.store)
         return more
 
-    def _after_commit(self, store: MessageStore, partitions: set[Partition]) -> None:
+    def _commit_failed(self, store: MessageStore, loop: CommitLoop, error: BaseException) -> None:
+        """A commit failed, unless the store has been opened anew since it began."""
+        if store.loop is loop:
+            self.store_failed(store, error)
+
+    def _after_commit(
+        self, store: MessageStore, loop: CommitLoop, partitions: set[Partition]
+    ) -> None:
         """A commit has been answered: receivers may look again, and the next one may start."""
-        loop = store.loop
-        if loop is None:
+        if store.loop is not loop:
             return
         for partition in partitions:
             seat = self._seats.get(partition.partition)
@@ -372,12 +397,14 @@ class Broker:
             self.start(store)
 
     def _keep_house(self, store: MessageStore) -> None:
-        store.keep_house(lambda error: self._kept_house(store, error))
+        loop = store.loop
+        store.keep_house(lambda error: self._kept_house(store, loop, error))
 
-    def _kept_house(self, store: MessageStore, error: BaseException | None) -> None:
-        if error is not None and store.online:
-            assert store.loop is not None
-            store.loop.abandon(error)
+    def _kept_house(
+        self, store: MessageStore, loop: CommitLoop | None, error: BaseException | None
+    ) -> None:
+        if error is not None and loop is not None and store.loop is loop:
+            loop.abandon(error)
             self.store_failed(store, error)
 
     def forget(self, entity: Entity) -> None:

@@ -33,8 +33,8 @@ class CommitLoop:
         writer: Writer,
         *,
         before: Callable[[], None],
-        after: Callable[[set[Partition]], None],
-        failed: Callable[[BaseException], None],
+        after: Callable[[CommitLoop, set[Partition]], None],
+        failed: Callable[[CommitLoop, BaseException], None],
     ) -> None:
         self.store = store
         self.pages = StorePages(store)
@@ -101,7 +101,7 @@ class CommitLoop:
         self._committing = False
         if error is not None:
             self.abandon(error)
-            self._failed(error)
+            self._failed(self, error)
             return
         self.commits += 1
         for partition in self._committing_partitions:
@@ -110,7 +110,7 @@ class CommitLoop:
         partitions, self._committing_partitions = self._committing_partitions, set()
         for reply, value in answers:
             answer(reply, value)
-        self._after(partitions)
+        self._after(self, partitions)
 
     def abandon(self, error: BaseException) -> None:
         """Tell everybody who waits that the outcome is not known."""

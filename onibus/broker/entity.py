@@ -84,11 +84,9 @@ class Entity:
         self.next_send = 0
         self.next_receive = 0
         self.waiters: deque[Waiter] = deque()
+        #: when there are so many waiters, those who have left are looked for
+        self.waiters_swept = 16
         self.last_used = 0
-
-    @property
-    def healthy(self) -> bool:
-        return all(seat.partition is not None for seat in self.seats)
 
     def send_away(self, error: OnibusError) -> None:
         """Tell those who wait for messages that none will come."""

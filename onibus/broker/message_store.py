@@ -17,11 +17,11 @@ from onibus.broker.admission import DiskWatch
 from onibus.broker.commit_loop import CommitLoop
 from onibus.broker.entity import Seat
 from onibus.broker.writer import Writer
-from onibus.core.errors import OnibusError
+from onibus.core.errors import Damaged, OnibusError
 from onibus.core.partition import Partition
 from onibus.core.path.admit import Prepared
 from onibus.core.path.recover import COLUMNS, SOURCES, Rows, recover
-from onibus.core.records import ID_CHUNKS, META, Table, WriteBatch
+from onibus.core.records import BLOCK_INDEX, BLOCKS, ID_CHUNKS, META, Table, WriteBatch
 from onibus.store.interface import Store
 
 
@@ -65,6 +65,8 @@ class MessageStore:
         self.commits_kept = 0
         #: how often the store was opened
         self.boot = 0
+        #: what tells its files from those of any other store
+        self.identity = b""
 
     @property
     def online(self) -> bool:
@@ -75,11 +77,19 @@ class MessageStore:
         secret: bytes,
         *,
         before: Callable[[], None],
-        after: Callable[[set[Partition]], None],
-        failed: Callable[[BaseException], None],
+        after: Callable[[CommitLoop, set[Partition]], None],
+        failed: Callable[[CommitLoop, BaseException], None],
+        identity: bytes | None,
     ) -> None:
-        """Open the store and read its partitions back."""
+        """Open the store, known by that identity if it was there before, and read it back."""
         store = self._open_store(self.name)
+        if identity not in (None, store.identity):
+            store.close()
+            raise Damaged(
+                f"the files of store {self.name} are not those that it had: its disk may not be "
+                "mounted, or they were replaced. Nothing was changed; put the right files back"
+            )
+        self.identity = store.identity
         # Recovery makes many objects and no garbage: looking for some would double its time.
         collecting = gc.isenabled()
         gc.disable()
@@ -99,6 +109,8 @@ class MessageStore:
                 seat.pending_bytes = 0
             for table, key in orphans:
                 records.delete(table, key)
+                if table is BLOCK_INDEX:
+                    records.delete(BLOCKS, key)
             loop.write(records)
         except BaseException:
             self.take_offline("its store could not be read")
@@ -156,6 +168,11 @@ class MessageStore:
         def found(error: BaseException | None) -> None:
             if error is not None or self.loop is not loop:
                 return
+            # A damaged run is noticed, and answered for, where its ids are asked for.
+            with contextlib.suppress(Damaged):
+                delete_orphans()
+
+        def delete_orphans() -> None:
             out = WriteBatch()
             for seat_id, left in chunks.items():
                 seat = self.seats.get(seat_id)

@@ -6,6 +6,7 @@ before its first message, so there is no half-made entity: the row is there, or 
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from onibus.core.errors import (
     EntityExists,
     EntityNotFound,
     Failed,
+    OnibusError,
     PartitionOffline,
     QuotaExceeded,
     Refused,
@@ -97,6 +99,19 @@ class Namespace:
         if incarnation is not None and isinstance(incarnation[1], int):
             self._incarnation = incarnation[1]
 
+    def store_identity(self, name: str) -> bytes | None:
+        """Return what a message store was known by when it was last opened."""
+        assert self._loop is not None
+        row = self._loop.store.read(META, (f"store/{name}",))
+        return row[1] if row is not None and isinstance(row[1], bytes) else None
+
+    def know_store(self, name: str, identity: bytes) -> None:
+        """Remember a message store, so that an empty one in its place is noticed."""
+        if self._loop is not None and self.store_identity(name) is None:
+            batch = WriteBatch()
+            batch.put(META, (f"store/{name}", identity))
+            self._loop.store.commit(batch)
+
     def stop(self) -> None:
         if self._writer is not None:
             self._writer.stop()
@@ -163,8 +178,12 @@ class Namespace:
             self._deciding.discard(name)
             if outcome.error is not None:
                 fail(reply, outcome.error)
-            else:
+                return
+            try:
                 then()
+            except OnibusError as error:
+                fail(reply, error)
+            else:
                 answer(reply, None)
 
         self._loop.write(batch)
@@ -192,7 +211,8 @@ class Namespace:
     def _changed(self, entity: Entity, wanted: settings.QueueSettings) -> None:
         entity.settings = wanted
         for seat in entity.seats:
-            if seat.partition is not None:
+            # A partition that fails here takes the new settings when it is opened again.
+            with contextlib.suppress(PartitionOffline):
                 self._broker.apply(
                     seat, lambda partition, now, out: partition.change_settings(wanted, now, out)
                 )
@@ -207,14 +227,15 @@ class Namespace:
                 out = WriteBatch()
                 erase(seat.partition, out)
                 seat.store.loop.write(out)
+                self._broker.flush_later(seat.store)
         self._broker.forget(entity)
         entity.send_away(EntityNotFound(f"{entity.name} was deleted"))
 
-    def _after(self, _: set[Partition]) -> None:
+    def _after(self, _loop: CommitLoop, _partitions: set[Partition]) -> None:
         if self._loop is not None and self._loop.waiting:
             self._loop.start()
 
-    def _failed(self, error: BaseException) -> None:
+    def _failed(self, _loop: CommitLoop, error: BaseException) -> None:
         """The namespace's own store failed: nothing can be decided until the bus is opened anew."""
         self._broker.alarms.append(f"store {NAME}: {error}")
         if self._loop is not None:
@@ -268,7 +289,7 @@ class Namespace:
         now = self._broker.clock.now()
         if idle_ms is None:
             return
-        if entity.waiters:
+        if any(not waiter.reply.done() for waiter in entity.waiters):
             entity.last_used = now
         if entity.last_used + idle_ms > now:
             self.watch_idle(entity)
@@ -290,7 +311,7 @@ class Namespace:
             if seat.partition is None:
                 offline.append(seat.index)
                 continue
-            self._broker.advance(seat)
+            self._broker.advance(seat, self._broker.clock.now())
             partition = seat.online()
             subscription = partition.subscription
             for word, states in STATES.items():

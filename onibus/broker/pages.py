@@ -41,11 +41,16 @@ class StorePages:
                 raise Damaged(f"store {self._store.name}: block {block} is missing")
             cached = row[-1]
             self.keep(block, cached)
-        found = self._blocks[block] = Block(cached)
+        found = Block(cached)
+        if block in self._blocks:
+            self._blocks[block] = found
         return found
 
     def keep(self, block: int, payload: bytes) -> None:
         """Remember a block that will be asked for soon; it is looked into only then."""
+        if len(payload) > CACHE_BYTES_MAX // 4:
+            # It would drive out all others.
+            return
         self._blocks[block] = payload
         self._bytes += len(payload)
         while self._bytes > CACHE_BYTES_MAX:

@@ -209,8 +209,19 @@ def _try_or_wait(broker: Broker, waiter: Waiter, wait_ms: int) -> None:
     if wait_ms <= 0:
         give_up(broker, waiter)
         return
+    _forget_done(broker, waiter.entity)
     waiter.entity.waiters.append(waiter)
     broker.timers.set(("waiter", waiter), broker.clock.now() + wait_ms)
+
+
+def _forget_done(broker: Broker, entity: Entity) -> None:
+    """Let go of receivers that were cancelled; looked for whenever their number has doubled."""
+    if len(entity.waiters) < entity.waiters_swept:
+        return
+    for waiter in [one for one in entity.waiters if one.reply.done()]:
+        entity.waiters.remove(waiter)
+        broker.timers.cancel(("waiter", waiter))
+    entity.waiters_swept = 2 * len(entity.waiters) + 16
 
 
 def _fetch(waiter: Waiter) -> bool:

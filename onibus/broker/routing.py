@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from onibus.broker.entity import Entity, Seat
-from onibus.core.errors import PartitionOffline, QuotaExceeded
+from onibus.core.errors import OnibusError, PartitionOffline, QuotaExceeded, StoreFailed
 from onibus.core.path.admit import Prepared
 from onibus.core.path.route import partition_of
 
@@ -57,14 +57,14 @@ def size_of(batch: list[Prepared]) -> int:
 
 def any_seat(entity: Entity, size: int) -> Seat:
     """Return the next partition in turn that is up and has room (P5)."""
-    refusal: PartitionOffline | QuotaExceeded | None = None
+    refusal: OnibusError | None = None
     for _ in entity.seats:
         seat = entity.seats[entity.next_send % len(entity.seats)]
         entity.next_send += 1
         try:
             _check_room(seat, size)
             seat.store.check_disk()
-        except (PartitionOffline, QuotaExceeded) as error:
+        except (PartitionOffline, QuotaExceeded, StoreFailed) as error:
             refusal = error
         else:
             return seat

@@ -11,7 +11,6 @@ from onibus.broker.message_store import MessageStore, SendRequest
 from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.broker.routing import Part, any_seat, route, seat_of, size_of
 from onibus.core.errors import (
-    DiskNearlyFull,
     EntityDisabled,
     EntityNotFound,
     InvalidArgument,
@@ -119,9 +118,9 @@ def apply_inbox(broker: Broker, store: MessageStore) -> None:
             group.append(request)
     try:
         store.check_disk()
-    except DiskNearlyFull as error:
+    except OnibusError as error:
         for request in requests:
-            fail(request.reply, error)
+            _move(broker, request, error)
         return
     now, wall = broker.clock.now(), broker.clock.wall()
     out = store.loop.gathering
@@ -132,11 +131,11 @@ def apply_inbox(broker: Broker, store: MessageStore) -> None:
         try:
             if seat.id not in store.seats:
                 raise EntityNotFound(f"{seat.entity.name} was deleted")
-            broker.advance(seat)
+            broker.advance(seat, now)
             originals = broker.ask(seat, find_duplicates, batch, now)
         except OnibusError as error:
             for request in group:
-                fail(request.reply, error)
+                _move(broker, request, error)
             continue
         # Nothing is read from here on, so nothing can fail half-way.
         partition = seat.online()
@@ -156,15 +155,19 @@ def apply_inbox(broker: Broker, store: MessageStore) -> None:
 
 
 def move_elsewhere(broker: Broker, request: SendRequest) -> None:
-    """A store failed before this send was tried on it: a keyless one goes to another (P5)."""
+    """A store failed before this send was tried on it."""
     request.seat.pending_bytes -= request.size
-    entity: Entity = request.seat.entity
-    if not request.keyless:
-        fail(request.reply, PartitionOffline(f"store {request.seat.store.name} failed"))
+    _move(broker, request, PartitionOffline(f"store {request.seat.store.name} failed"))
+
+
+def _move(broker: Broker, request: SendRequest, error: OnibusError) -> None:
+    """A send cannot be tried where it should: a keyless one goes to another partition (P5)."""
+    if not request.keyless or isinstance(error, EntityNotFound):
+        fail(request.reply, error)
         return
     try:
-        request.seat = any_seat(entity, request.size)
-    except OnibusError as error:
-        fail(request.reply, error)
+        request.seat = any_seat(request.seat.entity, request.size)
+    except OnibusError as refusal:
+        fail(request.reply, refusal)
     else:
         _put(broker, request)

@@ -123,7 +123,8 @@ def receive_deferred(
     entity = broker.find(name)
     if not entity.settings.receives:
         raise EntityDisabled(f"{entity.name} is {entity.settings.status}: it gives no messages")
-    if entity.settings.requires_session and not dead and session is None:
+    settings = entity.settings
+    if settings.requires_session and not (settings.fifo or dead) and session is None:
         raise InvalidOperation(f"{entity.name} has sessions: receive by the session's receiver")
 
     def holder(partition: Partition) -> Any:
@@ -157,9 +158,11 @@ def on_all(
     by_seat: dict[Seat, list[Any]] = {}
     for subject in subjects:
         by_seat.setdefault(seat_of(entity, subject), []).append(subject)
-    found = {}
-    for seat, chosen in by_seat.items():
-        found[seat] = broker.look(seat, find, chosen)
+    # One moment for all of it: what was found must not come due before it is acted on.
+    now = broker.clock.now()
+    for seat in by_seat:
+        broker.advance(seat, now)
+    found = {seat: broker.ask(seat, find, chosen) for seat, chosen in by_seat.items()}
     left = len(found)
     results: dict[Seat, Any] = dict.fromkeys(found)
 
@@ -177,7 +180,7 @@ def on_all(
         return act(partition, ordinals, now, out)
 
     for seat, ordinals in found.items():
-        result = broker.apply(seat, partial(act_on, ordinals))
+        result = broker.apply(seat, partial(act_on, ordinals), now)
         _after_commit(broker, seat, result, Outcome(partial(collect, seat)))
 
 
@@ -250,30 +253,29 @@ def purge_all(broker: Broker, name: str, wanted: Filter, forget: bool, reply: Re
     for seat in entity.seats:
         seat.online()
     seats = list(entity.seats)
-    count = 0
+    count = start = 0
 
     def next_slice(outcome: Outcome | None = None) -> None:
-        nonlocal count
+        nonlocal count, start
         if outcome is not None and outcome.error is not None:
             fail(reply, outcome.error)
             return
-        while seats:
-            seat = seats[0]
-            try:
-                purged = broker.apply(
-                    seat, lambda partition, now, out: purge(partition, wanted, PURGE_SLICE, out)
-                )
-                if purged < PURGE_SLICE:
-                    seats.pop(0)
-                    if forget:
-                        broker.apply(seat, lambda partition, now, out: forget_ids(partition, out))
-            except Exception as error:
-                fail(reply, error)
-                return
-            count += purged
-            if purged or forget:
-                _after_commit(broker, seat, None, Outcome(next_slice))
-                return
-        answer(reply, count)
+        if not seats:
+            answer(reply, count)
+            return
+        seat = seats[0]
+        try:
+            purged, start = broker.apply(
+                seat, lambda partition, now, out: purge(partition, wanted, start, PURGE_SLICE, out)
+            )
+            if not start:
+                seats.pop(0)
+                if forget:
+                    broker.apply(seat, lambda partition, now, out: forget_ids(partition, out))
+        except Exception as error:
+            fail(reply, error)
+            return
+        count += purged
+        _after_commit(broker, seat, None, Outcome(next_slice))
 
     next_slice()

@@ -44,18 +44,3 @@ class ThreadWriter:
             except BaseException as raised:
                 error = raised
             self._call(lambda done=done, error=error: done(error))  # type: ignore[misc]
-
-
-class InlineWriter:
-    """Commits on the spot: for tools and tests that need no thread."""
-
-    def submit(self, work: Work, done: Done) -> None:
-        error: BaseException | None = None
-        try:
-            work()
-        except Exception as raised:
-            error = raised
-        done(error)
-
-    def stop(self) -> None:
-        pass

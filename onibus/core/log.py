@@ -20,7 +20,7 @@ from onibus.core.records import BLOCK_INDEX, BLOCKS, WriteBatch
 class BlockPlace:
     """One block of the log, as far as memory knows it."""
 
-    __slots__ = ("block", "expires", "first", "last", "live", "mortal", "rows", "size")
+    __slots__ = ("block", "expires", "first", "last", "live", "mortal", "rows", "size", "stamp")
 
     def __init__(
         self, block: int, first: int, last: int, rows: int, expires: int, size: int
@@ -35,6 +35,8 @@ class BlockPlace:
         #: whether any row of it ever expires
         self.mortal = expires != NEVER
         self.size = size
+        #: EnqueuedTimeUtc of the last row, once somebody has asked
+        self.stamp = -1
 
     @property
     def live_bytes(self) -> int:
@@ -133,6 +135,13 @@ class Log:
             return NEVER
         block, position = self.entry(ordinal)
         return block.entry(position)[2]
+
+    def last_stamp_of(self, place: BlockPlace) -> int:
+        """Return the EnqueuedTimeUtc of a block's last row."""
+        if place.stamp < 0:
+            block = self.read(place)
+            place.stamp = block.entry(block.rows - 1)[1]
+        return place.stamp
 
     # Letting go
 

@@ -24,10 +24,6 @@ class Runs:
     def __bool__(self) -> bool:
         return self.count > 0
 
-    def first(self) -> int:
-        """Return the lowest ordinal; there must be one."""
-        return self.firsts[0]
-
     def add(self, first: int, last: int) -> tuple[int, int, int]:
         """Add a run that is not in the set yet.
 

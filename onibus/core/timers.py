@@ -34,11 +34,6 @@ class Timers:
         if len(self._heap) > 2 * len(self._due) + 64:
             self._rebuild()
 
-    def load(self, due: dict[Key, int]) -> None:
-        """Set many at once."""
-        self._due.update(due)
-        self._rebuild()
-
     def is_set(self, key: Key) -> bool:
         return key in self._due
 

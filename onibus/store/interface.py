@@ -12,6 +12,8 @@ class Store(Protocol):
     """One message store. One owner writes it; `conformance.py` is what every store must pass."""
 
     name: str
+    #: 16 bytes that tell its files from those of any other store
+    identity: bytes
 
     def commit(self, batch: WriteBatch) -> None:
         """Make the whole batch durable, then return. All of it or, with an error, perhaps none.

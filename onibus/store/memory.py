@@ -19,6 +19,7 @@ class MemoryStore:
 
     def __init__(self, name: str, tables: Tables | None = None) -> None:
         self.name = name
+        self.identity = name.encode()
         self.tables: Tables = {table: {} for table in TABLES} if tables is None else tables
         self._unusable = ""
         self._fail_next: bool | None = None

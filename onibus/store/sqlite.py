@@ -364,7 +364,10 @@ class SqliteStore:
 
     def free(self) -> int:
         """Return how many bytes can still be written on the store's disk."""
-        return self._free_bytes(os.path.dirname(self.path))
+        try:
+            return self._free_bytes(os.path.dirname(self.path))
+        except OSError as error:
+            raise StoreFailed(f"{self.path}: asking for free space failed: {error}") from error
 
     # Ending
 

@@ -441,7 +441,8 @@ class BusModel:
         entity = self.find(name)
         if not entity.settings.receives:
             raise EntityDisabled(name)
-        if entity.settings.requires_session and not dead and session is None:
+        settings = entity.settings
+        if settings.requires_session and not (settings.fifo or dead) and session is None:
             raise InvalidOperation(name)
         now = self.time.now()
         self.by_number(

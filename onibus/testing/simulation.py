@@ -104,8 +104,8 @@ class SimulatedBroker(Broker):
     #: a store was opened since the answers were looked at last
     opened_now = False
 
-    def advance(self, seat: Seat) -> None:
-        super().advance(seat)
+    def advance(self, seat: Seat, now: int) -> None:
+        super().advance(seat, now)
         entity = self.model.entities.get(seat.entity.name)
         if entity is not None and entity.uid == seat.entity.incarnation:
             self.model.advance(entity, seat.index)

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 #: Fewer blocks than this are not worth merging; keeps what is written again within a few times.
 MERGE_COUNT_MIN = 16
+#: What one slice reads; the blocks of a slice may be large and have few living rows.
+READ_BYTES_MAX = 4 * BLOCK_BYTES_MAX
 #: Blocks at both ends are left alone: they are about to be read, or were written just now.
 UNTOUCHED = 16
 
@@ -44,8 +46,7 @@ def forget_retained(partition: Partition, wall: int, out: WriteBatch) -> None:
         return
     floor = log.next_ordinal
     for place in log.places:
-        block = log.read(place)
-        if block.entry(block.rows - 1)[1] > wall - retention_ms:
+        if log.last_stamp_of(place) > wall - retention_ms:
             floor = place.first
             break
     log.raise_floor(floor, out)
@@ -54,18 +55,20 @@ def forget_retained(partition: Partition, wall: int, out: WriteBatch) -> None:
 def _choose(partition: Partition, eager: bool) -> list[BlockPlace]:
     places = partition.log.places
     group: list[BlockPlace] = []
-    size = 0
+    size = read = 0
     for at, place in enumerate(places):
         small = place.live_bytes < BLOCK_BYTES_MAX // 2
         dead = place.live * 2 < place.rows and place.last < partition.log.floor
         inside = UNTOUCHED <= at < len(places) - UNTOUCHED and place.last < partition.log.floor
-        if (dead or (eager and small and inside)) and size + place.live_bytes <= BLOCK_BYTES_MAX:
+        fits = size + place.live_bytes <= BLOCK_BYTES_MAX and read < READ_BYTES_MAX
+        if (dead or (eager and small and inside)) and fits:
             group.append(place)
             size += place.live_bytes
+            read += place.size
             continue
         if _worth(group):
             return group
-        group, size = ([place], place.live_bytes) if dead else ([], 0)
+        group, size, read = ([place], place.live_bytes, place.size) if dead else ([], 0, 0)
     return group if _worth(group) else []
 
 
@@ -88,8 +91,8 @@ def _rewrite(partition: Partition, group: list[BlockPlace], out: WriteBatch) -> 
                 entries.append((ordinal, stamp, expires, session))
                 rows.append(block.row(position))
         log.drop(place, out)
-    kept = [place for place in log.places if place not in set(group)]
-    log.places = kept
+    members = set(group)
+    log.places = [place for place in log.places if place not in members]
     if not rows:
         return
     ordinals, stamps, expiries, sessions = zip(*entries, strict=True)

@@ -21,9 +21,17 @@ from onibus.core.records import WriteBatch
 if TYPE_CHECKING:
     from onibus.core.partition import Partition
 
+#: Scheduled messages enqueued by one slice, and blocks looked through for expired rows.
+ACTIVATED_A_SLICE = 1_000
+BLOCKS_A_SLICE = 16
+
 
 def pass_time(partition: Partition, now: int, wall: int, out: WriteBatch) -> bool:
-    """Bring a partition up to `now`; tell whether anything changed."""
+    """Bring a partition up to `now`; tell whether anything changed.
+
+    Locks all end in time. Of what comes due or expires in masses a slice is done; `next_wake` then
+    stays in the past until the rest is done too, and no receiver gets what has expired meanwhile.
+    """
     if partition.next_wake() > now:
         return False
     subscription = partition.subscription
@@ -32,8 +40,13 @@ def pass_time(partition: Partition, now: int, wall: int, out: WriteBatch) -> boo
         _ring(partition, key[0], key[1], now, scheduled, out)
     if scheduled:
         scheduled.sort(key=lambda ordinal: (subscription.marks[ordinal].due, ordinal))
-        activate(partition, scheduled, now, wall, out)
-    while (place := partition.log.expired_block(now)) is not None:
+        activate(partition, scheduled[:ACTIVATED_A_SLICE], now, wall, out)
+        for ordinal in scheduled[ACTIVATED_A_SLICE:]:
+            subscription.timers.set(("due", ordinal), subscription.marks[ordinal].due)
+    for _ in range(BLOCKS_A_SLICE):
+        place = partition.log.expired_block(now)
+        if place is None:
+            break
         _expire_in(partition, place, now, out)
     partition.finish(now, out, by_itself=True)
     return True

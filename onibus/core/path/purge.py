@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from onibus.core.errors import MessageNotFound
@@ -16,20 +17,21 @@ if TYPE_CHECKING:
 _DEFERRED = (State.DEFERRED, State.DEAD_LETTERED_DEFERRED)
 
 
-def purge(partition: Partition, wanted: Filter, limit: int, out: WriteBatch) -> int:
-    """Delete at most `limit` messages that a filter means and nobody holds; return how many."""
+def purge(
+    partition: Partition, wanted: Filter, start: int, limit: int, out: WriteBatch
+) -> tuple[int, int]:
+    """Delete what a filter means and nobody holds, among the next `limit` messages from `start` on.
+
+    Return how many, and where to go on: 0 at the end.
+    """
     subscription = partition.subscription
     states = states_of(wanted, dead=False) - HELD
-    chosen = []
-    for ordinal in live_ordinals(partition, 0, states):
-        if wanted.matches(partition.view(ordinal)):
-            chosen.append(ordinal)
-            if len(chosen) == limit:
-                break
+    looked_at = list(islice(live_ordinals(partition, start, states), limit))
+    chosen = [ordinal for ordinal in looked_at if wanted.matches(partition.view(ordinal))]
     for ordinal in chosen:
         subscription.change(ordinal, Input.PURGE, out)
     subscription.depart(chosen, out)
-    return len(chosen)
+    return len(chosen), looked_at[-1] + 1 if len(looked_at) == limit else 0
 
 
 def forget_ids(partition: Partition, out: WriteBatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from onibus.core.block import NEVER
 from onibus.core.checks import check_properties, check_text, check_whole
 from onibus.core.errors import InvalidArgument, InvalidOperation
 from onibus.core.lifecycle import DEAD, Input, State
@@ -92,7 +93,7 @@ def renew(
             raise InvalidOperation("a visibility timeout is set on FIFO queues only")
         if not 0 <= duration <= VISIBILITY_MS_MAX:
             raise InvalidArgument(f"a visibility timeout is from 0 to {VISIBILITY_MS_MAX} ms")
-    elif hold.session is not None and not partition.settings.fifo:
+    if hold.until == NEVER:
         raise InvalidOperation("the session's lock holds this message: renew that one")
     # The receive that gave this message out cannot be repeated any more (F9).
     subscription.spoil_attempt(hold, out)

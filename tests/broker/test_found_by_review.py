@@ -1,0 +1,176 @@
+"""Things that went wrong once, each kept from coming back."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+
+from onibus import Bus
+from onibus.core.errors import Damaged, InvalidOperation, LockLost, StoreFailed
+from onibus.core.records import BLOCK_INDEX, BLOCKS
+from tests.bus_helpers import (
+    MINUTE,
+    SECOND,
+    ManualClock,
+    bodies,
+    get,
+    msg,
+    pass_ms,
+    peek_everything,
+    run,
+)
+
+
+class CreepingClock(ManualClock):
+    """A clock that moves on a little whenever it is asked."""
+
+    creeping = False
+
+    def monotonic(self) -> int:
+        if self.creeping:
+            self.advance(1)
+        return super().monotonic()
+
+
+@pytest.mark.promise("B1", "S5")
+@run
+async def test_what_is_found_does_not_come_due_before_it_is_acted_on() -> None:
+    clock = CreepingClock()
+    async with Bus.ephemeral(clock=clock) as bus:
+        await bus.create_queue("q", lock_duration_ms=SECOND)
+        await bus.send_batch("q", [msg(f"{n}") for n in range(3)])
+        receiver = bus.receiver("q")
+        for ahead in range(12):
+            held = await receiver.receive(3)
+            clock.advance(SECOND - ahead)
+            clock.creeping = True
+            try:
+                await receiver.complete(held)
+            except LockLost:
+                clock.creeping = False
+                assert bus.queue("q").active_count == 3, "refused: nothing has changed"
+                await pass_ms(bus, clock, SECOND)
+                continue
+            clock.creeping = False
+            assert bus.queue("q").active_count == 0
+            await bus.send_batch("q", [msg(f"{n}") for n in range(3)])
+
+
+@run
+async def test_an_empty_store_in_the_place_of_a_full_one_is_noticed(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    stores = {"a": tmp_path / "a", "b": tmp_path / "b"}
+    async with Bus.open(tmp_path, clock=clock, stores=stores) as bus:
+        await bus.create_queue("q", enable_partitioning=True)
+        await bus.send_batch("q", [msg(f"{n}", partition_key=f"{n}") for n in range(32)])
+    shutil.move(tmp_path / "b", tmp_path / "elsewhere")
+    async with Bus.open(tmp_path, clock=clock, stores=stores) as bus:
+        assert bus.queue("q").availability == "limited"
+        assert isinstance(bus.broker.stores["b"].error, Damaged)
+        assert any("mounted" in alarm for alarm in bus.alarms)
+    shutil.rmtree(tmp_path / "b")
+    shutil.move(tmp_path / "elsewhere", tmp_path / "b")
+    async with Bus.open(tmp_path, clock=clock, stores=stores) as bus:
+        assert len(peek_everything(bus, "q")) == 32
+
+
+@pytest.mark.promise("B7")
+@run
+async def test_being_down_is_not_being_idle(tmp_path: Path, clock: ManualClock) -> None:
+    async with Bus.open(tmp_path, clock=clock) as bus:
+        await bus.create_queue("q", auto_delete_on_idle_ms=5 * MINUTE)
+        await bus.send("q", msg("1"))
+    clock.advance(10 * MINUTE)
+    async with Bus.open(tmp_path, clock=clock) as bus:
+        await pass_ms(bus, clock, SECOND)
+        assert bodies(await get(bus, "q")) == ["1"]
+        await pass_ms(bus, clock, 6 * MINUTE)
+        assert bus.queues() == []
+
+
+@run
+async def test_a_disk_that_does_not_say_how_full_it_is_leaves_nobody_waiting(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    async with Bus.open(tmp_path, clock=clock) as bus:
+        await bus.create_queue("q")
+        loop = bus.broker.stores["main"].loop
+        assert loop is not None
+
+        def broken(_directory: str) -> int:
+            raise OSError("input/output error")
+
+        loop.store._free_bytes = broken  # type: ignore[attr-defined]
+        with pytest.raises(StoreFailed):
+            await asyncio.wait_for(bus.send("q", msg("1")), 5)
+
+
+@run
+async def test_the_blocks_of_a_deleted_queue_go_also_after_a_crash(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    async with Bus.open(tmp_path / "here", clock=clock) as bus:
+        await bus.create_queue("q")
+        for n in range(20):
+            await bus.send("q", msg(f"{n}"))
+        await bus.delete_queue("q")
+        shutil.copytree(tmp_path / "here", tmp_path / "copy")
+    async with Bus.open(tmp_path / "copy", clock=clock) as bus:
+        await pass_ms(bus, clock, SECOND)
+        loop = bus.broker.stores["main"].loop
+        assert loop is not None
+        assert list(loop.store.scan(BLOCK_INDEX)) == []
+        assert list(loop.store.scan(BLOCKS)) == []
+
+
+@run
+async def test_receivers_that_were_cancelled_are_forgotten(clock: ManualClock) -> None:
+    async with Bus.ephemeral(clock=clock) as bus:
+        await bus.create_queue("q")
+        receiver = bus.receiver("q")
+        for _ in range(200):
+            waiting = asyncio.create_task(receiver.receive(wait_ms=60 * MINUTE))
+            await asyncio.sleep(0)
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+        assert len(bus.broker.find("q").waiters) <= 32
+
+
+@pytest.mark.promise("F10", "L2")
+@run
+async def test_a_fifo_queue_as_a_session_and_by_number(clock: ManualClock) -> None:
+    async with Bus.ephemeral(clock=clock) as bus:
+        await bus.create_queue("f", fifo=True)
+        await bus.send("f", msg("1", session_id="g", message_id="1"))
+        async with await bus.accept_session("f", "g") as session:
+            (held,) = await session.receive()
+            with pytest.raises(InvalidOperation):
+                await session.renew(held)
+            await session.defer(held)
+        fifo = bus.fifo_receiver("f")
+        assert await fifo.receive() == []
+        (deferred,) = await fifo.receive_deferred([held.sequence_number])
+        await fifo.complete(deferred)
+        assert peek_everything(bus, "f") == []
+
+
+@pytest.mark.promise("B2", "S6")
+@run
+async def test_masses_that_expire_or_come_due_take_several_slices(clock: ManualClock) -> None:
+    async with Bus.ephemeral(clock=clock) as bus:
+        await bus.create_queue("q")
+        for n in range(40):
+            await bus.send_batch("q", [msg(f"{n}", time_to_live_ms=SECOND) for _ in range(3)])
+        due = clock.wall() + SECOND
+        await bus.send_batch("q", [msg("", scheduled_enqueue_time_ms=due) for _ in range(2_500)])
+        clock.advance(SECOND)
+        assert len(await bus.receiver("q").receive(10)) == 0, "nothing that has expired"
+        await pass_ms(bus, clock, 10)
+        for _ in range(5):
+            await pass_ms(bus, clock, 100)
+        assert bus.queue("q").scheduled_count == 0
+        assert bus.queue("q").active_count == 2_500
