@@ -26,7 +26,7 @@ from onibus.core.message import Message
 from onibus.core.path.peek import Filter
 from onibus.core.settings import QueueSettings
 from onibus.testing.model import PartitionModel, Row, prepare
-from onibus.testing.model_parts import EntityModel, Given, Op, Request, StoreModel, Time
+from onibus.testing.model_parts import EntityModel, Given, Op, Request, StoreModel, Time, meant
 
 PURGE_SLICE = 5
 
@@ -375,8 +375,9 @@ class BusModel:
         if max(groups) >= len(entity.partitions):
             raise LockLost(name)
         rows = []
+        parts = {index: self.part(entity, index) for index in groups}
         for index, proofs in groups.items():
-            partition = self.part(entity, index)
+            partition = parts[index]
             if any(uid != entity.uid for uid, _, _ in proofs):
                 raise LockLost(name)
             found = [partition.held(number - partition.base, lock) for _, number, lock in proofs]
@@ -418,10 +419,12 @@ class BusModel:
     ) -> None:
         """Do something to messages named by their numbers: all, or none (S5, L2, X3)."""
         entity = self.find(name)
-        found: dict[int, list[Row]] = {}
-        for index, chosen in self.group(entity, numbers).items():
-            partition = self.part(entity, index)
-            found[index] = [find(partition, number) for number in dict.fromkeys(chosen)]
+        groups = self.group(entity, numbers)
+        parts = {index: self.part(entity, index) for index in groups}
+        found = {
+            index: [find(parts[index], number) for number in dict.fromkeys(chosen)]
+            for index, chosen in groups.items()
+        }
         value = []
         for index, rows in found.items():
             result = act(self.part(entity, index, op), rows)
@@ -462,39 +465,22 @@ class BusModel:
 
     def _purge(self, op: Op, entity: EntityModel, wanted: Filter, forget: bool) -> Iterator[str]:
         total = 0
+        states = Filter(state=wanted.state)
         for index in range(len(entity.partitions)):
-            purged = PURGE_SLICE
-            while purged == PURGE_SLICE:
-                partition = self.part(entity, index)
-                chosen = [
+            start: int | None = 0
+            while start is not None:
+                partition = self.part(entity, index, op)
+                looked_at = [
                     row
-                    for row in partition.rows.values()
-                    if not row.lock and row.ordinal < partition.shown and meant(row, wanted)
+                    for ordinal, row in sorted(partition.rows.items())
+                    if not row.lock and start <= ordinal < partition.shown and meant(row, states)
                 ][:PURGE_SLICE]
-                purged = len(chosen)
+                chosen = [row for row in looked_at if meant(row, wanted)]
                 for row in chosen:
                     del partition.rows[row.ordinal]
-                if forget and purged < PURGE_SLICE:
+                start = looked_at[-1].ordinal + 1 if len(looked_at) == PURGE_SLICE else None
+                if forget and start is None:
                     partition.ids = {}
-                total += purged
-                if purged or forget:
-                    self.part(entity, index, op)
-                    yield entity.stores[index]
+                total += len(chosen)
+                yield entity.stores[index]
         op.resolve(total)
-
-
-def meant(row: Row, wanted: Filter, dead: bool = False) -> bool:
-    """Tell whether a filter means a message (X2, X5)."""
-    if wanted.state is None:
-        if row.dead != dead:
-            return False
-    elif wanted.state == "dead-lettered":
-        if not row.dead:
-            return False
-    elif row.dead or ("active" if row.state == "delayed" else row.state) != wanted.state:
-        return False
-    return (
-        wanted.session_id in (None, row.message.session_id)
-        and wanted.message_id in (None, row.message.message_id)
-        and (wanted.enqueued_before_ms is None or row.stamp < wanted.enqueued_before_ms)
-    )

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from onibus.broker.replies import Outcome
 from onibus.core.errors import Unknown
+from onibus.core.path.peek import Filter
 from onibus.core.settings import QueueSettings
 from onibus.testing.model import PartitionModel, Prepared, Row
 
@@ -108,3 +109,20 @@ class EntityModel:
 
     def index_of(self, number: int) -> int:
         return number >> 48 if self.settings.enable_partitioning else 0
+
+
+def meant(row: Row, wanted: Filter, dead: bool = False) -> bool:
+    """Tell whether a filter means a message (X2, X5)."""
+    if wanted.state is None:
+        if row.dead != dead:
+            return False
+    elif wanted.state == "dead-lettered":
+        if not row.dead:
+            return False
+    elif row.dead or ("active" if row.state == "delayed" else row.state) != wanted.state:
+        return False
+    return (
+        wanted.session_id in (None, row.message.session_id)
+        and wanted.message_id in (None, row.message.message_id)
+        and (wanted.enqueued_before_ms is None or row.stamp < wanted.enqueued_before_ms)
+    )

@@ -19,8 +19,7 @@ from onibus.core.records import ENTITIES
 from onibus.testing.client_parts import KINDS
 from onibus.testing.clients import Clients
 from onibus.testing.compare import Mismatch, compare_row, same
-from onibus.testing.model_bus import meant
-from onibus.testing.model_parts import EntityModel, Op
+from onibus.testing.model_parts import EntityModel, Op, meant
 from onibus.testing.simulation import Simulation, replay_of, small_sizes
 
 SECOND = 1_000
@@ -239,7 +238,7 @@ class Workload(Clients):
         entity = sim.model.entities.get(name)
         if entity is None or not sim.model.online(entity, 0):
             return
-        dead = self.random.random() < 0.2
+        dead = wanted.state in (None, "dead-lettered") and self.random.random() < 0.3
         start, limit = self.random.randrange(20), self.limit()
         real = settling.peek_all(sim.broker, name, start, limit, wanted, dead)
         expected: list[Any] = []
