@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 #: The name of the namespace's own store.
 NAME = "namespace"
+#: `meta` rows of this prefix have the identities of the message stores.
+_STORE_ROW = "store/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,7 @@ class Namespace:
         self._deciding: set[str] = set()
         self._incarnation = 0
         self.secret = b""
+        self._identities: dict[str, bytes] = {}
 
     def open(self) -> None:
         """Open the store and read what there is."""
@@ -98,19 +101,21 @@ class Namespace:
         self.secret = secret[1]
         if incarnation is not None and isinstance(incarnation[1], int):
             self._incarnation = incarnation[1]
+        for name, value in store.scan(META):
+            if isinstance(name, str) and name.startswith(_STORE_ROW) and isinstance(value, bytes):
+                self._identities[name.removeprefix(_STORE_ROW)] = value
 
     def store_identity(self, name: str) -> bytes | None:
-        """Return what a message store was known by when it was last opened."""
-        assert self._loop is not None
-        row = self._loop.store.read(META, (f"store/{name}",))
-        return row[1] if row is not None and isinstance(row[1], bytes) else None
+        """Return what a message store was known by when it was first opened."""
+        return self._identities.get(name)
 
     def know_store(self, name: str, identity: bytes) -> None:
         """Remember a message store, so that an empty one in its place is noticed."""
-        if self._loop is not None and self.store_identity(name) is None:
+        if name not in self._identities and self._loop is not None:
             batch = WriteBatch()
-            batch.put(META, (f"store/{name}", identity))
+            batch.put(META, (_STORE_ROW + name, identity))
             self._loop.store.commit(batch)
+            self._identities[name] = identity
 
     def stop(self) -> None:
         if self._writer is not None:

@@ -9,7 +9,7 @@ the floor; the rest is compaction's work (path/compact.py).
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from onibus.core.block import NEVER, Block
 from onibus.core.errors import Damaged
@@ -84,10 +84,17 @@ class Log:
         size = len(payload)
         out.put(BLOCKS, (block, payload))
         out.put(BLOCK_INDEX, (block, self.partition, first, last, rows, expires, size, keys))
-        self.restore(BlockPlace(block, first, last, rows, expires, size))
+        self._take_up(BlockPlace(block, first, last, rows, expires, size))
 
-    def restore(self, place: BlockPlace) -> None:
-        """Take up a block that the store has, or is about to have."""
+    def load(self, places: list[BlockPlace]) -> None:
+        """Take up the blocks that the store has, in the order of their ordinals."""
+        self.places = places
+        self.live_bytes = sum([place.live_bytes for place in places])
+        self.total_bytes = sum([place.size for place in places])
+        self._expiries = [(place.expires, place.first) for place in places if place.mortal]
+        heapify(self._expiries)
+
+    def _take_up(self, place: BlockPlace) -> None:
         if self.places and place.first < self.places[-1].first:
             insort(self.places, place)
         else:

@@ -6,6 +6,7 @@ The rows handed in are those of this partition, each kind in key order.
 from __future__ import annotations
 
 from array import array
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -94,7 +95,7 @@ def _recover_blocks(partition: Partition, rows: list[Any]) -> None:
     """Load the log's blocks, and check that every message that is not gone is in one of them."""
     log, gone = partition.log, partition.subscription.gone
     places = [BlockPlace(row[0], *row[2:7]) for row in rows]
-    places.sort()
+    places.sort(key=attrgetter("first"))
     covered = 0
     previous = 0
     for place in places:
@@ -102,11 +103,11 @@ def _recover_blocks(partition: Partition, rows: list[Any]) -> None:
             raise Damaged(f"partition {partition.partition}: blocks overlap at {place.first}")
         previous = place.last
         gaps = place.last - place.first + 1 - place.rows
-        dead = gone.overlap(place.first, place.last)
+        dead = gone.overlap(place.first, place.last) if gone else 0
         # Compaction leaves out gone rows only, so the gaps are among them.
         place.live = place.rows - (dead - gaps)
         covered += place.live
-        log.restore(place)
+    log.load(places)
     missing = log.next_ordinal - 1 - gone.count - covered
     if missing:
         raise Damaged(f"partition {partition.partition}: {missing} messages are not in any block")
