@@ -1,0 +1,1 @@
+"""Where core, stores and time meet: `commit_loop` is the half-screen that makes answers durable."""

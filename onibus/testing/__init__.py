@@ -1,0 +1,1 @@
+"""Public: simulated clock and disk, seeded workload, reference model, history checker."""
