@@ -10,7 +10,7 @@
     path/expire       what happens by itself when time passes           timers
     path/dead_letter  set aside with its reason
 
-`partition` holds the state that they share; `subscription` is the only place where a message's state
-changes; `path/recover` reads all of it back. Every change is a row in a `records.WriteBatch`, which
-the broker commits before anybody is answered.
+`partition` holds the state that they share; `subscription` is the only place where a message's
+state changes; `path/recover` reads all of it back. Every change is a row in a `records.WriteBatch`,
+which the broker commits before anybody is answered.
 """
