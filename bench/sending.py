@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 from bench.measure import (
     BODY_BYTES,
@@ -14,7 +13,6 @@ from bench.measure import (
     Figure,
     append_and_sync,
     folder,
-    interleaved,
     median,
     opened,
     rate,
@@ -39,52 +37,40 @@ async def _drain(bus: Bus, queue: str, count: int) -> None:
             count -= len(received)
 
 
-class Rounds:
-    """One bus for all rounds of one kind of queue."""
+async def _round(bus: Bus, number: int) -> tuple[float, float]:
+    """Return the rates of sending a round's messages, and of receiving and completing them."""
+    sent = await rate(COUNT, send_singly(bus, "queue", messages(f"round-{number}", COUNT)))
+    return sent, await rate(COUNT, _drain(bus, "queue", COUNT))
 
-    def __init__(self, path: Path, partitioned: bool) -> None:
-        self._path = path
-        self._partitioned = partitioned
-        self._round = 0
-        self.received: list[float] = []
 
-    def send(self) -> float:
-        """Send a round's messages, then receive and complete them; return the rate of sending."""
-        self._round += 1
-        return asyncio.run(self._send())
-
-    async def _send(self) -> float:
-        async with opened(self._path) as bus:
-            if "queue" not in bus.queues():
-                await bus.create_queue(
-                    "queue",
-                    requires_duplicate_detection=True,
-                    enable_partitioning=self._partitioned,
-                )
-            sent = await rate(
-                COUNT, send_singly(bus, "queue", messages(f"round-{self._round}", COUNT))
+async def _rounds(rounds: int) -> dict[str, list[float]]:
+    """Measure file, plain and partitioned queue in turn, on buses that stay open as in service."""
+    found: dict[str, list[float]] = {
+        name: [] for name in ("file", "plain", "plain out", "spread", "spread out")
+    }
+    with folder() as path:
+        async with opened(path / "plain-queue") as plain, opened(path / "partitioned") as spread:
+            await plain.create_queue("queue", requires_duplicate_detection=True)
+            await spread.create_queue(
+                "queue", requires_duplicate_detection=True, enable_partitioning=True
             )
-            self.received.append(await rate(COUNT, _drain(bus, "queue", COUNT)))
-            return sent
+            for number in range(rounds):
+                found["file"].append(append_and_sync(path, COUNT, SENDERS))
+                for name, bus in (("plain", plain), ("spread", spread)):
+                    sent, received = await _round(bus, number)
+                    found[name].append(sent)
+                    found[f"{name} out"].append(received)
+    return found
 
 
 def measure(rounds: int = ROUNDS) -> list[Figure]:
     """Return the figures of (a) and (e)."""
-    with folder() as path:
-        plain, spread = Rounds(path / "plain-queue", False), Rounds(path / "partitioned", True)
-        found = interleaved(
-            rounds,
-            {
-                "file": lambda: append_and_sync(path, COUNT, SENDERS),
-                "plain": plain.send,
-                "spread": spread.send,
-            },
-        )
+    found = asyncio.run(_rounds(rounds))
     yardstick = median(found["file"])
     figures = []
-    for name, kind in (("plain", plain), ("spread", spread)):
+    for name in ("plain", "spread"):
         label = "over 16 partitions" if name == "spread" else "not partitioned"
-        sent, received = median(found[name]), median(kind.received)
+        sent, received = median(found[name]), median(found[f"{name} out"])
         figures.append(
             Figure(
                 f"(a) sends, {label}, of append and sync",
