@@ -57,11 +57,15 @@ def admit(message: Message, settings: QueueSettings, secret: bytes) -> Prepared:
         raise MessageTooLarge(
             f"the message takes {len(row)} bytes; this entity takes {settings.max_message_bytes}"
         )
-    ttl = message.time_to_live_ms
-    default = settings.default_time_to_live_ms
-    if default is not None:
-        ttl = default if ttl is None else min(ttl, default)
-    return Prepared(message, row, identities, ttl, key)
+    return Prepared(message, row, identities, time_to_live(message, settings), key)
+
+
+def time_to_live(message: Message, settings: QueueSettings) -> int | None:
+    """Return how long a message lives: what it says, or its entity, whichever is shorter (B2)."""
+    own, default = message.time_to_live_ms, settings.default_time_to_live_ms
+    if own is None or default is None:
+        return default if own is None else own
+    return min(own, default)
 
 
 def _check_fields(message: Message, settings: QueueSettings) -> None:

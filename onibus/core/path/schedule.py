@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from onibus.core.errors import MessageNotFound
 from onibus.core.lifecycle import Input, State
-from onibus.core.path.admit import Prepared
+from onibus.core.path.admit import Prepared, time_to_live
 from onibus.core.path.enqueue import store
 from onibus.core.records import WriteBatch
 
@@ -20,13 +20,10 @@ def activate(
 ) -> None:
     """Enqueue scheduled messages as if they were sent now: new numbers, stamps and expiry (S6)."""
     prepared = []
-    default = partition.settings.default_time_to_live_ms
     for ordinal in ordinals:
         block, position = partition.log.entry(ordinal)
         message = block.message(position)
-        ttl = message.time_to_live_ms
-        if default is not None:
-            ttl = default if ttl is None else min(ttl, default)
+        ttl = time_to_live(message, partition.settings)
         prepared.append(Prepared(message, block.row(position), (), ttl))
         partition.subscription.change(ordinal, Input.ACTIVATE, out)
     store(partition, prepared, now, wall, out, activated=True)
