@@ -17,19 +17,19 @@ from msgspec import msgpack
 FIELDS = (
     *("body", "message_id", "session_id", "partition_key", "properties", "time_to_live_ms"),
     *("scheduled_enqueue_time_ms", "subject", "correlation_id", "content_type", "to", "reply_to"),
-    *("reply_to_session_id", "format", "enqueued_sequence_number"),
+    *("reply_to_session_id", "format", "enqueued_sequence_number", "hop_count"),
 )
 
 
 def messages_of(block: bytes) -> list[dict[str, Any]]:
     """Return the messages of one block, whichever its encoding."""
     magic, version, encoding, rows, index_crc, body_crc = struct.unpack_from("<2sBBIII", block)
-    index, body = block[16 : 16 + 40 * rows], block[16 + 40 * rows :]
+    index, body = block[16 : 16 + 52 * rows], block[16 + 52 * rows :]
     assert (magic, version, crc32(index)) == (b"OB", 1, index_crc), "the block is damaged"
     messages = arrow_messages(body, body_crc) if encoding == 1 else [{} for _ in range(rows)]
     start = 0
-    for message, entry in zip(messages, struct.iter_unpack("<qqqQII", index), strict=True):
-        message["ordinal"], message["enqueued_time_ms"], _, _, end, crc = entry
+    for message, entry in zip(messages, struct.iter_unpack("<qqqQIIqI", index), strict=True):
+        message["ordinal"], message["enqueued_time_ms"], _, _, end, crc, _, _ = entry
         if encoding == 0:
             assert crc32(body[start:end]) == crc, "the row is damaged"
             message |= zip(FIELDS, msgpack.decode(body[start:end]), strict=False)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from uuid import uuid4
 
 from onibus.broker import receiving, settling
-from onibus.broker.entity import Seat
+from onibus.broker.entity import Entity, Seat
 from onibus.core.errors import InvalidArgument, LockLost
 from onibus.core.lifecycle import Input
 from onibus.core.message import ReceivedMessage
@@ -84,7 +84,9 @@ class Settler:
         token = token_of(message)
         await self._settle(
             token,
-            lambda partition, now, out: abandon(partition, token, now, out, delay_ms, properties),
+            lambda subscription, now, out: abandon(
+                subscription, token, now, out, delay_ms, properties
+            ),
         )
 
     async def defer(
@@ -98,7 +100,9 @@ class Settler:
         token = token_of(message)
         await self._settle(
             token,
-            lambda partition, now, out: defer(partition, token, now, out, delay_ms, properties),
+            lambda subscription, now, out: defer(
+                subscription, token, now, out, delay_ms, properties
+            ),
         )
 
     async def dead_letter(
@@ -113,8 +117,8 @@ class Settler:
         token = token_of(message)
         await self._settle(
             token,
-            lambda partition, now, out: reject(
-                partition, token, out, reason, description, properties
+            lambda subscription, now, out: reject(
+                subscription, token, out, reason, description, properties
             ),
         )
 
@@ -122,7 +126,7 @@ class Settler:
         """Hold a message for another lock duration; return until when."""
         token = token_of(message)
         until: int = await self._settle(
-            token, lambda partition, now, out: renew(partition, token, now, out)
+            token, lambda subscription, now, out: renew(subscription, token, now, out)
         )
         if isinstance(message, ReceivedMessage):
             message.locked_until_ms = until
@@ -175,8 +179,9 @@ class Receiver(Settler):
 class SessionReceiver(Settler):
     """Receives from one session, which nobody else can while it is held."""
 
-    def __init__(self, bus: Bus, seat: Seat, accepted: AcceptedSession) -> None:
-        super().__init__(bus, seat.entity.name)
+    def __init__(self, bus: Bus, entity: Entity, seat: Seat, accepted: AcceptedSession) -> None:
+        super().__init__(bus, entity.name)
+        self._entity = entity
         self._seat = seat
         self._token = accepted.token
         self.session_id = accepted.session_id
@@ -189,6 +194,7 @@ class SessionReceiver(Settler):
         received: list[ReceivedMessage] = await self.bus.ask(
             lambda reply: receiving.receive_session(
                 self.bus.broker,
+                self._entity,
                 self._seat,
                 self.session_id,
                 self._token,
@@ -216,7 +222,7 @@ class SessionReceiver(Settler):
     async def renew_lock(self) -> int:
         """Hold the session for another lock duration; return until when."""
         self.locked_until_ms = await self._on_session(
-            lambda partition, session, now, out: renew_session(partition, session, now, out)
+            lambda subscription, session, now, out: renew_session(subscription, session, now, out)
         )
         return self.locked_until_ms
 
@@ -224,22 +230,25 @@ class SessionReceiver(Settler):
         """Return the bytes kept with the session."""
         return self.bus.tell(
             lambda: self.bus.broker.look(
+                self._entity,
                 self._seat,
-                lambda partition: held_session(partition, self.session_id, self._token).state,
+                lambda subscription: held_session(subscription, self.session_id, self._token).state,
             )
         )
 
     async def set_state(self, state: bytes | None) -> None:
         """Keep bytes with the session; None clears them."""
         await self._on_session(
-            lambda partition, session, now, out: set_session_state(partition, session, state, out)
+            lambda subscription, session, now, out: set_session_state(
+                subscription, session, state, out
+            )
         )
 
     async def close(self) -> None:
         """Give the session back, and what it held, without counting a delivery."""
         await self._on_session(
-            lambda partition, session, now, out: end_session_lock(
-                partition, session, Input.RELEASE, now, out
+            lambda subscription, session, now, out: end_session_lock(
+                subscription, session, Input.RELEASE, now, out
             )
         )
 
@@ -258,7 +267,7 @@ class SessionReceiver(Settler):
     async def _on_session(self, act: Any) -> Any:
         return await self.bus.ask(
             lambda reply: settling.on_session(
-                self.bus.broker, self._seat, self.session_id, self._token, act, reply
+                self.bus.broker, self._entity, self._seat, self.session_id, self._token, act, reply
             )
         )
 
@@ -310,6 +319,7 @@ class FifoReceiver(Settler):
             raise InvalidArgument("visibility_ms is a whole number")
         token = token_of(message)
         until: int = await self._settle(
-            token, lambda partition, now, out: renew(partition, token, now, out, visibility_ms)
+            token,
+            lambda subscription, now, out: renew(subscription, token, now, out, visibility_ms),
         )
         return until

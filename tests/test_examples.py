@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 from onibus import Bus, Message
-from onibus.core.arrow_block import encode_arrow_entries
+from onibus.core.arrow_block import SCHEMA, encode_arrow
 from onibus.core.block import Block
 from onibus.core.records import BLOCKS, WriteBatch
 from onibus.store.sqlite import SqliteStore
@@ -50,9 +50,15 @@ def put_in_arrow(path: Path) -> None:
         assert isinstance(payload, bytes)
         block = Block(payload)
         index = block.index
-        columns = block.record_batch().select(range(3, 18))
-        arrow = encode_arrow_entries(
-            index["ordinal"], index["stamp"], index["expires"], index["session"], columns
+        columns = block.record_batch().select(SCHEMA.names)
+        arrow = encode_arrow(
+            index["ordinal"],
+            index["stamp"],
+            index["arrived"],
+            index["expires"],
+            index["session"],
+            index["kind"],
+            columns,
         )
         batch.put(BLOCKS, (number, arrow))
     store.commit(batch)

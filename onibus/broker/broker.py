@@ -33,6 +33,7 @@ from onibus.core.partition import Partition
 from onibus.core.path.compact import compact, forget_retained
 from onibus.core.path.expire import pass_time
 from onibus.core.records import WriteBatch
+from onibus.core.subscription import Subscription
 from onibus.core.timers import Timers
 from onibus.store.interface import Store
 
@@ -112,7 +113,7 @@ class Broker:
         for seat in store.seats.values():
             self.take_up(seat)
         for entity in {seat.entity for seat in store.seats.values()}:
-            self.wake(entity)
+            self.wake_all(entity)
         self.flush_later(store)
         self.timers.set(("orphans", store.name), self.clock.now() + ORPHANS_AFTER_MS)
         return None
@@ -151,13 +152,15 @@ class Broker:
 
     # Using a partition
 
-    def find(self, name: str) -> Entity:
-        """Return an entity by its name."""
+    def find(self, name: str, kind: str | None = None) -> Entity:
+        """Return an entity by its name; of that kind, if one is given."""
         entity = self.namespace.entities.get(name)
         if entity is None and isinstance(name, str):
             entity = self.namespace.entities.get(name.lower())
         if entity is None:
             raise EntityNotFound(f"there is no entity {name!r}")
+        if kind not in (None, entity.kind):
+            raise EntityNotFound(f"{entity.name} is a {entity.kind}, not a {kind}")
         return entity
 
     def apply(
@@ -190,16 +193,35 @@ class Broker:
             self._write(seat, partition, out, now)
         return result
 
+    def use(
+        self,
+        entity: Entity,
+        seat: Seat,
+        operation: Callable[[Subscription, int, WriteBatch], T],
+        now: int | None = None,
+    ) -> T:
+        """Run a command on what an entity has in a partition; see `apply`."""
+        number = entity.number
+        return self.apply(
+            seat,
+            lambda partition, now, out: operation(partition.subscriptions[number], now, out),
+            now,
+        )
+
     def look(
         self,
+        entity: Entity,
         seat: Seat,
-        question: Callable[Concatenate[Partition, P], T],
+        question: Callable[Concatenate[Subscription, P], T],
         *arguments: P.args,
         **named: P.kwargs,
     ) -> T:
-        """Ask a partition, brought up to its time, something that changes nothing."""
+        """Ask what an entity has in a partition, up to its time, something; nothing changes."""
         self.advance(seat, self.clock.now())
-        return self.ask(seat, question, *arguments, **named)
+        number = entity.number
+        return self.ask(
+            seat, lambda partition: question(partition.subscriptions[number], *arguments, **named)
+        )
 
     def ask(
         self,
@@ -244,8 +266,13 @@ class Broker:
             timers.set(("flush", seat.store.name), now + FLUSH_MS)
         if not timers.is_set(("tidy", seat_id)):
             timers.set(("tidy", seat_id), now + TIDY_AFTER_MS)
-        if seat.entity.waiters:
-            self.wake(seat.entity)
+        self.wake_all(seat.entity)
+
+    def wake_all(self, entity: Entity) -> None:
+        """Messages may have become available in a partition of a queue or a topic."""
+        for outlet in entity.outlets():
+            if outlet.waiters:
+                self.wake(outlet)
 
     def watch(self, seat: Seat) -> None:
         """Come back to a partition when something in it is due."""
@@ -386,9 +413,9 @@ class Broker:
         if store.loop is not loop:
             return
         for partition in partitions:
-            seat = self._seats.get(partition.partition)
+            seat = self._seats.get(partition.id)
             if seat is not None:
-                self.wake(seat.entity)
+                self.wake_all(seat.entity)
         if loop.commits % HOUSEKEEPING_COMMITS == 0:
             self._keep_house(store)
         elif not self.timers.is_set(("house", store.name)):
@@ -409,16 +436,23 @@ class Broker:
 
     def forget(self, entity: Entity) -> None:
         """An entity is gone: drop its seats and tell those who wait."""
+        self.timers.cancel(("idle", entity.incarnation))
+        if entity.topic is not None:
+            entity.topic.subscriptions.pop(entity.number, None)
+            return
         for seat in entity.seats:
             seat.store.seats.pop(seat.id, None)
             self._seats.pop(seat.id, None)
             seat.deleted = True
             for kind in ("partition", "tidy", "retidy"):
                 self.timers.cancel((kind, seat.id))
-        self.timers.cancel(("idle", entity.incarnation))
 
     def install(self, entity: Entity) -> None:
-        """An entity is there: give its partitions their seats."""
+        """An entity is there: give its partitions their seats; a subscription sits in its topic."""
+        if entity.topic is not None:
+            entity.topic.subscriptions[entity.number] = entity
+            self.namespace.watch_idle(entity)
+            return
         for index, name in enumerate(entity.stores):
             if name not in self.stores:
                 raise InvalidArgument(

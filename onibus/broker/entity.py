@@ -3,19 +3,40 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Generic
 
 import msgspec
 
 from onibus.broker.replies import fail
-from onibus.core.errors import EntityNotFound, OnibusError, PartitionOffline
+from onibus.core.errors import EntityNotFound, InvalidOperation, OnibusError, PartitionOffline
+from onibus.core.pages import Pages
 from onibus.core.partition import Partition
 from onibus.core.records import Row
-from onibus.core.settings import QueueSettings
+from onibus.core.rules.rule import CompiledRule, Rule, compile_rule, from_plain, to_plain
+from onibus.core.settings import (
+    AnySettings,
+    LogSettings,
+    OutletSettings,
+    QueueSettings,
+    S,
+    SubscriptionSettings,
+    TopicSettings,
+)
 
 if TYPE_CHECKING:
     from onibus.broker.message_store import MessageStore
     from onibus.broker.receiving import Waiter
+
+QUEUE = "queue"
+TOPIC = "topic"
+SUBSCRIPTION = "subscription"
+#: What an entity is, by the kind of its settings.
+KINDS: dict[type[Any], str] = {
+    QueueSettings: QUEUE,
+    TopicSettings: TOPIC,
+    SubscriptionSettings: SUBSCRIPTION,
+}
 
 #: Partition ids are incarnation * this + index.
 PARTITIONS_MAX = 1 << 16
@@ -48,6 +69,15 @@ class Seat:
         #: admitted, not stored yet: counts towards the quota
         self.pending_bytes = 0
 
+    def new_partition(self, pages: Pages, secret: bytes, boot: int) -> Partition:
+        """Return the partition with its subscriptions, empty as yet."""
+        entity = self.entity
+        partition = Partition(self.id, self.index, entity.log_settings, pages, secret, boot)
+        for outlet in entity.subscriptions.values():
+            assert isinstance(outlet.settings, SubscriptionSettings)
+            partition.subscribe(outlet.number, outlet.settings, outlet.compiled)
+        return partition
+
     def online(self) -> Partition:
         """Return the partition, or say why it cannot be used."""
         if self.deleted:
@@ -61,32 +91,72 @@ class Seat:
     def free_bytes(self) -> int:
         """Return how much more the partition takes."""
         used = self.online().log.live_bytes + self.pending_bytes
-        return self.entity.settings.max_size_bytes - used
+        return self.entity.log_settings.max_size_bytes - used
 
 
 class Entity:
-    """A queue, with its partitions."""
+    """A queue or a topic, with its partitions; or a subscription, in those of its topic."""
 
     def __init__(
         self,
         incarnation: int,
         name: str,
-        settings: QueueSettings,
+        settings: AnySettings,
         created: int,
         stores: list[str],
+        topic: Entity | None = None,
+        rules: list[Rule] | None = None,
     ) -> None:
         self.incarnation = incarnation
         self.name = name
         self.settings = settings
         self.created = created
         self.stores = stores
-        self.seats: list[Seat] = []
+        self.seats: list[Seat] = [] if topic is None else topic.seats
+        #: the topic of a subscription
+        self.topic = topic
+        #: which subscription of its partitions it receives from: its own, or a queue's only one
+        self.number = 0 if topic is None else incarnation
+        #: the subscriptions of a topic, by their numbers
+        self.subscriptions: dict[int, Entity] = {}
+        self.rules: list[Rule] = []
+        self.compiled: list[CompiledRule] = []
+        self.set_rules(rules or [])
         self.next_send = 0
         self.next_receive = 0
         self.waiters: deque[Waiter] = deque()
         #: when there are so many waiters, those who have left are looked for
         self.waiters_swept = 16
         self.last_used = 0
+
+    @property
+    def kind(self) -> str:
+        return KINDS[type(self.settings)]
+
+    @property
+    def log_settings(self) -> LogSettings:
+        """The settings of a queue or a topic."""
+        assert not isinstance(self.settings, SubscriptionSettings)
+        return self.settings
+
+    @property
+    def partitioned(self) -> bool:
+        return (self.topic or self).log_settings.enable_partitioning
+
+    def set_rules(self, rules: list[Rule]) -> None:
+        """Take the rules of a subscription, compiled once for all its partitions."""
+        self.rules = rules
+        self.compiled = [compile_rule(rule) for rule in rules]
+
+    def outlets(self) -> Iterable[Entity]:
+        """Return those from whom messages of these partitions are received."""
+        return self.subscriptions.values() if self.kind == TOPIC else (self,)
+
+    def outlet_settings(self) -> OutletSettings:
+        """Return the settings of what messages are received from, or refuse a topic."""
+        if isinstance(self.settings, TopicSettings):
+            raise InvalidOperation(f"{self.name} is a topic: receive from a subscription of it")
+        return self.settings
 
     def send_away(self, error: OnibusError) -> None:
         """Tell those who wait for messages that none will come."""
@@ -95,42 +165,54 @@ class Entity:
         self.waiters.clear()
 
 
-class EntityRow(msgspec.Struct):
+class EntityRow(msgspec.Struct, omit_defaults=True):
     """The JSON in the `settings` column of an `entities` row."""
 
     settings: dict[str, Any]
-    stores: list[str]
+    stores: list[str] = []
+    #: the incarnation of a subscription's topic
+    topic: int = 0
+    rules: list[dict[str, Any]] = []
 
 
 def row_of(entity: Entity) -> Row:
     """Return an entity as it is kept in the namespace's store."""
-    content = EntityRow(msgspec.to_builtins(entity.settings), entity.stores)
+    content = EntityRow(
+        msgspec.to_builtins(entity.settings),
+        entity.stores if entity.topic is None else [],
+        0 if entity.topic is None else entity.topic.incarnation,
+        [to_plain(rule) for rule in entity.rules],
+    )
     return (
         entity.incarnation,
         entity.name,
-        "queue",
+        entity.kind,
         msgspec.json.encode(content),
         entity.created,
     )
 
 
-def entity_of(row: Row) -> Entity:
-    """Return an entity read back from its row."""
-    incarnation, name, _, content, created = row
+def entity_of(row: Row, topics: Mapping[int, Entity]) -> Entity:
+    """Return an entity read back from its row; topics stand before their subscriptions."""
+    incarnation, name, kind, content, created = row
     assert isinstance(incarnation, int)
     assert isinstance(name, str)
     assert isinstance(content, bytes)
     assert isinstance(created, int)
     kept = msgspec.json.decode(content, type=EntityRow)
-    settings = msgspec.convert(kept.settings, QueueSettings)
-    return Entity(incarnation, name, settings, created, kept.stores)
+    settings = msgspec.convert(kept.settings, next(k for k, word in KINDS.items() if word == kind))
+    topic = topics[kept.topic] if kept.topic else None
+    rules = [from_plain(plain) for plain in kept.rules]
+    return Entity(incarnation, name, settings, created, kept.stores, topic, rules)
 
 
-class EntityInfo(msgspec.Struct, frozen=True, kw_only=True):
+class EntityInfo(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
     """An entity as its owner sees it: settings, and counts added up over its partitions."""
 
     name: str
-    settings: QueueSettings
+    #: queue, topic or subscription
+    kind: str
+    settings: S
     created_ms: int
     #: available, or limited while a partition is offline (P10)
     availability: str
@@ -143,3 +225,6 @@ class EntityInfo(msgspec.Struct, frozen=True, kw_only=True):
     duplicates_dropped: int
     remembered_ids: int
     offline_partitions: tuple[int, ...]
+    #: the names of a topic's subscriptions, and a subscription's rules
+    subscriptions: tuple[str, ...] = ()
+    rules: tuple[Rule, ...] = ()

@@ -101,10 +101,8 @@ class MessageStore:
             rows, orphans = self._read(store)
             records = WriteBatch()
             for seat in self.seats.values():
-                partition = Partition(
-                    seat.id, seat.index, seat.entity.settings, loop.pages, secret, self.boot
-                )
-                recover(partition, rows.get(seat.id, {}))
+                partition = seat.new_partition(loop.pages, secret, self.boot)
+                orphans += recover(partition, rows.get(seat.id, {}))
                 seat.partition = partition
                 seat.pending_bytes = 0
             for table, key in orphans:

@@ -13,7 +13,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from onibus.broker.commit_loop import CommitLoop
-from onibus.broker.entity import Entity, EntityInfo, Seat, entity_of, row_of
+from onibus.broker.entity import TOPIC, Entity, Seat, entity_of, row_of
+from onibus.broker.entity_rules import (
+    SUBSCRIPTIONS,
+    check_rules,
+    check_targets,
+    subscription_name,
+)
 from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.broker.writer import Writer
 from onibus.core import limits, settings
@@ -22,6 +28,8 @@ from onibus.core.errors import (
     EntityExists,
     EntityNotFound,
     Failed,
+    InvalidName,
+    InvalidOperation,
     OnibusError,
     PartitionOffline,
     QuotaExceeded,
@@ -29,9 +37,16 @@ from onibus.core.errors import (
     Unknown,
 )
 from onibus.core.partition import Partition
-from onibus.core.path.erase import erase
-from onibus.core.path.peek import STATES
+from onibus.core.path.erase import erase, unsubscribe
 from onibus.core.records import ENTITIES, META, WriteBatch
+from onibus.core.rules.rule import Rule
+from onibus.core.settings import (
+    AnySettings,
+    LogSettings,
+    QueueSettings,
+    SubscriptionSettings,
+    TopicSettings,
+)
 from onibus.store.interface import Store
 
 if TYPE_CHECKING:
@@ -82,9 +97,11 @@ class Namespace:
             store, self._writer, before=lambda: None, after=self._after, failed=self._failed
         )
         self._read_meta(store)
+        topics: dict[int, Entity] = {}
         for row in store.scan(ENTITIES):
-            entity = entity_of(row)
-            self.entities[entity.name] = entity
+            # In the order of incarnations: a topic stands before its subscriptions.
+            entity = entity_of(row, topics)
+            topics[entity.incarnation] = self.entities[entity.name] = entity
             self._incarnation = max(self._incarnation, entity.incarnation)
             self._broker.install(entity)
 
@@ -126,58 +143,134 @@ class Namespace:
 
     @property
     def deciding(self) -> bool:
-        """A creation, change or deletion is on its way."""
-        return bool(self._deciding)
+        """Something is on its way to the namespace's own store."""
+        loop = self._loop
+        return bool(self._deciding) or (loop is not None and (loop.busy or loop.waiting))
 
     # Deciding
 
-    def create_queue(self, name: str, given: dict[str, Any], reply: Reply) -> None:
-        """Make a queue."""
+    def create(
+        self,
+        name: str,
+        kind: type[QueueSettings | TopicSettings],
+        given: dict[str, Any],
+        reply: Reply,
+    ) -> None:
+        """Make a queue or a topic."""
         name = settings.check_name(name)
+        if f"/{SUBSCRIPTIONS}/" in name:
+            raise InvalidName(f"{name!r} has the form of a subscription's name")
         self._not_deciding(name)
         if name in self.entities:
             raise EntityExists(f"there is an entity {name!r} already")
-        wanted = settings.make(given)
+        wanted = settings.make(given, kind)
+        check_targets(self._broker, name, wanted)
         self._check_room(wanted)
         names = list(self._broker.stores)
         count = limits.PARTITION_COUNT if wanted.enable_partitioning else 1
-        self._incarnation += 1
-        first = self._incarnation
+        first = self._next_incarnation()
         stores = [names[(first + index) % len(names)] for index in range(count)]
         for store in stores:
             if not self._broker.stores[store].online:
                 raise PartitionOffline(f"store {store} is down: nothing can be created on it")
-        entity = Entity(self._incarnation, name, wanted, self._broker.clock.wall(), stores)
-        batch = WriteBatch()
-        batch.put(ENTITIES, row_of(entity))
-        batch.put(META, ("incarnation", self._incarnation))
-        self._decide(name, batch, reply, lambda: self._created(entity))
+        entity = Entity(first, name, wanted, self._broker.clock.wall(), stores)
+        self._decide(name, self._row(entity), reply, lambda: self._created(entity))
+
+    def create_subscription(
+        self, topic_name: str, name: str, given: dict[str, Any], rules: list[Rule], reply: Reply
+    ) -> None:
+        """Make a subscription of a topic."""
+        topic = self._broker.find(topic_name)
+        if topic.kind != TOPIC:
+            raise InvalidOperation(f"{topic.name} is a {topic.kind}: topics have subscriptions")
+        full_name = subscription_name(topic.name, name)
+        self._not_deciding(topic.name)
+        self._not_deciding(full_name)
+        if full_name in self.entities:
+            raise EntityExists(f"there is a subscription {full_name!r} already")
+        if len(topic.subscriptions) >= limits.SUBSCRIPTION_COUNT_MAX:
+            raise QuotaExceeded(f"a topic has {limits.SUBSCRIPTION_COUNT_MAX} subscriptions")
+        wanted = settings.make(given, SubscriptionSettings)
+        check_targets(self._broker, full_name, wanted)
+        self._all_online(topic)
+        entity = Entity(
+            self._next_incarnation(),
+            full_name,
+            wanted,
+            self._broker.clock.wall(),
+            topic.stores,
+            topic,
+            check_rules(rules),
+        )
+        self._decide(full_name, self._row(entity), reply, lambda: self._created(entity))
 
     def change(self, name: str, given: dict[str, Any], reply: Reply) -> None:
         """Change settings of a living entity."""
         entity = self._broker.find(name)
         self._not_deciding(entity.name)
         wanted = settings.change(entity.settings, given)
+        check_targets(self._broker, entity.name, wanted)
         self._all_online(entity)
-        changed = Entity(entity.incarnation, entity.name, wanted, entity.created, entity.stores)
-        batch = WriteBatch()
-        batch.put(ENTITIES, row_of(changed))
-        self._decide(entity.name, batch, reply, lambda: self._changed(entity, wanted))
+        row = self._row(self._like(entity, wanted, entity.rules))
+        self._decide(entity.name, row, reply, lambda: self._changed(entity, wanted))
+
+    def change_rules(
+        self, name: str, change: Callable[[list[Rule]], list[Rule]], reply: Reply
+    ) -> None:
+        """Change the rules of a subscription (P11)."""
+        entity = self._broker.find(name)
+        if entity.topic is None:
+            raise InvalidOperation(f"{entity.name} is a {entity.kind}: subscriptions have rules")
+        self._not_deciding(entity.name)
+        rules = check_rules(change(entity.rules))
+        self._all_online(entity)
+        row = self._row(self._like(entity, entity.settings, rules))
+        self._decide(entity.name, row, reply, lambda: self._rules_changed(entity, rules))
 
     def delete(self, name: str, reply: Reply) -> None:
         """Delete an entity with everything in it."""
         entity = self._broker.find(name)
-        self._not_deciding(entity.name)
+        doomed = [*entity.subscriptions.values(), entity]
+        for one in doomed:
+            self._not_deciding(one.name)
         self._all_online(entity)
         batch = WriteBatch()
-        batch.delete(ENTITIES, (entity.incarnation,))
+        for one in doomed:
+            batch.delete(ENTITIES, (one.incarnation,))
         self._decide(entity.name, batch, reply, lambda: self._deleted(entity))
+
+    def _like(self, entity: Entity, wanted: AnySettings, rules: list[Rule]) -> Entity:
+        """Return what an entity will be, for its row."""
+        return Entity(
+            entity.incarnation,
+            entity.name,
+            wanted,
+            entity.created,
+            entity.stores,
+            entity.topic,
+            rules,
+        )
+
+    def _next_incarnation(self) -> int:
+        self._incarnation += 1
+        return self._incarnation
+
+    def _row(self, entity: Entity) -> WriteBatch:
+        batch = WriteBatch()
+        batch.put(ENTITIES, row_of(entity))
+        batch.put(META, ("incarnation", self._incarnation))
+        return batch
+
+    def commit(self, records: WriteBatch, reply: Reply, value: Any = None) -> None:
+        """Commit records of the namespace's own store; answer when they are durable."""
+        if self._loop is None:
+            raise PartitionOffline("the namespace's own store is down")
+        self._loop.write(records)
+        self._loop.answer_after(reply, value)
+        self._loop.start()
 
     def _decide(self, name: str, batch: WriteBatch, reply: Reply, then: Callable[[], None]) -> None:
         """Commit a decision; when it is durable, carry it out and answer."""
-        if self._loop is None:
-            raise PartitionOffline("the namespace's own store is down")
-        self._deciding.add(name)
 
         def decided(outcome: Outcome) -> None:
             self._deciding.discard(name)
@@ -191,16 +284,23 @@ class Namespace:
             else:
                 answer(reply, None)
 
-        self._loop.write(batch)
-        self._loop.answer_after(Outcome(decided), None)
-        self._loop.start()
+        if self._loop is None:
+            raise PartitionOffline("the namespace's own store is down")
+        self._deciding.add(name)
+        self.commit(batch, Outcome(decided))
 
     def _created(self, entity: Entity) -> None:
         self.entities[entity.name] = entity
         self._broker.install(entity)
-        for seat in entity.seats:
-            self._seat_new(seat)
         entity.last_used = self._broker.clock.now()
+        if entity.topic is None:
+            for seat in entity.seats:
+                self._seat_new(seat)
+        else:
+            assert isinstance(entity.settings, SubscriptionSettings)
+            for seat in entity.seats:
+                if seat.partition is not None:
+                    seat.partition.subscribe(entity.number, entity.settings, entity.compiled)
         self.watch_idle(entity)
 
     def _seat_new(self, seat: Seat) -> None:
@@ -208,33 +308,49 @@ class Namespace:
         if loop is None:
             seat.offline = f"store {seat.store.name} is down"
             return
-        seat.partition = Partition(
-            seat.id, seat.index, seat.entity.settings, loop.pages, self.secret, seat.store.boot
-        )
+        seat.partition = seat.new_partition(loop.pages, self.secret, seat.store.boot)
         self._broker.take_up(seat)
 
-    def _changed(self, entity: Entity, wanted: settings.QueueSettings) -> None:
+    def _changed(self, entity: Entity, wanted: AnySettings) -> None:
         entity.settings = wanted
+
+        def change(partition: Partition, now: int, out: WriteBatch) -> None:
+            if isinstance(wanted, SubscriptionSettings):
+                partition.subscriptions[entity.number].change_settings(wanted)
+                partition.write_counters(out)
+            else:
+                partition.change_settings(wanted, now, out)
+
         for seat in entity.seats:
             # A partition that fails here takes the new settings when it is opened again.
             with contextlib.suppress(PartitionOffline):
-                self._broker.apply(
-                    seat, lambda partition, now, out: partition.change_settings(wanted, now, out)
-                )
+                self._broker.apply(seat, change)
         self.watch_idle(entity)
-        if not wanted.receives:
+        if entity.kind != TOPIC and not wanted.receives:
             entity.send_away(EntityDisabled(f"{entity.name} is {wanted.status}"))
 
+    def _rules_changed(self, entity: Entity, rules: list[Rule]) -> None:
+        entity.set_rules(rules)
+        for seat in entity.seats:
+            if seat.partition is not None:
+                seat.partition.subscriptions[entity.number].rules = entity.compiled
+
     def _deleted(self, entity: Entity) -> None:
-        del self.entities[entity.name]
+        for one in [*entity.subscriptions.values(), entity]:
+            del self.entities[one.name]
+            one.send_away(EntityNotFound(f"{one.name} was deleted"))
         for seat in entity.seats:
             if seat.partition is not None and seat.store.loop is not None:
                 out = WriteBatch()
-                erase(seat.partition, out)
+                if entity.topic is None:
+                    erase(seat.partition, out)
+                else:
+                    unsubscribe(seat.partition, entity.number, out)
+                    seat.partition.write_counters(out)
                 seat.store.loop.write(out)
                 self._broker.flush_later(seat.store)
-        self._broker.forget(entity)
-        entity.send_away(EntityNotFound(f"{entity.name} was deleted"))
+        for one in [*entity.subscriptions.values(), entity]:
+            self._broker.forget(one)
 
     def _after(self, _loop: CommitLoop, _partitions: set[Partition]) -> None:
         if self._loop is not None and self._loop.waiting:
@@ -257,14 +373,15 @@ class Namespace:
         for seat in entity.seats:
             seat.online()
 
-    def _check_room(self, wanted: settings.QueueSettings) -> None:
+    def _check_room(self, wanted: LogSettings) -> None:
         quotas = self._quotas
+        whole = [one for one in self.entities.values() if one.topic is None]
         # What is being created counts already; so does, for a moment, what is being deleted.
-        if len(self.entities.keys() | self._deciding) >= quotas.entities:
+        if len(self._deciding.union(one.name for one in whole)) >= quotas.entities:
             raise QuotaExceeded(f"this namespace takes {quotas.entities} entities")
         if not wanted.enable_partitioning:
             return
-        there = [one.name for one in self.entities.values() if one.settings.enable_partitioning]
+        there = [one.name for one in whole if one.partitioned]
         if len(self._deciding.union(there)) >= quotas.partitioned_entities:
             raise QuotaExceeded(
                 f"this namespace takes {quotas.partitioned_entities} partitioned entities"
@@ -303,43 +420,3 @@ class Namespace:
             self.delete(entity.name, Outcome())
         except (Refused, Failed, Unknown):
             self._broker.timers.set(("idle", incarnation), now + limits.MINUTE_MS)
-
-    # Looking
-
-    def info(self, name: str) -> EntityInfo:
-        """Return an entity's settings and what it has, added up over its partitions (P10)."""
-        entity = self._broker.find(name)
-        counts = dict.fromkeys(STATES, 0)
-        held = size = duplicates = remembered = 0
-        offline = []
-        for seat in entity.seats:
-            if seat.partition is None:
-                offline.append(seat.index)
-                continue
-            self._broker.advance(seat, self._broker.clock.now())
-            partition = seat.online()
-            subscription = partition.subscription
-            for word, states in STATES.items():
-                if word == "active":
-                    counts[word] += subscription.active_count()
-                else:
-                    counts[word] += sum(subscription.counts[state] for state in states)
-            held += subscription.held()
-            size += partition.log.live_bytes
-            duplicates += partition.duplicates
-            remembered += partition.ids.count
-        return EntityInfo(
-            name=entity.name,
-            settings=entity.settings,
-            created_ms=entity.created,
-            availability="limited" if offline else "available",
-            active_count=counts["active"],
-            deferred_count=counts["deferred"],
-            scheduled_count=counts["scheduled"],
-            dead_lettered_count=counts["dead-lettered"],
-            held_count=held,
-            size_bytes=size,
-            duplicates_dropped=duplicates,
-            remembered_ids=remembered,
-            offline_partitions=tuple(offline),
-        )

@@ -52,8 +52,9 @@ def receive(
 ) -> None:
     """Give out messages from any partition, under a lock or for good; wait if there are none."""
     entity = _receivable(broker, name, limit, wait_ms)
-    if entity.settings.requires_session and not dead:
-        if entity.settings.fifo:
+    settings = entity.outlet_settings()
+    if settings.requires_session and not dead:
+        if settings.fifo:
             raise InvalidOperation(f"{entity.name} is a FIFO queue: use bus.fifo_receiver")
         raise InvalidOperation(f"{entity.name} has sessions: use bus.accept_session")
 
@@ -63,9 +64,10 @@ def receive(
             wanted = limit - len(found)
             messages = _try(
                 broker,
+                entity,
                 seat,
-                lambda partition, now, out, wanted=wanted: deliver(
-                    partition, wanted, now, out, dead=dead, take=take
+                lambda subscription, now, out, wanted=wanted: deliver(
+                    subscription, wanted, now, out, dead=dead, take=take
                 ),
             )
             if messages and take:
@@ -96,18 +98,20 @@ def receive_fifo(
 ) -> None:
     """Give out messages of a FIFO queue, group by group."""
     entity = _receivable(broker, name, limit, wait_ms)
-    if not entity.settings.fifo:
+    settings = entity.outlet_settings()
+    if not settings.fifo:
         raise InvalidOperation(f"{entity.name} is not a FIFO queue: use bus.receiver")
     if attempt_id is not None:
         check_text("attempt_id", attempt_id, ID_LENGTH_MAX, 1)
-    visible_ms = entity.settings.lock_duration_ms if visibility_ms is None else visibility_ms
+    visible_ms = settings.lock_duration_ms if visibility_ms is None else visibility_ms
     check_whole("visibility_ms", visible_ms, 0, VISIBILITY_MS_MAX)
 
     def fetch(waiter: Waiter) -> bool:
-        found = broker.apply(
+        found = broker.use(
+            entity,
             entity.seats[0],
-            lambda partition, now, out: deliver_groups(
-                partition, limit, visible_ms, now, out, attempt_id
+            lambda subscription, now, out: deliver_groups(
+                subscription, limit, visible_ms, now, out, attempt_id
             ),
         )
         if found:
@@ -122,7 +126,7 @@ def accept(
 ) -> None:
     """Lock a session: a named one at once, or the next that is free, waiting for one."""
     entity = _receivable(broker, name, 1, wait_ms)
-    if not entity.settings.requires_session:
+    if not entity.outlet_settings().requires_session:
         raise InvalidOperation(f"{entity.name} has no sessions: use bus.receiver")
     if session_id is not None:
         check_text("session_id", session_id, ID_LENGTH_MAX)
@@ -136,11 +140,14 @@ def accept(
         for seat in seats:
             accepted: AcceptedSession | None = _try(
                 broker,
+                entity,
                 seat,
-                lambda partition, now, out: accept_session(partition, session_id, owner, now, out),
+                lambda subscription, now, out: accept_session(
+                    subscription, session_id, owner, now, out
+                ),
             )
             if accepted is not None:
-                answer(waiter.reply, (seat, accepted))
+                answer(waiter.reply, (entity, seat, accepted))
                 return True
         return False
 
@@ -150,6 +157,7 @@ def accept(
 
 def receive_session(
     broker: Broker,
+    entity: Entity,
     seat: Seat,
     session_id: str,
     token: bytes,
@@ -160,14 +168,14 @@ def receive_session(
     take: bool = False,
 ) -> None:
     """Give out messages of a session that the caller holds."""
-    entity = _receivable(broker, seat.entity.name, limit, wait_ms)
+    _receivable(broker, entity.name, limit, wait_ms)
 
     def fetch(waiter: Waiter) -> bool:
-        def from_session(partition: Any, now: int, out: Any) -> list[ReceivedMessage]:
-            session = held_session(partition, session_id, token)
-            return deliver(partition, limit, now, out, session=session, take=take)
+        def from_session(subscription: Any, now: int, out: Any) -> list[ReceivedMessage]:
+            session = held_session(subscription, session_id, token)
+            return deliver(subscription, limit, now, out, session=session, take=take)
 
-        messages = broker.apply(seat, from_session)
+        messages = broker.use(entity, seat, from_session)
         if messages and take:
             assert seat.store.loop is not None
             seat.store.loop.answer_after(waiter.reply, messages)
@@ -235,7 +243,7 @@ def _fetch(waiter: Waiter) -> bool:
 
 def _receivable(broker: Broker, name: str, limit: int, wait_ms: int) -> Entity:
     entity = broker.find(name)
-    if not entity.settings.receives:
+    if not entity.outlet_settings().receives:
         raise EntityDisabled(f"{entity.name} is {entity.settings.status}: it gives no messages")
     check_whole("limit", limit, 1, BATCH_COUNT_MAX)
     check_whole("wait_ms", wait_ms, 0)
@@ -248,10 +256,10 @@ def _in_turn(entity: Entity) -> list[Seat]:
     return entity.seats[entity.next_receive :] + entity.seats[: entity.next_receive]
 
 
-def _try(broker: Broker, seat: Seat, operation: Any) -> Any:
+def _try(broker: Broker, entity: Entity, seat: Seat, operation: Any) -> Any:
     """Ask one partition; one that is offline has nothing, unless it is the only one."""
     try:
-        return broker.apply(seat, operation)
+        return broker.use(entity, seat, operation)
     except PartitionOffline:
         if len(seat.entity.seats) == 1:
             raise

@@ -14,6 +14,7 @@ from onibus.core.errors import (
     EntityDisabled,
     EntityNotFound,
     InvalidArgument,
+    InvalidOperation,
     OnibusError,
     PartitionOffline,
     Refused,
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 def send_one(broker: Broker, name: str, message: Message, reply: Reply) -> None:
     """Store one message; the reply gets a list of one `Sent` when it is durable."""
     entity = _open_for_sends(broker, name)
-    prepared = admit(message, entity.settings, broker.namespace.secret)
+    prepared = admit(message, entity.log_settings, broker.namespace.secret)
     seat = seat_of(entity, prepared)
     keyless = prepared.key is None and len(entity.seats) > 1
     _put(broker, SendRequest(seat, [prepared], reply, keyless, len(prepared.row)))
@@ -43,7 +44,7 @@ def send(broker: Broker, name: str, messages: Sequence[Message], reply: Reply) -
     entity = _open_for_sends(broker, name)
     if type(messages) not in (list, tuple) or not 0 < len(messages) <= BATCH_COUNT_MAX:
         raise InvalidArgument(f"a batch is a list of 1 to {BATCH_COUNT_MAX} messages")
-    settings, secret = entity.settings, broker.namespace.secret
+    settings, secret = entity.log_settings, broker.namespace.secret
     batch = [admit(message, settings, secret) for message in messages]
     parts = route(entity, batch)
     if len(parts) == 1:
@@ -55,7 +56,9 @@ def send(broker: Broker, name: str, messages: Sequence[Message], reply: Reply) -
 
 def _open_for_sends(broker: Broker, name: str) -> Entity:
     entity = broker.find(name)
-    if not entity.settings.sends:
+    if entity.topic is not None:
+        raise InvalidOperation(f"{entity.name} is a subscription: send to {entity.topic.name}")
+    if not entity.log_settings.sends:
         raise EntityDisabled(f"{entity.name} is {entity.settings.status}: it takes no messages")
     return entity
 

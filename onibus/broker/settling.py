@@ -26,12 +26,13 @@ from onibus.core.path.schedule import cancel, find_scheduled
 from onibus.core.path.session import held_session
 from onibus.core.path.settle import complete, find_held
 from onibus.core.records import WriteBatch
+from onibus.core.subscription import Subscription
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
 
-Find = Callable[[Partition, list[Any]], list[int]]
-Act = Callable[[Partition, list[int], int, WriteBatch], Any]
+Find = Callable[[Subscription, list[Any]], list[int]]
+Act = Callable[[Subscription, list[int], int, WriteBatch], Any]
 
 #: Messages that one slice of a purge looks at.
 PURGE_SLICE = 1_000
@@ -42,7 +43,7 @@ def seat_of_token(entity: Entity, token: bytes) -> Seat:
     if not isinstance(token, bytes) or len(token) != TOKEN.size:
         raise LockLost("that is not a token of this bus")
     number = TOKEN.unpack(token)[0]
-    index = partition_index(number, entity.settings.enable_partitioning)
+    index = partition_index(number, entity.partitioned)
     if index >= len(entity.seats):
         raise LockLost("that is not a token of this entity")
     return entity.seats[index]
@@ -51,7 +52,7 @@ def seat_of_token(entity: Entity, token: bytes) -> Seat:
 def seat_of_number(entity: Entity, number: int) -> Seat:
     """Return the partition of a sequence number."""
     if isinstance(number, int) and number >= 0:
-        index = partition_index(number, entity.settings.enable_partitioning)
+        index = partition_index(number, entity.partitioned)
         if index < len(entity.seats):
             return entity.seats[index]
     raise MessageNotFound(f"no message with sequence number {number} is there")
@@ -61,12 +62,13 @@ def settle_one(
     broker: Broker,
     name: str,
     token: bytes,
-    act: Callable[[Partition, int, WriteBatch], Any],
+    act: Callable[[Subscription, int, WriteBatch], Any],
     reply: Reply,
 ) -> None:
     """Do one thing to one held message; answered when it is durable."""
-    seat = seat_of_token(broker.find(name), token)
-    _after_commit(broker, seat, broker.apply(seat, act), reply)
+    entity = broker.find(name)
+    seat = seat_of_token(entity, token)
+    _after_commit(broker, seat, broker.use(entity, seat, act), reply)
 
 
 def complete_all(broker: Broker, name: str, tokens: Sequence[bytes], reply: Reply) -> None:
@@ -78,7 +80,7 @@ def complete_all(broker: Broker, name: str, tokens: Sequence[bytes], reply: Repl
         tokens,
         seat_of_token,
         find_held,
-        lambda partition, ordinals, now, out: complete(partition, ordinals, out),
+        lambda subscription, ordinals, now, out: complete(subscription, ordinals, out),
         reply,
     )
 
@@ -91,7 +93,7 @@ def cancel_scheduled(broker: Broker, name: str, numbers: Sequence[int], reply: R
         numbers,
         seat_of_number,
         find_scheduled,
-        lambda partition, ordinals, now, out: cancel(partition, ordinals, out),
+        lambda subscription, ordinals, now, out: cancel(subscription, ordinals, out),
         reply,
     )
 
@@ -104,7 +106,7 @@ def undefer_all(broker: Broker, name: str, numbers: Sequence[int], reply: Reply)
         numbers,
         seat_of_number,
         find_undeferrable,
-        lambda partition, ordinals, now, out: undefer(partition, ordinals, out),
+        lambda subscription, ordinals, now, out: undefer(subscription, ordinals, out),
         reply,
     )
 
@@ -121,23 +123,25 @@ def receive_deferred(
 ) -> None:
     """Receive deferred messages by their numbers: all of them, or none (L2)."""
     entity = broker.find(name)
-    if not entity.settings.receives:
-        raise EntityDisabled(f"{entity.name} is {entity.settings.status}: it gives no messages")
-    settings = entity.settings
+    settings = entity.outlet_settings()
+    if not settings.receives:
+        raise EntityDisabled(f"{entity.name} is {settings.status}: it gives no messages")
     if settings.requires_session and not (settings.fifo or dead) and session is None:
         raise InvalidOperation(f"{entity.name} has sessions: receive by the session's receiver")
 
-    def holder(partition: Partition) -> Any:
-        return held_session(partition, *session) if session is not None else None
+    def holder(subscription: Subscription) -> Any:
+        return held_session(subscription, *session) if session is not None else None
 
     on_all(
         broker,
         entity,
         numbers,
         seat_of_number,
-        lambda partition, chosen: find_deferred(partition, chosen, holder(partition), dead),
-        lambda partition, ordinals, now, out: deliver_deferred(
-            partition, ordinals, now, out, session=holder(partition), take=take
+        lambda subscription, chosen: find_deferred(
+            subscription, chosen, holder(subscription), dead
+        ),
+        lambda subscription, ordinals, now, out: deliver_deferred(
+            subscription, ordinals, now, out, session=holder(subscription), take=take
         ),
         reply,
     )
@@ -162,7 +166,7 @@ def on_all(
     now = broker.clock.now()
     for seat in by_seat:
         broker.advance(seat, now)
-    found = {seat: broker.ask(seat, find, chosen) for seat, chosen in by_seat.items()}
+    found = {seat: broker.look(entity, seat, find, chosen) for seat, chosen in by_seat.items()}
     left = len(found)
     results: dict[Seat, Any] = dict.fromkeys(found)
 
@@ -176,11 +180,11 @@ def on_all(
         if not left:
             answer(reply, [one for several in results.values() for one in several or ()])
 
-    def act_on(ordinals: list[int], partition: Partition, now: int, out: WriteBatch) -> Any:
-        return act(partition, ordinals, now, out)
+    def act_on(ordinals: list[int], subscription: Subscription, now: int, out: WriteBatch) -> Any:
+        return act(subscription, ordinals, now, out)
 
     for seat, ordinals in found.items():
-        result = broker.apply(seat, partial(act_on, ordinals), now)
+        result = broker.use(entity, seat, partial(act_on, ordinals), now)
         _after_commit(broker, seat, result, Outcome(partial(collect, seat)))
 
 
@@ -192,18 +196,19 @@ def _after_commit(broker: Broker, seat: Seat, value: Any, reply: Reply) -> None:
 
 def on_session(
     broker: Broker,
+    entity: Entity,
     seat: Seat,
     session_id: str,
     token: bytes,
-    act: Callable[[Partition, Any, int, WriteBatch], Any],
+    act: Callable[[Subscription, Any, int, WriteBatch], Any],
     reply: Reply,
 ) -> None:
     """Do something to a session that the caller holds; answered when it is durable."""
 
-    def with_session(partition: Partition, now: int, out: WriteBatch) -> Any:
-        return act(partition, held_session(partition, session_id, token), now, out)
+    def with_session(subscription: Subscription, now: int, out: WriteBatch) -> Any:
+        return act(subscription, held_session(subscription, session_id, token), now, out)
 
-    _after_commit(broker, seat, broker.apply(seat, with_session), reply)
+    _after_commit(broker, seat, broker.use(entity, seat, with_session), reply)
 
 
 def peek_all(
@@ -216,21 +221,22 @@ def peek_all(
     if not isinstance(start, int) or start < 0:
         raise InvalidArgument("a peek starts at a sequence number")
     states_of(wanted, dead)
-    index = partition_index(start, entity.settings.enable_partitioning)
+    index = partition_index(start, entity.partitioned)
     for seat in entity.seats[index:]:
         if seat.partition is None and len(entity.seats) > 1:
             continue
         number = start if seat.index == index else 0
-        found = broker.look(seat, _peek_from, number, limit, wanted, dead)
+        found = broker.look(entity, seat, _peek_from, number, limit, wanted, dead)
         if found:
             return found
     return []
 
 
 def _peek_from(
-    partition: Partition, number: int, limit: int, wanted: Filter, dead: bool
+    subscription: Subscription, number: int, limit: int, wanted: Filter, dead: bool
 ) -> list[Any]:
-    return peek(partition, _first_ordinal(partition, number), limit, wanted, dead)
+    first = _first_ordinal(subscription.partition, number)
+    return peek(subscription, first, limit, wanted, dead)
 
 
 def _first_ordinal(partition: Partition, number: int) -> int:
@@ -265,8 +271,10 @@ def purge_all(broker: Broker, name: str, wanted: Filter, forget: bool, reply: Re
             return
         seat = seats[0]
         try:
-            purged, start = broker.apply(
-                seat, lambda partition, now, out: purge(partition, wanted, start, PURGE_SLICE, out)
+            purged, start = broker.use(
+                entity,
+                seat,
+                lambda subscription, now, out: purge(subscription, wanted, start, PURGE_SLICE, out),
             )
             if not start:
                 seats.pop(0)

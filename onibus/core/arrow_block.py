@@ -17,19 +17,21 @@ fields of Message (core/message.py), and the columns of every table of messages 
     scheduled_enqueue_time_ms  int64
     format                     string, not null
     enqueued_sequence_number   int64
+    hop_count                  int64, not null
     properties                 binary: a MessagePack map with texts as its keys; null for none
     body                       binary, not null
 
-Null means that the sender did not set the field. `encode_arrow` also takes batches that lack
+Null means that the sender did not set the field. `conform` also takes batches that lack
 columns, have them in another order, or in another type of the same kind (large_string, int32,
 dictionaries …). It works on whole columns, so it does not look into `properties`: whoever admits a
 batch does.
 
-A block as a record batch, whatever its encoding, has three more columns before these:
+A block as a record batch, whatever its encoding, has four more columns before these:
 
     ordinal                    int64, not null
     enqueued_time_ms           int64, not null: the stamp, milliseconds since 1970
     expires_at_ms              int64: bus time, milliseconds since 1970; null for never
+    kind                       uint32, not null: a message, the marker of a scheduled one, or a copy
 """
 
 from __future__ import annotations
@@ -63,6 +65,7 @@ SCHEMA = pa.schema(
         pa.field("scheduled_enqueue_time_ms", pa.int64()),
         pa.field("format", pa.string(), nullable=False),
         pa.field("enqueued_sequence_number", pa.int64()),
+        pa.field("hop_count", pa.int64(), nullable=False),
         pa.field("properties", pa.binary()),
         pa.field("body", pa.binary(), nullable=False),
     ]
@@ -73,12 +76,13 @@ LOG_SCHEMA = pa.schema(
         pa.field("ordinal", pa.int64(), nullable=False),
         pa.field("enqueued_time_ms", pa.int64(), nullable=False),
         pa.field("expires_at_ms", pa.int64()),
+        pa.field("kind", pa.uint32(), nullable=False),
         *SCHEMA,
     ]
 )
 
 #: What a column that may not be null has where the sender set nothing.
-_DEFAULTS = {"format": "", "body": b""}
+_DEFAULTS = {"format": "", "hop_count": 0, "body": b""}
 
 #: The fields of a message, in the order of the columns.
 _FIELDS = attrgetter(*SCHEMA.names)
@@ -88,24 +92,26 @@ Numbers = npt.ArrayLike
 
 
 def encode_arrow(
-    first: int, stamp: int, expires: Numbers, sessions: Numbers, batch: pa.RecordBatch
+    ordinals: Numbers,
+    stamps: Numbers,
+    arrived: Numbers,
+    expires: Numbers,
+    sessions: Numbers,
+    kinds: Numbers,
+    batch: pa.RecordBatch,
 ) -> bytes:
-    """Return the bytes of a block whose ordinals are first, first + 1, … and share one stamp."""
-    ordinals = np.arange(first, first + batch.num_rows, dtype=np.int64)
-    return encode_arrow_entries(ordinals, stamp, expires, sessions, batch)
+    """Return the bytes of a block of these rows; ordinals must rise. One number stands for all.
 
-
-def encode_arrow_entries(
-    ordinals: Numbers, stamps: Numbers, expires: Numbers, sessions: Numbers, batch: pa.RecordBatch
-) -> bytes:
-    """Return the bytes of a block of these rows; ordinals must rise. One number stands for all."""
+    The batch is one that `conform` has returned.
+    """
     assert batch.num_rows, "a block has at least one row"
-    batch = conform(batch)
     entries = np.zeros(batch.num_rows, INDEX)
     entries["ordinal"] = ordinals
     entries["stamp"] = stamps
+    entries["arrived"] = arrived
     entries["expires"] = expires
     entries["session"] = sessions
+    entries["kind"] = kinds
     index = entries.tobytes()
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, SCHEMA) as writer:
@@ -213,6 +219,7 @@ def record_batch(block: Block) -> pa.RecordBatch:
         pa.array(np.ascontiguousarray(index["ordinal"])),
         pa.array(np.ascontiguousarray(index["stamp"])),
         pa.array(expires, mask=expires == NEVER),
+        pa.array(np.ascontiguousarray(index["kind"])),
     ]
     return pa.RecordBatch.from_arrays([*places, *messages], schema=LOG_SCHEMA)
 

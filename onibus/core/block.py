@@ -4,13 +4,16 @@ All numbers are little-endian. A block is
 
     header   magic "OB", version (1 byte), encoding (1 byte), rows (4), CRC-32 of the index (4),
              CRC-32 of the body (4; 0 where each row has its own)
-    index    one entry of 40 bytes a row, in order of ordinals:
+    index    one entry of 52 bytes a row, in order of ordinals:
                  ordinal  i64   the row's place in the partition's log; rises, may skip (compaction)
                  stamp    i64   EnqueuedTimeUtc, milliseconds since 1970
                  expires  i64   bus time at which the message expires, or NEVER
                  session  u64   hash of the SessionId, 0 without one
                  end      u32   where the row ends in the body (rows encoding)
                  crc      u32   CRC-32 of the row's bytes (rows encoding)
+                 arrived  i64   bus time at which the row was stored
+                 kind     u32   0 a message; 1 the marker of a scheduled one, which gets a row of
+                                its own at its time; 2 a further copy that a rule's action made
     body     rows encoding (0): the rows' bytes, one after the other (core/message.py)
              Arrow encoding (1): an Arrow IPC stream of one record batch (core/arrow_block.py);
              `end` and `crc` of the index are 0
@@ -47,11 +50,18 @@ VERSION = 1
 ROWS = 0
 ARROW = 1
 
+#: Kinds of rows.
+MESSAGE = 0
+SCHEDULED = 1
+COPY = 2
+
 #: What MessagePack that is none raises; texts that are no UTF-8 and deep nesting have their own.
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 HEADER = struct.Struct("<2sBBIII")
-ENTRY = struct.Struct("<qqqQII")
+ENTRY = struct.Struct("<qqqQIIqI")
+#: ordinal, stamp, expires, session, end, crc, arrived, kind
+Entry = tuple[int, int, int, int, int, int, int, int]
 INDEX = np.dtype(
     [
         ("ordinal", "<i8"),
@@ -60,6 +70,8 @@ INDEX = np.dtype(
         ("session", "<u8"),
         ("end", "<u4"),
         ("crc", "<u4"),
+        ("arrived", "<i8"),
+        ("kind", "<u4"),
     ]
 )
 
@@ -67,37 +79,33 @@ INDEX = np.dtype(
 def encode_rows(
     first: int,
     stamp: int,
+    arrived: int,
     expires: Sequence[int],
     sessions: Sequence[int],
+    kinds: Sequence[int],
     rows: Sequence[bytes],
 ) -> bytes:
-    """Return the bytes of a block whose ordinals are first, first + 1, … and share one stamp."""
+    """Return the bytes of a block whose ordinals are first, first + 1, … and share their times."""
     pack = ENTRY.pack
     entries = []
     end = 0
-    for ordinal, row in enumerate(rows, first):
+    for at, row in enumerate(rows):
         end += len(row)
-        at = ordinal - first
-        entries.append(pack(ordinal, stamp, expires[at], sessions[at], end, crc32(row)))
+        entries.append(
+            pack(first + at, stamp, expires[at], sessions[at], end, crc32(row), arrived, kinds[at])
+        )
     return _assemble(entries, rows)
 
 
-def encode_entries(
-    ordinals: Sequence[int],
-    stamps: Sequence[int],
-    expires: Sequence[int],
-    sessions: Sequence[int],
-    rows: Sequence[bytes],
-) -> bytes:
-    """Return the bytes of a block of these rows; ordinals must rise."""
-    pack = ENTRY.pack
+def encode_entries(given: Sequence[Entry], rows: Sequence[bytes]) -> bytes:
+    """Return the bytes of a block of rows that were in others; ordinals must rise."""
     entries = []
     end = 0
-    for ordinal, stamp, expiry, session, row in zip(
-        ordinals, stamps, expires, sessions, rows, strict=True
+    for (ordinal, stamp, expires, session, _, _, arrived, kind), row in zip(
+        given, rows, strict=True
     ):
         end += len(row)
-        entries.append(pack(ordinal, stamp, expiry, session, end, crc32(row)))
+        entries.append(ENTRY.pack(ordinal, stamp, expires, session, end, crc32(row), arrived, kind))
     return _assemble(entries, rows)
 
 
@@ -131,7 +139,7 @@ class Block:
         self.encoding: int = encoding
         self.rows: int = rows
         self._first: int = self.entry(0)[0]
-        last, _, _, _, end, _ = self.entry(rows - 1)
+        last, _, _, _, end, *_ = self.entry(rows - 1)
         self.contiguous: bool = last - self._first + 1 == rows
         if encoding == ROWS and (body_crc or self._body + end != len(payload)):
             raise Damaged("a block's rows are not as long as its index says")
@@ -157,15 +165,15 @@ class Block:
             return position
         return -1
 
-    def entry(self, position: int) -> tuple[int, int, int, int, int, int]:
-        """Return (ordinal, stamp, expires, session, end, crc) of a row."""
+    def entry(self, position: int) -> Entry:
+        """Return what the index has of a row."""
         return ENTRY.unpack_from(self._payload, HEADER.size + position * ENTRY.size)
 
     def row(self, position: int) -> bytes:
         """Return a row's bytes, verified; a message of an Arrow body is made into a row."""
         if self.encoding:
             return encode(self._arrow_body().message(position))
-        ordinal, _, _, _, end, crc = self.entry(position)
+        ordinal, _, _, _, end, crc, _, _ = self.entry(position)
         start = self.entry(position - 1)[4] if position else 0
         row = self._payload[self._body + start : self._body + end]
         if crc32(row) != crc or len(row) != end - start:

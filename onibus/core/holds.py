@@ -10,6 +10,8 @@ from __future__ import annotations
 import struct
 from hashlib import blake2b
 
+from onibus.core.block import NEVER
+
 TOKEN = struct.Struct(">QII")
 _SEED = struct.Struct(">QQQQ")
 
@@ -17,14 +19,20 @@ _SEED = struct.Struct(">QQQQ")
 class Hold:
     """Messages given out together; each can be renewed and settled by itself."""
 
-    __slots__ = ("attempt", "check", "duration", "epoch", "ordinals", "session", "until")
+    __slots__ = ("attempt", "check", "duration", "epoch", "ordinals", "owner", "session", "until")
 
     def __init__(
-        self, epoch: int, check: int, until: int, duration: int, session: str | None
+        self,
+        epoch: int,
+        check: int,
+        until: int,
+        duration: int,
+        session: str | None,
+        owner: str = "",
     ) -> None:
         self.epoch = epoch
         self.check = check
-        #: until when they were given out; NEVER where their session's lock holds them
+        #: until when they were given out; NEVER where their session's lock, or an owner, holds them
         self.until = until
         self.duration = duration
         #: the session that they are of, on entities with sessions
@@ -33,6 +41,13 @@ class Hold:
         self.ordinals: dict[int, int] = {}
         #: the ReceiveRequestAttemptId under which it was given out (F9)
         self.attempt: str | None = None
+        #: a claim or a staged change that holds them instead of a receiver; empty if none does
+        self.owner = owner
+
+    @property
+    def carried(self) -> bool:
+        """Tell whether the lock of a session holds them."""
+        return self.until == NEVER and not self.owner
 
 
 def check_of(secret: bytes, partition: int, subscription: int, boot: int, epoch: int) -> int:

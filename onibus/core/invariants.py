@@ -9,7 +9,8 @@ they are no part of serving. `violations` returns the statements that do not hol
 4. A hold has ordinals, and each of them is marked with that hold.
 5. Gone runs rise, and neither touch nor overlap.
 6. Blocks rise and do not overlap; their rows that are not gone are exactly the live ordinals.
-7. Blocks know how many of their rows are live; the log knows the sum of their bytes.
+7. Blocks know how many of their rows are live, and in a topic for how many subscriptions; the log
+   knows the sum of their bytes.
 8. The dead-letter queue lists exactly the marks of dead states, as ready those nobody holds.
 9. Whatever has a time has a timer: holds, session locks, attempts, due messages.
 10. A block is looked at no later than its first row that can expire.
@@ -18,12 +19,13 @@ they are no part of serving. `violations` returns the statements that do not hol
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator
 
 from onibus.core.block import NEVER
 from onibus.core.lifecycle import DEAD, HELD, State
 from onibus.core.partition import Partition
-from onibus.core.subscription import _TIMED
+from onibus.core.subscription import _TIMED, Subscription
 
 #: Messages in these states have a mark, and are ready nevertheless.
 _READY = (State.ACTIVE,)
@@ -34,36 +36,37 @@ def violations(partition: Partition, sessions: bool = True) -> list[str]:
 
     `sessions`: look into sessions too, which brings those of before a restart into memory.
     """
-    checks = [_marks, _holds, _gone, _blocks, _dead, _timers, _expiry]
-    if not partition.settings.requires_session:
-        checks.append(_places)
-    elif sessions:
-        checks += [_session_places, _offers]
-    return [words for check in checks for words in check(partition)]
+    found = list(_blocks(partition))
+    for subscription in partition.subscriptions.values():
+        checks = [_marks, _holds, _gone, _dead, _timers, _expiry]
+        if not subscription.settings.requires_session:
+            checks.append(_places)
+        elif sessions:
+            checks += [_session_places, _offers]
+        found += [words for check in checks for words in check(subscription)]
+    return found
 
 
-def _live(partition: Partition) -> set[int]:
-    gone = partition.subscription.gone
-    return set(range(1, partition.log.next_ordinal)) - set(gone.ordinals())
+def _live(subscription: Subscription) -> set[int]:
+    return set(range(1, subscription.log.next_ordinal)) - set(subscription.gone.ordinals())
 
 
-def _in_states(partition: Partition, states: Collection[State]) -> set[int]:
+def _in_states(subscription: Subscription, states: Collection[State]) -> set[int]:
     """Return the marked ordinals in these states, without reading a mark from the store."""
-    marks = partition.subscription.marks
+    marks = subscription.marks
     return {ordinal for ordinal in marks if marks.state(ordinal) in states}
 
 
-def _aside(partition: Partition) -> set[int]:
-    return _in_states(partition, set(State) - set(_READY))
+def _aside(subscription: Subscription) -> set[int]:
+    return _in_states(subscription, set(State) - set(_READY))
 
 
-def _places(partition: Partition) -> Iterator[str]:
-    ready = list(partition.subscription.ready.ordinals())
-    yield from _compare_places(partition, ready, _aside(partition))
+def _places(subscription: Subscription) -> Iterator[str]:
+    ready = list(subscription.ready.ordinals())
+    yield from _compare_places(subscription, ready, _aside(subscription))
 
 
-def _session_places(partition: Partition) -> Iterator[str]:
-    subscription = partition.subscription
+def _session_places(subscription: Subscription) -> Iterator[str]:
     ready: list[int] = []
     for session in subscription.sessions.all(subscription.session_name):
         ready += session.ready
@@ -75,19 +78,18 @@ def _session_places(partition: Partition) -> Iterator[str]:
         for ordinal in session.in_flight:
             if subscription.state(ordinal) not in HELD:
                 yield f"1: {ordinal} is in flight in {session.id!r} and not held"
-    yield from _compare_places(partition, ready, _aside(partition))
+    yield from _compare_places(subscription, ready, _aside(subscription))
 
 
-def _compare_places(partition: Partition, ready: list[int], aside: set[int]) -> Iterator[str]:
+def _compare_places(subscription: Subscription, ready: list[int], aside: set[int]) -> Iterator[str]:
     if len(set(ready)) != len(ready) or aside & set(ready):
         yield f"1: in two places: {sorted(aside & set(ready)) or ready}"
-    live = _live(partition)
+    live = _live(subscription)
     if aside | set(ready) != live:
         yield f"1: live and in no place, or the reverse: {sorted((aside | set(ready)) ^ live)}"
 
 
-def _marks(partition: Partition) -> Iterator[str]:
-    subscription = partition.subscription
+def _marks(subscription: Subscription) -> Iterator[str]:
     counts = [0] * len(State)
     for ordinal in subscription.marks:
         counts[subscription.state(ordinal)] += 1
@@ -100,8 +102,7 @@ def _marks(partition: Partition) -> Iterator[str]:
         yield f"2: counted {counts}, kept {subscription.counts}"
 
 
-def _holds(partition: Partition) -> Iterator[str]:
-    subscription = partition.subscription
+def _holds(subscription: Subscription) -> Iterator[str]:
     for epoch, hold in subscription.holds.items():
         if not hold.ordinals or hold.epoch != epoch:
             yield f"4: hold {epoch} holds nothing, or is another's"
@@ -111,21 +112,23 @@ def _holds(partition: Partition) -> Iterator[str]:
                 yield f"4: hold {epoch} holds {ordinal}, which does not know"
 
 
-def _gone(partition: Partition) -> Iterator[str]:
+def _gone(subscription: Subscription) -> Iterator[str]:
     previous = -1
     count = 0
-    for first, last in partition.subscription.gone.runs():
+    for first, last in subscription.gone.runs():
         if first <= previous + 1 or last < first:
             yield f"5: run {first}–{last} after {previous}"
         previous = last
         count += last - first + 1
-    if count != partition.subscription.gone.count:
-        yield f"5: {count} are gone, {partition.subscription.gone.count} were counted"
+    if count != subscription.gone.count:
+        yield f"5: {count} are gone, {subscription.gone.count} were counted"
 
 
 def _blocks(partition: Partition) -> Iterator[str]:
     log = partition.log
-    live = _live(partition)
+    live: Counter[int] = Counter()
+    for subscription in partition.subscriptions.values():
+        live.update(_live(subscription))
     found: set[int] = set()
     previous = size = 0
     for place in log.places:
@@ -133,29 +136,30 @@ def _blocks(partition: Partition) -> Iterator[str]:
         if ordinals[0] <= previous or (ordinals[0], ordinals[-1]) != (place.first, place.last):
             yield f"6: block {place.block} has {ordinals[0]}–{ordinals[-1]} after {previous}"
         previous = ordinals[-1]
-        here = live.intersection(ordinals)
+        here = live.keys() & set(ordinals)
         found |= here
         size += place.live_bytes
-        if place.live != len(here) or not here or place.rows != len(ordinals):
+        kept = here or place.last >= log.floor
+        if place.live != len(here) or not kept or place.rows != len(ordinals):
             yield f"7: block {place.block} counts {place.live} live rows and has {len(here)}"
-    if found != live:
-        yield f"6: live and in no block: {sorted(live - found)}"
+        if place.fans is not None and place.fans.counts.tolist() != [live[o] for o in ordinals]:
+            yield f"7: block {place.block} has {place.fans.counts} takers"
+    if found != live.keys():
+        yield f"6: live and in no block: {sorted(live.keys() - found)}"
     if size != log.live_bytes:
         yield f"7: {size} bytes live, {log.live_bytes} were counted"
 
 
-def _dead(partition: Partition) -> Iterator[str]:
-    subscription = partition.subscription
-    dead = _in_states(partition, DEAD)
-    ready = _in_states(partition, {State.DEAD_LETTERED})
+def _dead(subscription: Subscription) -> Iterator[str]:
+    dead = _in_states(subscription, DEAD)
+    ready = _in_states(subscription, {State.DEAD_LETTERED})
     if set(subscription.dead.ordinals()) != dead:
         yield f"8: dead {sorted(dead)}, listed {list(subscription.dead.ordinals())}"
     if set(subscription.dead_ready.ordinals()) != ready:
         yield f"8: ready {sorted(ready)}, listed {list(subscription.dead_ready.ordinals())}"
 
 
-def _timers(partition: Partition) -> Iterator[str]:
-    subscription = partition.subscription
+def _timers(subscription: Subscription) -> Iterator[str]:
     is_set = subscription.timers.is_set
     for epoch, hold in subscription.holds.items():
         if is_set(("hold", epoch)) != (hold.until != NEVER):
@@ -168,8 +172,8 @@ def _timers(partition: Partition) -> Iterator[str]:
             yield f"9: attempt {attempt!r}"
 
 
-def _expiry(partition: Partition) -> Iterator[str]:
-    log, subscription = partition.log, partition.subscription
+def _expiry(subscription: Subscription) -> Iterator[str]:
+    log = subscription.log
     looks = set(log._expiries)
     mortal = (State.ACTIVE, State.DELAYED, State.DEFERRED)
     for place in log.places:
@@ -187,8 +191,7 @@ def _expiry(partition: Partition) -> Iterator[str]:
             yield f"10: block {place.block} expires at {min(expiries)}, looked at {place.expires}"
 
 
-def _offers(partition: Partition) -> Iterator[str]:
-    subscription = partition.subscription
+def _offers(subscription: Subscription) -> Iterator[str]:
     offered = set(subscription.sessions._available)
     for session in subscription.sessions.all(subscription.session_name):
         if (

@@ -61,6 +61,17 @@ BLOCK_BYTES_MAX = 1 << 20
 DUPLICATES_LISTED_MAX = 1_000
 #: [SB] Names of subscriptions and rules.
 RULE_NAME_LENGTH_MAX = 50
+#: [SB] Subscriptions of one topic. (ours) Rules of one subscription.
+SUBSCRIPTION_COUNT_MAX = 2_000
+RULE_COUNT_MAX = 2_000
+#: (ours) What is kept for a named reader alone: so old, and so many bytes in each partition.
+READER_AGE_MS_DEFAULT = 7 * DAY_MS
+READER_BYTES_DEFAULT = 1 << 30
+#: [SB] A transaction's time, and its messages (settable).
+TRANSACTION_MS_MAX = 2 * MINUTE_MS
+TRANSACTION_COUNT_MAX = 100
+#: [SB] Forwarding from entity to entity.
+HOP_COUNT_MAX = 4
 #: [SB] Characters of an SQL filter, and of an SQL action.
 SQL_LENGTH_MAX = 1_024
 #: [SB] Statements of an SQL action.

@@ -4,6 +4,9 @@ In memory a block is its place and a few numbers; rows stay in the store until t
 The *floor* is the ordinal below which released rows may go: retention holds it down, without it
 everything released may go. A block whose rows have all been released goes whole once it lies below
 the floor; the rest is compaction's work (path/compact.py).
+
+In a topic several subscriptions may want a row: its block counts them (`Fans`), and the row is
+released when none is left.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from heapq import heapify, heappop, heappush
 
 from onibus.core.block import NEVER, Block
 from onibus.core.errors import Damaged
+from onibus.core.fans import Fans, Members
 from onibus.core.pages import Pages
 from onibus.core.records import BLOCK_INDEX, BLOCKS, WriteBatch
 
@@ -20,7 +24,9 @@ from onibus.core.records import BLOCK_INDEX, BLOCKS, WriteBatch
 class BlockPlace:
     """One block of the log, as far as memory knows it."""
 
-    __slots__ = ("block", "expires", "first", "last", "live", "mortal", "rows", "size", "stamp")
+    __slots__ = (
+        "block", "expires", "fans", "first", "last", "live", "mortal", "rows", "size", "stamp"
+    )  # fmt: skip
 
     def __init__(
         self, block: int, first: int, last: int, rows: int, expires: int, size: int
@@ -37,6 +43,8 @@ class BlockPlace:
         self.size = size
         #: EnqueuedTimeUtc of the last row, once somebody has asked
         self.stamp = -1
+        #: in a topic: how many subscriptions want each row
+        self.fans: Fans | None = None
 
     @property
     def live_bytes(self) -> int:
@@ -77,14 +85,22 @@ class Log:
         expires: int,
         out: WriteBatch,
         keys: bytes | None = None,
+        members: Members | None = None,
     ) -> None:
-        """Add a block, of rows with ordinals from first to last."""
+        """Add a block, of rows with ordinals from first to last; in a topic, for its members."""
         block = self.pages.new_id()
         self._fresh[block] = payload
         size = len(payload)
         out.put(BLOCKS, (block, payload))
-        out.put(BLOCK_INDEX, (block, self.partition, first, last, rows, expires, size, keys))
-        self._take_up(BlockPlace(block, first, last, rows, expires, size))
+        fans = None if members is None else members.encode()
+        out.put(BLOCK_INDEX, (block, self.partition, first, last, rows, expires, size, keys, fans))
+        place = BlockPlace(block, first, last, rows, expires, size)
+        if members is not None:
+            place.fans = members.fans()
+            place.live = place.fans.live()
+        self._take_up(place)
+        if not place.live:
+            self._drop_dead(len(self.places) - 1, len(self.places), out)
 
     def load(self, places: list[BlockPlace]) -> None:
         """Take up the blocks that the store has, in the order of their ordinals."""
@@ -180,7 +196,9 @@ class Log:
             places[start:end] = [place for place in places[start:end] if place not in gone]
 
     def _release_in(self, place: BlockPlace, first: int, last: int) -> None:
-        if place.last - place.first + 1 == place.rows:
+        if place.fans is not None:
+            rows = place.fans.release(first, last)
+        elif place.last - place.first + 1 == place.rows:
             rows = last - first + 1
         else:
             ordinals = self.read(place).index["ordinal"]

@@ -18,7 +18,7 @@ from onibus.core.holds import Hold
 from onibus.core.lifecycle import State
 from onibus.core.timers import Timers
 
-#: deliveries, due, reason, description, properties of one mark's row
+#: deliveries, due, reason, description, overlay of one mark's row
 MarkRow = tuple[int, int, str | None, str | None, bytes | None]
 
 _STATES = tuple(State)
@@ -28,7 +28,7 @@ class Mark:
     """A message that is not simply waiting, or was delivered before."""
 
     __slots__ = (
-        "deliveries", "description", "due", "hold", "properties", "reason", "state", "stored",
+        "deliveries", "description", "due", "hold", "overlay", "reason", "state", "stored",
     )  # fmt: skip
 
     def __init__(self, state: State = State.ACTIVE) -> None:
@@ -37,8 +37,8 @@ class Mark:
         self.due = 0
         self.reason: str | None = None
         self.description: str | None = None
-        #: MessagePack of the properties that settling changed
-        self.properties: bytes | None = None
+        #: fields that lie over those of the message (core/message.py)
+        self.overlay: bytes | None = None
         self.hold: Hold | None = None
         self.stored = False
 
@@ -115,9 +115,7 @@ class Marks:
     def _warm(self, at: int) -> Mark:
         ordinal = self._cold[at]
         mark = self.hot[ordinal] = Mark(_STATES[self._states[at]])
-        mark.deliveries, mark.due, mark.reason, mark.description, mark.properties = self._read(
-            ordinal
-        )
+        mark.deliveries, mark.due, mark.reason, mark.description, mark.overlay = self._read(ordinal)
         mark.stored = True
         self._taken[at] = 1
         self._left -= 1

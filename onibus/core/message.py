@@ -38,6 +38,8 @@ class Message(msgspec.Struct, array_like=True, omit_defaults=True, kw_only=True)
     reply_to_session_id: str | None = None
     format: str = ""
     enqueued_sequence_number: int | None = None
+    #: how often it was forwarded (B6)
+    hop_count: int = 0
 
 
 #: Message → the bytes of its row.
@@ -87,6 +89,11 @@ class Sent(msgspec.Struct, frozen=True):
     duplicate_of: int | None = None
 
 
-#: Properties that settling changed, as the bytes of a `marks` row, and back.
+#: The properties of a message as the MessagePack of a map, and back.
 encode_properties = encode
 decode_properties = msgspec.msgpack.Decoder(dict[str, Any]).decode
+
+#: Fields of a message that settling or a rule's action changed, by name, as a `marks` row has them;
+#: `properties` stand for all that it has then.
+encode_overlay = encode
+decode_overlay = decode_properties

@@ -1,4 +1,4 @@
-"""One partition: a log, the ids it remembers, and what its subscription knows of its messages.
+"""One partition: a log, the ids it remembers, and what its subscriptions know of its messages.
 
 Sending is `path/enqueue.send`: deduplicate → stamp → store → show. Receiving is `path/deliver`,
 settling `path/settle`, time passing `path/expire`. None of them does I/O, reads a clock or draws
@@ -12,19 +12,15 @@ from collections import deque
 from typing import ClassVar
 
 from onibus.core.block import NEVER
-from onibus.core.errors import LockLost, MessageNotFound, SessionLockLost
-from onibus.core.holds import TOKEN, Hold, check_of
 from onibus.core.id_runs import Sizes
-from onibus.core.lifecycle import State, words
 from onibus.core.limits import DUPLICATES_LISTED_MAX
 from onibus.core.log import Log
-from onibus.core.marks import Mark
-from onibus.core.message import Message, ReceivedMessage, decode_properties
 from onibus.core.numbering import Numbering
 from onibus.core.pages import Pages
 from onibus.core.records import COUNTERS, WriteBatch
 from onibus.core.remembered_ids import RememberedIds
-from onibus.core.settings import QueueSettings
+from onibus.core.rules.rule import CompiledRule
+from onibus.core.settings import LogSettings, QueueSettings, SubscriptionSettings, TopicSettings
 from onibus.core.subscription import Subscription
 
 
@@ -36,24 +32,27 @@ class Partition:
 
     def __init__(
         self,
-        partition: int,
+        partition_id: int,
         index: int,
-        settings: QueueSettings,
+        settings: LogSettings,
         pages: Pages,
         secret: bytes,
         boot: int,
         counter_bits: int | None = None,
     ) -> None:
-        self.partition = partition
+        self.id = partition_id
         self.index = index
         self.settings = settings
         self.secret = secret
         #: how often the store was opened: keeps tokens of a crashed run from matching
         self.boot = boot
         self.numbering = Numbering(index, settings.enable_partitioning, counter_bits)
-        self.log = Log(partition, pages)
-        self.ids = RememberedIds(partition, pages, self.id_sizes)
-        self.subscription = Subscription(partition, 0, settings, self.log, secret)
+        self.log = Log(partition_id, pages)
+        self.ids = RememberedIds(partition_id, pages, self.id_sizes)
+        #: a queue's only one; in a topic, where its scheduled messages wait
+        self.subscription = Subscription(self, 0, _own_settings(settings))
+        #: all of them by their numbers
+        self.subscriptions = {0: self.subscription}
         if settings.retention_ms is not None:
             self.log.floor = 0
         self.epoch = 0
@@ -71,17 +70,37 @@ class Partition:
         self._committing_below = 1
         self._committing_ids = 0
 
+    @property
+    def is_topic(self) -> bool:
+        """Tell whether messages go to subscriptions rather than to the only one there is."""
+        return isinstance(self.settings, TopicSettings)
+
     # Settings and time
 
-    def change_settings(self, settings: QueueSettings, now: int, out: WriteBatch) -> None:
+    def change_settings(self, settings: LogSettings, now: int, out: WriteBatch) -> None:
         """Take new settings. A shorter window forgets at once, a longer one revives nothing."""
         self.forgotten_before = max(
             self.forget_before(now), now - settings.duplicate_detection_window_ms
         )
-        self.settings = self.subscription.settings = settings
+        self.settings = settings
+        self.subscription.settings = _own_settings(settings)
         if settings.retention_ms is not None and self.log.floor == NEVER:
             self.log.floor = self.log.next_ordinal
         self.write_counters(out)
+
+    def subscribe(
+        self, number: int, settings: SubscriptionSettings, rules: list[CompiledRule]
+    ) -> Subscription:
+        """Add a subscription to a topic; it gets what is sent from now on."""
+        subscription = Subscription(self, number, settings)
+        subscription.rules = rules
+        subscription.pass_over(1, self.log.next_ordinal - 1)
+        self.subscriptions[number] = subscription
+        return subscription
+
+    def in_use(self, ordinal: int) -> bool:
+        """Tell whether an ordinal is that of a message that is still there."""
+        return any(one.is_live(ordinal) for one in self.subscriptions.values())
 
     def forget_before(self, now: int) -> int:
         """Return the bus time up to which recorded ids are no duplicates any more (D5)."""
@@ -89,11 +108,19 @@ class Partition:
 
     def next_wake(self) -> int:
         """Return the bus time at which something happens by itself."""
-        return min(self.subscription.next_due(), self.log.next_expiry())
+        due = min(self.subscription.next_due(), self.log.next_expiry())
+        if len(self.subscriptions) > 1:
+            due = min(due, *[one.next_due() for one in self.subscriptions.values()])
+        return due
 
     def keeps_for_a_time(self) -> bool:
         """Tell whether something is kept that has to go when its time is over."""
         return self.ids.count > 0 or self.settings.retention_ms is not None
+
+    def next_epoch(self) -> int:
+        """Return what tells a new hold from all others."""
+        self.epoch = (self.epoch + 1) & 0xFFFFFFFF
+        return self.epoch
 
     # Committing
 
@@ -101,7 +128,7 @@ class Partition:
         out.put(
             COUNTERS,
             (
-                self.partition,
+                self.id,
                 self.log.next_ordinal,
                 self.log.last_stamp,
                 self.epoch,
@@ -121,7 +148,8 @@ class Partition:
         self.seen = now
         if not by_itself:
             self.accessed = now
-        self.subscription.write_holds(out)
+        for subscription in self.subscriptions.values():
+            subscription.write_holds(out)
         self.write_counters(out)
 
     def commit_started(self) -> None:
@@ -135,66 +163,7 @@ class Partition:
         self.log.commit_finished(self._committing_below)
         self.ids.settled(self._committing_ids)
 
-    # Holds and tokens
 
-    def new_hold(self, until: int, duration: int, session: str | None) -> Hold:
-        self.epoch = (self.epoch + 1) & 0xFFFFFFFF
-        check = check_of(
-            self.secret, self.partition, self.subscription.number, self.boot, self.epoch
-        )
-        return Hold(self.epoch, check, until, duration, session)
-
-    def token(self, ordinal: int, hold: Hold) -> bytes:
-        return TOKEN.pack(self.numbering.number(ordinal), hold.epoch, hold.check)
-
-    def held(self, token: bytes) -> tuple[int, Mark, Hold]:
-        """Return the message that a token holds, or refuse the token."""
-        number, epoch, check = TOKEN.unpack(token)
-        hold = self.subscription.holds.get(epoch)
-        if hold is not None and hold.check == check:
-            for ordinal in self.numbering.candidates(number, self.log.next_ordinal):
-                if ordinal in hold.ordinals:
-                    return ordinal, self.subscription.marks[ordinal], hold
-        if self.settings.requires_session and not self.settings.fifo:
-            raise SessionLockLost(f"the session that held message {number} is locked no more")
-        raise LockLost(f"the lock on message {number} was lost: it ran out, or was settled before")
-
-    # Messages
-
-    def ordinal(self, number: int) -> int:
-        """Return the live, shown ordinal of a sequence number, or refuse it."""
-        if isinstance(number, int):
-            for ordinal in self.numbering.candidates(number, self.log.next_ordinal):
-                if ordinal < self.log.visible_below and self.subscription.is_live(ordinal):
-                    return ordinal
-        raise MessageNotFound(f"no message with sequence number {number} is there")
-
-    def view(self, ordinal: int, hold: Hold | None = None, until: int = 0) -> ReceivedMessage:
-        """Return a message as a receiver sees it, read from its block and verified."""
-        block, position = self.log.entry(ordinal)
-        entry = block.entry(position)
-        received = ReceivedMessage(
-            message=block.message(position),
-            sequence_number=self.numbering.number(ordinal),
-            enqueued_time_ms=entry[1],
-        )
-        if entry[2] != NEVER:
-            received.expires_at_ms = entry[2]
-        if hold is not None:
-            received.token = self.token(ordinal, hold)
-            received.locked_until_ms = until
-        mark = self.subscription.marks.get(ordinal)
-        if mark is not None:
-            _apply_mark(received, mark)
-        return received
-
-
-def _apply_mark(received: ReceivedMessage, mark: Mark) -> None:
-    if mark.state is not State.ACTIVE:
-        received.state = words(mark.state)
-    received.delivery_count = mark.deliveries
-    received.dead_letter_reason = mark.reason
-    received.dead_letter_description = mark.description
-    if mark.properties is not None:
-        message: Message = received.message
-        message.properties = message.properties | decode_properties(mark.properties)
+def _own_settings(settings: LogSettings) -> QueueSettings | SubscriptionSettings:
+    """Return the settings of the subscription that every partition has."""
+    return settings if isinstance(settings, QueueSettings) else SubscriptionSettings()

@@ -12,11 +12,12 @@ Format version 1:
     counters     partition                         next_ordinal, last_stamp, epoch, forget_before,
                                                    forget_below, duplicates, accessed, seen
     blocks       block                             payload (core/block.py)
-    block_index  block                             partition, first, last, rows, expires, size, keys
+    block_index  block                             partition, first, last, rows, expires, size,
+                                                   keys, fans
     marks        partition, subscription, ordinal  state, deliveries, due, reason, description,
-                                                   properties
+                                                   overlay
     gone         partition, subscription, first    last: this run of ordinals has left
-    holds        partition, subscription, epoch    until, duration, check, session, ordinals
+    holds        partition, subscription, epoch    until, duration, check, session, ordinals, owner
     sessions     partition, subscription, session  state, until, duration, epoch, check, owner
     attempts     partition, subscription, attempt  until, epochs
     recent_ids   entry                             partition, entries (core/id_runs.py)
@@ -24,7 +25,18 @@ Format version 1:
                                                    filter
     id_chunks    chunk                             partition, entries
     duplicates   partition, slot                   message_id, time, ordinal
+    outcomes     partition, subscription, first    last, entries (core/outcomes.py)
+    staged       work, partition, piece            content (core/staged.py)
+
+and, in the namespace's own store:
+
     entities     incarnation                       name, kind, settings, created
+    works        work                              content (broker/works.py)
+    producers    entity, producer                  content (broker/producers.py)
+    readers      entity, reader                    content (broker/readers.py)
+    claims       entity, reader, claim             content (broker/claims.py)
+
+`entity` is an entity's incarnation.
 """
 
 from __future__ import annotations
@@ -62,15 +74,18 @@ COUNTERS = _table(
 )
 BLOCKS = _table("blocks", "block", "payload")
 #: Small rows apart from the large ones: a restart reads these and no block. `keys` has (ordinal
-#: i64, session hash u64) of each row, little-endian, where the entity has sessions.
-BLOCK_INDEX = _table("block_index", "block", "partition first last rows expires size keys")
+#: i64, session hash u64) of each row, little-endian, where the entity has sessions; `fans` who
+#: takes which rows, where it is a topic (core/fans.py).
+BLOCK_INDEX = _table("block_index", "block", "partition first last rows expires size keys fans")
 MARKS = _table(
     "marks",
     "partition subscription ordinal",
-    "state deliveries due reason description properties",
+    "state deliveries due reason description overlay",
 )
 GONE = _table("gone", "partition subscription first", "last")
-HOLDS = _table("holds", "partition subscription epoch", "until duration check session ordinals")
+HOLDS = _table(
+    "holds", "partition subscription epoch", "until duration check session ordinals owner"
+)
 SESSIONS = _table(
     "sessions", "partition subscription session", "state until duration epoch check owner"
 )
@@ -80,6 +95,12 @@ ID_RUNS = _table("id_runs", "run", "partition tier count oldest newest chunks fi
 ID_CHUNKS = _table("id_chunks", "chunk", "partition entries")
 DUPLICATES = _table("duplicates", "partition slot", "message_id time ordinal")
 ENTITIES = _table("entities", "incarnation", "name kind settings created")
+OUTCOMES = _table("outcomes", "partition subscription first", "last entries")
+STAGED = _table("staged", "work partition piece", "content")
+WORKS = _table("works", "work", "content")
+PRODUCERS = _table("producers", "entity producer", "content")
+READERS = _table("readers", "entity reader", "content")
+CLAIMS = _table("claims", "entity reader claim", "content")
 
 TABLES = (
     META,
@@ -96,6 +117,12 @@ TABLES = (
     ID_CHUNKS,
     DUPLICATES,
     ENTITIES,
+    OUTCOMES,
+    STAGED,
+    WORKS,
+    PRODUCERS,
+    READERS,
+    CLAIMS,
 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
@@ -61,7 +61,20 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     retry_backoff_ms_max: int = limits.HOUR_MS
     #: how long completed messages stay in the log; None: they may go at once (R1)
     retention_ms: int | None = None
+    #: how old, and how large, what is kept for a named reader only may become (R2)
+    reader_age_ms_max: int | None = limits.READER_AGE_MS_DEFAULT
+    reader_bytes_max: int | None = limits.READER_BYTES_DEFAULT
+    #: a batch whose messages belong to several partitions is refused, as in Azure (P13)
+    strict_batches: bool = False
+    #: the entity that messages, or dead letters, go on to by themselves (B6)
+    forward_to: str | None = None
+    forward_dead_letters_to: str | None = None
     user_metadata: str = ""
+
+    # What only subscriptions can have.
+    dead_letter_on_filter_error: ClassVar[bool] = True
+    #: what came longer ago than this expires; a queue's messages know themselves when they do
+    expires_after_ms: ClassVar[int | None] = None
 
     @property
     def sends(self) -> bool:
@@ -72,39 +85,118 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         return self.status == ACTIVE or self.status == SEND_DISABLED
 
 
-def make(given: dict[str, Any]) -> QueueSettings:
-    """Return checked settings made of what the caller gave."""
+class TopicSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The settings of a topic; each means what it means for a queue."""
+
+    default_time_to_live_ms: int | None = None
+    requires_duplicate_detection: bool = False
+    duplicate_detection_window_ms: int = limits.DEDUPLICATION_WINDOW_MS_DEFAULT
+    enable_partitioning: bool = False
+    max_size_bytes: int = limits.SIZE_BYTES_DEFAULT
+    max_message_bytes: int = limits.MESSAGE_BYTES_DEFAULT
+    auto_delete_on_idle_ms: int | None = None
+    status: str = ACTIVE
+    retention_ms: int | None = None
+    reader_age_ms_max: int | None = limits.READER_AGE_MS_DEFAULT
+    reader_bytes_max: int | None = limits.READER_BYTES_DEFAULT
+    strict_batches: bool = False
+    user_metadata: str = ""
+
+    # What only queues can have.
+    fifo: ClassVar[bool] = False
+    requires_session: ClassVar[bool] = False
+    content_based_deduplication: ClassVar[bool] = False
+    content_matches_any_id: ClassVar[bool] = False
+    deduplication_scope: ClassVar[str] = "queue"
+    forward_to: ClassVar[str | None] = None
+    forward_dead_letters_to: ClassVar[str | None] = None
+
+    @property
+    def sends(self) -> bool:
+        return self.status == ACTIVE or self.status == RECEIVE_DISABLED
+
+    @property
+    def receives(self) -> bool:
+        return False
+
+
+class SubscriptionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The settings of a subscription; each means what it means for a queue."""
+
+    lock_duration_ms: int = limits.LOCK_DURATION_MS_DEFAULT
+    max_delivery_count: int = limits.DELIVERY_COUNT_DEFAULT
+    default_time_to_live_ms: int | None = None
+    dead_letter_on_expiration: bool = False
+    #: a message that a rule cannot be evaluated on goes to the dead-letter queue, else nowhere
+    dead_letter_on_filter_error: bool = True
+    requires_session: bool = False
+    auto_delete_on_idle_ms: int | None = None
+    status: str = ACTIVE
+    retry_backoff_ms: int = 0
+    retry_backoff_ms_max: int = limits.HOUR_MS
+    forward_to: str | None = None
+    forward_dead_letters_to: str | None = None
+    user_metadata: str = ""
+
+    # What only queues can have.
+    fifo: ClassVar[bool] = False
+    one_message_per_group: ClassVar[bool] = False
+    strict_attempts: ClassVar[bool] = False
+
+    @property
+    def expires_after_ms(self) -> int | None:
+        return self.default_time_to_live_ms
+
+    @property
+    def receives(self) -> bool:
+        return self.status == ACTIVE or self.status == SEND_DISABLED
+
+
+#: What a log needs to know, and what a receiver's side of it.
+LogSettings = QueueSettings | TopicSettings
+OutletSettings = QueueSettings | SubscriptionSettings
+AnySettings = QueueSettings | TopicSettings | SubscriptionSettings
+S = TypeVar("S", bound=QueueSettings | TopicSettings | SubscriptionSettings)
+
+
+def make(given: dict[str, Any], kind: type[S]) -> S:
+    """Return checked settings of that kind, made of what the caller gave."""
     if given.get("fifo"):
-        fixed = {
-            "requires_session": True,
-            "requires_duplicate_detection": True,
-            "enable_partitioning": False,
-            "duplicate_detection_window_ms": limits.FIFO_INTERVAL_MS,
-        }
-        for name, value in fixed.items():
-            if given.get(name, value) != value:
-                raise InvalidArgument(f"a FIFO queue has {name}={value}; leave it out")
-        given = given | fixed
-    known = QueueSettings.__struct_fields__
+        given = given | _fifo(given)
+    known = kind.__struct_fields__
     for name in given:
         if name not in known:
             near = get_close_matches(name, known, 1)
             hint = f"; did you mean {near[0]}?" if near else ""
             raise InvalidArgument(f"there is no setting {name!r}{hint}")
     try:
-        settings = msgspec.convert(given, QueueSettings)
+        settings = msgspec.convert(given, kind)
     except msgspec.ValidationError as error:
         raise InvalidArgument(f"settings: {error}") from None
     _check(settings)
     return settings
 
 
-def change(old: QueueSettings, given: dict[str, Any]) -> QueueSettings:
+def _fifo(given: dict[str, Any]) -> dict[str, Any]:
+    """Return what every FIFO queue has."""
+    fixed = {
+        "requires_session": True,
+        "requires_duplicate_detection": True,
+        "enable_partitioning": False,
+        "duplicate_detection_window_ms": limits.FIFO_INTERVAL_MS,
+    }
+    for name, value in fixed.items():
+        if given.get(name, value) != value:
+            raise InvalidArgument(f"a FIFO queue has {name}={value}; leave it out")
+    return fixed
+
+
+def change(old: S, given: dict[str, Any]) -> S:
     """Return the settings after a change; what is fixed at creation cannot change."""
     for name in FIXED:
-        if name in given and given[name] != getattr(old, name):
+        if name in given and given[name] != getattr(old, name, given[name]):
             raise Unchangeable(f"{name} is fixed when the entity is created; make a new one")
-    return make(msgspec.to_builtins(old) | given)
+    return make(msgspec.to_builtins(old) | given, type(old))
 
 
 def check_name(name: object) -> str:
@@ -128,31 +220,55 @@ def _between(name: str, value: int | None, low: int, high: int) -> None:
         raise InvalidArgument(f"{name} is {value}, and must be from {low} to {high}")
 
 
-def _check(settings: QueueSettings) -> None:
-    lock_low, lock_high = limits.LOCK_DURATION_MS_MIN, limits.LOCK_DURATION_MS_MAX
-    if settings.fifo:
-        lock_low, lock_high = 0, limits.VISIBILITY_MS_MAX
-    _between("lock_duration_ms", settings.lock_duration_ms, lock_low, lock_high)
-    _between("max_delivery_count", settings.max_delivery_count, 1, limits.DELIVERY_COUNT_MAX)
-    _between("default_time_to_live_ms", settings.default_time_to_live_ms, 1, 2**53)
-    _between(
-        "duplicate_detection_window_ms",
-        settings.duplicate_detection_window_ms,
+#: The numbers that most settings lie between.
+_BOUNDS: dict[str, tuple[int, int]] = {
+    "lock_duration_ms": (limits.LOCK_DURATION_MS_MIN, limits.LOCK_DURATION_MS_MAX),
+    "max_delivery_count": (1, limits.DELIVERY_COUNT_MAX),
+    "default_time_to_live_ms": (1, 2**53),
+    "duplicate_detection_window_ms": (
         limits.DEDUPLICATION_WINDOW_MS_MIN,
         limits.DEDUPLICATION_WINDOW_MS_MAX,
-    )
-    _between("max_size_bytes", settings.max_size_bytes, 1, limits.SIZE_BYTES_MAX)
-    _between("max_message_bytes", settings.max_message_bytes, 1, limits.MESSAGE_BYTES_MAX)
-    _between("auto_delete_on_idle_ms", settings.auto_delete_on_idle_ms, limits.IDLE_MS_MIN, 2**53)
-    _between("retention_ms", settings.retention_ms, 1, 2**53)
-    _between("retry_backoff_ms", settings.retry_backoff_ms, 0, limits.DAY_MS)
-    _between("retry_backoff_ms_max", settings.retry_backoff_ms_max, 0, limits.DAY_MS)
+    ),
+    "max_size_bytes": (1, limits.SIZE_BYTES_MAX),
+    "max_message_bytes": (1, limits.MESSAGE_BYTES_MAX),
+    "auto_delete_on_idle_ms": (limits.IDLE_MS_MIN, 2**53),
+    "retention_ms": (1, 2**53),
+    "retry_backoff_ms": (0, limits.DAY_MS),
+    "retry_backoff_ms_max": (0, limits.DAY_MS),
+    "reader_age_ms_max": (1, 2**53),
+    "reader_bytes_max": (1, 2**53),
+}
+
+
+def _check(settings: AnySettings) -> None:
+    for name in settings.__struct_fields__:
+        if name in _BOUNDS:
+            low, high = _BOUNDS[name]
+            if settings.fifo and name == "lock_duration_ms":
+                low, high = 0, limits.VISIBILITY_MS_MAX
+            _between(name, getattr(settings, name), low, high)
     check_text("user_metadata", settings.user_metadata, limits.METADATA_LENGTH_MAX)
     if settings.status not in (ACTIVE, SEND_DISABLED, RECEIVE_DISABLED, DISABLED):
         raise InvalidArgument(
             f"status {settings.status!r} is none of active, send-disabled, "
             "receive-disabled, disabled"
         )
+    if not isinstance(settings, TopicSettings):
+        _check_forwarding(settings)
+    if isinstance(settings, QueueSettings):
+        _check_fifo(settings)
+
+
+def _check_forwarding(settings: OutletSettings) -> None:
+    for name in ("forward_to", "forward_dead_letters_to"):
+        target = getattr(settings, name)
+        if target is not None:
+            check_name(target)
+    if settings.forward_to is not None and settings.requires_session:
+        raise InvalidArgument("messages of sessions cannot be forwarded: leave forward_to out")
+
+
+def _check_fifo(settings: QueueSettings) -> None:
     if settings.deduplication_scope not in ("queue", "messageGroup"):
         raise InvalidArgument("deduplication_scope is queue or messageGroup")
     if not settings.fifo:

@@ -2,7 +2,8 @@
 
 Untouched messages are runs of ordinals (or queues of them, in sessions). Only exceptions have a
 `Mark`: what is held, deferred, delayed, scheduled or dead-lettered, and what was delivered before.
-A queue is a log with one subscription, number 0.
+A queue is a log with one subscription, number 0; a topic has one for each of its subscriptions, and
+number 0 is where its scheduled messages wait.
 
 Rules: states change only in `change` and `lock`, by the lifecycle's table; each change writes its
 record into the batch of its commit. A message is in exactly one place: ready, marked, or gone.
@@ -12,19 +13,25 @@ from __future__ import annotations
 
 from array import array
 from bisect import insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import chain
+from typing import TYPE_CHECKING
 
-from onibus.core.block import NEVER
-from onibus.core.holds import Hold
-from onibus.core.lifecycle import DEAD, HELD, UNLOCKED, Input, State, advance
-from onibus.core.log import Log
+from onibus.core.block import NEVER, Block
+from onibus.core.errors import LockLost, MessageNotFound, SessionLockLost
+from onibus.core.holds import TOKEN, Hold, check_of
+from onibus.core.lifecycle import DEAD, HELD, UNLOCKED, Input, State, advance, words
 from onibus.core.marks import Mark, Marks
+from onibus.core.message import Message, ReceivedMessage, decode_overlay
 from onibus.core.records import ATTEMPTS, GONE, HOLDS, MARKS, SESSIONS, WriteBatch
+from onibus.core.rules.rule import CompiledRule
 from onibus.core.runs import Runs, as_runs
 from onibus.core.sessions import Session, Sessions
-from onibus.core.settings import QueueSettings
+from onibus.core.settings import OutletSettings
 from onibus.core.timers import Key, Timers
+
+if TYPE_CHECKING:
+    from onibus.core.partition import Partition
 
 #: States whose mark may carry a time at which the message comes back.
 _TIMED = frozenset(
@@ -54,25 +61,28 @@ class Attempt:
 class Subscription:
     """The state of every message of one subscription in one partition."""
 
-    def __init__(
-        self, partition: int, number: int, settings: QueueSettings, log: Log, secret: bytes
-    ) -> None:
+    def __init__(self, partition: Partition, number: int, settings: OutletSettings) -> None:
         self.partition = partition
         self.number = number
+        #: what the keys of all its rows begin with
+        self.key = (partition.id, number)
         self.settings = settings
-        self.log = log
+        #: in a topic: who gets in
+        self.rules: list[CompiledRule] = []
+        log = self.log = partition.log
+        self.numbering = partition.numbering
         self.ready = Runs()
-        self.sessions = Sessions(secret)
+        self.sessions = Sessions(partition.secret)
         self.dead = Runs()
         self.dead_ready = Runs()
         self.gone = Runs()
         self.timers = Timers()
-        self.marks = Marks(
-            lambda ordinal: log.pages.read_mark(partition, number, ordinal), self.timers
-        )
+        self.marks = Marks(lambda ordinal: log.pages.read_mark(*self.key, ordinal), self.timers)
         self.holds: dict[int, Hold] = {}
         self.attempts: dict[str, Attempt] = {}
         self.counts = [0] * len(State)
+        #: what expires by its age here was looked at below this ordinal
+        self.aged_below = 1
         self._changed_holds: dict[int, Hold] = {}
 
     # Looking
@@ -96,22 +106,99 @@ class Subscription:
         ordinal = self.marks.pop_due(now)
         return ("due", ordinal) if ordinal is not None else self.timers.pop(now)
 
+    def expires(self, ordinal: int) -> int:
+        """Return the bus time at which a message expires here, or NEVER."""
+        after = self.settings.expires_after_ms
+        if after is None:
+            return self.log.expires(ordinal)
+        return self._expiry(*self.log.entry(ordinal))
+
+    def watch_age(self, ordinal: int, earliest: int = 0) -> None:
+        """Come back when a message, the oldest that is left, expires by its age."""
+        if self.settings.expires_after_ms is not None and ordinal < self.log.next_ordinal:
+            self.timers.set(("age", 0), max(self.expires(ordinal), earliest))
+
+    def change_settings(self, settings: OutletSettings) -> None:
+        """Take new settings."""
+        self.settings = settings
+        self.aged_below = 1
+        self.watch_age(self.gone.next_outside(1))
+
+    def _expiry(self, block: Block, position: int) -> int:
+        entry = block.entry(position)
+        after = self.settings.expires_after_ms
+        return entry[2] if after is None else min(entry[2], entry[6] + after)
+
     def active_count(self) -> int:
         """Return how many messages are waiting to be received, or are locked."""
         live = self.log.next_ordinal - 1 - self.gone.count
         marked = sum(self.counts) - self.counts[State.ACTIVE]
         return live - marked + self.counts[State.LOCKED] + self.counts[State.DELAYED]
 
+    def ordinal(self, number: int) -> int:
+        """Return the live, shown ordinal of a sequence number, or refuse it."""
+        if isinstance(number, int):
+            for ordinal in self.numbering.candidates(number, self.log.next_ordinal):
+                if ordinal < self.log.visible_below and self.is_live(ordinal):
+                    return ordinal
+        raise MessageNotFound(f"no message with sequence number {number} is there")
+
+    def view(self, ordinal: int, hold: Hold | None = None, until: int = 0) -> ReceivedMessage:
+        """Return a message as a receiver sees it, read from its block and verified."""
+        block, position = self.log.entry(ordinal)
+        entry = block.entry(position)
+        received = ReceivedMessage(
+            message=block.message(position),
+            sequence_number=self.numbering.number(ordinal),
+            enqueued_time_ms=entry[1],
+        )
+        expires = self._expiry(block, position)
+        if expires != NEVER:
+            received.expires_at_ms = expires
+        if hold is not None:
+            received.token = self.token(ordinal, hold)
+            received.locked_until_ms = until
+        mark = self.marks.get(ordinal)
+        if mark is not None:
+            _apply_mark(received, mark)
+        return received
+
     # Arriving
 
-    def enqueue(self, first: int, sessions: list[str | None]) -> None:
+    def enqueue(self, first: int, sessions: Sequence[str | None]) -> None:
         """Messages with ordinals from `first` on have been accepted."""
+        if not self.timers.is_set(("age", 0)):
+            self.watch_age(first)
         if not self.settings.requires_session:
             self.ready.add(first, first + len(sessions) - 1)
             return
         for ordinal, session_id in enumerate(sessions, first):
             assert session_id is not None
             self.sessions.append(self.sessions.get(session_id), ordinal)
+
+    def pass_over(self, first: int, last: int) -> None:
+        """These messages of the log are not for this subscription.
+
+        Nothing is written: who takes what is stored with the block (core/fans.py).
+        """
+        if first <= last:
+            self.gone.add(first, last)
+
+    def overlay(self, ordinal: int, overlay: bytes, out: WriteBatch) -> None:
+        """A message that has just arrived looks different here: a rule's action changed it."""
+        mark = self.marks.hot[ordinal] = Mark()
+        mark.overlay = overlay
+        self.counts[State.ACTIVE] += 1
+        self.write_mark(ordinal, mark, out)
+
+    def arrive_dead(self, ordinal: int, reason: str, description: str, out: WriteBatch) -> None:
+        """A message has arrived that cannot be delivered here."""
+        mark = self.marks.hot[ordinal] = Mark(State.DEAD_LETTERED)
+        mark.reason, mark.description = reason, description
+        self.counts[State.DEAD_LETTERED] += 1
+        self.dead.add(ordinal, ordinal)
+        self.dead_ready.add(ordinal, ordinal)
+        self.write_mark(ordinal, mark, out)
 
     def schedule(self, ordinal: int, due: int, out: WriteBatch) -> None:
         """A message has been accepted that is not to be seen before its time."""
@@ -122,6 +209,27 @@ class Subscription:
         self.write_mark(ordinal, mark, out)
 
     # Holding
+
+    def new_hold(self, until: int, duration: int, session: str | None, owner: str = "") -> Hold:
+        partition = self.partition
+        epoch = partition.next_epoch()
+        check = check_of(partition.secret, *self.key, partition.boot, epoch)
+        return Hold(epoch, check, until, duration, session, owner)
+
+    def token(self, ordinal: int, hold: Hold) -> bytes:
+        return TOKEN.pack(self.numbering.number(ordinal), hold.epoch, hold.check)
+
+    def held_by(self, token: bytes) -> tuple[int, Mark, Hold]:
+        """Return the message that a token holds, or refuse the token."""
+        number, epoch, check = TOKEN.unpack(token)
+        hold = self.holds.get(epoch)
+        if hold is not None and hold.check == check:
+            for ordinal in self.numbering.candidates(number, self.log.next_ordinal):
+                if ordinal in hold.ordinals:
+                    return ordinal, self.marks[ordinal], hold
+        if self.settings.requires_session and not self.settings.fifo:
+            raise SessionLockLost(f"the session that held message {number} is locked no more")
+        raise LockLost(f"the lock on message {number} was lost: it ran out, or was settled before")
 
     def lock(self, ordinals: list[int], hold: Hold) -> None:
         """Hold messages that were taken out of what is ready."""
@@ -173,7 +281,7 @@ class Subscription:
             return
         session = self.sessions.find(hold.session)
         if session is not None:
-            if hold.until == NEVER:
+            if hold.carried:
                 if not hold.ordinals and session.lock is not None:
                     session.lock.holds.discard(hold.epoch)
             elif ordinal in session.in_flight:
@@ -242,7 +350,7 @@ class Subscription:
         if new is State.GONE:
             del self.marks.hot[ordinal]
             if mark.stored:
-                out.delete(MARKS, (self.partition, self.number, ordinal))
+                out.delete(MARKS, (*self.key, ordinal))
             return
         if new is State.ACTIVE:
             if self.settings.requires_session:
@@ -265,9 +373,9 @@ class Subscription:
         """Messages have left the subscription: remember that, and let their rows go."""
         for first, last in as_runs(list(ordinals)):
             run_first, run_last, swallowed = self.gone.add(first, last)
-            out.put(GONE, (self.partition, self.number, run_first, run_last))
+            out.put(GONE, (*self.key, run_first, run_last))
             if swallowed >= 0:
-                out.delete(GONE, (self.partition, self.number, swallowed))
+                out.delete(GONE, (*self.key, swallowed))
             self.log.release(first, last, out)
 
     def carried(self, session: Session) -> list[int]:
@@ -289,40 +397,50 @@ class Subscription:
 
     def write_mark(self, ordinal: int, mark: Mark, out: WriteBatch) -> None:
         base = UNLOCKED[mark.state]
-        if base is State.ACTIVE and not mark.deliveries and mark.properties is None:
+        if base is State.ACTIVE and not mark.deliveries and mark.overlay is None:
             if mark.stored:
-                out.delete(MARKS, (self.partition, self.number, ordinal))
+                out.delete(MARKS, (*self.key, ordinal))
                 mark.stored = False
             return
         mark.stored = True
         out.put(
             MARKS,
             (
-                self.partition,
-                self.number,
+                *self.key,
                 ordinal,
                 int(base),
                 mark.deliveries,
                 mark.due,
                 mark.reason,
                 mark.description,
-                mark.properties,
+                mark.overlay,
             ),
         )
 
     def write_holds(self, out: WriteBatch) -> None:
         """Write the holds that changed, each once however many of its messages were settled."""
         for hold in self._changed_holds.values():
-            key = (self.partition, self.number, hold.epoch)
+            key = (*self.key, hold.epoch)
             if not hold.ordinals:
                 out.delete(HOLDS, key)
                 continue
             ordinals = array("q", chain.from_iterable(hold.ordinals.items())).tobytes()
-            out.put(HOLDS, (*key, hold.until, hold.duration, hold.check, hold.session, ordinals))
+            out.put(
+                HOLDS,
+                (
+                    *key,
+                    hold.until,
+                    hold.duration,
+                    hold.check,
+                    hold.session,
+                    ordinals,
+                    hold.owner,
+                ),
+            )
         self._changed_holds.clear()
 
     def write_session(self, session: Session, out: WriteBatch) -> None:
-        key = (self.partition, self.number, session.id)
+        key = (*self.key, session.id)
         lock = session.lock
         if session.state is None and lock is None:
             out.delete(SESSIONS, key)
@@ -343,7 +461,7 @@ class Subscription:
             )
 
     def write_attempt(self, attempt_id: str, attempt: Attempt | None, out: WriteBatch) -> None:
-        key = (self.partition, self.number, attempt_id)
+        key = (*self.key, attempt_id)
         if attempt is None:
             out.delete(ATTEMPTS, key)
         else:
@@ -353,3 +471,15 @@ class Subscription:
     def held(self) -> int:
         """Return how many messages are held."""
         return sum(self.counts[state] for state in HELD)
+
+
+def _apply_mark(received: ReceivedMessage, mark: Mark) -> None:
+    if mark.state is not State.ACTIVE:
+        received.state = words(mark.state)
+    received.delivery_count = mark.deliveries
+    received.dead_letter_reason = mark.reason
+    received.dead_letter_description = mark.description
+    if mark.overlay is not None:
+        message: Message = received.message
+        for field, value in decode_overlay(mark.overlay).items():
+            setattr(message, field, value)

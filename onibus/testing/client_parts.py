@@ -77,8 +77,10 @@ class Held:
 class Session:
     """A session that a client has accepted."""
 
-    def __init__(self, seat: Any, entity: EntityModel, index: int, lock: int, real: Any) -> None:
-        self.seat, self.entity, self.index = seat, entity, index
+    def __init__(self, where: Any, entity: EntityModel, index: int, lock: int, real: Any) -> None:
+        #: the entity and the partition, as the bus has them
+        self.found, self.seat = where
+        self.entity, self.index = entity, index
         self.lock, self.token, self.id = lock, real.token, real.session_id
 
 

@@ -43,9 +43,9 @@ class Clients:
         if op.reply.error is not None or op.value is None:
             return
         if isinstance(op.value, tuple):
-            seat, accepted = op.reply.value
+            found, seat, accepted = op.reply.value
             entity, index, _, lock = op.value
-            self.sessions.append(Session(seat, entity, index, lock.id, accepted))
+            self.sessions.append(Session((found, seat), entity, index, lock.id, accepted))
             return
         if not isinstance(op.value, list):
             return
@@ -235,7 +235,7 @@ class Clients:
                 sim.broker,
                 held.name,
                 held.token,
-                lambda partition, now, out: real(partition, held.token, now, out),
+                lambda subscription, now, out: real(subscription, held.token, now, out),
                 reply,
             ),
             lambda op: sim.model.settle(
@@ -251,7 +251,9 @@ class Clients:
         given = self.properties()
         self._settle(
             f"abandon {delay}",
-            lambda partition, token, now, out: abandon(partition, token, now, out, delay, given),
+            lambda subscription, token, now, out: abandon(
+                subscription, token, now, out, delay, given
+            ),
             lambda model, row, now: model.give_back(changed(row, given), now, delay),
         )
 
@@ -260,7 +262,9 @@ class Clients:
         given = self.properties()
         self._settle(
             f"defer {delay}",
-            lambda partition, token, now, out: defer(partition, token, now, out, delay, given),
+            lambda subscription, token, now, out: defer(
+                subscription, token, now, out, delay, given
+            ),
             lambda model, row, now: model.give_back(changed(row, given), now, delay, defer=True),
         )
 
@@ -268,7 +272,9 @@ class Clients:
         given = self.properties()
         self._settle(
             "dead-letter",
-            lambda partition, token, now, out: reject(partition, token, out, "why", "so", given),
+            lambda subscription, token, now, out: reject(
+                subscription, token, out, "why", "so", given
+            ),
             lambda model, row, now: model.dead_letter(changed(row, given), "why", "so"),
         )
 
@@ -276,7 +282,7 @@ class Clients:
         visibility = self.random.choice((None, None, 0, 4_000))
         self._settle(
             f"renew {visibility}",
-            lambda partition, token, now, out: renew(partition, token, now, out, visibility),
+            lambda subscription, token, now, out: renew(subscription, token, now, out, visibility),
             lambda model, row, now: model.renew(row, now, visibility),
         )
 
@@ -399,7 +405,7 @@ class Clients:
             self._on_session(
                 session,
                 "renew",
-                lambda partition, real, now, out: renew_session(partition, real, now, out),
+                lambda subscription, real, now, out: renew_session(subscription, real, now, out),
                 lambda model, now: model.renew_session(session.id, now),
             )
         elif choice < 0.9:
@@ -407,7 +413,9 @@ class Clients:
             self._on_session(
                 session,
                 f"state {state!r}",
-                lambda partition, real, now, out: set_session_state(partition, real, state, out),
+                lambda subscription, real, now, out: set_session_state(
+                    subscription, real, state, out
+                ),
                 lambda model, now: model.set_state(session.id, state),
             )
         else:
@@ -416,8 +424,8 @@ class Clients:
             self._on_session(
                 session,
                 "close",
-                lambda partition, real, now, out: end_session_lock(
-                    partition, real, Input.RELEASE, now, out
+                lambda subscription, real, now, out: end_session_lock(
+                    subscription, real, Input.RELEASE, now, out
                 ),
                 lambda model, now: model.end_session(session.id, now, counted=False),
             )
@@ -431,7 +439,15 @@ class Clients:
             wait,
             f"in session {session.id} {limit} take={take} wait={wait}",
             lambda reply: receiving.receive_session(
-                sim.broker, session.seat, session.id, session.token, limit, wait, reply, take=take
+                sim.broker,
+                session.found,
+                session.seat,
+                session.id,
+                session.token,
+                limit,
+                wait,
+                reply,
+                take=take,
             ),
             lambda op: sim.model.receive_session(
                 op, session.entity, session.index, session.id, session.lock, limit, take
@@ -460,7 +476,7 @@ class Clients:
         sim.do(
             f"{verb} session {session.id} of {session.entity.name}",
             lambda reply: settling.on_session(
-                sim.broker, session.seat, session.id, session.token, real, reply
+                sim.broker, session.found, session.seat, session.id, session.token, real, reply
             ),
             lambda op: sim.model.on_session(
                 op,

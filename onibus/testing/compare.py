@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from onibus.broker import settling
+from onibus.broker import entity_info, settling
 from onibus.broker.broker import Broker
 from onibus.core.errors import Refused
 from onibus.core.invariants import violations
@@ -62,7 +62,7 @@ def compare_value(words: str, real: Any, model: Any) -> None:
             else:
                 compare_given(words, one, expected)
     elif isinstance(model, tuple):
-        _, accepted = real
+        _, _, accepted = real
         _, _, session, lock = model
         same(words, (accepted.session_id, accepted.locked_until_ms), (session, lock.until))
     else:
@@ -111,7 +111,7 @@ def compare_row(words: str, real: ReceivedMessage, row: Row, base: int) -> None:
 
 def compare_counts(broker: Broker, model: BusModel, entity: EntityModel) -> None:
     """Compare what `info` counts."""
-    info = broker.namespace.info(entity.name)
+    info = entity_info.info(broker, entity.name)
     counted = dict.fromkeys(("active", "deferred", "scheduled", "dead", "held", "dropped"), 0)
     offline = []
     for index, partition in enumerate(entity.partitions):
@@ -202,7 +202,7 @@ def _compare_sessions(broker: Broker, entity: EntityModel, index: int) -> None:
         facts = expected.setdefault(session, [0, 0, None, None, None])
         facts[held] += 1
         facts[2] = facts[2] or row.stamp
-    seat = broker.find(entity.name).seats[index]
+    found = broker.find(entity.name)
     real = {
         info.session_id: [
             info.ready_count,
@@ -211,6 +211,6 @@ def _compare_sessions(broker: Broker, entity: EntityModel, index: int) -> None:
             info.locked_until_ms,
             info.state,
         ]
-        for info in broker.look(seat, list_sessions)
+        for info in broker.look(found, found.seats[index], list_sessions)
     }
     same(f"sessions of {entity.name}", real, expected)

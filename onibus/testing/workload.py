@@ -16,6 +16,7 @@ from onibus.core import settings as core_settings
 from onibus.core.errors import InvalidArgument, OnibusError, PartitionOffline, Unchangeable
 from onibus.core.path.peek import Filter
 from onibus.core.records import ENTITIES
+from onibus.core.settings import QueueSettings
 from onibus.testing.client_parts import KINDS
 from onibus.testing.clients import Clients
 from onibus.testing.compare import Mismatch, compare_row, same
@@ -124,13 +125,13 @@ class Workload(Clients):
         sim, given = self.sim, KINDS[name]
 
         def created() -> None:
-            entity = entity_of(max(sim.tables[NAME][ENTITIES].values()))
-            wanted = core_settings.make(given)
+            entity = entity_of(max(sim.tables[NAME][ENTITIES].values()), {})
+            wanted = core_settings.make(given, QueueSettings)
             sim.model.entities[name] = EntityModel(entity.incarnation, name, wanted, entity.stores)
 
         self._decide(
             f"create {name}",
-            lambda reply: sim.broker.namespace.create_queue(name, given, reply),
+            lambda reply: sim.broker.namespace.create(name, QueueSettings, given, reply),
             lambda: self._all_online(list(sim.model.stores)),
             created,
         )
@@ -304,7 +305,7 @@ class Workload(Clients):
             if entity is None or entity.incarnation != session.entity.uid:
                 self.sessions.remove(session)
             else:
-                session.seat = entity.seats[session.index]
+                session.found, session.seat = entity, entity.seats[session.index]
 
 
 def run_seed(seed: int, commands: int, kinds: list[str] | None = None) -> Simulation:

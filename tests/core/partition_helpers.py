@@ -14,7 +14,7 @@ from onibus.core.path.enqueue import send as send_to_partition
 from onibus.core.path.recover import COLUMNS, SOURCES, recover
 from onibus.core.path.settle import complete, find_held
 from onibus.core.records import BLOCKS, Row, Table, WriteBatch
-from onibus.core.settings import make
+from onibus.core.settings import QueueSettings, make
 from onibus.store.memory import MemoryStore
 
 SECRET = b"s" * 32
@@ -34,7 +34,7 @@ class Bench:
     """A partition, its rows, and a clock that stands still."""
 
     def __init__(self, counter_bits: int | None = None, **settings: Any) -> None:
-        self.settings = make(settings)
+        self.settings = make(settings, QueueSettings)
         self.counter_bits = counter_bits
         self.store = CountingStore("bench")
         self.now = 1_000_000
@@ -68,11 +68,12 @@ class Bench:
         return sent
 
     def receive(self, limit: int = 1) -> list[ReceivedMessage]:
-        received = deliver(self.partition, limit, self.now, self.out)
+        received = deliver(self.partition.subscription, limit, self.now, self.out)
         self.commit()
         return received
 
     def complete(self, *messages: ReceivedMessage) -> None:
         tokens = [message.token for message in messages if message.token is not None]
-        complete(self.partition, find_held(self.partition, tokens), self.out)
+        subscription = self.partition.subscription
+        complete(subscription, find_held(subscription, tokens), self.out)
         self.commit()

@@ -20,9 +20,18 @@ from onibus.core.arrow_block import (
     SCHEMA,
     conform,
     encode_arrow,
-    encode_arrow_entries,
 )
-from onibus.core.block import ARROW, HEADER, NEVER, ROWS, Block, encode_entries, encode_rows
+from onibus.core.block import (
+    ARROW,
+    ENTRY,
+    HEADER,
+    MESSAGE,
+    NEVER,
+    ROWS,
+    Block,
+    encode_entries,
+    encode_rows,
+)
 from onibus.core.errors import Damaged, InvalidArgument
 from onibus.core.message import Message, encode, encode_properties
 
@@ -130,16 +139,30 @@ def rows_block(
     messages: Sequence[Message], ordinals: Sequence[int], expires: Sequence[int]
 ) -> bytes:
     count = len(messages)
-    return encode_entries(
-        ordinals, [STAMP] * count, expires, range(count), [encode(m) for m in messages]
-    )
+    entries = [
+        (ordinals[at], STAMP, expires[at], at, 0, 0, STAMP + 7, MESSAGE) for at in range(count)
+    ]
+    return encode_entries(entries, [encode(message) for message in messages])
 
 
 def arrow_block(
     messages: Sequence[Message], ordinals: Sequence[int], expires: Sequence[int]
 ) -> bytes:
     sessions = np.arange(len(messages))
-    return encode_arrow_entries(ordinals, STAMP, expires, sessions, arrow_batch(messages))
+    batch = arrow_batch(messages)
+    return encode_arrow(ordinals, STAMP, STAMP + 7, expires, sessions, MESSAGE, batch)
+
+
+def simple_rows(first: int, rows: Sequence[bytes], session: int = 0) -> Block:
+    count = len(rows)
+    expires, sessions, kinds = [NEVER] * count, [session] * count, [MESSAGE] * count
+    return Block(encode_rows(first, STAMP, STAMP, expires, sessions, kinds, rows))
+
+
+def simple_arrow(first: int, batch: pa.RecordBatch, session: int = 0) -> Block:
+    sessions = np.full(batch.num_rows, session, np.uint64)
+    ordinals = range(first, first + batch.num_rows)
+    return Block(encode_arrow(ordinals, STAMP, STAMP, NEVER, sessions, MESSAGE, conform(batch)))
 
 
 Maker = Callable[[Sequence[Message], Sequence[int], Sequence[int]], bytes]
@@ -176,15 +199,15 @@ def test_messages_come_back_exactly(make: Maker) -> None:
 
 def test_amqp_sqs_and_arrow_go_through_one_block() -> None:
     batch = pa.record_batch({"subject": ["Arrow"], "body": pa.array([b"\xff\x00"], pa.binary())})
-    row = Block(encode_arrow(1, STAMP, [NEVER], [0], batch)).row(0)
+    row = simple_arrow(1, batch).row(0)
     amqp, sqs = MESSAGES[1], MESSAGES[2]
     rows = [encode(amqp), encode(sqs), row]
-    block = Block(encode_rows(10, STAMP, [NEVER] * 3, [0] * 3, rows))
+    block = simple_rows(10, rows)
     assert block.message(0).body == amqp_message()
     assert same(block.message(1).properties, SQS_ATTRIBUTES)
     assert same(block.message(2), Message(subject="Arrow", body=b"\xff\x00"))
     # And on, from there into Arrow and back into rows.
-    again = Block(encode_arrow(10, STAMP, [NEVER] * 3, [0] * 3, _message_columns(block)))
+    again = simple_arrow(10, _message_columns(block))
     assert [again.row(position) for position in range(3)] == rows
     assert again.record_batch().equals(block.record_batch())
 
@@ -206,9 +229,9 @@ def test_ordinals_may_skip(make: Maker) -> None:
 
 def test_session_hashes_use_all_bits() -> None:
     highest = 2**64 - 1
-    rows = Block(encode_rows(1, STAMP, [NEVER], [highest], [encode(Message())]))
+    rows = simple_rows(1, [encode(Message())], highest)
     batch = arrow_batch([Message()])
-    arrow = Block(encode_arrow(1, STAMP, [NEVER], np.array([highest], np.uint64), batch))
+    arrow = simple_arrow(1, batch, highest)
     assert rows.entry(0)[3] == arrow.entry(0)[3] == highest
 
 
@@ -225,7 +248,7 @@ def test_a_body_of_one_megabyte(make: Maker) -> None:
 def test_a_time_of_another_zone_comes_back_as_the_same_moment() -> None:
     moment = datetime(2024, 7, 1, 12, 30, tzinfo=timezone(timedelta(hours=5, minutes=30)))
     row = encode(Message(properties={"at": moment}))
-    block = Block(encode_rows(1, STAMP, [NEVER], [0], [row]))
+    block = simple_rows(1, [row])
     assert block.message(0).properties["at"] == moment
 
 
@@ -260,7 +283,7 @@ def test_batches_of_the_same_kinds_are_taken() -> None:
             "properties": pa.array([encode_properties({"k": b"v"}), None], pa.binary_view()),
         }
     )
-    block = Block(encode_arrow(1, STAMP, NEVER, 0, batch))
+    block = simple_arrow(1, batch)
     assert same(block.message(0), Message(
         body=b"a", subject="x", message_id="1", time_to_live_ms=7, properties={"k": b"v"}
     ))  # fmt: skip
@@ -269,7 +292,7 @@ def test_batches_of_the_same_kinds_are_taken() -> None:
 
 def test_a_slice_of_a_batch_takes_its_own_bytes_only() -> None:
     batch = arrow_batch([Message(body=bytes([i]) * 1000) for i in range(100)])
-    payload = encode_arrow(1, STAMP, NEVER, 0, batch.slice(50, 2))
+    payload = encode_arrow([1, 2], STAMP, STAMP, NEVER, 0, MESSAGE, conform(batch.slice(50, 2)))
     assert len(payload) < 8000
     assert [Block(payload).message(i).body[0] for i in range(2)] == [50, 51]
 
@@ -346,8 +369,10 @@ def test_the_index_can_be_read_while_the_body_is_damaged(make: Maker) -> None:
 
 def _arrow_payload(body: bytes, rows: int = 1) -> bytes:
     """Return a block with that body and checksums that match."""
-    payload = encode_arrow(1, STAMP, NEVER, 0, arrow_batch([Message()] * rows))
-    index = payload[HEADER.size : HEADER.size + 40 * rows]
+    ordinals = range(1, rows + 1)
+    batch = arrow_batch([Message()] * rows)
+    payload = encode_arrow(ordinals, STAMP, STAMP, NEVER, 0, MESSAGE, batch)
+    index = payload[HEADER.size : HEADER.size + ENTRY.size * rows]
     return HEADER.pack(b"OB", 1, ARROW, rows, crc32(index), crc32(body)) + index + body
 
 
@@ -402,13 +427,13 @@ def test_rows_that_are_no_messages_are_damaged() -> None:
     nested = b"\x95" + nested[1:]
     for row in (b"\xc1", b"\x91", encode({"a": 1}), encode([1]), b"\x90\x90", no_text, nested):
         with pytest.raises(Damaged):
-            Block(encode_rows(1, STAMP, [NEVER], [0], [row])).message(0)
+            simple_rows(1, [row]).message(0)
 
 
 def test_a_number_that_no_column_holds_is_damaged() -> None:
     row = encode(Message(enqueued_sequence_number=2**64 - 1))
     with pytest.raises(Damaged):
-        Block(encode_rows(1, STAMP, [NEVER], [0], [row])).record_batch()
+        simple_rows(1, [row]).record_batch()
 
 
 def test_a_block_without_rows_is_damaged() -> None:

@@ -21,7 +21,7 @@ def living(bench: Bench) -> dict[int, Any]:
     for place in log.places:
         block = log.read(place)
         for position in range(block.rows):
-            ordinal, stamp, expires, session, _, _ = block.entry(position)
+            ordinal, stamp, expires, session, *_ = block.entry(position)
             if ordinal not in gone:
                 found[ordinal] = (stamp, expires, session, block.row(position))
     return found
@@ -70,19 +70,19 @@ def test_every_message_is_kept_byte_for_byte(seed: int) -> None:
 
 def take_some(bench: Bench, chance: random.Random) -> None:
     """Complete some of what can be received, and defer some."""
-    partition = bench.partition
+    subscription = bench.partition.subscription
     if bench.settings.requires_session:
-        accepted = accept_session(partition, None, "", bench.now, bench.out)
+        accepted = accept_session(subscription, None, "", bench.now, bench.out)
         assert accepted is not None
-        session = held_session(partition, accepted.session_id, accepted.token)
-        received = deliver(partition, 30, bench.now, bench.out, session=session)
+        session = held_session(subscription, accepted.session_id, accepted.token)
+        received = deliver(subscription, 30, bench.now, bench.out, session=session)
         bench.commit()
     else:
         received = bench.receive(90)
     for message in received:
         if chance.random() < 0.1:
             assert message.token is not None
-            defer(partition, message.token, bench.now, bench.out)
+            defer(subscription, message.token, bench.now, bench.out)
             bench.commit()
         else:
             bench.complete(message)

@@ -55,7 +55,7 @@ def test_a_number_still_in_use_is_not_given_out_again(batch: int) -> None:
     for message in received:
         if message.body.startswith(b"kept"):
             assert message.token is not None
-            defer(bench.partition, message.token, bench.now, bench.out)
+            defer(bench.partition.subscription, message.token, bench.now, bench.out)
     bench.commit()
     bench.complete(received[0], received[2])
     given: list[int] = []
@@ -68,7 +68,7 @@ def test_a_number_still_in_use_is_not_given_out_again(batch: int) -> None:
     start = free.index(5)
     assert given == [free[(start + at) % 14] for at in range(len(given))]
     for number in (2, 4):
-        (ordinal,) = find_deferred(bench.partition, [number], None, dead=False)
-        assert bench.partition.view(ordinal).body == b"kept %d" % number
+        (ordinal,) = find_deferred(bench.partition.subscription, [number], None, dead=False)
+        assert bench.partition.subscription.view(ordinal).body == b"kept %d" % number
     with pytest.raises(MessageNotFound):
-        bench.partition.ordinal(5)
+        bench.partition.subscription.ordinal(5)

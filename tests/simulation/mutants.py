@@ -162,30 +162,32 @@ def forget_ids_at_restart(original: Any) -> Any:
 
 
 def skip_a_number(original: Any) -> Any:
-    def stamp(log: Any, *rest: Any) -> Any:
+    def stamp(partition: Any, count: int, wall: int, out: Any) -> Any:
+        log = partition.log
         if log.next_ordinal % 7 == 0:
             log.next_ordinal += 1
-            rest[1].depart([log.next_ordinal - 1], rest[-1])
-        return original(log, *rest)
+            for subscription in partition.subscriptions.values():
+                subscription.depart([log.next_ordinal - 1], out)
+        return original(partition, count, wall, out)
 
     return stamp
 
 
 def reuse_a_number(original: Any) -> Any:
-    def recover_blocks(partition: Any, rows: Any) -> None:
-        original(partition, rows)
+    def count_live(partition: Any, places: Any) -> None:
+        original(partition, places)
         log = partition.log
         if log.next_ordinal - 1 in partition.subscription.gone:
             log.next_ordinal -= 1
             log.visible_below = log.next_ordinal
 
-    return recover_blocks
+    return count_live
 
 
 def stamp_backwards(original: Any) -> Any:
-    def stamp(log: Any, numbering: Any, subscription: Any, count: int, wall: int, out: Any) -> Any:
-        log.last_stamp = min(log.last_stamp, wall)
-        return original(log, numbering, subscription, count, wall, out)
+    def stamp(partition: Any, count: int, wall: int, out: Any) -> Any:
+        partition.log.last_stamp = min(partition.log.last_stamp, wall)
+        return original(partition, count, wall, out)
 
     return stamp
 
@@ -210,7 +212,7 @@ def accept_stale_tokens(original: Any) -> Any:
         except LockLost:
             number = TOKEN.unpack(token)[0]
             for ordinal in self.numbering.candidates(number, self.log.next_ordinal):
-                mark = self.subscription.marks.get(ordinal)
+                mark = self.marks.get(ordinal)
                 if mark is not None and mark.hold is not None:
                     return ordinal, mark, mark.hold
             raise
@@ -219,12 +221,12 @@ def accept_stale_tokens(original: Any) -> Any:
 
 
 def hold_twice(original: Any) -> Any:
-    def lock(partition: Any, ordinals: Any, session: Any, now: int) -> Any:
-        received = original(partition, ordinals, session, now)
-        if session is None and not partition.settings.requires_session:
-            mark = partition.subscription.marks[ordinals[0]]
+    def lock(subscription: Any, ordinals: Any, session: Any, now: int) -> Any:
+        received = original(subscription, ordinals, session, now)
+        if session is None and not subscription.settings.requires_session:
+            mark = subscription.marks[ordinals[0]]
             if mark.state is State.LOCKED:
-                partition.subscription.ready.add(ordinals[0], ordinals[0])
+                subscription.ready.add(ordinals[0], ordinals[0])
         return received
 
     return lock
@@ -350,10 +352,10 @@ def lose_the_time_of_cold_marks(original: Any) -> Any:
 
 
 def compact_too_much(original: Any) -> Any:
-    def encode(ordinals: Any, *columns: Any) -> Any:
-        if len(ordinals) < 2:
-            return original(ordinals, *columns)
-        return original(ordinals[:-1], *(column[:-1] for column in columns))
+    def encode(entries: Any, rows: Any) -> Any:
+        if len(rows) < 2:
+            return original(entries, rows)
+        return original(entries[:-1], rows[:-1])
 
     return encode
 
@@ -363,16 +365,14 @@ def peek_misses_scheduled(original: Any) -> Any:
 
 
 def purge_too_much(original: Any) -> Any:
-    def purged(partition: Any, wanted: Any, limit: int, out: Any) -> Any:
-        count = original(partition, wanted, limit, out)
+    def purged(subscription: Any, wanted: Any, start: int, limit: int, out: Any) -> Any:
+        count = original(subscription, wanted, start, limit, out)
         held = [
-            ordinal
-            for ordinal in partition.subscription.marks
-            if partition.subscription.state(ordinal) in HELD - DEAD
+            ordinal for ordinal in subscription.marks if subscription.state(ordinal) in HELD - DEAD
         ]
         for ordinal in held[:1]:
-            partition.subscription.change(ordinal, Input.COMPLETE, out)
-            partition.subscription.depart([ordinal], out)
+            subscription.change(ordinal, Input.COMPLETE, out)
+            subscription.depart([ordinal], out)
         return count
 
     return purged
@@ -439,11 +439,11 @@ MUTANTS = {
         remembered_ids.RememberedIds, "recover", forget_ids_at_restart, _DUPLICATES
     ),
     "skip a number": Mutant(enqueue, "stamp", skip_a_number, _ANY),
-    "reuse a number after recovery": Mutant(recover, "_recover_blocks", reuse_a_number, _ANY),
+    "reuse a number after recovery": Mutant(recover, "_count_live", reuse_a_number, _ANY),
     "stamps run backwards": Mutant(enqueue, "stamp", stamp_backwards, _ANY),
     "release a hold early": Mutant(subscription.Subscription, "lock", release_early, _ANY),
     "accept a stale token": Mutant(
-        partition_module.Partition, "held", accept_stale_tokens, ("plain", "fading", "spread")
+        subscription.Subscription, "held_by", accept_stale_tokens, ("plain", "fading", "spread")
     ),
     "hold twice": Mutant(deliver, "_lock", hold_twice, ("plain", "fading", "spread")),
     "lose holds at restart": Mutant(recover, "_recover_holds", lose_holds_at_restart, _ANY),

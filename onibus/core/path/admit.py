@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from hashlib import blake2b, sha256
 
-from onibus.core.checks import check_properties
+from onibus.core.checks import check_properties, check_whole
 from onibus.core.errors import InvalidArgument, InvalidOperation, MessageTooLarge
-from onibus.core.limits import ID_LENGTH_MAX
+from onibus.core.limits import HOP_COUNT_MAX, ID_LENGTH_MAX
 from onibus.core.message import FORMATS, Message, encode
 from onibus.core.path.route import effective_key
-from onibus.core.settings import QueueSettings
+from onibus.core.settings import LogSettings
 
 _TEXTS = ("subject", "correlation_id", "content_type", "to", "reply_to", "reply_to_session_id")
 
@@ -39,7 +39,7 @@ class Prepared:
         self.time_to_live_ms = ttl
 
 
-def admit(message: Message, settings: QueueSettings, secret: bytes) -> Prepared:
+def admit(message: Message, settings: LogSettings, secret: bytes) -> Prepared:
     """Return the message prepared, or refuse it."""
     _check_fields(message, settings)
     key = effective_key(message, settings)
@@ -60,7 +60,7 @@ def admit(message: Message, settings: QueueSettings, secret: bytes) -> Prepared:
     return Prepared(message, row, identities, time_to_live(message, settings), key)
 
 
-def time_to_live(message: Message, settings: QueueSettings) -> int | None:
+def time_to_live(message: Message, settings: LogSettings) -> int | None:
     """Return how long a message lives: what it says, or its entity, whichever is shorter (B2)."""
     own, default = message.time_to_live_ms, settings.default_time_to_live_ms
     if own is None or default is None:
@@ -68,7 +68,7 @@ def time_to_live(message: Message, settings: QueueSettings) -> int | None:
     return min(own, default)
 
 
-def _check_fields(message: Message, settings: QueueSettings) -> None:
+def _check_fields(message: Message, settings: LogSettings) -> None:
     """Refuse fields of wrong types or sizes, and keys that contradict each other."""
     if not isinstance(message, Message):
         raise InvalidArgument(f"a message is a Message, not a {type(message).__name__}")
@@ -95,6 +95,7 @@ def _check_fields(message: Message, settings: QueueSettings) -> None:
         and message.reply_to is None
         and message.reply_to_session_id is None
         and message.enqueued_sequence_number is None
+        and message.hop_count == 0
         and message.format == ""
     ):
         _check_rare_fields(message)
@@ -126,6 +127,7 @@ def _check_rare_fields(message: Message) -> None:
     number = message.enqueued_sequence_number
     if number is not None and (type(number) is not int or not 0 <= number < 2**63):
         raise InvalidArgument("enqueued_sequence_number is a sequence number")
+    check_whole("hop_count", message.hop_count, 0, HOP_COUNT_MAX)
 
 
 def _hash(secret: bytes, identity: str, scope: str | None) -> bytes:
@@ -140,7 +142,7 @@ def _hash(secret: bytes, identity: str, scope: str | None) -> bytes:
 
 
 def _identities(
-    message: Message, settings: QueueSettings, secret: bytes, key: str | None
+    message: Message, settings: LogSettings, secret: bytes, key: str | None
 ) -> tuple[bytes, ...]:
     if message.message_id is None:
         if settings.enable_partitioning and key is None:
@@ -153,7 +155,7 @@ def _identities(
 
 
 def _fifo_identities(
-    message: Message, settings: QueueSettings, secret: bytes
+    message: Message, settings: LogSettings, secret: bytes
 ) -> tuple[Message, tuple[bytes, ...]]:
     """Return the message with its deduplication id, and what makes it a duplicate (F1–F7)."""
     scope = message.session_id if settings.deduplication_scope == "messageGroup" else None

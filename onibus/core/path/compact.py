@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from onibus.core.block import NEVER, encode_entries
+import numpy as np
+
+from onibus.core.block import NEVER, Entry, encode_entries
+from onibus.core.fans import Members
 from onibus.core.limits import BLOCK_BYTES_MAX
 from onibus.core.log import BlockPlace
 from onibus.core.records import WriteBatch
@@ -80,34 +83,43 @@ def _worth(group: list[BlockPlace]) -> bool:
 
 
 def _rewrite(partition: Partition, group: list[BlockPlace], out: WriteBatch) -> None:
-    log, gone = partition.log, partition.subscription.gone
-    entries: list[tuple[int, int, int, int]] = []
+    log = partition.log
+    entries: list[Entry] = []
     rows: list[bytes] = []
     for place in group:
         block = log.read(place)
         for position in range(block.rows):
-            ordinal, stamp, expires, session, _, _ = block.entry(position)
-            if ordinal not in gone:
-                entries.append((ordinal, stamp, expires, session))
+            entry = block.entry(position)
+            if partition.in_use(entry[0]):
+                entries.append(entry)
                 rows.append(block.row(position))
         log.drop(place, out)
-    members = set(group)
-    log.places = [place for place in log.places if place not in members]
+    dropped = set(group)
+    log.places = [place for place in log.places if place not in dropped]
     if not rows:
         return
-    ordinals, stamps, expiries, sessions = zip(*entries, strict=True)
     keys = None
-    if partition.settings.requires_session:
+    if any(entry[3] for entry in entries):
         keys = b"".join(
-            ordinal.to_bytes(8, "little") + session.to_bytes(8, "little")
-            for ordinal, _, _, session in entries
+            entry[0].to_bytes(8, "little") + entry[3].to_bytes(8, "little") for entry in entries
         )
     log.append(
-        encode_entries(ordinals, stamps, expiries, sessions, rows),
-        ordinals[0],
-        ordinals[-1],
+        encode_entries(entries, rows),
+        entries[0][0],
+        entries[-1][0],
         len(rows),
-        min(expiries),
+        min(entry[2] for entry in entries),
         out,
         keys,
+        _members(partition, [entry[0] for entry in entries]) if partition.is_topic else None,
     )
+
+
+def _members(partition: Partition, ordinals: list[int]) -> Members:
+    """Return who still wants which of these rows of a topic."""
+    members = Members(np.array(ordinals, np.int64))
+    for number, subscription in partition.subscriptions.items():
+        members.add(
+            number, [at for at, ordinal in enumerate(ordinals) if subscription.is_live(ordinal)]
+        )
+    return members

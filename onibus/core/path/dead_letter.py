@@ -11,7 +11,7 @@ from onibus.core.lifecycle import Input
 from onibus.core.records import WriteBatch
 
 if TYPE_CHECKING:
-    from onibus.core.partition import Partition
+    from onibus.core.subscription import Subscription
 
 #: The reasons that the broker gives by itself, as Service Bus spells them.
 EXPIRED = "TTLExpiredException"
@@ -20,7 +20,7 @@ TOO_MANY_DELIVERIES = "MaxDeliveryCountExceeded"
 
 
 def dead_letter(
-    partition: Partition,
+    subscription: Subscription,
     ordinal: int,
     reason: str | None,
     description: str | None,
@@ -28,24 +28,24 @@ def dead_letter(
     taken: bool = False,
 ) -> None:
     """Put a message into the dead-letter queue."""
-    partition.subscription.change(
+    subscription.change(
         ordinal, Input.DEAD_LETTER, out, taken=taken, reason=reason, description=description
     )
 
 
-def too_many_deliveries(partition: Partition, ordinal: int, out: WriteBatch) -> None:
+def too_many_deliveries(subscription: Subscription, ordinal: int, out: WriteBatch) -> None:
     """A message was delivered as often as its entity allows."""
-    count = partition.settings.max_delivery_count
+    count = subscription.settings.max_delivery_count
     text = f"Message could not be consumed after {count} delivery attempts."
-    dead_letter(partition, ordinal, TOO_MANY_DELIVERIES, text, out)
+    dead_letter(subscription, ordinal, TOO_MANY_DELIVERIES, text, out)
 
 
 def expire_message(
-    partition: Partition, ordinal: int, out: WriteBatch, taken: bool = False
+    subscription: Subscription, ordinal: int, out: WriteBatch, taken: bool = False
 ) -> None:
     """A message has outlived its time to live (B2)."""
-    if partition.settings.dead_letter_on_expiration:
-        dead_letter(partition, ordinal, EXPIRED, EXPIRED_TEXT, out, taken)
+    if subscription.settings.dead_letter_on_expiration:
+        dead_letter(subscription, ordinal, EXPIRED, EXPIRED_TEXT, out, taken)
     else:
-        partition.subscription.change(ordinal, Input.EXPIRE, out, taken=taken)
-        partition.subscription.depart([ordinal], out)
+        subscription.change(ordinal, Input.EXPIRE, out, taken=taken)
+        subscription.depart([ordinal], out)

@@ -17,11 +17,11 @@ from onibus.core.sessions import Session
 from onibus.core.subscription import Attempt
 
 if TYPE_CHECKING:
-    from onibus.core.partition import Partition
+    from onibus.core.subscription import Subscription
 
 
 def deliver(
-    partition: Partition,
+    subscription: Subscription,
     limit: int,
     now: int,
     out: WriteBatch,
@@ -34,75 +34,75 @@ def deliver(
 
     From the dead-letter queue where `dead`; from a session that the caller holds where given.
     """
-    subscription = partition.subscription
-    below = partition.log.visible_below
+    below = subscription.log.visible_below
     ordinals: list[int] = []
     while len(ordinals) < limit:
         wanted = limit - len(ordinals)
         if dead:
             taken = subscription.dead_ready.take(wanted, below)
         elif session is not None:
-            ordinals += _take_living(partition, session, wanted, now, out)
+            ordinals += _take_living(subscription, session, wanted, now, out)
             break
         else:
             taken = subscription.ready.take(wanted, below)
         if not taken:
             break
-        ordinals += taken if dead else _still_living(partition, taken, now, out)
+        ordinals += taken if dead else _still_living(subscription, taken, now, out)
     if not ordinals:
         return []
     if take:
-        return _take(partition, ordinals, out)
-    return _lock(partition, ordinals, session, now)
+        return _take(subscription, ordinals, out)
+    return _lock(subscription, ordinals, session, now)
 
 
 def _lock(
-    partition: Partition, ordinals: list[int], session: Session | None, now: int
+    subscription: Subscription, ordinals: list[int], session: Session | None, now: int
 ) -> list[ReceivedMessage]:
     """Hold messages by a lock of their own, or by their session's."""
     if session is None:
-        duration = partition.settings.lock_duration_ms
-        hold = partition.new_hold(now + duration, duration, None)
+        duration = subscription.settings.lock_duration_ms
+        hold = subscription.new_hold(now + duration, duration, None)
         until = hold.until
     else:
         assert session.lock is not None
-        hold = partition.new_hold(NEVER, 0, session.id)
+        hold = subscription.new_hold(NEVER, 0, session.id)
         session.lock.holds.add(hold.epoch)
         until = session.lock.until
-    partition.subscription.lock(ordinals, hold)
-    return [partition.view(ordinal, hold, until) for ordinal in ordinals]
+    subscription.lock(ordinals, hold)
+    return [subscription.view(ordinal, hold, until) for ordinal in ordinals]
 
 
 def _still_living(
-    partition: Partition, ordinals: list[int], now: int, out: WriteBatch
+    subscription: Subscription, ordinals: list[int], now: int, out: WriteBatch
 ) -> list[int]:
     """Return those that have not outlived their time to live; the others expire here."""
     living = []
     for ordinal in ordinals:
-        if partition.log.expires(ordinal) <= now:
-            expire_message(partition, ordinal, out, taken=True)
+        if subscription.expires(ordinal) <= now:
+            expire_message(subscription, ordinal, out, taken=True)
         else:
             living.append(ordinal)
     return living
 
 
-def _take(partition: Partition, ordinals: list[int], out: WriteBatch) -> list[ReceivedMessage]:
-    received = [partition.view(ordinal) for ordinal in ordinals]
+def _take(
+    subscription: Subscription, ordinals: list[int], out: WriteBatch
+) -> list[ReceivedMessage]:
+    received = [subscription.view(ordinal) for ordinal in ordinals]
     for ordinal in ordinals:
-        partition.subscription.change(ordinal, Input.TAKE, out, taken=True)
-    partition.subscription.depart(ordinals, out)
+        subscription.change(ordinal, Input.TAKE, out, taken=True)
+    subscription.depart(ordinals, out)
     return received
 
 
 def find_deferred(
-    partition: Partition, numbers: Sequence[int], session: Session | None, dead: bool
+    subscription: Subscription, numbers: Sequence[int], session: Session | None, dead: bool
 ) -> list[int]:
     """Return the ordinals of deferred messages that could be received, or refuse all of them."""
-    subscription = partition.subscription
     wanted = State.DEAD_LETTERED_DEFERRED if dead else State.DEFERRED
     ordinals = []
     for number in dict.fromkeys(numbers):
-        ordinal = partition.ordinal(number)
+        ordinal = subscription.ordinal(number)
         if subscription.state(ordinal) is not wanted:
             raise MessageNotFound(f"message {number} is not deferred, or it is locked")
         if session is not None and subscription.session_name(ordinal) != session.id:
@@ -112,7 +112,7 @@ def find_deferred(
 
 
 def deliver_deferred(
-    partition: Partition,
+    subscription: Subscription,
     ordinals: list[int],
     now: int,
     out: WriteBatch,
@@ -122,16 +122,16 @@ def deliver_deferred(
 ) -> list[ReceivedMessage]:
     """Give out deferred messages by their numbers (L2)."""
     if not take:
-        return _lock(partition, ordinals, session, now)
-    received = [partition.view(ordinal) for ordinal in ordinals]
+        return _lock(subscription, ordinals, session, now)
+    received = [subscription.view(ordinal) for ordinal in ordinals]
     for ordinal in ordinals:
-        partition.subscription.change(ordinal, Input.TAKE, out)
-    partition.subscription.depart(ordinals, out)
+        subscription.change(ordinal, Input.TAKE, out)
+    subscription.depart(ordinals, out)
     return received
 
 
 def deliver_groups(
-    partition: Partition,
+    subscription: Subscription,
     limit: int,
     visibility_ms: int,
     now: int,
@@ -139,9 +139,8 @@ def deliver_groups(
     attempt_id: str | None = None,
 ) -> list[ReceivedMessage]:
     """Give out messages of a FIFO queue, group by group (F10); again for the same attempt (F9)."""
-    subscription = partition.subscription
     if attempt_id is not None:
-        again = _repeat(partition, attempt_id, visibility_ms, now, out)
+        again = _repeat(subscription, attempt_id, visibility_ms, now, out)
         if again is not None:
             return again
     received: list[ReceivedMessage] = []
@@ -149,18 +148,18 @@ def deliver_groups(
     passed: list[Session] = []
     while len(received) < limit:
         session = subscription.sessions.next_free(
-            partition.log.visible_below, subscription.session_name
+            subscription.log.visible_below, subscription.session_name
         )
         if session is None:
             break
-        wanted = 1 if partition.settings.one_message_per_group else limit - len(received)
-        for ordinal in _take_living(partition, session, wanted, now, out):
-            hold = partition.new_hold(now + visibility_ms, visibility_ms, session.id)
+        wanted = 1 if subscription.settings.one_message_per_group else limit - len(received)
+        for ordinal in _take_living(subscription, session, wanted, now, out):
+            hold = subscription.new_hold(now + visibility_ms, visibility_ms, session.id)
             hold.attempt = attempt_id
             session.in_flight.append(ordinal)
             subscription.lock([ordinal], hold)
             epochs.append(hold.epoch)
-            received.append(partition.view(ordinal, hold, hold.until))
+            received.append(subscription.view(ordinal, hold, hold.until))
         session.in_flight.sort()
         passed.append(session)
     for session in passed:
@@ -175,23 +174,22 @@ def deliver_groups(
 
 
 def _take_living(
-    partition: Partition, session: Session, limit: int, now: int, out: WriteBatch
+    subscription: Subscription, session: Session, limit: int, now: int, out: WriteBatch
 ) -> list[int]:
     """Take a session's first messages that have not expired."""
     living: list[int] = []
     while len(living) < limit:
-        taken = session.take(limit - len(living), partition.log.visible_below)
+        taken = session.take(limit - len(living), subscription.log.visible_below)
         if not taken:
             break
-        living += _still_living(partition, taken, now, out)
+        living += _still_living(subscription, taken, now, out)
     return living
 
 
 def _repeat(
-    partition: Partition, attempt_id: str, visibility_ms: int, now: int, out: WriteBatch
+    subscription: Subscription, attempt_id: str, visibility_ms: int, now: int, out: WriteBatch
 ) -> list[ReceivedMessage] | None:
     """Give out again what an attempt gave out, if all of it is still held as it was (F9)."""
-    subscription = partition.subscription
     attempt = subscription.attempts.get(attempt_id)
     if attempt is None:
         return None
@@ -199,7 +197,7 @@ def _repeat(
     for epoch in attempt.epochs:
         hold = subscription.holds.get(epoch)
         if hold is None or hold.attempt != attempt_id:
-            if partition.settings.strict_attempts:
+            if subscription.settings.strict_attempts:
                 raise InvalidOperation(
                     "the receive of this attempt id cannot be repeated any "
                     "more: one of its messages was deleted or changed"
@@ -214,5 +212,5 @@ def _repeat(
         hold.duration = visibility_ms
         (ordinal,) = hold.ordinals
         subscription.renew(hold, ordinal, now + visibility_ms)
-        received.append(partition.view(ordinal, hold, now + visibility_ms))
+        received.append(subscription.view(ordinal, hold, now + visibility_ms))
     return received

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from onibus.core.block import NEVER, encode_rows
+from onibus.core.block import COPY, MESSAGE, NEVER, SCHEDULED, encode_rows
 from onibus.core.limits import BLOCK_BYTES_MAX, DUPLICATES_LISTED_MAX
-from onibus.core.message import Sent
-from onibus.core.path.admit import Prepared
+from onibus.core.message import Sent, encode
+from onibus.core.path.admit import Prepared, time_to_live
 from onibus.core.path.deduplicate import deduplicate
+from onibus.core.path.fan_out import Copy, FanOut
 from onibus.core.path.stamp import stamp
 from onibus.core.records import DUPLICATES, WriteBatch
 
@@ -91,9 +92,7 @@ def store(
     start = 0
     while start < len(batch):
         piece = _piece(batch, start)
-        first, count, moment = stamp(
-            partition.log, partition.numbering, partition.subscription, len(piece), wall, out
-        )
+        first, count, moment = stamp(partition, len(piece), wall, out)
         _store_block(partition, piece[:count], first, moment, now, wall, out, activated)
         ordinals.extend(range(first, first + count))
         start += count
@@ -122,28 +121,71 @@ def _store_block(
     out: WriteBatch,
     activated: bool,
 ) -> None:
-    with_sessions = partition.settings.requires_session
+    """Make a block of rows with ordinals from `first` on, and show it to who is to see it."""
     count = len(piece)
-    hashes = [0] * count
-    keys = None
-    if with_sessions:
-        hash_of = partition.subscription.sessions.hash
-        hashes = [hash_of(prepared.message.session_id or "") for prepared in piece]
-        keys = b"".join(
-            ordinal.to_bytes(8, "little") + session.to_bytes(8, "little")
-            for ordinal, session in enumerate(hashes, first)
-        )
     scheduled = [] if activated else _scheduled(piece, first, now - wall, now)
     expires = [
         NEVER if prepared.time_to_live_ms is None else now + prepared.time_to_live_ms
         for prepared in piece
     ]
+    kinds = [MESSAGE] * count
     for ordinal, _ in scheduled:
         # Its time to live counts from its activation, as a row of its own (S6).
         expires[ordinal - first] = NEVER
-    payload = encode_rows(first, moment, expires, hashes, [prepared.row for prepared in piece])
-    partition.log.append(payload, first, first + count - 1, count, min(expires), out, keys)
-    _show(partition, piece, first, scheduled, out)
+        kinds[ordinal - first] = SCHEDULED
+    sessions = [prepared.message.session_id for prepared in piece]
+    hashes, keys = session_keys(partition, sessions, first)
+    rows = [prepared.row for prepared in piece]
+    payload = encode_rows(first, moment, now, expires, hashes, kinds, rows)
+    last, earliest = first + count - 1, min(expires)
+    if not partition.is_topic:
+        partition.log.append(payload, first, last, count, earliest, out, keys)
+        _show(partition, sessions, first, scheduled, out)
+        return
+    messages = [prepared.message for prepared in piece]
+    fan = FanOut(partition, messages, first, moment, {ordinal for ordinal, _ in scheduled})
+    partition.log.append(payload, first, last, count, earliest, out, keys, fan.members())
+    fan.show(dict(scheduled), out)
+    _store_copies(partition, fan.copies, now, wall, out)
+
+
+def session_keys(
+    partition: Partition, sessions: Sequence[str | None], first: int
+) -> tuple[list[int], bytes | None]:
+    """Return the hashes of SessionIds, and what a block's index has of them."""
+    if partition.is_topic:
+        if not any(sessions):
+            return [0] * len(sessions), None
+    elif not partition.settings.requires_session:
+        return [0] * len(sessions), None
+    hash_of = partition.subscription.sessions.hash
+    hashes = [0 if session_id is None else hash_of(session_id) for session_id in sessions]
+    keys = b"".join(
+        ordinal.to_bytes(8, "little") + session.to_bytes(8, "little")
+        for ordinal, session in enumerate(hashes, first)
+    )
+    return hashes, keys
+
+
+def _store_copies(
+    partition: Partition, copies: list[Copy], now: int, wall: int, out: WriteBatch
+) -> None:
+    """Store what rules made besides: rows of their own, each for one subscription."""
+    start = 0
+    while start < len(copies):
+        first, count, moment = stamp(partition, len(copies) - start, wall, out)
+        piece = copies[start : start + count]
+        start += count
+        messages = [copy.message for copy in piece]
+        ttls = [time_to_live(message, partition.settings) for message in messages]
+        expires = [NEVER if ttl is None else now + ttl for ttl in ttls]
+        hashes, keys = session_keys(partition, [one.session_id for one in messages], first)
+        rows = [encode(message) for message in messages]
+        payload = encode_rows(first, moment, now, expires, hashes, [COPY] * count, rows)
+        fan = FanOut(partition, messages, first, moment, set(), [copy.number for copy in piece])
+        last = first + count - 1
+        partition.log.append(payload, first, last, count, min(expires), out, keys, fan.members())
+        fan.show({}, out)
 
 
 def _scheduled(
@@ -160,23 +202,21 @@ def _scheduled(
 
 def _show(
     partition: Partition,
-    piece: Sequence[Prepared],
+    sessions: Sequence[str | None],
     first: int,
     scheduled: list[tuple[int, int]],
     out: WriteBatch,
 ) -> None:
-    """Hand messages to the subscription: all that are not scheduled, in runs."""
+    """Hand messages to a queue's subscription: all that are not scheduled, in runs."""
     subscription = partition.subscription
     start = first
     for ordinal, due in scheduled:
         subscription.schedule(ordinal, due, out)
         if ordinal > start:
-            part = piece[start - first : ordinal - first]
-            subscription.enqueue(start, [prepared.message.session_id for prepared in part])
+            subscription.enqueue(start, sessions[start - first : ordinal - first])
         start = ordinal + 1
-    rest = piece[start - first :]
-    if rest:
-        subscription.enqueue(start, [prepared.message.session_id for prepared in rest])
+    if start < first + len(sessions):
+        subscription.enqueue(start, sessions[start - first :])
 
 
 def _note_duplicate(
@@ -186,4 +226,4 @@ def _note_duplicate(
     partition.duplicates += 1
     message_id = prepared.message.message_id
     partition.recent_duplicates.append((message_id, now, ordinal))
-    out.put(DUPLICATES, (partition.partition, slot, message_id, now, ordinal))
+    out.put(DUPLICATES, (partition.id, slot, message_id, now, ordinal))

@@ -20,10 +20,16 @@ from onibus.core.records import WriteBatch
 
 if TYPE_CHECKING:
     from onibus.core.partition import Partition
+    from onibus.core.subscription import Subscription
 
 #: Scheduled messages enqueued by one slice, and blocks looked through for expired rows.
 ACTIVATED_A_SLICE = 1_000
 BLOCKS_A_SLICE = 16
+#: Messages looked at in a subscription that has a time to live of its own.
+AGED_A_SLICE = 1_000
+
+#: States in which messages expire; what is held does when it is let go.
+MORTAL = (State.ACTIVE, State.DELAYED, State.DEFERRED)
 
 
 def pass_time(partition: Partition, now: int, wall: int, out: WriteBatch) -> bool:
@@ -34,15 +40,12 @@ def pass_time(partition: Partition, now: int, wall: int, out: WriteBatch) -> boo
     """
     if partition.next_wake() > now:
         return False
-    subscription = partition.subscription
-    scheduled: list[int] = []
-    while (key := subscription.pop_due(now)) is not None:
-        _ring(partition, key[0], key[1], now, scheduled, out)
-    if scheduled:
-        scheduled.sort(key=lambda ordinal: (subscription.marks[ordinal].due, ordinal))
-        activate(partition, scheduled[:ACTIVATED_A_SLICE], now, wall, out)
-        for ordinal in scheduled[ACTIVATED_A_SLICE:]:
-            subscription.timers.set(("due", ordinal), subscription.marks[ordinal].due)
+    for subscription in list(partition.subscriptions.values()):
+        scheduled: list[int] = []
+        while (key := subscription.pop_due(now)) is not None:
+            _ring(subscription, key[0], key[1], now, scheduled, out)
+        if scheduled:
+            _activate_some(partition, scheduled, now, wall, out)
     for _ in range(BLOCKS_A_SLICE):
         place = partition.log.expired_block(now)
         if place is None:
@@ -52,8 +55,19 @@ def pass_time(partition: Partition, now: int, wall: int, out: WriteBatch) -> boo
     return True
 
 
+def _activate_some(
+    partition: Partition, scheduled: list[int], now: int, wall: int, out: WriteBatch
+) -> None:
+    """Enqueue a slice of the scheduled messages whose time has come; come back for the rest."""
+    marks, timers = partition.subscription.marks, partition.subscription.timers
+    scheduled.sort(key=lambda ordinal: (marks[ordinal].due, ordinal))
+    activate(partition, scheduled[:ACTIVATED_A_SLICE], now, wall, out)
+    for ordinal in scheduled[ACTIVATED_A_SLICE:]:
+        timers.set(("due", ordinal), marks[ordinal].due)
+
+
 def _ring(
-    partition: Partition,
+    subscription: Subscription,
     kind: str,
     key: int | str,
     now: int,
@@ -61,7 +75,6 @@ def _ring(
     out: WriteBatch,
 ) -> None:
     """A deadline has come."""
-    subscription = partition.subscription
     if kind == "due":
         assert isinstance(key, int)
         mark = subscription.marks[key]
@@ -73,25 +86,44 @@ def _ring(
         assert isinstance(key, int)
         hold = subscription.holds[key]
         for ordinal in sorted(o for o, until in hold.ordinals.items() if until <= now):
-            give_back(partition, ordinal, Input.ABANDON, now, out)
+            give_back(subscription, ordinal, Input.ABANDON, now, out)
         if hold.ordinals:
             subscription.watch_hold(hold)
     elif kind == "session":
         assert isinstance(key, str)
-        end_session_lock(partition, subscription.sessions.get(key), Input.ABANDON, now, out)
+        end_session_lock(subscription, subscription.sessions.get(key), Input.ABANDON, now, out)
     elif kind == "attempt":
         assert isinstance(key, str)
         subscription.attempts.pop(key, None)
         subscription.write_attempt(key, None, out)
+
+    elif kind == "age":
+        _expire_old(subscription, now, out)
 
 
 def _expire_in(partition: Partition, place: BlockPlace, now: int, out: WriteBatch) -> None:
     """Expire the rows of one block whose time has come. What is held expires when it is let go."""
     index = partition.log.read(place).index
     expires = index["expires"]
-    for ordinal in index["ordinal"][expires <= now].tolist():
-        if partition.subscription.state(ordinal) in (State.ACTIVE, State.DELAYED, State.DEFERRED):
-            expire_message(partition, ordinal, out)
+    expired = index["ordinal"][expires <= now].tolist()
+    for subscription in partition.subscriptions.values():
+        for ordinal in expired:
+            if subscription.state(ordinal) in MORTAL:
+                expire_message(subscription, ordinal, out)
     later = expires[expires > now]
     if place.live:
         partition.log.expire_again(place, int(later.min()) if len(later) else NEVER)
+
+
+def _expire_old(subscription: Subscription, now: int, out: WriteBatch) -> None:
+    """Expire a slice of what has been in a subscription for as long as its owner allows."""
+    log, gone = subscription.log, subscription.gone
+    ordinal = gone.next_outside(subscription.aged_below)
+    for _ in range(AGED_A_SLICE):
+        if ordinal >= log.next_ordinal or subscription.expires(ordinal) > now:
+            break
+        if subscription.state(ordinal) in MORTAL:
+            expire_message(subscription, ordinal, out)
+        subscription.aged_below = ordinal + 1
+        ordinal = gone.next_outside(ordinal + 1)
+    subscription.watch_age(ordinal, now + 1)

@@ -16,7 +16,7 @@ from onibus.core.rules.sql_compile import Condition, compile_filter
 from onibus.core.rules.subject import subject_of
 
 if TYPE_CHECKING:
-    from onibus.core.partition import Partition
+    from onibus.core.subscription import Subscription
 
 #: The words by which people name states, and the states they mean.
 STATES: dict[str, frozenset[State]] = {
@@ -91,13 +91,13 @@ def states_of(wanted: Filter, dead: bool) -> frozenset[State]:
 
 
 def peek(
-    partition: Partition, start: int, limit: int, wanted: Filter, dead: bool
+    subscription: Subscription, start: int, limit: int, wanted: Filter, dead: bool
 ) -> list[ReceivedMessage]:
     """Return messages from that ordinal on: at most `limit`, and 256 KB, but one at least."""
     found: list[ReceivedMessage] = []
     size = 0
-    for ordinal in live_ordinals(partition, start, states_of(wanted, dead)):
-        message = partition.view(ordinal)
+    for ordinal in live_ordinals(subscription, start, states_of(wanted, dead)):
+        message = subscription.view(ordinal)
         if not wanted.matches(message):
             continue
         size += len(message.body)
@@ -109,10 +109,11 @@ def peek(
     return found
 
 
-def live_ordinals(partition: Partition, start: int, states: frozenset[State]) -> Iterator[int]:
+def live_ordinals(
+    subscription: Subscription, start: int, states: frozenset[State]
+) -> Iterator[int]:
     """Yield the shown ordinals in these states, from `start` on, in order."""
-    subscription = partition.subscription
-    below = partition.log.visible_below
+    below = subscription.log.visible_below
     candidates: Iterator[int]
     if states <= DEAD:
         candidates = subscription.dead.ordinals(start)

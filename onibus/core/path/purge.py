@@ -13,21 +13,21 @@ from onibus.core.records import WriteBatch
 
 if TYPE_CHECKING:
     from onibus.core.partition import Partition
+    from onibus.core.subscription import Subscription
 
 _DEFERRED = (State.DEFERRED, State.DEAD_LETTERED_DEFERRED)
 
 
 def purge(
-    partition: Partition, wanted: Filter, start: int, limit: int, out: WriteBatch
+    subscription: Subscription, wanted: Filter, start: int, limit: int, out: WriteBatch
 ) -> tuple[int, int]:
     """Delete what a filter means and nobody holds, among the next `limit` messages from `start` on.
 
     Return how many, and where to go on: 0 at the end.
     """
-    subscription = partition.subscription
     states = states_of(wanted, dead=False) - HELD
-    looked_at = list(islice(live_ordinals(partition, start, states), limit))
-    chosen = [ordinal for ordinal in looked_at if wanted.matches(partition.view(ordinal))]
+    looked_at = list(islice(live_ordinals(subscription, start, states), limit))
+    chosen = [ordinal for ordinal in looked_at if wanted.matches(subscription.view(ordinal))]
     for ordinal in chosen:
         subscription.change(ordinal, Input.PURGE, out)
     subscription.depart(chosen, out)
@@ -40,18 +40,18 @@ def forget_ids(partition: Partition, out: WriteBatch) -> None:
     partition.write_counters(out)
 
 
-def find_undeferrable(partition: Partition, numbers: Sequence[int]) -> list[int]:
+def find_undeferrable(subscription: Subscription, numbers: Sequence[int]) -> list[int]:
     """Return the ordinals of deferred messages that nobody holds, or refuse all of them."""
     ordinals = []
     for number in dict.fromkeys(numbers):
-        ordinal = partition.ordinal(number)
-        if partition.subscription.state(ordinal) not in _DEFERRED:
+        ordinal = subscription.ordinal(number)
+        if subscription.state(ordinal) not in _DEFERRED:
             raise MessageNotFound(f"message {number} is not deferred, or it is locked")
         ordinals.append(ordinal)
     return ordinals
 
 
-def undefer(partition: Partition, ordinals: list[int], out: WriteBatch) -> None:
+def undefer(subscription: Subscription, ordinals: list[int], out: WriteBatch) -> None:
     """Give deferred messages back to the active ones, at their numbers' places."""
     for ordinal in ordinals:
-        partition.subscription.change(ordinal, Input.DUE, out)
+        subscription.change(ordinal, Input.DUE, out)

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from onibus.core.block import NEVER
 from onibus.core.errors import Damaged
+from onibus.core.fans import Fans, decode_fans
 from onibus.core.holds import Hold
 from onibus.core.lifecycle import DEAD, Input, State, advance
 from onibus.core.log import BlockPlace
@@ -32,12 +33,13 @@ from onibus.core.records import (
     Row,
     Table,
 )
-from onibus.core.runs import as_runs
+from onibus.core.runs import Runs, as_runs
 from onibus.core.sessions import SessionLock
 from onibus.core.subscription import Attempt
 
 if TYPE_CHECKING:
     from onibus.core.partition import Partition
+    from onibus.core.subscription import Subscription
 
 Rows = dict[Table, list[Any]]
 
@@ -60,18 +62,54 @@ SOURCES: dict[Table, int] = {
 }
 
 
-def recover(partition: Partition, rows: Rows) -> None:
-    """Load a new partition with what its store has of it."""
+def recover(partition: Partition, rows: Rows) -> list[tuple[Table, Row]]:
+    """Load a new partition, with its subscriptions, with what its store has of it.
+
+    Return the keys of rows that belong to subscriptions which are no more.
+    """
     _recover_counters(partition, rows.get(COUNTERS, []))
-    _recover_gone(partition, rows.get(GONE, []))
-    _recover_blocks(partition, rows.get(BLOCK_INDEX, []))
-    _recover_marks(partition, rows.get(MARKS, []))
-    _recover_ready(partition, rows.get(BLOCK_INDEX, []), rows.get(MARKS, []))
-    _recover_sessions(partition, rows.get(SESSIONS, []))
-    _recover_holds(partition, rows.get(HOLDS, []), rows.get(ATTEMPTS, []))
+    index = rows.get(BLOCK_INDEX, [])
+    places = [BlockPlace(row[0], *row[2:7]) for row in index]
+    places.sort(key=attrgetter("first"))
+    own, left = _by_subscription(partition, rows)
+    if partition.is_topic:
+        _recover_fans(partition, index, places, own)
+    else:
+        for number, subscription in partition.subscriptions.items():
+            _recover_gone(subscription, own[number].get(GONE, []))
+        _count_live(partition, places)
+    partition.log.load(places)
+    for number, subscription in partition.subscriptions.items():
+        _recover_subscription(subscription, index, own[number])
     partition.ids.recover(rows.get(RECENT_IDS, []), rows.get(ID_RUNS, []))
     trace = sorted(rows.get(DUPLICATES, []), key=lambda row: row[3])
     partition.recent_duplicates.extend((row[2], row[3], row[4]) for row in trace)
+    return left
+
+
+def _by_subscription(
+    partition: Partition, rows: Rows
+) -> tuple[dict[int, Rows], list[tuple[Table, Row]]]:
+    """Return the rows of each subscription, and the keys of those that have none."""
+    if len(partition.subscriptions) == 1 and not partition.is_topic:
+        return {0: rows}, []
+    own: dict[int, Rows] = {number: {} for number in partition.subscriptions}
+    left: list[tuple[Table, Row]] = []
+    for table in (MARKS, GONE, HOLDS, SESSIONS, ATTEMPTS):
+        for row in rows.get(table, []):
+            if row[1] in own:
+                own[row[1]].setdefault(table, []).append(row)
+            else:
+                left.append((table, row[: table.key]))
+    return own, left
+
+
+def _recover_subscription(subscription: Subscription, index: list[Any], rows: Rows) -> None:
+    _recover_marks(subscription, rows.get(MARKS, []))
+    _recover_ready(subscription, index, rows.get(MARKS, []))
+    _recover_sessions(subscription, rows.get(SESSIONS, []))
+    _recover_holds(subscription, rows.get(HOLDS, []), rows.get(ATTEMPTS, []))
+    subscription.watch_age(subscription.gone.next_outside(1))
 
 
 def _recover_counters(partition: Partition, rows: list[Row]) -> None:
@@ -84,38 +122,74 @@ def _recover_counters(partition: Partition, rows: list[Row]) -> None:
         log.visible_below = log.next_ordinal
 
 
-def _recover_gone(partition: Partition, rows: list[Any]) -> None:
-    gone = partition.subscription.gone
+def _recover_gone(subscription: Subscription, rows: list[Any]) -> None:
+    gone = subscription.gone
     gone.firsts = array("q", [row[2] for row in rows])
     gone.lasts = array("q", [row[3] for row in rows])
     gone.count = sum(gone.lasts) - sum(gone.firsts) + len(rows)
 
 
-def _recover_blocks(partition: Partition, rows: list[Any]) -> None:
-    """Load the log's blocks, and check that every message that is not gone is in one of them."""
-    log, gone = partition.log, partition.subscription.gone
-    places = [BlockPlace(row[0], *row[2:7]) for row in rows]
-    places.sort(key=attrgetter("first"))
+def _count_live(partition: Partition, places: list[BlockPlace]) -> None:
+    """Count a queue's live rows, and check that all of them are in one of the blocks."""
+    gone = partition.subscription.gone
     covered = 0
     previous = 0
     for place in places:
         if place.first <= previous:
-            raise Damaged(f"partition {partition.partition}: blocks overlap at {place.first}")
+            raise Damaged(f"partition {partition.id}: blocks overlap at {place.first}")
         previous = place.last
         gaps = place.last - place.first + 1 - place.rows
         dead = gone.overlap(place.first, place.last) if gone else 0
         # Compaction leaves out gone rows only, so the gaps are among them.
         place.live = place.rows - (dead - gaps)
         covered += place.live
-    log.load(places)
-    missing = log.next_ordinal - 1 - gone.count - covered
+    missing = partition.log.next_ordinal - 1 - gone.count - covered
     if missing:
-        raise Damaged(f"partition {partition.partition}: {missing} messages are not in any block")
+        raise Damaged(f"partition {partition.id}: {missing} messages are not in any block")
 
 
-def _recover_marks(partition: Partition, rows: list[Any]) -> None:
+def _recover_fans(
+    partition: Partition, index: list[Any], places: list[BlockPlace], own: dict[int, Rows]
+) -> None:
+    """Find out what each subscription of a topic still wants, and count that in the blocks."""
+    taken: dict[int, list[npt.NDArray[Any]]] = {number: [] for number in own}
+    ordinals_of: dict[int, npt.NDArray[Any]] = {}
+    for row in index:
+        ordinals, by_number = decode_fans(row[8], row[2], row[4])
+        ordinals_of[row[0]] = ordinals
+        for number, members in by_number.items():
+            if number in taken:
+                taken[number].append(members)
+    wanted: list[npt.NDArray[Any]] = []
+    for number, subscription in partition.subscriptions.items():
+        members = np.sort(np.concatenate([np.zeros(0, "i8"), *taken[number]]))
+        _recover_gone(subscription, own[number].get(GONE, []))
+        gone = subscription.gone
+        live = members[_outside_runs(members, gone.firsts, gone.lasts)]
+        wanted.append(live)
+        subscription.gone = _complement(live.tolist(), partition.log.next_ordinal)
+    everything, counts = np.unique(np.concatenate(wanted), return_counts=True)
+    for place in places:
+        ordinals = ordinals_of[place.block]
+        fans = place.fans = Fans(ordinals, np.zeros(len(ordinals), np.uint16))
+        start, end = np.searchsorted(everything, (place.first, place.last + 1))
+        fans.counts[np.searchsorted(ordinals, everything[start:end])] = counts[start:end]
+        place.live = fans.live()
+
+
+def _complement(live: list[int], next_ordinal: int) -> Runs:
+    """Return the ordinals given out so far that are not among these."""
+    gone = Runs()
+    start = 1
+    for first, last in [*as_runs(live), (next_ordinal, next_ordinal)]:
+        if first > start:
+            gone.add(start, first - 1)
+        start = last + 1
+    return gone
+
+
+def _recover_marks(subscription: Subscription, rows: list[Any]) -> None:
     """Take marks up cold: where each message is and when it comes due; the rest stays on disk."""
-    subscription = partition.subscription
     if not rows:
         return
     _, _, numbers, found, dues = zip(*rows, strict=True)
@@ -131,18 +205,20 @@ def _recover_marks(partition: Partition, rows: list[Any]) -> None:
             runs.add(first, last)
 
 
-def _recover_ready(partition: Partition, index: list[Any], marks: list[Any]) -> None:
+def _recover_ready(subscription: Subscription, index: list[Any], marks: list[Any]) -> None:
     """What is neither gone nor set aside is ready; holds are applied on top of that."""
-    subscription = partition.subscription
     aside = [row[2] for row in marks if row[3] != State.ACTIVE]
-    if not partition.settings.requires_session:
-        _ready_runs(partition, aside)
+    if not subscription.settings.requires_session:
+        _ready_runs(subscription, aside)
         return
     keys = np.frombuffer(
-        b"".join([row[7] for row in index]), np.dtype([("ordinal", "<i8"), ("hash", "<u8")])
+        b"".join([row[7] for row in index if row[7] is not None]),
+        np.dtype([("ordinal", "<i8"), ("hash", "<u8")]),
     )
     ordinals, hashes = keys["ordinal"], keys["hash"]
-    keep = _outside_runs(ordinals, subscription.gone.firsts, subscription.gone.lasts)
+    keep = (hashes != 0) & _outside_runs(
+        ordinals, subscription.gone.firsts, subscription.gone.lasts
+    )
     if aside and len(ordinals):
         keep &= ~_among(ordinals, np.array(aside, "i8"))
     subscription.sessions.load(ordinals[keep], hashes[keep])
@@ -171,12 +247,12 @@ def _outside_runs(
     return (at < 0) | (ordinals > np.frombuffer(lasts, "i8")[np.maximum(at, 0)])
 
 
-def _ready_runs(partition: Partition, aside: list[int]) -> None:
+def _ready_runs(subscription: Subscription, aside: list[int]) -> None:
     """Fill `ready` with the gaps between what is gone or set aside."""
-    ready, gone = partition.subscription.ready, partition.subscription.gone
+    ready, gone = subscription.ready, subscription.gone
     taken = sorted([*zip(gone.firsts, gone.lasts, strict=True), *((o, o) for o in aside)])
     start = 1
-    for first, last in [*taken, (partition.log.next_ordinal, NEVER)]:
+    for first, last in [*taken, (subscription.log.next_ordinal, NEVER)]:
         if first > start:
             ready.firsts.append(start)
             ready.lasts.append(first - 1)
@@ -184,8 +260,7 @@ def _ready_runs(partition: Partition, aside: list[int]) -> None:
         start = last + 1
 
 
-def _recover_sessions(partition: Partition, rows: list[Any]) -> None:
-    subscription = partition.subscription
+def _recover_sessions(subscription: Subscription, rows: list[Any]) -> None:
     for _, _, session_id, state, until, duration, epoch, check, owner in rows:
         session = subscription.sessions.get(session_id)
         session.state = state
@@ -194,15 +269,14 @@ def _recover_sessions(partition: Partition, rows: list[Any]) -> None:
             subscription.timers.set(("session", session_id), until)
 
 
-def _recover_holds(partition: Partition, rows: list[Any], attempts: list[Any]) -> None:
-    subscription = partition.subscription
-    for _, _, epoch, until, duration, check, session_id, packed in rows:
-        hold = Hold(epoch, check, until, duration, session_id)
+def _recover_holds(subscription: Subscription, rows: list[Any], attempts: list[Any]) -> None:
+    for _, _, epoch, until, duration, check, session_id, packed, owner in rows:
+        hold = Hold(epoch, check, until, duration, session_id, owner)
         pairs = array("q", packed)
         for ordinal, held_until in zip(pairs[::2], pairs[1::2], strict=True):
             if not subscription.is_live(ordinal):
-                raise Damaged(f"partition {partition.partition}: {ordinal} is held and gone")
-            _hold_again(partition, ordinal, held_until, hold)
+                raise Damaged(f"partition {subscription.key[0]}: {ordinal} is held and gone")
+            _hold_again(subscription, ordinal, held_until, hold)
         subscription.holds[epoch] = hold
         if until != NEVER:
             subscription.watch_hold(hold)
@@ -215,45 +289,43 @@ def _recover_holds(partition: Partition, rows: list[Any], attempts: list[Any]) -
                 subscription.holds[epoch].attempt = attempt_id
 
 
-def _hold_again(partition: Partition, ordinal: int, until: int, hold: Hold) -> None:
-    subscription = partition.subscription
+def _hold_again(subscription: Subscription, ordinal: int, until: int, hold: Hold) -> None:
     mark = subscription.marks.get(ordinal)
     if mark is None:
         mark = subscription.marks.hot[ordinal] = Mark()
     else:
         subscription.counts[mark.state] -= 1
     if mark.state is State.ACTIVE:
-        _take_out(partition, ordinal, hold)
+        _take_out(subscription, ordinal, hold)
     elif mark.state is State.DEAD_LETTERED:
         subscription.dead_ready.remove(ordinal)
-    elif hold.session is not None:
-        _carry(partition, hold)
+    elif hold.session is not None and hold.carried:
+        _carry(subscription, hold)
     mark.state = advance(mark.state, Input.LOCK)
     mark.hold = hold
     subscription.counts[mark.state] += 1
     hold.ordinals[ordinal] = until
 
 
-def _carry(partition: Partition, hold: Hold) -> None:
+def _carry(subscription: Subscription, hold: Hold) -> None:
     """A hold is carried by the lock of its session."""
     assert hold.session is not None
-    lock = partition.subscription.sessions.get(hold.session).lock
+    lock = subscription.sessions.get(hold.session).lock
     if lock is None:
-        raise Damaged(f"partition {partition.partition}: a session holds messages without a lock")
+        raise Damaged(f"partition {subscription.key[0]}: a session holds messages without a lock")
     lock.holds.add(hold.epoch)
 
 
-def _take_out(partition: Partition, ordinal: int, hold: Hold) -> None:
+def _take_out(subscription: Subscription, ordinal: int, hold: Hold) -> None:
     """Take a held message out of what is ready."""
-    subscription = partition.subscription
-    if not partition.settings.requires_session:
+    if not subscription.settings.requires_session:
         subscription.ready.remove(ordinal)
         return
     assert hold.session is not None
     session = subscription.sessions.get(hold.session)
     session.ready.remove(ordinal)
-    if hold.until == NEVER:
-        _carry(partition, hold)
+    if hold.carried:
+        _carry(subscription, hold)
     else:
         session.in_flight.append(ordinal)
         session.in_flight.sort()

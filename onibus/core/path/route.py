@@ -5,10 +5,10 @@ from __future__ import annotations
 from zlib import crc32
 
 from onibus.core.message import Message
-from onibus.core.settings import QueueSettings
+from onibus.core.settings import LogSettings
 
 
-def effective_key(message: Message, settings: QueueSettings) -> str | None:
+def effective_key(message: Message, settings: LogSettings) -> str | None:
     """Return what decides the partition (P3), or None when any will do."""
     if message.session_id is not None:
         return message.session_id

@@ -13,6 +13,7 @@ from onibus.core.records import WriteBatch
 
 if TYPE_CHECKING:
     from onibus.core.partition import Partition
+    from onibus.core.subscription import Subscription
 
 
 def activate(
@@ -30,17 +31,17 @@ def activate(
     partition.subscription.depart(ordinals, out)
 
 
-def find_scheduled(partition: Partition, numbers: Sequence[int]) -> list[int]:
+def find_scheduled(subscription: Subscription, numbers: Sequence[int]) -> list[int]:
     """Return the ordinals of scheduled messages, or refuse all where one is not there (S5)."""
     ordinals = []
     missing = []
     for number in dict.fromkeys(numbers):
         try:
-            ordinal = partition.ordinal(number)
+            ordinal = subscription.ordinal(number)
         except MessageNotFound:
             missing.append(number)
             continue
-        if partition.subscription.state(ordinal) is State.SCHEDULED:
+        if subscription.state(ordinal) is State.SCHEDULED:
             ordinals.append(ordinal)
         else:
             missing.append(number)
@@ -49,8 +50,8 @@ def find_scheduled(partition: Partition, numbers: Sequence[int]) -> list[int]:
     return ordinals
 
 
-def cancel(partition: Partition, ordinals: list[int], out: WriteBatch) -> None:
+def cancel(subscription: Subscription, ordinals: list[int], out: WriteBatch) -> None:
     """Delete scheduled messages."""
     for ordinal in ordinals:
-        partition.subscription.change(ordinal, Input.CANCEL, out)
-    partition.subscription.depart(ordinals, out)
+        subscription.change(ordinal, Input.CANCEL, out)
+    subscription.depart(ordinals, out)

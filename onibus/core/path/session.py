@@ -16,7 +16,7 @@ from onibus.core.records import WriteBatch
 from onibus.core.sessions import Session, SessionLock
 
 if TYPE_CHECKING:
-    from onibus.core.partition import Partition
+    from onibus.core.subscription import Subscription
 
 
 class AcceptedSession(msgspec.Struct, frozen=True):
@@ -41,12 +41,12 @@ class SessionInfo(msgspec.Struct, frozen=True):
 
 
 def accept_session(
-    partition: Partition, session_id: str | None, owner: str, now: int, out: WriteBatch
+    subscription: Subscription, session_id: str | None, owner: str, now: int, out: WriteBatch
 ) -> AcceptedSession | None:
     """Lock a session by its id, or the next that is free; None when none is."""
-    sessions = partition.subscription.sessions
+    sessions = subscription.sessions
     if session_id is None:
-        free = sessions.next_free(partition.log.visible_below, partition.subscription.session_name)
+        free = sessions.next_free(subscription.log.visible_below, subscription.session_name)
         if free is None:
             return None
         session = free
@@ -54,18 +54,18 @@ def accept_session(
         session = sessions.get(session_id)
         if session.lock is not None or session.in_flight:
             raise SessionLocked(f"session {session_id!r} is held by another receiver")
-    duration = partition.settings.lock_duration_ms
-    hold = partition.new_hold(now + duration, duration, None)
+    duration = subscription.settings.lock_duration_ms
+    hold = subscription.new_hold(now + duration, duration, None)
     session.lock = SessionLock(hold.epoch, hold.check, hold.until, duration, owner)
-    partition.subscription.timers.set(("session", session.id), hold.until)
-    partition.subscription.write_session(session, out)
-    token = TOKEN.pack(partition.numbering.number(0), hold.epoch, hold.check)
+    subscription.timers.set(("session", session.id), hold.until)
+    subscription.write_session(session, out)
+    token = TOKEN.pack(subscription.numbering.number(0), hold.epoch, hold.check)
     return AcceptedSession(session.id, token, hold.until)
 
 
-def held_session(partition: Partition, session_id: str, token: bytes) -> Session:
+def held_session(subscription: Subscription, session_id: str, token: bytes) -> Session:
     """Return the session that a token holds, or refuse the token."""
-    session = partition.subscription.sessions.find(session_id)
+    session = subscription.sessions.find(session_id)
     _, epoch, check = TOKEN.unpack(token)
     if session is not None:
         lock = session.lock
@@ -74,26 +74,25 @@ def held_session(partition: Partition, session_id: str, token: bytes) -> Session
     raise SessionLockLost(f"the lock on session {session_id!r} was lost: it ran out or was closed")
 
 
-def renew_session(partition: Partition, session: Session, now: int, out: WriteBatch) -> int:
+def renew_session(subscription: Subscription, session: Session, now: int, out: WriteBatch) -> int:
     """Hold a session, and with it its messages, longer; return until when."""
     assert session.lock is not None
     session.lock.until = now + session.lock.duration
-    partition.subscription.timers.set(("session", session.id), session.lock.until)
-    partition.subscription.write_session(session, out)
+    subscription.timers.set(("session", session.id), session.lock.until)
+    subscription.write_session(session, out)
     return session.lock.until
 
 
 def end_session_lock(
-    partition: Partition, session: Session, event: Input, now: int, out: WriteBatch
+    subscription: Subscription, session: Session, event: Input, now: int, out: WriteBatch
 ) -> None:
     """A session is closed (RELEASE) or its lock ran out (ABANDON): what it held goes back."""
-    subscription = partition.subscription
     held = subscription.carried(session)
     session.lock = None
     subscription.timers.cancel(("session", session.id))
     subscription.write_session(session, out)
     for ordinal in held:
-        give_back(partition, ordinal, event, now, out)
+        give_back(subscription, ordinal, event, now, out)
     # Giving back may have let go of the session's last message, and of the session with it.
     left = subscription.sessions.find(session.id)
     if left is not None:
@@ -102,7 +101,7 @@ def end_session_lock(
 
 
 def set_session_state(
-    partition: Partition, session: Session, state: bytes | None, out: WriteBatch
+    subscription: Subscription, session: Session, state: bytes | None, out: WriteBatch
 ) -> None:
     """Keep bytes with a session, also when it has no messages; None clears them."""
     if state is not None and type(state) is not bytes:
@@ -110,20 +109,19 @@ def set_session_state(
     if state is not None and len(state) > SESSION_STATE_BYTES_MAX:
         raise InvalidArgument(f"a session's state has at most {SESSION_STATE_BYTES_MAX} bytes")
     session.state = state
-    partition.subscription.write_session(session, out)
+    subscription.write_session(session, out)
 
 
-def list_sessions(partition: Partition) -> list[SessionInfo]:
+def list_sessions(subscription: Subscription) -> list[SessionInfo]:
     """Return the sessions that have messages, a lock or a state, by their ids."""
-    subscription = partition.subscription
     listed = []
     for session in subscription.sessions.all(subscription.session_name):
         held = subscription.carried(session) + session.in_flight
-        ready = [o for o in session.ready if o < partition.log.visible_below]
+        ready = [o for o in session.ready if o < subscription.log.visible_below]
         first = min([*ready[:1], *session.waiting[:1], *held], default=NEVER)
         if session.lock is None and session.state is None and first == NEVER:
             continue
-        oldest = None if first == NEVER else _stamp(partition, first)
+        oldest = None if first == NEVER else _stamp(subscription, first)
         lock = session.lock
         listed.append(
             SessionInfo(
@@ -139,6 +137,6 @@ def list_sessions(partition: Partition) -> list[SessionInfo]:
     return sorted(listed, key=lambda info: info.session_id)
 
 
-def _stamp(partition: Partition, ordinal: int) -> int:
-    block, position = partition.log.entry(ordinal)
+def _stamp(subscription: Subscription, ordinal: int) -> int:
+    block, position = subscription.log.entry(ordinal)
     return block.entry(position)[1]

@@ -5,36 +5,35 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from onibus.core.block import NEVER
 from onibus.core.checks import check_properties, check_text, check_whole
 from onibus.core.errors import InvalidArgument, InvalidOperation
 from onibus.core.lifecycle import DEAD, Input, State
 from onibus.core.limits import REASON_LENGTH_MAX, VISIBILITY_MS_MAX
-from onibus.core.message import decode_properties, encode_properties
+from onibus.core.message import decode_overlay, encode_overlay
 from onibus.core.path.dead_letter import dead_letter, expire_message, too_many_deliveries
 from onibus.core.records import WriteBatch
 
 if TYPE_CHECKING:
-    from onibus.core.partition import Partition
+    from onibus.core.subscription import Subscription
 
 
-def find_held(partition: Partition, tokens: Sequence[bytes]) -> list[int]:
+def find_held(subscription: Subscription, tokens: Sequence[bytes]) -> list[int]:
     """Return the ordinals that tokens hold; one that does not hold refuses all."""
-    ordinals = [partition.held(token)[0] for token in tokens]
+    ordinals = [subscription.held_by(token)[0] for token in tokens]
     if len(set(ordinals)) != len(ordinals):
         raise InvalidArgument("a token is given twice")
     return ordinals
 
 
-def complete(partition: Partition, ordinals: list[int], out: WriteBatch) -> None:
+def complete(subscription: Subscription, ordinals: list[int], out: WriteBatch) -> None:
     """Messages were processed: they are gone."""
     for ordinal in ordinals:
-        partition.subscription.change(ordinal, Input.COMPLETE, out)
-    partition.subscription.depart(ordinals, out)
+        subscription.change(ordinal, Input.COMPLETE, out)
+    subscription.depart(ordinals, out)
 
 
 def abandon(
-    partition: Partition,
+    subscription: Subscription,
     token: bytes,
     now: int,
     out: WriteBatch,
@@ -42,14 +41,14 @@ def abandon(
     properties: dict[str, Any] | None = None,
 ) -> None:
     """A message is given back, at once or after a delay (X4)."""
-    ordinal, _, _ = partition.held(token)
+    ordinal, _, _ = subscription.held_by(token)
     check_whole("delay_ms", delay_ms, 0)
-    _modify(partition, ordinal, properties)
-    give_back(partition, ordinal, Input.ABANDON, now, out, delay_ms)
+    _modify(subscription, ordinal, properties)
+    give_back(subscription, ordinal, Input.ABANDON, now, out, delay_ms)
 
 
 def defer(
-    partition: Partition,
+    subscription: Subscription,
     token: bytes,
     now: int,
     out: WriteBatch,
@@ -57,14 +56,14 @@ def defer(
     properties: dict[str, Any] | None = None,
 ) -> None:
     """A message is set aside; with a delay it comes back by itself (L1, L5)."""
-    ordinal, _, _ = partition.held(token)
+    ordinal, _, _ = subscription.held_by(token)
     check_whole("delay_ms", delay_ms, 0)
-    _modify(partition, ordinal, properties)
-    give_back(partition, ordinal, Input.DEFER, now, out, delay_ms)
+    _modify(subscription, ordinal, properties)
+    give_back(subscription, ordinal, Input.DEFER, now, out, delay_ms)
 
 
 def reject(
-    partition: Partition,
+    subscription: Subscription,
     token: bytes,
     out: WriteBatch,
     reason: str | None = None,
@@ -72,28 +71,27 @@ def reject(
     properties: dict[str, Any] | None = None,
 ) -> None:
     """A receiver dead-letters a message."""
-    ordinal, mark, _ = partition.held(token)
+    ordinal, mark, _ = subscription.held_by(token)
     for name, text in (("reason", reason), ("description", description)):
         if text is not None:
             check_text(name, text, REASON_LENGTH_MAX)
     if mark.state in DEAD:
         raise InvalidOperation("a message in the dead-letter queue cannot be dead-lettered again")
-    _modify(partition, ordinal, properties)
-    dead_letter(partition, ordinal, reason, description, out)
+    _modify(subscription, ordinal, properties)
+    dead_letter(subscription, ordinal, reason, description, out)
 
 
 def renew(
-    partition: Partition, token: bytes, now: int, out: WriteBatch, duration: int | None = None
+    subscription: Subscription, token: bytes, now: int, out: WriteBatch, duration: int | None = None
 ) -> int:
     """Hold a message longer; return until when. With a duration: a FIFO queue's visibility."""
-    ordinal, _, hold = partition.held(token)
-    subscription = partition.subscription
+    ordinal, _, hold = subscription.held_by(token)
     if duration is not None:
-        if not partition.settings.fifo:
+        if not subscription.settings.fifo:
             raise InvalidOperation("a visibility timeout is set on FIFO queues only")
         if not 0 <= duration <= VISIBILITY_MS_MAX:
             raise InvalidArgument(f"a visibility timeout is from 0 to {VISIBILITY_MS_MAX} ms")
-    if hold.until == NEVER:
+    if hold.carried:
         raise InvalidOperation("the session's lock holds this message: renew that one")
     # The receive that gave this message out cannot be repeated any more (F9).
     subscription.spoil_attempt(hold, out)
@@ -103,51 +101,55 @@ def renew(
 
 
 def give_back(
-    partition: Partition, ordinal: int, event: Input, now: int, out: WriteBatch, delay_ms: int = 0
+    subscription: Subscription,
+    ordinal: int,
+    event: Input,
+    now: int,
+    out: WriteBatch,
+    delay_ms: int = 0,
 ) -> None:
     """End a lock without completing: by abandon, defer or release, or because it ran out.
 
     Counts the delivery unless it is a release; the last one allowed dead-letters (B1). What expired
     while it was held expires now (B2).
     """
-    subscription = partition.subscription
     mark = subscription.marks[ordinal]
     in_main_queue = mark.state not in DEAD
     if event is not Input.RELEASE:
         mark.deliveries += 1
-        if in_main_queue and mark.deliveries >= partition.settings.max_delivery_count:
-            too_many_deliveries(partition, ordinal, out)
+        if in_main_queue and mark.deliveries >= subscription.settings.max_delivery_count:
+            too_many_deliveries(subscription, ordinal, out)
             return
-    if in_main_queue and partition.log.expires(ordinal) <= now:
+    if in_main_queue and subscription.expires(ordinal) <= now:
         subscription.change(ordinal, Input.RELEASE, out)
-        expire_message(partition, ordinal, out)
+        expire_message(subscription, ordinal, out)
         return
     if event is Input.ABANDON and mark.state in (State.LOCKED, State.DEAD_LETTERED_LOCKED):
-        delay_ms = max(delay_ms, _backoff(partition, mark.deliveries))
+        delay_ms = max(delay_ms, _backoff(subscription, mark.deliveries))
         if delay_ms:
             event = Input.DELAY
     subscription.change(ordinal, event, out, due=now + delay_ms if delay_ms else 0)
 
 
-def _backoff(partition: Partition, deliveries: int) -> int:
+def _backoff(subscription: Subscription, deliveries: int) -> int:
     """Return how long the entity makes a message wait after that many deliveries (X4)."""
-    base = partition.settings.retry_backoff_ms
+    base = subscription.settings.retry_backoff_ms
     if not base:
         return 0
-    return min(base << min(deliveries - 1, 40), partition.settings.retry_backoff_ms_max)
+    return min(base << min(deliveries - 1, 40), subscription.settings.retry_backoff_ms_max)
 
 
-def _modify(partition: Partition, ordinal: int, properties: dict[str, Any] | None) -> None:
+def _modify(subscription: Subscription, ordinal: int, properties: dict[str, Any] | None) -> None:
     """Settling may change properties; they lie over those of the message."""
     if properties is None:
         return
     check_properties(properties)
     if not properties:
         return
-    mark = partition.subscription.marks[ordinal]
-    if mark.properties is not None:
-        properties = decode_properties(mark.properties) | properties
+    mark = subscription.marks[ordinal]
+    overlay = {} if mark.overlay is None else decode_overlay(mark.overlay)
+    whole = subscription.view(ordinal).properties | properties
     try:
-        mark.properties = encode_properties(properties)
+        mark.overlay = encode_overlay(overlay | {"properties": whole})
     except (TypeError, OverflowError, UnicodeEncodeError) as error:
         raise InvalidArgument(f"properties cannot be encoded: {error}") from None

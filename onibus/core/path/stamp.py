@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-from onibus.core.log import Log
-from onibus.core.numbering import Numbering
+from typing import TYPE_CHECKING
+
 from onibus.core.records import WriteBatch
-from onibus.core.subscription import Subscription
+
+if TYPE_CHECKING:
+    from onibus.core.partition import Partition
 
 
-def stamp(
-    log: Log,
-    numbering: Numbering,
-    subscription: Subscription,
-    count: int,
-    wall: int,
-    out: WriteBatch,
-) -> tuple[int, int, int]:
+def stamp(partition: Partition, count: int, wall: int, out: WriteBatch) -> tuple[int, int, int]:
     """Take up to `count` consecutive ordinals; return (first, how many, stamp).
 
     The stamp never runs backwards, whatever the wall clock does (S4). After the counter has rolled
     over, an ordinal whose number is still in use is passed over (S8), which may cut a batch in two.
     """
+    log = partition.log
     log.last_stamp = max(wall, log.last_stamp)
-    if log.next_ordinal + count > numbering.span:
-        while _in_use(log.next_ordinal, numbering, subscription):
+    if log.next_ordinal + count > partition.numbering.span:
+        while _in_use(partition, log.next_ordinal):
             log.next_ordinal += 1
-            subscription.depart([log.next_ordinal - 1], out)
+            for subscription in partition.subscriptions.values():
+                subscription.depart([log.next_ordinal - 1], out)
         for taken in range(1, count):
-            if _in_use(log.next_ordinal + taken, numbering, subscription):
+            if _in_use(partition, log.next_ordinal + taken):
                 count = taken
                 break
     first = log.next_ordinal
@@ -35,6 +32,6 @@ def stamp(
     return first, count, log.last_stamp
 
 
-def _in_use(ordinal: int, numbering: Numbering, subscription: Subscription) -> bool:
+def _in_use(partition: Partition, ordinal: int) -> bool:
     """Tell whether the ordinal's number is that of a message that is still there."""
-    return any(subscription.is_live(earlier) for earlier in numbering.earlier(ordinal))
+    return any(partition.in_use(earlier) for earlier in partition.numbering.earlier(ordinal))

@@ -1,0 +1,53 @@
+"""Looking at an entity: its settings, and counts added up over its partitions (P10)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from onibus.broker.entity import EntityInfo
+from onibus.core.path.peek import STATES
+
+if TYPE_CHECKING:
+    from onibus.broker.broker import Broker
+
+
+def info(broker: Broker, name: str) -> EntityInfo[Any]:
+    """Return an entity's settings and what it has."""
+    entity = broker.find(name)
+    counts = dict.fromkeys(STATES, 0)
+    held = size = duplicates = remembered = 0
+    offline = []
+    for seat in entity.seats:
+        if seat.partition is None:
+            offline.append(seat.index)
+            continue
+        broker.advance(seat, broker.clock.now())
+        partition = seat.online()
+        subscription = partition.subscriptions[entity.number]
+        for word, states in STATES.items():
+            if word == "active":
+                counts[word] += subscription.active_count()
+            else:
+                counts[word] += sum(subscription.counts[state] for state in states)
+        held += subscription.held()
+        size += partition.log.live_bytes
+        duplicates += partition.duplicates
+        remembered += partition.ids.count
+    return EntityInfo(
+        name=entity.name,
+        kind=entity.kind,
+        settings=entity.settings,
+        created_ms=entity.created,
+        availability="limited" if offline else "available",
+        active_count=counts["active"],
+        deferred_count=counts["deferred"],
+        scheduled_count=counts["scheduled"],
+        dead_lettered_count=counts["dead-lettered"],
+        held_count=held,
+        size_bytes=size,
+        duplicates_dropped=duplicates,
+        remembered_ids=remembered,
+        offline_partitions=tuple(offline),
+        subscriptions=tuple(sorted(one.name for one in entity.subscriptions.values())),
+        rules=tuple(entity.rules),
+    )

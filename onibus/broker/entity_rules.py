@@ -1,0 +1,89 @@
+"""What must hold of names, rules and forwarding before an entity is made or changed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from onibus.core import settings
+from onibus.core.errors import (
+    EntityExists,
+    EntityNotFound,
+    InvalidArgument,
+    InvalidName,
+    InvalidOperation,
+    QuotaExceeded,
+)
+from onibus.core.limits import RULE_COUNT_MAX, RULE_NAME_LENGTH_MAX
+from onibus.core.rules.rule import Rule
+from onibus.core.settings import AnySettings, TopicSettings
+
+if TYPE_CHECKING:
+    from onibus.broker.broker import Broker
+
+#: A subscription's name is topic/subscriptions/name, as in Service Bus.
+SUBSCRIPTIONS = "subscriptions"
+
+
+def subscription_name(topic: str, name: Any) -> str:
+    """Return the whole name of a subscription."""
+    if not isinstance(name, str) or "/" in name or len(name) > RULE_NAME_LENGTH_MAX:
+        raise InvalidName(
+            f"a subscription's name has at most {RULE_NAME_LENGTH_MAX} characters and no slash"
+        )
+    return f"{topic}/{SUBSCRIPTIONS}/{settings.check_name(name)}"
+
+
+def check_rules(rules: Any) -> list[Rule]:
+    """Return the rules of a subscription, each name once."""
+    if not isinstance(rules, list) or not all(isinstance(rule, Rule) for rule in rules):
+        raise InvalidArgument("rules are a list of Rule")
+    if len(rules) > RULE_COUNT_MAX:
+        raise QuotaExceeded(f"a subscription has at most {RULE_COUNT_MAX} rules")
+    names = [rule.name.casefold() for rule in rules]
+    for name in names:
+        if names.count(name) > 1:
+            raise EntityExists(f"there is a rule {name!r} already")
+    return rules
+
+
+def without_rule(rules: list[Rule], name: str) -> list[Rule]:
+    """Return the rules but one; names do not tell upper from lower case."""
+    left = [rule for rule in rules if rule.name.casefold() != name.casefold()]
+    if len(left) == len(rules):
+        raise EntityNotFound(f"there is no rule {name!r}")
+    return left
+
+
+def check_targets(broker: Broker, name: str, wanted: AnySettings) -> None:
+    """Refuse forwarding to what is not there, to itself, and in a circle (B6)."""
+    if isinstance(wanted, TopicSettings):
+        return
+    for target in (wanted.forward_to, wanted.forward_dead_letters_to):
+        if target is None:
+            continue
+        if target.lower() == name:
+            raise InvalidOperation(f"{name} cannot forward to itself")
+        entity = broker.namespace.entities.get(target.lower())
+        if entity is None:
+            raise EntityNotFound(f"there is no entity {target!r} to forward to")
+        if entity.topic is not None:
+            raise InvalidOperation(f"{target} is a subscription: forward to a queue or a topic")
+        if name in reachable(broker, entity.name):
+            raise InvalidOperation(f"forwarding from {name} to {target} would come back to {name}")
+
+
+def reachable(broker: Broker, name: str) -> set[str]:
+    """Return the names of all entities that messages sent to one may come to."""
+    found: set[str] = set()
+    pending = [name]
+    while pending:
+        entity = broker.namespace.entities.get(pending.pop())
+        if entity is None or entity.name in found:
+            continue
+        found.add(entity.name)
+        pending += [one.name for one in entity.subscriptions.values()]
+        chosen = entity.settings
+        for target in (chosen.forward_to, chosen.forward_dead_letters_to):
+            if target is not None:
+                pending.append(target.lower())
+    return found

@@ -1,0 +1,133 @@
+"""Who wants which row of a topic's block.
+
+`Members` is what a block is stored with: for each subscription the rows that it takes. As bytes, in
+the column `fans` of `block_index`, little-endian:
+
+    u8   1 where the ordinals of the rows follow (they skip: compaction), 0 where they are first, …
+    i64  the ordinal of each row, if so
+    then for each subscription that takes any row:
+    i64  its number; 0 is the topic itself, whose scheduled messages wait there
+    u8   1 where it takes all rows; 0 where a bit for each row follows, lowest first, in whole bytes
+
+`Fans` is what memory keeps of it: how many subscriptions want each row.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from onibus.core.errors import Damaged
+
+_ENTRY = struct.Struct("<qB")
+
+Ordinals = npt.NDArray[Any]
+
+
+class Fans:
+    """How many subscriptions want each row of one block."""
+
+    __slots__ = ("counts", "ordinals")
+
+    def __init__(self, ordinals: Ordinals, counts: npt.NDArray[Any]) -> None:
+        #: rising, one for each row
+        self.ordinals = ordinals
+        self.counts = counts
+
+    def live(self) -> int:
+        """Return how many rows somebody wants."""
+        return int(np.count_nonzero(self.counts))
+
+    def release(self, first: int, last: int) -> int:
+        """One subscription wants these rows no more; return how many nobody wants now."""
+        start, end = np.searchsorted(self.ordinals, (first, last + 1))
+        if end - start == 1:
+            self.counts[start] -= 1
+            return int(self.counts[start] == 0)
+        chosen = self.counts[start:end]
+        chosen -= 1
+        return int(len(chosen) - np.count_nonzero(chosen))
+
+    def wanted(self) -> set[int]:
+        """Return the ordinals that somebody wants."""
+        return set(self.ordinals[self.counts > 0].tolist())
+
+
+class Members:
+    """The rows of a new block, and which subscription takes which of them."""
+
+    __slots__ = ("_ordinals", "_skips", "_taken")
+
+    def __init__(self, ordinals: Ordinals) -> None:
+        self._ordinals = ordinals
+        self._skips = int(ordinals[-1] - ordinals[0]) + 1 != len(ordinals)
+        self._taken: dict[int, list[int] | None] = {}
+
+    def add(self, number: int, positions: list[int]) -> None:
+        """A subscription takes the rows at these positions, in rising order."""
+        if positions:
+            self._taken[number] = None if len(positions) == len(self._ordinals) else positions
+
+    def fans(self) -> Fans:
+        """Return how many take each row."""
+        counts = np.zeros(len(self._ordinals), np.uint16)
+        for positions in self._taken.values():
+            if positions is None:
+                counts += np.uint16(1)
+            else:
+                counts[positions] += np.uint16(1)
+        return Fans(self._ordinals, counts)
+
+    def encode(self) -> bytes:
+        """Return it as it is stored."""
+        parts = [b"\1" + self._ordinals.astype("<i8").tobytes() if self._skips else b"\0"]
+        size = (len(self._ordinals) + 7) // 8
+        for number, positions in self._taken.items():
+            parts.append(_ENTRY.pack(number, positions is None))
+            if positions is not None:
+                parts.append(_bits(positions, size))
+        return b"".join(parts)
+
+
+def _bits(positions: list[int], size: int) -> bytes:
+    """Return so many bytes with the bits at these positions set."""
+    if size > 64:
+        flags = np.zeros(8 * size, np.uint8)
+        flags[positions] = 1
+        return np.packbits(flags, bitorder="little").tobytes()
+    bits = 0
+    for position in positions:
+        bits |= 1 << position
+    return bits.to_bytes(size, "little")
+
+
+def decode_fans(fans: bytes, first: int, rows: int) -> tuple[Ordinals, dict[int, Ordinals]]:
+    """Return the ordinals of a block's rows, and those that each subscription takes."""
+    return _ordinals(fans, first, rows), dict(_taken(fans, first, rows))
+
+
+def _ordinals(fans: bytes, first: int, rows: int) -> Ordinals:
+    if fans[:1] == b"\1":
+        return np.frombuffer(fans, "<i8", rows, 1)
+    return np.arange(first, first + rows, dtype=np.int64)
+
+
+def _taken(fans: bytes, first: int, rows: int) -> Iterator[tuple[int, Ordinals]]:
+    ordinals = _ordinals(fans, first, rows)
+    size = (rows + 7) // 8
+    at = 1 + (8 * rows if fans[:1] == b"\1" else 0)
+    while at < len(fans):
+        if at + _ENTRY.size > len(fans):
+            raise Damaged("the fans of a block end within an entry")
+        number, everything = _ENTRY.unpack_from(fans, at)
+        at += _ENTRY.size
+        if everything:
+            yield number, ordinals
+            continue
+        bits = np.unpackbits(np.frombuffer(fans, np.uint8, size, at), bitorder="little")
+        at += size
+        yield number, ordinals[bits[:rows].astype(bool)]
