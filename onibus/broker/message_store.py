@@ -99,7 +99,7 @@ class MessageStore:
             if self._writer is None:
                 self._writer = self._make_writer(self.name)
             loop = CommitLoop(store, self._writer, before=before, after=after, failed=failed)
-            self.boot = count_boot(store)
+            self.boot = self._count_boot(store)
             rows, orphans = self._read(store)
             self.staged = self._read_staged(store, orphans)
             records = WriteBatch()
@@ -122,6 +122,15 @@ class MessageStore:
                 gc.enable()
         self.loop = loop
         self.error = None
+
+    def _count_boot(self, store: Store) -> int:
+        """Count this opening; tokens made before a crash never match those made after (B8)."""
+        row = store.read(META, ("boot",))
+        boot = (row[1] if row is not None and isinstance(row[1], int) else 0) + 1
+        batch = WriteBatch()
+        batch.put(META, ("boot", boot))
+        store.commit(batch)
+        return boot
 
     def _read(self, store: Store) -> tuple[dict[int, Rows], list[tuple[Table, Any]]]:
         """Return the rows of each partition that has a seat here, and the keys of all others.
@@ -233,13 +242,3 @@ class MessageStore:
         if self.loop is not None:
             self.loop.store.close()
             self.loop = None
-
-
-def count_boot(store: Store) -> int:
-    """Count this opening; tokens made before a crash never match those made after (B8)."""
-    row = store.read(META, ("boot",))
-    boot = (row[1] if row is not None and isinstance(row[1], int) else 0) + 1
-    batch = WriteBatch()
-    batch.put(META, ("boot", boot))
-    store.commit(batch)
-    return boot

@@ -20,7 +20,6 @@ from onibus.broker.entity_rules import (
     check_targets,
     subscription_name,
 )
-from onibus.broker.message_store import count_boot
 from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.broker.writer import Writer
 from onibus.core import limits, settings
@@ -108,7 +107,7 @@ class Namespace:
         self._loop = loop
         self._read_meta(store)
         self._read_entities(store)
-        self._broker.works.open(store, count_boot(store))
+        self._broker.works.open(store)
 
     def _read_entities(self, store: Store) -> None:
         """Take up what entities there are; after a failure, what became of the last decisions."""

@@ -11,7 +11,9 @@ opened, and what they pinned goes back. After it they are carried out then. A st
 the decision does its parts when it is up again; whoever asked is told that the outcome is unknown.
 
 The content of a `works` row is the MessagePack of `WorkRow`. A row that says `decided` stays until
-every partition has done its part.
+every partition has done its part. Ids of works rise; after a crash one may be given again that only
+parts in a store that is down have: the row says which partitions it is about, so they are told
+apart.
 """
 
 from __future__ import annotations
@@ -36,9 +38,6 @@ if TYPE_CHECKING:
     from onibus.broker.message_store import MessageStore
     from onibus.core.partition import Partition
     from onibus.store.interface import Store
-
-#: Ids of works are boot * this + a counter: none is given twice, also after a crash.
-WORKS_A_BOOT = 1 << 32
 
 Parts = dict["Seat", Part]
 #: What was sent to each partition, in the order of its part.
@@ -84,9 +83,8 @@ class Works:
         self._works: dict[int, Work] = {}
         self._next = 0
 
-    def open(self, store: Store, boot: int) -> None:
+    def open(self, store: Store) -> None:
         """Read what was staged or decided when the namespace's store was last open."""
-        self._next = max(self._next, boot * WORKS_A_BOOT)
         rows = {work: _decode_row(content) for work, content in store.scan(WORKS)}  # type: ignore[arg-type]
         for work in [one for one in self._works.values() if one.id not in rows]:
             if not work.decided and not work.waiting:
@@ -94,6 +92,7 @@ class Works:
                 self._abort(work, Unknown("the namespace's own store failed"))
         for work_id, row in rows.items():
             assert isinstance(work_id, int)
+            self._next = max(self._next, work_id)
             known = self._works.get(work_id)
             if known is None:
                 parts: dict[int, Part | None] = dict.fromkeys(row.partitions)
@@ -332,7 +331,7 @@ class Works:
 
     def _go_on(self, seat: Seat, work_id: int, pieces: list[int]) -> None:
         work = self._works.get(work_id)
-        if work is None:
+        if work is None or seat.id not in work.parts:
             with contextlib.suppress(OnibusError):
                 self._broker.apply(
                     seat, lambda partition, now, out: unstage(partition, work_id, pieces, out)
