@@ -15,8 +15,10 @@ from onibus.broker.admission import RESERVE_BYTES, DiskWatch
 from onibus.broker.clock import BusClock, Clock
 from onibus.broker.commit_loop import CommitLoop
 from onibus.broker.entity import Entity, Seat
+from onibus.broker.forwarding import Forwarding
 from onibus.broker.message_store import MessageStore
 from onibus.broker.namespace import NAME, REOPEN_MS, Namespace, Quotas
+from onibus.broker.producers import Producers
 from onibus.broker.receiving import give_up, serve
 from onibus.broker.sending import apply_inbox, move_elsewhere
 from onibus.broker.works import Works
@@ -77,6 +79,8 @@ class Broker:
             name: MessageStore(name, open_store, make_writer, disk) for name in store_names
         }
         self.works = Works(self)
+        self.producers = Producers(self)
+        self.forwarding = Forwarding(self)
         self.namespace = Namespace(self, open_store, make_writer, quotas or Quotas())
         #: the last things that went wrong
         self.alarms: deque[str] = deque(maxlen=ALARMS_KEPT)
@@ -281,6 +285,8 @@ class Broker:
         for outlet in entity.outlets():
             if outlet.waiters:
                 self.wake(outlet)
+            if outlet.forwards:
+                self.forwarding.wake(outlet)
 
     def watch(self, seat: Seat) -> None:
         """Come back to a partition when something in it is due."""
@@ -348,6 +354,10 @@ class Broker:
             kind, subject = key
             if kind == "waiter":
                 give_up(self, subject)
+            elif kind == "forward":
+                self.forwarding.retry(subject)
+            elif kind == "lease":
+                self.producers.lease_over(subject)
             elif kind == "idle":
                 self.namespace.delete_if_idle(subject)
             elif kind == "reopen" and subject == NAME:

@@ -108,6 +108,7 @@ class Namespace:
         self._read_meta(store)
         self._read_entities(store)
         self._broker.works.open(store)
+        self._broker.producers.open(store)
 
     def _read_entities(self, store: Store) -> None:
         """Take up what entities there are; after a failure, what became of the last decisions."""
@@ -365,6 +366,8 @@ class Namespace:
             with contextlib.suppress(PartitionOffline):
                 self._broker.apply(seat, change)
         self.watch_idle(entity)
+        if entity.forwards:
+            self._broker.forwarding.wake(entity)
         if entity.kind != TOPIC and not wanted.receives:
             entity.send_away(EntityDisabled(f"{entity.name} is {wanted.status}"))
 
