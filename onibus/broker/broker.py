@@ -128,7 +128,8 @@ class Broker:
         partition = seat.online()
         self.clock.not_before(partition.seen)
         # Being down is not being idle, and who only waited left no trace on the disk.
-        seat.entity.last_used = self.clock.now()
+        for entity in (seat.entity, *seat.entity.outlets()):
+            entity.last_used = self.clock.now()
         self._seats[seat.id] = seat
         self.watch(seat)
         self.timers.set(("tidy", seat.id), self.clock.now() + TIDY_AFTER_MS)
@@ -213,12 +214,13 @@ class Broker:
         now: int | None = None,
     ) -> T:
         """Run a command on what an entity has in a partition; see `apply`."""
-        number = entity.number
-        return self.apply(
+        result = self.apply(
             seat,
-            lambda partition, now, out: operation(partition.subscriptions[number], now, out),
+            lambda partition, now, out: operation(_outlet(partition, entity), now, out),
             now,
         )
+        entity.last_used = seat.entity.last_used
+        return result
 
     def look(
         self,
@@ -230,9 +232,8 @@ class Broker:
     ) -> T:
         """Ask what an entity has in a partition, up to its time, something; nothing changes."""
         self.advance(seat, self.clock.now())
-        number = entity.number
         return self.ask(
-            seat, lambda partition: question(partition.subscriptions[number], *arguments, **named)
+            seat, lambda partition: question(_outlet(partition, entity), *arguments, **named)
         )
 
     def ask(
@@ -483,3 +484,11 @@ class Broker:
             entity.seats.append(seat)
             seat.store.seats[seat.id] = seat
         self.namespace.watch_idle(entity)
+
+
+def _outlet(partition: Partition, entity: Entity) -> Subscription:
+    """Return what an entity has in a partition; one that was deleted has nothing."""
+    subscription = partition.subscriptions.get(entity.number)
+    if subscription is None:
+        raise EntityNotFound(f"{entity.name} was deleted")
+    return subscription

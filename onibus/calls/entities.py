@@ -69,7 +69,7 @@ class EntityCalls(Caller):
 
         `settings` are the fields of SubscriptionSettings. Without rules it gets every message.
         """
-        chosen = [Rule(DEFAULT_RULE)] if rules is None else list(rules)
+        chosen = [Rule(DEFAULT_RULE)] if rules is None else rules
         await self._decide(
             lambda namespace, reply: namespace.create_subscription(
                 topic, name, settings, chosen, reply
