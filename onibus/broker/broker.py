@@ -201,11 +201,8 @@ class Broker:
         now: int | None = None,
     ) -> T:
         """Run a command on what an entity has in a partition; see `apply`."""
-        number = entity.number
         return self.apply(
-            seat,
-            lambda partition, now, out: operation(partition.subscriptions[number], now, out),
-            now,
+            seat, lambda partition, now, out: operation(_own_part(entity, partition), now, out), now
         )
 
     def look(
@@ -218,9 +215,8 @@ class Broker:
     ) -> T:
         """Ask what an entity has in a partition, up to its time, something; nothing changes."""
         self.advance(seat, self.clock.now())
-        number = entity.number
         return self.ask(
-            seat, lambda partition: question(partition.subscriptions[number], *arguments, **named)
+            seat, lambda partition: question(_own_part(entity, partition), *arguments, **named)
         )
 
     def ask(
@@ -463,3 +459,11 @@ class Broker:
             entity.seats.append(seat)
             seat.store.seats[seat.id] = seat
         self.namespace.watch_idle(entity)
+
+
+def _own_part(entity: Entity, partition: Partition) -> Subscription:
+    """Return what an entity has in a partition; who still has a deleted one is told so."""
+    found = partition.subscriptions.get(entity.number)
+    if found is None:
+        raise EntityNotFound(f"{entity.name} was deleted")
+    return found
