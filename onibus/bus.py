@@ -45,6 +45,7 @@ from onibus.receiver import FifoReceiver, Receiver, SessionReceiver
 from onibus.store.interface import Store
 from onibus.store.memory import MemoryStore
 from onibus.store.sqlite import SqliteStore
+from onibus.transaction import Transaction
 
 T = TypeVar("T")
 
@@ -266,6 +267,11 @@ class Bus:
     async def cancel_scheduled(self, entity: str, numbers: Sequence[int]) -> None:
         """Delete scheduled messages: all of them, or none."""
         await self.ask(lambda reply: settling.cancel_scheduled(self.broker, entity, numbers, reply))
+
+    def transaction(self) -> Transaction:
+        """Begin a transaction: what is sent and settled in it happens whole or not at all."""
+        self._alive()
+        return Transaction(self, self.broker.namespace.quotas.transaction_messages)
 
     def receiver(
         self, entity: str, *, dead_letters: bool = False, delete: bool = False

@@ -16,9 +16,10 @@ from onibus.broker.clock import BusClock, Clock
 from onibus.broker.commit_loop import CommitLoop
 from onibus.broker.entity import Entity, Seat
 from onibus.broker.message_store import MessageStore
-from onibus.broker.namespace import Namespace, Quotas
+from onibus.broker.namespace import NAME, REOPEN_MS, Namespace, Quotas
 from onibus.broker.receiving import give_up, serve
 from onibus.broker.sending import apply_inbox, move_elsewhere
+from onibus.broker.works import Works
 from onibus.broker.writer import Writer
 from onibus.core.errors import (
     BusClosed,
@@ -46,8 +47,6 @@ FLUSH_MS = 50
 TIDY_AFTER_MS = 1_000
 TIDY_AGAIN_MS = 5
 TIDY_RARELY_MS = 60_000
-#: How long a failed store rests before it is opened anew.
-REOPEN_MS = 1_000
 #: How long after its opening a store is searched for what a crash left behind.
 ORPHANS_AFTER_MS = 30_000
 #: Alarms that are kept: a store that stays down would add to them for ever.
@@ -77,6 +76,7 @@ class Broker:
         self.stores = {
             name: MessageStore(name, open_store, make_writer, disk) for name in store_names
         }
+        self.works = Works(self)
         self.namespace = Namespace(self, open_store, make_writer, quotas or Quotas())
         #: the last things that went wrong
         self.alarms: deque[str] = deque(maxlen=ALARMS_KEPT)
@@ -112,6 +112,7 @@ class Broker:
         self.namespace.know_store(store.name, store.identity)
         for seat in store.seats.values():
             self.take_up(seat)
+        self.works.store_opened(store, store.staged)
         for entity in {seat.entity for seat in store.seats.values()}:
             self.wake_all(entity)
         self.flush_later(store)
@@ -162,6 +163,13 @@ class Broker:
         if kind not in (None, entity.kind):
             raise EntityNotFound(f"{entity.name} is a {entity.kind}, not a {kind}")
         return entity
+
+    def seat(self, seat_id: int) -> Seat | None:
+        """Return where a partition sits, online or not; None where its entity is gone."""
+        for store in self.stores.values():
+            if seat_id in store.seats:
+                return store.seats[seat_id]
+        return None
 
     def apply(
         self,
@@ -338,6 +346,8 @@ class Broker:
                 give_up(self, subject)
             elif kind == "idle":
                 self.namespace.delete_if_idle(subject)
+            elif kind == "reopen" and subject == NAME:
+                self.namespace.reopen()
             elif kind in ("flush", "reopen", "orphans", "house"):
                 self._tick_store(kind, self.stores[subject])
             elif subject in self._seats:

@@ -21,7 +21,7 @@ from onibus.core.errors import Damaged, OnibusError
 from onibus.core.partition import Partition
 from onibus.core.path.admit import Prepared
 from onibus.core.path.recover import COLUMNS, SOURCES, Rows, recover
-from onibus.core.records import BLOCK_INDEX, BLOCKS, ID_CHUNKS, META, Table, WriteBatch
+from onibus.core.records import BLOCK_INDEX, BLOCKS, ID_CHUNKS, META, STAGED, Table, WriteBatch
 from onibus.store.interface import Store
 
 
@@ -67,6 +67,8 @@ class MessageStore:
         self.boot = 0
         #: what tells its files from those of any other store
         self.identity = b""
+        #: what was staged in it when it was opened: partition → work → pieces
+        self.staged: dict[int, dict[int, list[int]]] = {}
 
     @property
     def online(self) -> bool:
@@ -99,6 +101,7 @@ class MessageStore:
             loop = CommitLoop(store, self._writer, before=before, after=after, failed=failed)
             self.boot = self._count_boot(store)
             rows, orphans = self._read(store)
+            self.staged = self._read_staged(store, orphans)
             records = WriteBatch()
             for seat in self.seats.values():
                 partition = seat.new_partition(loop.pages, secret, self.boot)
@@ -147,6 +150,19 @@ class MessageStore:
                 else:
                     orphans += [(table, row[: table.key]) for row in bucket]
         return rows, orphans
+
+    def _read_staged(
+        self, store: Store, orphans: list[tuple[Table, Any]]
+    ) -> dict[int, dict[int, list[int]]]:
+        """Return what is staged for partitions that have a seat here; others have lost theirs."""
+        staged: dict[int, dict[int, list[int]]] = {}
+        rows: Any = store.scan(STAGED, ("work", "partition", "piece"))
+        for work, partition, piece in rows:
+            if partition in self.seats:
+                staged.setdefault(partition, {}).setdefault(work, []).append(piece)
+            else:
+                orphans.append((STAGED, (work, partition, piece)))
+        return staged
 
     def find_orphans(self) -> None:
         """Look for chunks of remembered ids that a crash left behind, and delete them.

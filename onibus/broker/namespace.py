@@ -24,6 +24,7 @@ from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.broker.writer import Writer
 from onibus.core import limits, settings
 from onibus.core.errors import (
+    Damaged,
     EntityDisabled,
     EntityExists,
     EntityNotFound,
@@ -54,16 +55,20 @@ if TYPE_CHECKING:
 
 #: The name of the namespace's own store.
 NAME = "namespace"
+#: How long a failed store rests before it is opened anew.
+REOPEN_MS = 1_000
 #: `meta` rows of this prefix have the identities of the message stores.
 _STORE_ROW = "store/"
 
 
 @dataclass(frozen=True, slots=True)
 class Quotas:
-    """How many entities a namespace takes."""
+    """How many entities a namespace takes, and how large its transactions may be."""
 
     entities: int = limits.ENTITY_COUNT_MAX
     partitioned_entities: int = limits.PARTITIONED_ENTITY_COUNT_MAX
+    #: messages sent and settled in one transaction (B5)
+    transaction_messages: int = limits.TRANSACTION_COUNT_MAX
 
 
 class Namespace:
@@ -77,7 +82,7 @@ class Namespace:
         quotas: Quotas,
     ) -> None:
         self._broker = broker
-        self._quotas = quotas
+        self.quotas = quotas
         self._open_store = open_store
         self._make_writer = make_writer
         self._writer: Writer | None = None
@@ -86,24 +91,58 @@ class Namespace:
         #: names whose creation, change or deletion is on its way
         self._deciding: set[str] = set()
         self._incarnation = 0
+        #: entities were read before
+        self._opened = False
         self.secret = b""
         self._identities: dict[str, bytes] = {}
 
     def open(self) -> None:
         """Open the store and read what there is."""
         store = self._open_store(NAME)
-        self._writer = self._make_writer(NAME)
-        self._loop = CommitLoop(
+        if self._writer is None:
+            self._writer = self._make_writer(NAME)
+        loop = CommitLoop(
             store, self._writer, before=lambda: None, after=self._after, failed=self._failed
         )
+        self._loop = loop
         self._read_meta(store)
-        topics: dict[int, Entity] = {}
+        self._read_entities(store)
+        self._broker.works.open(store)
+
+    def _read_entities(self, store: Store) -> None:
+        """Take up what entities there are; after a failure, what became of the last decisions."""
+        known = {entity.incarnation: entity for entity in self.entities.values()}
+        found: dict[int, Entity] = {}
         for row in store.scan(ENTITIES):
             # In the order of incarnations: a topic stands before its subscriptions.
-            entity = entity_of(row, topics)
-            topics[entity.incarnation] = self.entities[entity.name] = entity
+            entity = entity_of(row, known | found)
             self._incarnation = max(self._incarnation, entity.incarnation)
-            self._broker.install(entity)
+            if entity.incarnation in known:
+                self._changed_meanwhile(known[entity.incarnation], entity)
+                entity = known[entity.incarnation]
+            elif known or self._opened:
+                self._created(entity)
+            else:
+                self.entities[entity.name] = entity
+                self._broker.install(entity)
+            found[entity.incarnation] = entity
+        for incarnation, entity in known.items():
+            if incarnation not in found and entity.name in self.entities:
+                self._deleted(entity)
+        self._opened = True
+
+    def _changed_meanwhile(self, entity: Entity, kept: Entity) -> None:
+        if entity.settings != kept.settings:
+            self._changed(entity, kept.settings)
+        if entity.rules != kept.rules:
+            self._rules_changed(entity, kept.rules)
+
+    def reopen(self) -> None:
+        """Open the store again after it failed."""
+        try:
+            self.open()
+        except (Failed, Refused) as error:
+            self._down(error)
 
     def _read_meta(self, store: Store) -> None:
         """Read, or make, the key of all hashes and tokens, and the last incarnation given."""
@@ -117,7 +156,7 @@ class Namespace:
         assert isinstance(secret[1], bytes)
         self.secret = secret[1]
         if incarnation is not None and isinstance(incarnation[1], int):
-            self._incarnation = incarnation[1]
+            self._incarnation = max(self._incarnation, incarnation[1])
         for name, value in store.scan(META):
             if isinstance(name, str) and name.startswith(_STORE_ROW) and isinstance(value, bytes):
                 self._identities[name.removeprefix(_STORE_ROW)] = value
@@ -357,11 +396,18 @@ class Namespace:
             self._loop.start()
 
     def _failed(self, _loop: CommitLoop, error: BaseException) -> None:
-        """The namespace's own store failed: nothing can be decided until the bus is opened anew."""
+        """The namespace's own store failed: nothing can be decided until it is open again."""
+        self._down(error)
+
+    def _down(self, error: BaseException) -> None:
         self._broker.alarms.append(f"store {NAME}: {error}")
         if self._loop is not None:
-            self._loop.store.close()
+            # It failed before; there is nothing more to lose.
+            with contextlib.suppress(OnibusError):
+                self._loop.store.close()
             self._loop = None
+        if not isinstance(error, Damaged):
+            self._broker.timers.set(("reopen", NAME), self._broker.clock.now() + REOPEN_MS)
 
     # Checking
 
@@ -374,7 +420,7 @@ class Namespace:
             seat.online()
 
     def _check_room(self, wanted: LogSettings) -> None:
-        quotas = self._quotas
+        quotas = self.quotas
         whole = [one for one in self.entities.values() if one.topic is None]
         # What is being created counts already; so does, for a moment, what is being deleted.
         if len(self._deciding.union(one.name for one in whole)) >= quotas.entities:

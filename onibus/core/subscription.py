@@ -289,6 +289,17 @@ class Subscription:
                 self.sessions.offer(session)
             self.sessions.forget_idle(session)
 
+    def take_out(self, ordinal: int) -> None:
+        """Take a message out of what is ready, or from who holds it, for somebody else to hold."""
+        mark = self.marks.get(ordinal)
+        if mark is None or mark.hold is None:
+            self._leave(ordinal, State.ACTIVE if mark is None else mark.state)
+            return
+        self.let_go(ordinal, mark)
+        self.counts[mark.state] -= 1
+        mark.state = UNLOCKED[mark.state]
+        self.counts[mark.state] += 1
+
     # Changing
 
     def change(

@@ -33,12 +33,16 @@ def send(
     now: int,
     wall: int,
     out: WriteBatch,
+    only: int = 0,
 ) -> list[Sent]:
-    """Store what is new of a batch, as `find_duplicates` told; answer for each in order."""
+    """Store what is new of a batch, as `find_duplicates` told; answer for each in order.
+
+    `only`: in a topic, the subscription that gets it, whatever the rules say.
+    """
     fresh = batch
     if originals.count(-1) != len(originals):
         fresh = [batch[at] for at, original in enumerate(originals) if original == -1]
-    stored = store(partition, fresh, now, wall, out)
+    stored = store(partition, fresh, now, wall, out, only=only)
     _remember(partition, fresh, stored, now, out)
     number = partition.numbering.number
     if fresh is batch:
@@ -83,6 +87,7 @@ def store(
     wall: int,
     out: WriteBatch,
     activated: bool = False,
+    only: int = 0,
 ) -> list[int]:
     """Store messages, duplicates or not; return their ordinals.
 
@@ -93,7 +98,7 @@ def store(
     while start < len(batch):
         piece = _piece(batch, start)
         first, count, moment = stamp(partition, len(piece), wall, out)
-        _store_block(partition, piece[:count], first, moment, now, wall, out, activated)
+        _store_block(partition, piece[:count], first, moment, now, wall, out, activated, only)
         ordinals.extend(range(first, first + count))
         start += count
     return ordinals
@@ -120,6 +125,7 @@ def _store_block(
     wall: int,
     out: WriteBatch,
     activated: bool,
+    only: int,
 ) -> None:
     """Make a block of rows with ordinals from `first` on, and show it to who is to see it."""
     count = len(piece)
@@ -128,7 +134,7 @@ def _store_block(
         NEVER if prepared.time_to_live_ms is None else now + prepared.time_to_live_ms
         for prepared in piece
     ]
-    kinds = [MESSAGE] * count
+    kinds = [COPY if only else MESSAGE] * count
     for ordinal, _ in scheduled:
         # Its time to live counts from its activation, as a row of its own (S6).
         expires[ordinal - first] = NEVER
@@ -143,7 +149,8 @@ def _store_block(
         _show(partition, sessions, first, scheduled, out)
         return
     messages = [prepared.message for prepared in piece]
-    fan = FanOut(partition, messages, first, moment, {ordinal for ordinal, _ in scheduled})
+    waiting = {ordinal for ordinal, _ in scheduled}
+    fan = FanOut(partition, messages, first, moment, waiting, [only] * count if only else None)
     partition.log.append(payload, first, last, count, earliest, out, keys, fan.members())
     fan.show(dict(scheduled), out)
     _store_copies(partition, fan.copies, now, wall, out)
