@@ -1,8 +1,9 @@
-"""What simulated clients work with: kinds of queues, tokens and sessions they were given."""
+"""What simulated clients work with: kinds of entities, tokens and sessions they were given."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -66,6 +67,96 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
+class TopicKind(NamedTuple):
+    """A topic's settings, and of each of its subscriptions the settings and rules."""
+
+    settings: dict[str, Any]
+    subscriptions: dict[str, tuple[dict[str, Any], list[str]]]
+
+
+#: Every kind of topic; a run has some of them, with their subscriptions.
+TOPICS: dict[str, TopicKind] = {
+    "news": TopicKind(
+        {},
+        {
+            "everything": ({"lock_duration_ms": 5_000, "max_delivery_count": 3}, ["all"]),
+            "short": (
+                {"default_time_to_live_ms": 6_000, "dead_letter_on_expiration": True},
+                ["not-red", "divided"],
+            ),
+            "changed": ({"lock_duration_ms": 4_000}, ["marked", "stripped", "moved"]),
+            "divided": ({"dead_letter_on_filter_error": False}, ["divided", "red"]),
+        },
+    ),
+    "spread-news": TopicKind(
+        {"enable_partitioning": True, "default_time_to_live_ms": 30_000},
+        {
+            "large": ({"max_delivery_count": 2, "retry_backoff_ms": 300}, ["large"]),
+            "copies": ({"lock_duration_ms": 3_000}, ["all", "marked", "inverse"]),
+            "short": ({"default_time_to_live_ms": 9_000}, ["red"]),
+        },
+    ),
+    "new-news": TopicKind(
+        {"requires_duplicate_detection": True, "duplicate_detection_window_ms": 20_000},
+        {
+            "divided": ({}, ["inverse"]),
+            "none": ({}, ["none"]),
+            "mixed": ({"lock_duration_ms": 3_000}, ["red", "moved", "marked"]),
+        },
+    ),
+    "in-sessions": TopicKind(
+        {"enable_partitioning": True, "requires_duplicate_detection": True},
+        {
+            "sessions": ({"requires_session": True, "lock_duration_ms": 5_000}, ["all"]),
+            "moved": (
+                {"requires_session": True, "max_delivery_count": 3},
+                ["moved", "stripped", "divided"],
+            ),
+            "plain": ({"lock_duration_ms": 5_000}, ["large"]),
+        },
+    ),
+    "in-order": TopicKind(
+        {},
+        {
+            "sessions": (
+                {
+                    "requires_session": True,
+                    "lock_duration_ms": 5_000,
+                    "default_time_to_live_ms": 20_000,
+                    "dead_letter_on_expiration": True,
+                    "retry_backoff_ms": 300,
+                },
+                ["all", "moved"],
+            ),
+            "red": ({"requires_session": True}, ["red"]),
+        },
+    ),
+}
+
+
+def subscription_of(topic: str, name: str) -> str:
+    """Return the whole name of a subscription."""
+    return f"{topic}/subscriptions/{name}"
+
+
+def names_of(kinds: Iterable[str]) -> list[str]:
+    """Return the names of all entities of these kinds, topics before their subscriptions."""
+    names = []
+    for kind in kinds:
+        names.append(kind)
+        if kind in TOPICS:
+            names += [subscription_of(kind, name) for name in TOPICS[kind].subscriptions]
+    return names
+
+
+def given_for(name: str) -> dict[str, Any]:
+    """Return the settings that an entity is made with."""
+    topic, _, subscription = name.partition("/subscriptions/")
+    if subscription:
+        return TOPICS[topic].subscriptions[subscription][0]
+    return TOPICS[name].settings if name in TOPICS else KINDS[name]
+
+
 class Held:
     """A token that a client was given, valid or not any more."""
 
@@ -98,5 +189,6 @@ def brief(message: Message) -> str:
         message.partition_key,
         message.time_to_live_ms,
         message.scheduled_enqueue_time_ms,
+        message.properties or None,
     )
     return " ".join("-" if field is None else str(field) for field in fields)

@@ -71,7 +71,7 @@ def compare_value(words: str, real: Any, model: Any) -> None:
 
 def compare_given(words: str, real: ReceivedMessage, given: Given) -> None:
     entity, index, row, until = given
-    compare_row(words, real, row, entity.partitions[index].base)
+    compare_row(words, real, row, entity.log.parts[index].base)
     same(f"{words}: locked until", real.locked_until_ms, until)
     same(f"{words}: has a token", real.token is not None, until is not None)
 
@@ -90,6 +90,7 @@ def compare_row(words: str, real: ReceivedMessage, row: Row, base: int) -> None:
         real.message.session_id,
         real.message.partition_key,
         real.message.properties,
+        real.message.enqueued_sequence_number,
     )
     message = row.message
     expected = (
@@ -104,6 +105,7 @@ def compare_row(words: str, real: ReceivedMessage, row: Row, base: int) -> None:
         message.session_id,
         message.partition_key,
         message.properties | row.properties,
+        message.enqueued_sequence_number,
     )
     if seen != expected:
         same(f"{words}: message {real.sequence_number}", seen, expected)
@@ -119,7 +121,7 @@ def compare_counts(broker: Broker, model: BusModel, entity: EntityModel) -> None
             offline.append(index)
             continue
         model.advance(entity, index)
-        counted["dropped"] += partition.duplicates
+        counted["dropped"] += entity.log.parts[index].duplicates
         for row in partition.rows.values():
             state = "active" if row.state == "delayed" else row.state
             counted["dead" if row.dead else state] += 1
@@ -146,6 +148,10 @@ def compare_all(broker: Broker, model: BusModel) -> None:
         for index, partition in enumerate(entity.partitions):
             if not model.online(entity, index):
                 continue
+            if entity.settings.requires_session:
+                _compare_sessions(broker, entity, index)
+            if entity.log is not entity:
+                continue
             seat = broker.find(entity.name).seats[index]
             broken = violations(seat.online())
             check(not broken, f"{entity.name}, partition {index}: {broken}")
@@ -157,8 +163,6 @@ def compare_all(broker: Broker, model: BusModel) -> None:
                 ],
                 partition.trace,
             )
-            if entity.settings.requires_session:
-                _compare_sessions(broker, entity, index)
 
 
 def _compare_peek(broker: Broker, model: BusModel, entity: EntityModel, dead: bool) -> None:

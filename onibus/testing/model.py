@@ -22,7 +22,7 @@ from onibus.core.errors import (
     SessionLockLost,
 )
 from onibus.core.message import Message
-from onibus.core.settings import QueueSettings
+from onibus.core.settings import AnySettings, LogSettings, SubscriptionSettings
 
 FOREVER = 1 << 62
 FIFO_INTERVAL = 300_000
@@ -31,6 +31,10 @@ REASONS = {
     "deliveries": (
         "MaxDeliveryCountExceeded",
         "Message could not be consumed after {} delivery attempts.",
+    ),
+    "no session": (
+        "Session id is null",
+        "Session enabled entity doesn't allow a message whose session identifier is null.",
     ),
 }
 _hold_ids = count(1)
@@ -67,6 +71,9 @@ class Row(msgspec.Struct, frozen=True):
     reason: str | None = None
     description: str | None = None
     properties: dict[str, Any] = {}
+    #: when it came, and when it would expire wherever it is
+    arrived: int = 0
+    expires_anyhow: int = FOREVER
 
     def words(self) -> str:
         """Return the state as peek shows it."""
@@ -85,7 +92,7 @@ class Prepared(msgspec.Struct, frozen=True):
     key: str | None
 
 
-def key_of(message: Message, settings: QueueSettings) -> str | None:
+def key_of(message: Message, settings: LogSettings) -> str | None:
     """Return the effective key (P3)."""
     for key in (message.session_id, message.partition_key):
         if key is not None:
@@ -93,13 +100,13 @@ def key_of(message: Message, settings: QueueSettings) -> str | None:
     return message.message_id if settings.requires_duplicate_detection else None
 
 
-def time_to_live(message: Message, settings: QueueSettings) -> int | None:
+def time_to_live(message: Message, settings: LogSettings) -> int | None:
     """Return the smaller of the message's own and the entity's (B2)."""
     both = [message.time_to_live_ms, settings.default_time_to_live_ms]
     return min((ttl for ttl in both if ttl is not None), default=None)
 
 
-def prepare(message: Message, settings: QueueSettings) -> Prepared:
+def prepare(message: Message, settings: LogSettings) -> Prepared:
     """Check a message (P3, B4, D11, F2) and find what it is a duplicate by (D3, F1–F7)."""
     session, key = message.session_id, message.partition_key
     if session is not None and key is not None and session != key:
@@ -128,8 +135,8 @@ def prepare(message: Message, settings: QueueSettings) -> Prepared:
 class PartitionModel:
     """The state of one partition."""
 
-    def __init__(self, settings: QueueSettings, base: int = 0) -> None:
-        self.settings = settings
+    def __init__(self, settings: AnySettings, base: int = 0) -> None:
+        self.settings: Any = settings
         #: sequence number = base + ordinal
         self.base = base
         self.rows: dict[int, Row] = {}
@@ -150,11 +157,19 @@ class PartitionModel:
     def copy(self) -> PartitionModel:
         """Return a snapshot."""
         new = PartitionModel(self.settings, self.base)
+        self.fill(new)
+        new.shown = self.next
+        return new
+
+    def fill(self, new: PartitionModel) -> None:
         new.__dict__.update(self.__dict__)
         for name in ("rows", "locks", "states", "attempts", "ids", "trace"):
             setattr(new, name, getattr(self, name).copy())
-        new.shown, new.calm = self.next, 0
-        return new
+        new.calm = 0
+
+    def show(self, below: int) -> None:
+        """Ordinals below are durable."""
+        self.shown = below
 
     def put(self, row: Row, **changes: Any) -> Row:
         self.calm = 0
@@ -184,11 +199,34 @@ class PartitionModel:
         wait = (message.scheduled_enqueue_time_ms or 0) - wall
         if wait > 0:
             row = replace(row, expires=FOREVER, state="scheduled", due=now + wait)
-        self.put(row)
+        self.arrive(row, now)
         return ordinal
 
-    def change_settings(self, settings: QueueSettings, now: int) -> None:
+    def arrive(self, row: Row, now: int) -> None:
+        """A message is there; in a subscription with sessions it needs one."""
+        row = self.put(row, arrived=now, expires_anyhow=row.expires)
+        if isinstance(self.settings, SubscriptionSettings):
+            self._age(row)
+            if self.settings.requires_session and row.message.session_id is None:
+                self.kill(self.rows[row.ordinal], *REASONS["no session"])
+
+    def arrived(self, now: int, wall: int) -> None:
+        """Everything that came together is there."""
+
+    def _age(self, row: Row) -> None:
+        """A subscription's own time to live counts from when the message came."""
+        after = self.settings.default_time_to_live_ms
+        if isinstance(self.settings, SubscriptionSettings):
+            aged = FOREVER if after is None else row.arrived + after
+            self.put(row, expires=min(row.expires_anyhow, aged))
+
+    def change_settings(self, settings: AnySettings, now: int) -> None:
         """Ids outside the old window or the new one are forgotten (D4)."""
+        if isinstance(settings, SubscriptionSettings):
+            self.settings = settings
+            for row in [*self.rows.values()]:
+                self._age(row)
+            return
         window = min(
             settings.duplicate_detection_window_ms, self.settings.duplicate_detection_window_ms
         )
@@ -213,6 +251,7 @@ class PartitionModel:
         for row in sorted(due, key=lambda row: (row.due, row.ordinal)):
             del self.rows[row.ordinal]
             self._activate(row, now, wall)
+        self.arrived(now, wall)
         for row in [*self.rows.values()]:
             if not row.dead and row.lock is None and row.expires <= now:
                 self.expire(row)
@@ -225,8 +264,8 @@ class PartitionModel:
         ttl = time_to_live(row.message, self.settings)
         self.stamp = max(self.stamp, wall)
         expires = FOREVER if ttl is None else now + ttl
-        self.put(Row(self.next, row.message, self.stamp, expires))
-        self.next += 1
+        ordinal, self.next = self.next, self.next + 1
+        self.arrive(Row(ordinal, row.message, self.stamp, expires), now)
 
     def _deadlines(self) -> Iterator[int]:
         for row in self.rows.values():

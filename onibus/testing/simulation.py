@@ -352,8 +352,7 @@ class Simulation:
         self.broker = self._new_broker()
         self.broker.model = self.model
         self.model.crashed(kept, self.broker.clock)
-        entities = self.model.entities.values()
-        seen = [partition.seen for entity in entities for partition in entity.partitions]
+        seen = [partition.seen for entity in self.model.logs() for partition in entity.parts]
         self.broker.open()
         now = self.broker.clock.now()
         check(now >= max(seen, default=0), "bus time ran backwards over a restart")
