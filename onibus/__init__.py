@@ -3,7 +3,7 @@
 from onibus.broker.namespace import Quotas
 from onibus.bus import Bus
 from onibus.core import errors
-from onibus.core.message import Message, ReceivedMessage, Sent
+from onibus.core.message import Message, ReceivedMessage, Sent, SentBatch
 from onibus.core.path.peek import Filter
 from onibus.core.settings import QueueSettings
 
@@ -15,5 +15,6 @@ __all__ = [
     "Quotas",
     "ReceivedMessage",
     "Sent",
+    "SentBatch",
     "errors",
 ]

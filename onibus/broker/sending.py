@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
+from onibus.broker.commit_loop import CommitLoop
 from onibus.broker.entity import Entity, Seat
 from onibus.broker.message_store import MessageStore, SendRequest
 from onibus.broker.replies import Outcome, Reply, answer, fail
@@ -22,9 +24,8 @@ from onibus.core.errors import (
 )
 from onibus.core.limits import BATCH_COUNT_MAX
 from onibus.core.message import Message, Sent
+from onibus.core.path import enqueue
 from onibus.core.path.admit import Prepared, admit
-from onibus.core.path.enqueue import find_duplicates
-from onibus.core.path.enqueue import send as send_to_partition
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
@@ -32,16 +33,16 @@ if TYPE_CHECKING:
 
 def send_one(broker: Broker, name: str, message: Message, reply: Reply) -> None:
     """Store one message; the reply gets a list of one `Sent` when it is durable."""
-    entity = _open_for_sends(broker, name)
+    entity = open_for_sends(broker, name)
     prepared = admit(message, entity.log_settings, broker.namespace.secret)
     seat = seat_of(entity, prepared)
     keyless = prepared.key is None and len(entity.seats) > 1
-    _put(broker, SendRequest(seat, [prepared], reply, keyless, len(prepared.row)))
+    put(broker, SendRequest(seat, [prepared], reply, keyless, len(prepared.row)))
 
 
 def send(broker: Broker, name: str, messages: Sequence[Message], reply: Reply) -> None:
     """Store messages; the reply gets a `Sent` for each when all are durable."""
-    entity = _open_for_sends(broker, name)
+    entity = open_for_sends(broker, name)
     if type(messages) not in (list, tuple) or not 0 < len(messages) <= BATCH_COUNT_MAX:
         raise InvalidArgument(f"a batch is a list of 1 to {BATCH_COUNT_MAX} messages")
     settings, secret = entity.log_settings, broker.namespace.secret
@@ -49,12 +50,13 @@ def send(broker: Broker, name: str, messages: Sequence[Message], reply: Reply) -
     parts = route(entity, batch)
     if len(parts) == 1:
         seat, _, keyless = parts[0]
-        _put(broker, SendRequest(seat, batch, reply, keyless, size_of(batch)))
+        put(broker, SendRequest(seat, batch, reply, keyless, size_of(batch)))
     else:
         _send_parts(broker, batch, parts, reply)
 
 
-def _open_for_sends(broker: Broker, name: str) -> Entity:
+def open_for_sends(broker: Broker, name: str) -> Entity:
+    """Return an entity that takes messages now."""
     entity = broker.find(name)
     if entity.topic is not None:
         raise InvalidOperation(f"{entity.name} is a subscription: send to {entity.topic.name}")
@@ -85,7 +87,7 @@ def _send_parts(broker: Broker, batch: list[Prepared], parts: list[Part], reply:
     for seat, positions, keyless in parts:
         outcome = Outcome(partial(collect, positions))
         chosen = [batch[position] for position in positions]
-        _put(broker, SendRequest(seat, chosen, outcome, keyless, size_of(chosen)))
+        put(broker, SendRequest(seat, chosen, outcome, keyless, size_of(chosen)))
 
 
 def _answer_parts(reply: Reply, answers: list[Sent | None], errors: list[BaseException]) -> None:
@@ -98,7 +100,8 @@ def _answer_parts(reply: Reply, answers: list[Sent | None], errors: list[BaseExc
         fail(reply, Unknown(f"part of the batch may be stored: {errors[0]}"))
 
 
-def _put(broker: Broker, request: SendRequest) -> None:
+def put(broker: Broker, request: SendRequest) -> None:
+    """Let a request wait for its store's next commit."""
     request.seat.pending_bytes += request.size
     store = request.seat.store
     store.inbox.append(request)
@@ -126,35 +129,70 @@ def apply_inbox(broker: Broker, store: MessageStore) -> None:
             _move(broker, request, error)
         return
     now, wall = broker.clock.now(), broker.clock.wall()
-    out = store.loop.gathering
     for seat, group in by_seat.items():
-        batch = group[0].prepared
-        if len(group) > 1:
-            batch = [prepared for request in group for prepared in request.prepared]
-        try:
-            if seat.id not in store.seats:
-                raise EntityNotFound(f"{seat.entity.name} was deleted")
-            broker.advance(seat, now)
-            originals = broker.ask(seat, find_duplicates, batch, now)
-        except OnibusError as error:
-            for request in group:
-                _move(broker, request, error)
-            continue
-        # Nothing is read from here on, so nothing can fail half-way.
-        partition = seat.online()
-        answers = send_to_partition(partition, batch, originals, now, wall, out)
-        partition.finish(now, out)
-        broker.written(seat, partition, now)
-        seat.entity.last_used = now
-        if len(batch) == len(group):
-            for request, answer_to_one in zip(group, answers, strict=True):
-                store.loop.answer_after(request.reply, [answer_to_one])
-            continue
-        start = 0
+        for some in _together(group):
+            _apply(broker, seat, some, now, wall)
+
+
+def _together(group: list[SendRequest]) -> Iterator[list[SendRequest]]:
+    """Yield requests that become one batch: all singles in a row, a bulk send by itself."""
+    start = 0
+    for at, request in enumerate(group):
+        if type(request.prepared) is not list:
+            if start < at:
+                yield group[start:at]
+            yield [request]
+            start = at + 1
+    if start < len(group):
+        yield group[start:] if start else group
+
+
+def _apply(broker: Broker, seat: Seat, group: list[SendRequest], now: int, wall: int) -> None:
+    """Apply requests to their partition, as one batch."""
+    store = seat.store
+    assert store.loop is not None
+    kernel: Any = enqueue
+    batches: list[Any] = [request.prepared for request in group]
+    batch = batches[0]
+    if type(batch) is not list:
+        from onibus.core.path import bulk
+
+        kernel = bulk
+    elif len(group) > 1:
+        batch = list(chain.from_iterable(batches))
+    try:
+        if seat.id not in store.seats:
+            raise EntityNotFound(f"{seat.entity.name} was deleted")
+        broker.advance(seat, now)
+        originals = broker.ask(seat, kernel.find_duplicates, batch, now)
+    except OnibusError as error:
         for request in group:
-            end = start + len(request.prepared)
-            store.loop.answer_after(request.reply, answers[start:end])
-            start = end
+            _move(broker, request, error)
+        return
+    # Nothing is read from here on, so nothing can fail half-way.
+    partition = seat.online()
+    out = store.loop.gathering
+    answers = kernel.send(partition, batch, originals, now, wall, out)
+    partition.finish(now, out)
+    broker.written(seat, partition, now)
+    seat.entity.last_used = now
+    _answer(store.loop, group, answers)
+
+
+def _answer(loop: CommitLoop, group: list[SendRequest], answers: Any) -> None:
+    """Answer each request with its share, when all of it is durable."""
+    if len(group) == 1:
+        loop.answer_after(group[0].reply, answers)
+        return
+    if len(answers) == len(group):
+        for request, answer_to_one in zip(group, answers, strict=True):
+            loop.answer_after(request.reply, [answer_to_one])
+        return
+    start = 0
+    for request in group:
+        end = start + len(request.prepared)
+        loop.answer_after(request.reply, answers[start:end])
+        start = end
 
 
 def move_elsewhere(broker: Broker, request: SendRequest) -> None:
@@ -173,4 +211,4 @@ def _move(broker: Broker, request: SendRequest, error: OnibusError) -> None:
     except OnibusError as refusal:
         fail(request.reply, refusal)
     else:
-        _put(broker, request)
+        put(broker, request)
