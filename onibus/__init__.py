@@ -3,7 +3,7 @@
 from onibus.broker.namespace import Quotas
 from onibus.bus import Bus
 from onibus.core import errors
-from onibus.core.message import Message, ReceivedMessage, Sent
+from onibus.core.message import Message, ReceivedMessage, Sent, SentBatch
 from onibus.core.path.peek import Filter
 from onibus.core.rules.correlation import CorrelationFilter
 from onibus.core.rules.rule import FalseFilter, Rule, SqlAction, SqlFilter, TrueFilter
@@ -20,6 +20,7 @@ __all__ = [
     "ReceivedMessage",
     "Rule",
     "Sent",
+    "SentBatch",
     "SqlAction",
     "SqlFilter",
     "SubscriptionSettings",

@@ -11,7 +11,7 @@ import gc
 from collections.abc import Callable
 from itertools import groupby
 from operator import itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onibus.broker.admission import DiskWatch
 from onibus.broker.commit_loop import CommitLoop
@@ -24,6 +24,9 @@ from onibus.core.path.recover import COLUMNS, SOURCES, Rows, recover
 from onibus.core.records import BLOCK_INDEX, BLOCKS, ID_CHUNKS, META, STAGED, Table, WriteBatch
 from onibus.store.interface import Store
 
+if TYPE_CHECKING:
+    from onibus.core.path.admit_arrow import PreparedBatch
+
 
 class SendRequest:
     """Messages for one partition that wait to be applied with the next commit."""
@@ -31,7 +34,12 @@ class SendRequest:
     __slots__ = ("keyless", "prepared", "reply", "seat", "size")
 
     def __init__(
-        self, seat: Seat, prepared: list[Prepared], reply: Any, keyless: bool, size: int
+        self,
+        seat: Seat,
+        prepared: list[Prepared] | PreparedBatch,
+        reply: Any,
+        keyless: bool,
+        size: int,
     ) -> None:
         self.seat = seat
         self.prepared = prepared

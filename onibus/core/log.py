@@ -109,7 +109,7 @@ class Log:
         self.total_bytes = sum([place.size for place in places])
         self._expiries = [(place.expires, place.first) for place in places if place.mortal]
         heapify(self._expiries)
-        if not all([place.live for place in places]):
+        if not all(place.live for place in places):
             # Whoever raises it again drops what nobody wants.
             self.floor = 0
 

@@ -8,7 +8,7 @@ never will be.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from onibus.core.block import NEVER
 from onibus.core.lifecycle import UNLOCKED, Input, State
@@ -22,7 +22,11 @@ from onibus.core.staged import Change, Part, encode_part
 
 if TYPE_CHECKING:
     from onibus.core.partition import Partition
+    from onibus.core.path.bulk import SentRows
     from onibus.core.subscription import Subscription
+
+#: What became of a part's messages, one by one or in columns.
+Result: TypeAlias = "list[Sent] | SentRows"
 
 #: Verbs after which a message is gone.
 _LEAVES = {"complete": Input.COMPLETE, "move": Input.MOVE}
@@ -35,6 +39,10 @@ def owner_of(work: int) -> str:
 
 def prepare(partition: Partition, part: Part, now: int) -> list[int]:
     """Return what each message of a part repeats. Reads, and changes nothing but the part."""
+    if not isinstance(part.batch, list):
+        from onibus.core.path import bulk
+
+        return bulk.find_duplicates(partition, part.batch, now)
     if not part.batch:
         return []
     originals = find_duplicates(partition, part.batch, now)
@@ -45,10 +53,14 @@ def prepare(partition: Partition, part: Part, now: int) -> list[int]:
 
 def carry_out(
     partition: Partition, part: Part, originals: list[int], now: int, wall: int, out: WriteBatch
-) -> list[Sent]:
+) -> Result:
     """Do what a part says: store its messages, change those that are there."""
-    sent: list[Sent] = []
-    if part.batch:
+    sent: Result = []
+    if not isinstance(part.batch, list):
+        from onibus.core.path import bulk
+
+        sent = bulk.send(partition, part.batch, originals, now, wall, out)
+    elif part.batch:
         sent = send(partition, part.batch, originals, now, wall, out, part.only)
     _change_all(partition, part.changes, now, out)
     return sent
@@ -92,7 +104,7 @@ def stage(partition: Partition, work: int, part: Part, out: WriteBatch) -> None:
 
 def publish(
     partition: Partition, work: int, piece: int, part: Part, now: int, wall: int, out: WriteBatch
-) -> list[Sent]:
+) -> Result:
     """Carry out a staged part, once: its row goes with the same commit."""
     originals = prepare(partition, part, now)
     out.delete(STAGED, (work, partition.id, piece))
