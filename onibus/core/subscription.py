@@ -191,10 +191,12 @@ class Subscription:
         self.counts[State.ACTIVE] += 1
         self.write_mark(ordinal, mark, out)
 
-    def arrive_dead(self, ordinal: int, reason: str, description: str, out: WriteBatch) -> None:
+    def arrive_dead(
+        self, ordinal: int, reason: str, description: str, overlay: bytes | None, out: WriteBatch
+    ) -> None:
         """A message has arrived that cannot be delivered here."""
         mark = self.marks.hot[ordinal] = Mark(State.DEAD_LETTERED)
-        mark.reason, mark.description = reason, description
+        mark.reason, mark.description, mark.overlay = reason, description, overlay
         self.counts[State.DEAD_LETTERED] += 1
         self.dead.add(ordinal, ordinal)
         self.dead_ready.add(ordinal, ordinal)
