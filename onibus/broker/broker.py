@@ -390,6 +390,7 @@ class Broker:
         try:
             more = partition.ids.maintain(partition.forget_before(self.clock.now()), out)
             forget_retained(partition, self.clock.wall(), out)
+            more |= partition.trim_outcomes(self.clock.now(), out)
             more |= compact(partition, out, eager=not seat.store.loop.busy)
         except Exception as error:
             self._partition_failed(seat, error)
