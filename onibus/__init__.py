@@ -1,5 +1,6 @@
 """Onibus: a durable message bus that does not lose, does not repeat and does not reorder."""
 
+from onibus.broker.named_reader import LogPositions, ReaderInfo
 from onibus.broker.namespace import Quotas
 from onibus.bus import Bus
 from onibus.core import errors
@@ -10,9 +11,11 @@ from onibus.core.settings import QueueSettings
 __all__ = [
     "Bus",
     "Filter",
+    "LogPositions",
     "Message",
     "QueueSettings",
     "Quotas",
+    "ReaderInfo",
     "ReceivedMessage",
     "Sent",
     "errors",

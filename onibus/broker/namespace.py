@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from onibus.broker import readers
 from onibus.broker.commit_loop import CommitLoop
 from onibus.broker.entity import TOPIC, Entity, Seat, entity_of, row_of
 from onibus.broker.entity_rules import (
@@ -38,7 +39,7 @@ from onibus.core.errors import (
 )
 from onibus.core.partition import Partition
 from onibus.core.path.erase import erase, unsubscribe
-from onibus.core.records import ENTITIES, META, WriteBatch
+from onibus.core.records import ENTITIES, META, READERS, WriteBatch
 from onibus.core.rules.rule import Rule
 from onibus.core.settings import (
     AnySettings,
@@ -104,6 +105,7 @@ class Namespace:
             topics[entity.incarnation] = self.entities[entity.name] = entity
             self._incarnation = max(self._incarnation, entity.incarnation)
             self._broker.install(entity)
+        readers.read_back(self._broker, store)
 
     def _read_meta(self, store: Store) -> None:
         """Read, or make, the key of all hashes and tokens, and the last incarnation given."""
@@ -237,6 +239,8 @@ class Namespace:
         batch = WriteBatch()
         for one in doomed:
             batch.delete(ENTITIES, (one.incarnation,))
+            for reader in one.readers:
+                batch.delete(READERS, (one.incarnation, reader))
         self._decide(entity.name, batch, reply, lambda: self._deleted(entity))
 
     def _like(self, entity: Entity, wanted: AnySettings, rules: list[Rule]) -> Entity:

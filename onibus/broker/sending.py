@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 def send_one(broker: Broker, name: str, message: Message, reply: Reply) -> None:
     """Store one message; the reply gets a list of one `Sent` when it is durable."""
-    entity = _open_for_sends(broker, name)
+    entity = open_for_sends(broker, name)
     prepared = admit(message, entity.log_settings, broker.namespace.secret)
     seat = seat_of(entity, prepared)
     keyless = prepared.key is None and len(entity.seats) > 1
@@ -41,7 +41,7 @@ def send_one(broker: Broker, name: str, message: Message, reply: Reply) -> None:
 
 def send(broker: Broker, name: str, messages: Sequence[Message], reply: Reply) -> None:
     """Store messages; the reply gets a `Sent` for each when all are durable."""
-    entity = _open_for_sends(broker, name)
+    entity = open_for_sends(broker, name)
     if type(messages) not in (list, tuple) or not 0 < len(messages) <= BATCH_COUNT_MAX:
         raise InvalidArgument(f"a batch is a list of 1 to {BATCH_COUNT_MAX} messages")
     settings, secret = entity.log_settings, broker.namespace.secret
@@ -54,7 +54,8 @@ def send(broker: Broker, name: str, messages: Sequence[Message], reply: Reply) -
         _send_parts(broker, batch, parts, reply)
 
 
-def _open_for_sends(broker: Broker, name: str) -> Entity:
+def open_for_sends(broker: Broker, name: str) -> Entity:
+    """Return an entity that messages can be sent to, or refuse."""
     entity = broker.find(name)
     if entity.topic is not None:
         raise InvalidOperation(f"{entity.name} is a subscription: send to {entity.topic.name}")

@@ -210,7 +210,7 @@ def _read(body: pa.Buffer, rows: int) -> pa.RecordBatch:
 def record_batch(block: Block) -> pa.RecordBatch:
     """Return a block's rows with their places in the log (LOG_SCHEMA)."""
     if block.encoding == ARROW:
-        messages = block._arrow_body().batch.columns
+        messages = block.arrow_batch().columns
     else:
         messages = columns_of([block.message(position) for position in range(block.rows)])
     index = block.index

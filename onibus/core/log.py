@@ -121,7 +121,7 @@ class Log:
             if place.last + 1 != self.complete_from or not place.contiguous:
                 break
             self.complete_from = place.first
-        if not all([place.live for place in places]):
+        if not all(place.live for place in places):
             # Whoever raises it again drops what nobody wants.
             self.floor = 0
 

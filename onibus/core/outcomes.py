@@ -72,7 +72,7 @@ class OutcomeLog:
 
     __slots__ = (
         "_committing_below", "_emptied", "_firsts", "_lasts", "_noted", "_reasons", "_sizes",
-        "_times", "key", "kept", "next_number", "readers", "visible_below",
+        "_times", "kept", "key", "next_number", "readers", "visible_below",
     )  # fmt: skip
 
     def __init__(self, key: tuple[int, int]) -> None:
