@@ -1,5 +1,6 @@
 """Onibus: a durable message bus that does not lose, does not repeat and does not reorder."""
 
+from onibus.broker.named_reader import LogPositions, ReaderInfo
 from onibus.broker.namespace import Quotas
 from onibus.bus import Bus
 from onibus.core import errors
@@ -14,9 +15,11 @@ __all__ = [
     "CorrelationFilter",
     "FalseFilter",
     "Filter",
+    "LogPositions",
     "Message",
     "QueueSettings",
     "Quotas",
+    "ReaderInfo",
     "ReceivedMessage",
     "Rule",
     "Sent",

@@ -30,6 +30,7 @@ from onibus.broker.clock import Clock, SystemClock
 from onibus.broker.namespace import NAME, Quotas
 from onibus.broker.writer import ThreadWriter
 from onibus.calls.entities import EntityCalls
+from onibus.calls.log import LogCalls
 from onibus.calls.staging import StagingCalls
 from onibus.core.block import NEVER
 from onibus.core.errors import InvalidArgument
@@ -55,7 +56,7 @@ _EARLIEST_MS = 946_684_800_000
 _SLEEP_MS_MAX = 60_000
 
 
-class Bus(EntityCalls, StagingCalls):
+class Bus(EntityCalls, StagingCalls, LogCalls):
     """A namespace of queues, kept in a directory. Make it with `Bus.open`."""
 
     def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop) -> None:

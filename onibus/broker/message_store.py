@@ -65,6 +65,7 @@ class MessageStore:
         self._writer: Writer | None = None
         self._housekeeper: Writer | None = None
         self._housekeeping = False
+        self._reader: Writer | None = None
         self.loop: CommitLoop | None = None
         self.seats: dict[int, Seat] = {}
         self.inbox: list[SendRequest] = []
@@ -241,12 +242,20 @@ class MessageStore:
 
         self._housekeeper.submit(work, finished)
 
+    def read_beside(
+        self, work: Callable[[], None], done: Callable[[BaseException | None], None]
+    ) -> None:
+        """Read in the store beside the commits, on a thread of its own."""
+        if self._reader is None:
+            self._reader = self._make_writer(f"{self.name}-reading")
+        self._reader.submit(work, done)
+
     def stop(self) -> None:
         """End the threads and close the store."""
-        for writer in (self._writer, self._housekeeper):
+        for writer in (self._writer, self._housekeeper, self._reader):
             if writer is not None:
                 writer.stop()
-        self._writer = self._housekeeper = None
+        self._writer = self._housekeeper = self._reader = None
         if self.loop is not None:
             self.loop.store.close()
             self.loop = None

@@ -45,13 +45,13 @@ class Part:
         batch: list[Prepared] | PreparedBatch | None = None,
         changes: list[Change] | None = None,
         *,
-        rename: bool = False,
+        rename: str = "",
         only: int = 0,
     ) -> None:
         #: messages that were admitted, one by one or in columns
         self.batch: list[Prepared] | PreparedBatch = [] if batch is None else batch
         self.changes = changes or []
-        #: a message whose id is still remembered gets a new one, instead of being dropped (X6)
+        #: a message whose id is still remembered gets a new one with this word in it (X6)
         self.rename = rename
         #: in a topic: the only subscription that gets the messages; 0 where its rules decide
         self.only = only
@@ -62,7 +62,7 @@ class _Row(msgspec.Struct, array_like=True):
 
     messages: list[tuple[bytes, list[bytes], int | None]]
     changes: list[Change]
-    rename: bool
+    rename: str
     only: int
     #: messages in columns (core/path/admit_arrow.py)
     columns: bytes | None = None

@@ -241,9 +241,7 @@ async def test_what_is_decided_at_the_same_time_leaves_no_half_made_entity(
         disks = Disks()
         bus = await disks.bus(clock)
         (name,) = await topic_with(bus, "s")
-        results = await asyncio.gather(
-            *(call(bus, name) for call in names), return_exceptions=True
-        )
+        results = await asyncio.gather(*(call(bus, name) for call in names), return_exceptions=True)
         assert all(isinstance(one, OnibusError | str | None) for one in results), results
         assert sum(isinstance(one, EntityExists) for one in results) == len(names) - 1
         await settle(bus)

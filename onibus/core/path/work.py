@@ -15,7 +15,7 @@ from onibus.core.lifecycle import UNLOCKED, Input, State
 from onibus.core.message import Sent
 from onibus.core.path.dead_letter import dead_letter
 from onibus.core.path.enqueue import find_duplicates, send
-from onibus.core.path.rename import rename_duplicates
+from onibus.core.path.rename import rename_remembered
 from onibus.core.path.settle import give_back, modify
 from onibus.core.records import STAGED, WriteBatch
 from onibus.core.staged import Change, Part, encode_part
@@ -46,8 +46,9 @@ def prepare(partition: Partition, part: Part, now: int) -> list[int]:
     if not part.batch:
         return []
     originals = find_duplicates(partition, part.batch, now)
-    if part.rename:
-        part.batch, originals = rename_duplicates(partition, part.batch, originals, now)
+    if part.rename and originals.count(-1) != len(originals):
+        part.batch = rename_remembered(partition, part.batch, originals, now, part.rename)
+        originals = [-1] * len(part.batch)
     return originals
 
 
