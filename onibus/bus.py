@@ -33,6 +33,7 @@ from onibus.broker.entity_rules import subscription_name, without_rule
 from onibus.broker.namespace import NAME, Namespace, Quotas
 from onibus.broker.replies import Reply
 from onibus.broker.writer import ThreadWriter
+from onibus.claims import ClaimCalls
 from onibus.core.block import NEVER
 from onibus.core.errors import BusClosed, InvalidArgument
 from onibus.core.message import Message, ReceivedMessage, Sent
@@ -56,7 +57,7 @@ _EARLIEST_MS = 946_684_800_000
 _SLEEP_MS_MAX = 60_000
 
 
-class Bus:
+class Bus(ClaimCalls):
     """A namespace of queues, kept in a directory. Make it with `Bus.open`."""
 
     def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop) -> None:

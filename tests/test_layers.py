@@ -20,6 +20,7 @@ LAYERS = {
     "onibus.store": 1,
     "onibus.broker": 2,
     "onibus.bus": 3,
+    "onibus.claims": 3,
     "onibus.receiver": 3,
     "onibus": 3,
     "onibus.testing": 4,

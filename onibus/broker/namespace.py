@@ -104,6 +104,7 @@ class Namespace:
             topics[entity.incarnation] = self.entities[entity.name] = entity
             self._incarnation = max(self._incarnation, entity.incarnation)
             self._broker.install(entity)
+        self._broker.claims.load(store, topics)
 
     def _read_meta(self, store: Store) -> None:
         """Read, or make, the key of all hashes and tokens, and the last incarnation given."""
@@ -140,6 +141,11 @@ class Namespace:
         if self._loop is not None:
             self._loop.store.close()
             self._loop = None
+
+    @property
+    def online(self) -> bool:
+        """Tell whether anything can be decided."""
+        return self._loop is not None
 
     @property
     def deciding(self) -> bool:
@@ -237,6 +243,7 @@ class Namespace:
         batch = WriteBatch()
         for one in doomed:
             batch.delete(ENTITIES, (one.incarnation,))
+            self._broker.claims.erase(one, batch)
         self._decide(entity.name, batch, reply, lambda: self._deleted(entity))
 
     def _like(self, entity: Entity, wanted: AnySettings, rules: list[Rule]) -> Entity:

@@ -212,7 +212,7 @@ def record_batch(block: Block) -> pa.RecordBatch:
     if block.encoding == ARROW:
         messages = block._arrow_body().batch.columns
     else:
-        messages = _columns([block.message(position) for position in range(block.rows)])
+        messages = message_columns([block.message(position) for position in range(block.rows)])
     index = block.index
     expires = np.ascontiguousarray(index["expires"])
     places = [
@@ -224,7 +224,7 @@ def record_batch(block: Block) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([*places, *messages], schema=LOG_SCHEMA)
 
 
-def _columns(messages: list[Message]) -> list[pa.Array]:
+def message_columns(messages: list[Message]) -> list[pa.Array]:
     """Return messages as the columns of SCHEMA."""
     columns = []
     by_field = zip(*map(_FIELDS, messages), strict=True)
