@@ -1,5 +1,6 @@
 """Onibus: a durable message bus that does not lose, does not repeat and does not reorder."""
 
+from onibus.broker.claim_rows import Claim
 from onibus.broker.named_reader import LogPositions, ReaderInfo
 from onibus.broker.namespace import Quotas
 from onibus.bus import Bus
@@ -12,6 +13,7 @@ from onibus.core.settings import QueueSettings, SubscriptionSettings, TopicSetti
 
 __all__ = [
     "Bus",
+    "Claim",
     "CorrelationFilter",
     "FalseFilter",
     "Filter",

@@ -29,6 +29,7 @@ from onibus.broker.broker import Broker
 from onibus.broker.clock import Clock, SystemClock
 from onibus.broker.namespace import NAME, Quotas
 from onibus.broker.writer import ThreadWriter
+from onibus.calls.claims import ClaimCalls
 from onibus.calls.entities import EntityCalls
 from onibus.calls.log import LogCalls
 from onibus.calls.staging import StagingCalls
@@ -56,7 +57,7 @@ _EARLIEST_MS = 946_684_800_000
 _SLEEP_MS_MAX = 60_000
 
 
-class Bus(EntityCalls, StagingCalls, LogCalls):
+class Bus(EntityCalls, StagingCalls, LogCalls, ClaimCalls):
     """A namespace of queues, kept in a directory. Make it with `Bus.open`."""
 
     def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop) -> None:

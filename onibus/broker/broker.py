@@ -13,6 +13,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from onibus.broker import readers
 from onibus.broker.admission import RESERVE_BYTES, DiskWatch
+from onibus.broker.claims import Claims
 from onibus.broker.clock import BusClock, Clock
 from onibus.broker.commit_loop import CommitLoop
 from onibus.broker.entity import Entity, Seat
@@ -82,6 +83,7 @@ class Broker:
         self.works = Works(self)
         self.producers = Producers(self)
         self.forwarding = Forwarding(self)
+        self.claims = Claims(self)
         self.namespace = Namespace(self, open_store, make_writer, quotas or Quotas())
         #: the last things that went wrong
         self.alarms: deque[str] = deque(maxlen=ALARMS_KEPT)
@@ -134,6 +136,7 @@ class Broker:
         self._seats[seat.id] = seat
         self.watch(seat)
         self.timers.set(("tidy", seat.id), self.clock.now() + TIDY_AFTER_MS)
+        self.claims.take_up(seat)
 
     def close(self) -> None:
         """Let everything go; the caller has flushed before, if it was to be kept."""
@@ -149,7 +152,8 @@ class Broker:
         loops = [store.loop for store in self.stores.values() if store.loop is not None]
         waiting = any(loop.busy or loop.waiting for loop in loops)
         sending = any(store.inbox for store in self.stores.values())
-        return not (waiting or sending or self.namespace.deciding)
+        owed = self.namespace.deciding or self.claims.under_way
+        return not (waiting or sending or owed)
 
     def flush(self) -> None:
         """Start committing everything that waits, asked for or not."""
@@ -371,6 +375,8 @@ class Broker:
                 self.namespace.reopen()
             elif kind == "reader":
                 readers.remove_if_idle(self, subject)
+            elif kind == "claim":
+                self.claims.lease_over(subject)
             elif kind in ("flush", "reopen", "orphans", "house"):
                 self._tick_store(kind, self.stores[subject])
             elif subject in self._seats:
@@ -469,6 +475,7 @@ class Broker:
         self.timers.cancel(("idle", entity.incarnation))
         for name in entity.readers:
             self.timers.cancel(("reader", (entity.incarnation, name)))
+        self.claims.forget(entity)
         if entity.topic is not None:
             entity.topic.subscriptions.pop(entity.number, None)
             return

@@ -112,6 +112,8 @@ class Namespace:
         self._broker.works.open(store)
         self._broker.producers.open(store)
         readers.read_back(self._broker, store)
+        by_incarnation = {entity.incarnation: entity for entity in self.entities.values()}
+        self._broker.claims.load(store, by_incarnation)
 
     def _read_entities(self, store: Store) -> None:
         """Take up what entities there are; after a failure, what became of the last decisions."""
@@ -183,6 +185,11 @@ class Namespace:
         if self._loop is not None:
             self._loop.store.close()
             self._loop = None
+
+    @property
+    def online(self) -> bool:
+        """Tell whether anything can be decided."""
+        return self._loop is not None
 
     @property
     def deciding(self) -> bool:
@@ -288,6 +295,7 @@ class Namespace:
             batch.delete(ENTITIES, (one.incarnation,))
             for reader in one.readers:
                 batch.delete(READERS, (one.incarnation, reader))
+            self._broker.claims.erase(one, batch)
         self._decide(entity.name, batch, reply, lambda: self._deleted(entity))
 
     def _like(self, entity: Entity, wanted: AnySettings, rules: list[Rule]) -> Entity:

@@ -62,7 +62,7 @@ def receive(
 
     def fetch(waiter: Waiter) -> bool:
         found: list[ReceivedMessage] = []
-        for seat in _in_turn(entity):
+        for seat in in_turn(entity):
             wanted = limit - len(found)
             messages = _try(
                 broker,
@@ -135,7 +135,7 @@ def accept(
     check_text("owner", owner, ID_LENGTH_MAX)
 
     def fetch(waiter: Waiter) -> bool:
-        seats = _in_turn(entity)
+        seats = in_turn(entity)
         if session_id is not None:
             seats = [entity.seats[partition_of(session_id, len(entity.seats))]]
             seats[0].online()
@@ -252,7 +252,7 @@ def _receivable(broker: Broker, name: str, limit: int, wait_ms: int) -> Entity:
     return entity
 
 
-def _in_turn(entity: Entity) -> list[Seat]:
+def in_turn(entity: Entity) -> list[Seat]:
     """Return the partitions, another one first each time, so that none is starved."""
     entity.next_receive = (entity.next_receive + 1) % len(entity.seats)
     return entity.seats[entity.next_receive :] + entity.seats[: entity.next_receive]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from onibus.broker import readers, replaying
 from onibus.broker.named_reader import MESSAGES, LogPositions, ReaderInfo
 from onibus.broker.reading import LogReading, OutcomeReading
+from onibus.broker.replies import Reply
 from onibus.calls.caller import Caller
 from onibus.core.path.peek import Filter
 

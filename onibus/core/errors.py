@@ -110,6 +110,12 @@ class MessageNotFound(Refused):
     code = "message-not-found"
 
 
+class ClaimNotFound(Refused):
+    """There is no such claim: it was never made, was given back, or its lease ran out."""
+
+    code = "claim-not-found"
+
+
 class EntityReplaced(Refused):
     """The entity was deleted and made again: what was asked for belonged to the one before."""
 

@@ -292,7 +292,8 @@ class Subscription:
                     session.lock.holds.discard(hold.epoch)
             elif ordinal in session.in_flight:
                 session.in_flight.remove(ordinal)
-                self.sessions.offer(session)
+                if not session.in_flight:
+                    self.sessions.offer(session)
             self.sessions.forget_idle(session)
 
     def take_out(self, ordinal: int) -> None:

@@ -6,6 +6,7 @@ The rows handed in are those of this partition, each kind in key order.
 from __future__ import annotations
 
 from array import array
+from bisect import insort
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -335,6 +336,5 @@ def _take_out(subscription: Subscription, ordinal: int, hold: Hold) -> None:
     if hold.carried:
         _carry(subscription, hold)
     else:
-        session.in_flight.append(ordinal)
-        session.in_flight.sort()
+        insort(session.in_flight, ordinal)
     subscription.sessions.offer(session)
