@@ -11,18 +11,19 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Concatenate, ParamSpec, TypeVar
 
-from onibus.broker import readers
 from onibus.broker.admission import RESERVE_BYTES, DiskWatch
 from onibus.broker.claims import Claims
 from onibus.broker.clock import BusClock, Clock
 from onibus.broker.commit_loop import CommitLoop
 from onibus.broker.entity import Entity, Seat
 from onibus.broker.forwarding import Forwarding
+from onibus.broker.idling import watch_idle
 from onibus.broker.message_store import MessageStore
-from onibus.broker.namespace import NAME, REOPEN_MS, Namespace, Quotas
+from onibus.broker.namespace import REOPEN_MS, Namespace, Quotas
 from onibus.broker.producers import Producers
-from onibus.broker.receiving import give_up, serve
+from onibus.broker.receiving import serve
 from onibus.broker.sending import apply_inbox, move_elsewhere
+from onibus.broker.ticking import HOUSEKEEPING_MS, TIDY_AFTER_MS, ring
 from onibus.broker.works import Works
 from onibus.broker.writer import Writer
 from onibus.core.errors import (
@@ -47,17 +48,12 @@ P = ParamSpec("P")
 
 #: Records that nobody waits for (locks) are on the disk after this time at the latest.
 FLUSH_MS = 50
-#: How long a partition rests before its log and its ids are tidied, and between two slices of that.
-TIDY_AFTER_MS = 1_000
-TIDY_AGAIN_MS = 5
-TIDY_RARELY_MS = 60_000
 #: How long after its opening a store is searched for what a crash left behind.
 ORPHANS_AFTER_MS = 30_000
 #: Alarms that are kept: a store that stays down would add to them for ever.
 ALARMS_KEPT = 1_000
-#: Commits between two rounds of a store's housekeeping, or the time after a commit.
+#: Commits between two rounds of a store's housekeeping.
 HOUSEKEEPING_COMMITS = 64
-HOUSEKEEPING_MS = 2_000
 
 
 class Broker:
@@ -87,7 +83,7 @@ class Broker:
         self.namespace = Namespace(self, open_store, make_writer, quotas or Quotas())
         #: the last things that went wrong
         self.alarms: deque[str] = deque(maxlen=ALARMS_KEPT)
-        self._seats: dict[int, Seat] = {}
+        self.seats: dict[int, Seat] = {}
         self._awake: set[Entity] = set()
         self.closed = False
 
@@ -133,7 +129,7 @@ class Broker:
         # Being down is not being idle, and who only waited left no trace on the disk.
         for entity in (seat.entity, *seat.entity.outlets()):
             entity.last_used = self.clock.now()
-        self._seats[seat.id] = seat
+        self.seats[seat.id] = seat
         self.watch(seat)
         self.timers.set(("tidy", seat.id), self.clock.now() + TIDY_AFTER_MS)
         self.claims.take_up(seat)
@@ -362,60 +358,7 @@ class Broker:
     def tick(self) -> None:
         """Do what is due."""
         while not self.closed and (key := self.timers.pop(self.clock.now())) is not None:
-            kind, subject = key
-            if kind == "waiter":
-                give_up(self, subject)
-            elif kind == "forward":
-                self.forwarding.retry(subject)
-            elif kind == "lease":
-                self.producers.lease_over(subject)
-            elif kind == "idle":
-                self.namespace.delete_if_idle(subject)
-            elif kind == "reopen" and subject == NAME:
-                self.namespace.reopen()
-            elif kind == "reader":
-                readers.remove_if_idle(self, subject)
-            elif kind == "claim":
-                self.claims.lease_over(subject)
-            elif kind in ("flush", "reopen", "orphans", "house"):
-                self._tick_store(kind, self.stores[subject])
-            elif subject in self._seats:
-                self._tick_seat(kind, self._seats[subject])
-
-    def _tick_store(self, kind: str, store: MessageStore) -> None:
-        if kind == "reopen":
-            if not store.online:
-                self.reopen(store)
-        elif kind == "orphans":
-            store.find_orphans()
-        elif kind == "house":
-            self._keep_house(store)
-            if store.loop is not None and store.loop.commits != store.commits_kept:
-                # Once more when it has come to rest: only then is its log given back.
-                store.commits_kept = store.loop.commits
-                self.timers.set(("house", store.name), self.clock.now() + HOUSEKEEPING_MS)
-        elif store.loop is not None:
-            store.loop.start(lazily=True)
-            if store.loop.waiting:
-                self.flush_later(store)
-
-    def _tick_seat(self, kind: str, seat: Seat) -> None:
-        if seat.partition is None or seat.store.loop is None:
-            return
-        if kind == "partition":
-            now = self.clock.now()
-            try:
-                self.advance(seat, now)
-            except PartitionOffline:
-                return
-            # What one slice did not reach goes on when others have had their turn.
-            due = seat.online().next_wake()
-            self.timers.set(("partition", seat.id), max(due, now + 1))
-        elif self.tidy(seat):
-            self.timers.set(("tidy", seat.id), self.clock.now() + TIDY_AGAIN_MS)
-        elif seat.partition is not None and seat.partition.keeps_for_a_time():
-            # Nobody may come by again: what is kept for a time only must go all the same.
-            self.timers.set(("retidy", seat.id), self.clock.now() + TIDY_RARELY_MS)
+            ring(self, *key)
 
     def tidy(self, seat: Seat) -> bool:
         """Do a slice of compaction and of sealing ids; tell whether more is waiting."""
@@ -449,17 +392,18 @@ class Broker:
         if store.loop is not loop:
             return
         for partition in partitions:
-            seat = self._seats.get(partition.id)
+            seat = self.seats.get(partition.id)
             if seat is not None:
                 self.wake_all(seat.entity)
         if loop.commits % HOUSEKEEPING_COMMITS == 0:
-            self._keep_house(store)
+            self.keep_house(store)
         elif not self.timers.is_set(("house", store.name)):
             self.timers.set(("house", store.name), self.clock.now() + HOUSEKEEPING_MS)
         if store.inbox or loop.waiting:
             self.start(store)
 
-    def _keep_house(self, store: MessageStore) -> None:
+    def keep_house(self, store: MessageStore) -> None:
+        """Let a store do its housekeeping beside its commits."""
         loop = store.loop
         store.keep_house(lambda error: self._kept_house(store, loop, error))
 
@@ -481,7 +425,7 @@ class Broker:
             return
         for seat in entity.seats:
             seat.store.seats.pop(seat.id, None)
-            self._seats.pop(seat.id, None)
+            self.seats.pop(seat.id, None)
             seat.deleted = True
             for kind in ("partition", "tidy", "retidy"):
                 self.timers.cancel((kind, seat.id))
@@ -490,7 +434,7 @@ class Broker:
         """An entity is there: give its partitions their seats; a subscription sits in its topic."""
         if entity.topic is not None:
             entity.topic.subscriptions[entity.number] = entity
-            self.namespace.watch_idle(entity)
+            watch_idle(self, entity)
             return
         for index, name in enumerate(entity.stores):
             if name not in self.stores:
@@ -501,7 +445,7 @@ class Broker:
             seat = Seat(entity, index, self.stores[name])
             entity.seats.append(seat)
             seat.store.seats[seat.id] = seat
-        self.namespace.watch_idle(entity)
+        watch_idle(self, entity)
 
 
 def _outlet(partition: Partition, entity: Entity) -> Subscription:

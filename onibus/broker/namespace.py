@@ -22,6 +22,7 @@ from onibus.broker.entity_rules import (
     check_targets,
     subscription_name,
 )
+from onibus.broker.idling import watch_idle
 from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.broker.writer import Writer
 from onibus.core import limits, settings
@@ -37,7 +38,6 @@ from onibus.core.errors import (
     PartitionOffline,
     QuotaExceeded,
     Refused,
-    Unknown,
 )
 from onibus.core.partition import Partition
 from onibus.core.path.erase import erase, unsubscribe
@@ -360,7 +360,7 @@ class Namespace:
             for seat in entity.seats:
                 if seat.partition is not None:
                     seat.partition.subscribe(entity.number, entity.settings, entity.compiled)
-        self.watch_idle(entity)
+        watch_idle(self._broker, entity)
 
     def _seat_new(self, seat: Seat) -> None:
         loop = seat.store.loop
@@ -385,7 +385,7 @@ class Namespace:
             with contextlib.suppress(PartitionOffline):
                 self._broker.apply(seat, change)
         entity.last_used = self._broker.clock.now()
-        self.watch_idle(entity)
+        watch_idle(self._broker, entity)
         if entity.forwards:
             self._broker.forwarding.wake(entity)
         if entity.kind != TOPIC and not wanted.receives:
@@ -459,41 +459,6 @@ class Namespace:
             raise QuotaExceeded(
                 f"this namespace takes {quotas.partitioned_entities} partitioned entities"
             )
-
-    # Idle entities
-
-    def watch_idle(self, entity: Entity) -> None:
-        """Come back when the entity may have been idle for as long as its owner allows (B7)."""
-        idle_ms = entity.settings.auto_delete_on_idle_ms
-        key = ("idle", entity.incarnation)
-        if idle_ms is None:
-            self._broker.timers.cancel(key)
-        else:
-            # Creation is wall time, which may be ahead of the bus's own.
-            created = min(entity.created, self._broker.clock.now())
-            self._broker.timers.set(key, max(entity.last_used, created) + idle_ms)
-
-    def delete_if_idle(self, incarnation: int) -> None:
-        """Delete an entity that nobody has used; look again later at one that somebody has."""
-        for entity in self.entities.values():
-            if entity.incarnation == incarnation:
-                break
-        else:
-            return
-        idle_ms = entity.settings.auto_delete_on_idle_ms
-        now = self._broker.clock.now()
-        if idle_ms is None:
-            return
-        users = (entity, *entity.subscriptions.values())
-        if any(not waiter.reply.done() for one in users for waiter in one.waiters):
-            entity.last_used = now
-        if entity.last_used + idle_ms > now:
-            self.watch_idle(entity)
-            return
-        try:
-            self.delete(entity.name, Outcome())
-        except (Refused, Failed, Unknown):
-            self._broker.timers.set(("idle", incarnation), now + limits.MINUTE_MS)
 
 
 def _names(entity: Entity) -> list[str]:

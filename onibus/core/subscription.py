@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 
 from onibus.core.block import NEVER, Block
 from onibus.core.errors import LockLost, MessageNotFound, SessionLockLost
-from onibus.core.holds import TOKEN, Hold, check_of
-from onibus.core.lifecycle import DEAD, HELD, UNLOCKED, Input, State, advance, words
-from onibus.core.marks import Mark, Marks
-from onibus.core.message import Message, ReceivedMessage, decode_overlay
+from onibus.core.holds import TOKEN, Attempt, Hold, check_of
+from onibus.core.lifecycle import DEAD, HELD, UNLOCKED, Input, State, advance
+from onibus.core.marks import Mark, Marks, apply_mark
+from onibus.core.message import ReceivedMessage
 from onibus.core.outcomes import FATES, Fate, OutcomeLog
 from onibus.core.records import ATTEMPTS, GONE, HOLDS, MARKS, SESSIONS, WriteBatch
 from onibus.core.rules.rule import CompiledRule
@@ -47,16 +47,6 @@ _TIMED = frozenset(
 
 #: A deferred message that its holder gives back is deferred as it was before.
 _GIVES_BACK = frozenset({Input.ABANDON, Input.RELEASE, Input.DELAY})
-
-
-class Attempt:
-    """A FIFO receive that can be asked for again (F9)."""
-
-    __slots__ = ("epochs", "until")
-
-    def __init__(self, until: int, epochs: list[int]) -> None:
-        self.until = until
-        self.epochs = epochs
 
 
 class Subscription:
@@ -162,7 +152,7 @@ class Subscription:
             received.locked_until_ms = until
         mark = self.marks.get(ordinal)
         if mark is not None:
-            _apply_mark(received, mark)
+            apply_mark(received, mark)
         return received
 
     # Arriving
@@ -491,15 +481,3 @@ class Subscription:
     def held(self) -> int:
         """Return how many messages are held."""
         return sum(self.counts[state] for state in HELD)
-
-
-def _apply_mark(received: ReceivedMessage, mark: Mark) -> None:
-    if mark.state is not State.ACTIVE:
-        received.state = words(mark.state)
-    received.delivery_count = mark.deliveries
-    received.dead_letter_reason = mark.reason
-    received.dead_letter_description = mark.description
-    if mark.overlay is not None:
-        message: Message = received.message
-        for field, value in decode_overlay(mark.overlay).items():
-            setattr(message, field, value)

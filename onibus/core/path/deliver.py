@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 
 from onibus.core.block import NEVER
 from onibus.core.errors import InvalidOperation, MessageNotFound
-from onibus.core.holds import Hold
+from onibus.core.holds import Attempt, Hold
 from onibus.core.lifecycle import Input, State
 from onibus.core.limits import FIFO_INTERVAL_MS
 from onibus.core.message import ReceivedMessage
 from onibus.core.path.dead_letter import expire_message
 from onibus.core.records import WriteBatch
 from onibus.core.sessions import Session
-from onibus.core.subscription import Attempt
 
 if TYPE_CHECKING:
     from onibus.core.subscription import Subscription

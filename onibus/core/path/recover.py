@@ -16,7 +16,7 @@ import numpy.typing as npt
 from onibus.core.block import NEVER
 from onibus.core.errors import Damaged
 from onibus.core.fans import Fans, decode_fans
-from onibus.core.holds import Hold
+from onibus.core.holds import Attempt, Hold
 from onibus.core.lifecycle import DEAD, Input, State, advance
 from onibus.core.log import BlockPlace
 from onibus.core.marks import Mark
@@ -37,7 +37,6 @@ from onibus.core.records import (
 )
 from onibus.core.runs import Runs, as_runs
 from onibus.core.sessions import SessionLock
-from onibus.core.subscription import Attempt
 
 if TYPE_CHECKING:
     from onibus.core.partition import Partition
