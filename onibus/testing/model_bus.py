@@ -160,8 +160,8 @@ class BusModel(Commits):
         limit: int,
         take: bool,
     ) -> None:
-        if self.receivable(entity.name) is not entity:
-            raise EntityNotFound(entity.name)
+        self.still_there(op, entity)
+        self.receivable(entity.name)
 
         def fetch() -> bool:
             partition = self.part(entity, index)
@@ -181,6 +181,13 @@ class BusModel(Commits):
             groups.setdefault(entity.index_of(number), []).append(number)
         return groups
 
+    def still_there(self, op: Op, entity: EntityModel) -> None:
+        """Refuse who asks for what was deleted."""
+        if self.entities.get(entity.name) is not entity:
+            # A partition of its topic that is down does not know of a subscription that was there.
+            op.tolerated.add(PartitionOffline)
+            raise EntityNotFound(entity.name)
+
     def on_session(
         self,
         op: Op,
@@ -190,8 +197,7 @@ class BusModel(Commits):
         lock: int,
         act: Callable[[PartitionModel], Any],
     ) -> None:
-        if self.find(entity.name) is not entity:
-            raise EntityNotFound(entity.name)
+        self.still_there(op, entity)
         partition = self.part(entity, index)
         partition.held_session(session, lock)
         op.resolve(act(self.part(entity, index, op)))
