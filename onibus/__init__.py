@@ -5,15 +5,25 @@ from onibus.bus import Bus
 from onibus.core import errors
 from onibus.core.message import Message, ReceivedMessage, Sent
 from onibus.core.path.peek import Filter
-from onibus.core.settings import QueueSettings
+from onibus.core.rules.correlation import CorrelationFilter
+from onibus.core.rules.rule import FalseFilter, Rule, SqlAction, SqlFilter, TrueFilter
+from onibus.core.settings import QueueSettings, SubscriptionSettings, TopicSettings
 
 __all__ = [
     "Bus",
+    "CorrelationFilter",
+    "FalseFilter",
     "Filter",
     "Message",
     "QueueSettings",
     "Quotas",
     "ReceivedMessage",
+    "Rule",
     "Sent",
+    "SqlAction",
+    "SqlFilter",
+    "SubscriptionSettings",
+    "TopicSettings",
+    "TrueFilter",
     "errors",
 ]

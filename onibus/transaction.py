@@ -15,7 +15,7 @@ from onibus.core.staged import Change
 from onibus.receiver import Settler, token_of
 
 if TYPE_CHECKING:
-    from onibus.bus import Bus
+    from onibus.calls.caller import Caller
 
 
 class Transaction:
@@ -24,7 +24,7 @@ class Transaction:
     Where a message was received from is given as its receiver, or as the entity's name.
     """
 
-    def __init__(self, bus: Bus, limit: int) -> None:
+    def __init__(self, bus: Caller, limit: int) -> None:
         self._bus = bus
         self._gathered = transacting.Transaction(bus.broker, limit)
 

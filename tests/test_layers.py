@@ -22,6 +22,7 @@ LAYERS = {
     "onibus.bus": 3,
     "onibus.receiver": 3,
     "onibus.transaction": 3,
+    "onibus.calls": 3,
     "onibus": 3,
     "onibus.testing": 4,
 }

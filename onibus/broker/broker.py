@@ -15,8 +15,10 @@ from onibus.broker.admission import RESERVE_BYTES, DiskWatch
 from onibus.broker.clock import BusClock, Clock
 from onibus.broker.commit_loop import CommitLoop
 from onibus.broker.entity import Entity, Seat
+from onibus.broker.forwarding import Forwarding
 from onibus.broker.message_store import MessageStore
 from onibus.broker.namespace import NAME, REOPEN_MS, Namespace, Quotas
+from onibus.broker.producers import Producers
 from onibus.broker.receiving import give_up, serve
 from onibus.broker.sending import apply_inbox, move_elsewhere
 from onibus.broker.works import Works
@@ -77,6 +79,8 @@ class Broker:
             name: MessageStore(name, open_store, make_writer, disk) for name in store_names
         }
         self.works = Works(self)
+        self.producers = Producers(self)
+        self.forwarding = Forwarding(self)
         self.namespace = Namespace(self, open_store, make_writer, quotas or Quotas())
         #: the last things that went wrong
         self.alarms: deque[str] = deque(maxlen=ALARMS_KEPT)
@@ -124,7 +128,8 @@ class Broker:
         partition = seat.online()
         self.clock.not_before(partition.seen)
         # Being down is not being idle, and who only waited left no trace on the disk.
-        seat.entity.last_used = self.clock.now()
+        for entity in (seat.entity, *seat.entity.outlets()):
+            entity.last_used = self.clock.now()
         self._seats[seat.id] = seat
         self.watch(seat)
         self.timers.set(("tidy", seat.id), self.clock.now() + TIDY_AFTER_MS)
@@ -209,9 +214,13 @@ class Broker:
         now: int | None = None,
     ) -> T:
         """Run a command on what an entity has in a partition; see `apply`."""
-        return self.apply(
-            seat, lambda partition, now, out: operation(_own_part(entity, partition), now, out), now
+        result = self.apply(
+            seat,
+            lambda partition, now, out: operation(_outlet(partition, entity), now, out),
+            now,
         )
+        entity.last_used = seat.entity.last_used
+        return result
 
     def look(
         self,
@@ -224,7 +233,7 @@ class Broker:
         """Ask what an entity has in a partition, up to its time, something; nothing changes."""
         self.advance(seat, self.clock.now())
         return self.ask(
-            seat, lambda partition: question(_own_part(entity, partition), *arguments, **named)
+            seat, lambda partition: question(_outlet(partition, entity), *arguments, **named)
         )
 
     def ask(
@@ -277,6 +286,8 @@ class Broker:
         for outlet in entity.outlets():
             if outlet.waiters:
                 self.wake(outlet)
+            if outlet.forwards:
+                self.forwarding.wake(outlet)
 
     def watch(self, seat: Seat) -> None:
         """Come back to a partition when something in it is due."""
@@ -344,6 +355,10 @@ class Broker:
             kind, subject = key
             if kind == "waiter":
                 give_up(self, subject)
+            elif kind == "forward":
+                self.forwarding.retry(subject)
+            elif kind == "lease":
+                self.producers.lease_over(subject)
             elif kind == "idle":
                 self.namespace.delete_if_idle(subject)
             elif kind == "reopen" and subject == NAME:
@@ -471,9 +486,9 @@ class Broker:
         self.namespace.watch_idle(entity)
 
 
-def _own_part(entity: Entity, partition: Partition) -> Subscription:
-    """Return what an entity has in a partition; who still has a deleted one is told so."""
-    found = partition.subscriptions.get(entity.number)
-    if found is None:
+def _outlet(partition: Partition, entity: Entity) -> Subscription:
+    """Return what an entity has in a partition; one that was deleted has nothing."""
+    subscription = partition.subscriptions.get(entity.number)
+    if subscription is None:
         raise EntityNotFound(f"{entity.name} was deleted")
-    return found
+    return subscription

@@ -134,6 +134,12 @@ class Entity:
         return KINDS[type(self.settings)]
 
     @property
+    def forwards(self) -> bool:
+        """Tell whether messages or dead letters go on to another entity by themselves."""
+        settings = self.settings
+        return settings.forward_to is not None or settings.forward_dead_letters_to is not None
+
+    @property
     def log_settings(self) -> LogSettings:
         """The settings of a queue or a topic."""
         assert not isinstance(self.settings, SubscriptionSettings)

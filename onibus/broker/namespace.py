@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from onibus.broker.entity import TOPIC, Entity, Seat, entity_of, row_of
 from onibus.broker.entity_rules import (
     SUBSCRIPTIONS,
     check_rules,
+    check_sessions,
     check_targets,
     subscription_name,
 )
@@ -108,6 +109,7 @@ class Namespace:
         self._read_meta(store)
         self._read_entities(store)
         self._broker.works.open(store)
+        self._broker.producers.open(store)
 
     def _read_entities(self, store: Store) -> None:
         """Take up what entities there are; after a failure, what became of the last decisions."""
@@ -216,21 +218,22 @@ class Namespace:
         self._decide(name, self._row(entity), reply, lambda: self._created(entity))
 
     def create_subscription(
-        self, topic_name: str, name: str, given: dict[str, Any], rules: list[Rule], reply: Reply
+        self, topic_name: str, name: str, given: dict[str, Any], rules: Sequence[Rule], reply: Reply
     ) -> None:
         """Make a subscription of a topic."""
         topic = self._broker.find(topic_name)
         if topic.kind != TOPIC:
             raise InvalidOperation(f"{topic.name} is a {topic.kind}: topics have subscriptions")
         full_name = subscription_name(topic.name, name)
-        self._not_deciding(topic.name)
-        self._not_deciding(full_name)
+        self._not_deciding(topic.name, full_name)
         if full_name in self.entities:
             raise EntityExists(f"there is a subscription {full_name!r} already")
         if len(topic.subscriptions) >= limits.SUBSCRIPTION_COUNT_MAX:
             raise QuotaExceeded(f"a topic has {limits.SUBSCRIPTION_COUNT_MAX} subscriptions")
         wanted = settings.make(given, SubscriptionSettings)
         check_targets(self._broker, full_name, wanted)
+        chosen = check_rules(rules)
+        check_sessions(chosen, wanted, topic.partitioned)
         self._all_online(topic)
         entity = Entity(
             self._next_incarnation(),
@@ -239,14 +242,14 @@ class Namespace:
             self._broker.clock.wall(),
             topic.stores,
             topic,
-            check_rules(rules),
+            chosen,
         )
         self._decide(full_name, self._row(entity), reply, lambda: self._created(entity))
 
     def change(self, name: str, given: dict[str, Any], reply: Reply) -> None:
         """Change settings of a living entity."""
         entity = self._broker.find(name)
-        self._not_deciding(entity.name)
+        self._not_deciding(*_names(entity))
         wanted = settings.change(entity.settings, given)
         check_targets(self._broker, entity.name, wanted)
         self._all_online(entity)
@@ -260,8 +263,10 @@ class Namespace:
         entity = self._broker.find(name)
         if entity.topic is None:
             raise InvalidOperation(f"{entity.name} is a {entity.kind}: subscriptions have rules")
-        self._not_deciding(entity.name)
+        self._not_deciding(*_names(entity))
         rules = check_rules(change(entity.rules))
+        assert isinstance(entity.settings, SubscriptionSettings)
+        check_sessions(rules, entity.settings, entity.partitioned)
         self._all_online(entity)
         row = self._row(self._like(entity, entity.settings, rules))
         self._decide(entity.name, row, reply, lambda: self._rules_changed(entity, rules))
@@ -270,8 +275,9 @@ class Namespace:
         """Delete an entity with everything in it."""
         entity = self._broker.find(name)
         doomed = [*entity.subscriptions.values(), entity]
-        for one in doomed:
-            self._not_deciding(one.name)
+        # A subscription that is just being made must not outlive its topic.
+        coming = [one for one in self._deciding if one.startswith(f"{entity.name}/{SUBSCRIPTIONS}/")]
+        self._not_deciding(*_names(entity), *coming)
         self._all_online(entity)
         batch = WriteBatch()
         for one in doomed:
@@ -364,12 +370,16 @@ class Namespace:
             # A partition that fails here takes the new settings when it is opened again.
             with contextlib.suppress(PartitionOffline):
                 self._broker.apply(seat, change)
+        entity.last_used = self._broker.clock.now()
         self.watch_idle(entity)
+        if entity.forwards:
+            self._broker.forwarding.wake(entity)
         if entity.kind != TOPIC and not wanted.receives:
             entity.send_away(EntityDisabled(f"{entity.name} is {wanted.status}"))
 
     def _rules_changed(self, entity: Entity, rules: list[Rule]) -> None:
         entity.set_rules(rules)
+        entity.last_used = self._broker.clock.now()
         for seat in entity.seats:
             if seat.partition is not None:
                 seat.partition.subscriptions[entity.number].rules = entity.compiled
@@ -411,9 +421,12 @@ class Namespace:
 
     # Checking
 
-    def _not_deciding(self, name: str) -> None:
-        if name in self._deciding:
-            raise EntityExists(f"{name!r} is being created, changed or deleted by somebody else")
+    def _not_deciding(self, *names: str) -> None:
+        for name in names:
+            if name in self._deciding:
+                raise EntityExists(
+                    f"{name!r} is being created, changed or deleted by somebody else"
+                )
 
     def _all_online(self, entity: Entity) -> None:
         for seat in entity.seats:
@@ -457,7 +470,8 @@ class Namespace:
         now = self._broker.clock.now()
         if idle_ms is None:
             return
-        if any(not waiter.reply.done() for waiter in entity.waiters):
+        users = (entity, *entity.subscriptions.values())
+        if any(not waiter.reply.done() for one in users for waiter in one.waiters):
             entity.last_used = now
         if entity.last_used + idle_ms > now:
             self.watch_idle(entity)
@@ -466,3 +480,8 @@ class Namespace:
             self.delete(entity.name, Outcome())
         except (Refused, Failed, Unknown):
             self._broker.timers.set(("idle", incarnation), now + limits.MINUTE_MS)
+
+
+def _names(entity: Entity) -> list[str]:
+    """Return what must stand still while an entity is changed: itself, and a topic above it."""
+    return [entity.name] if entity.topic is None else [entity.name, entity.topic.name]

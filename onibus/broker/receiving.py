@@ -53,6 +53,8 @@ def receive(
     """Give out messages from any partition, under a lock or for good; wait if there are none."""
     entity = _receivable(broker, name, limit, wait_ms)
     settings = entity.outlet_settings()
+    if settings.forward_to is not None and not dead:
+        raise InvalidOperation(f"{entity.name} forwards to {settings.forward_to}: receive there")
     if settings.requires_session and not dead:
         if settings.fifo:
             raise InvalidOperation(f"{entity.name} is a FIFO queue: use bus.fifo_receiver")

@@ -19,7 +19,7 @@ apart.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -97,6 +97,7 @@ class Works:
             if known is None:
                 parts: dict[int, Part | None] = dict.fromkeys(row.partitions)
                 known = self._works[work_id] = Work(work_id, parts, row.note, Outcome())
+                known.waiting.clear()
             if row.decided and not known.decided:
                 self._decided(known)
 
@@ -223,9 +224,18 @@ class Works:
         }
 
     def decide(
-        self, chosen: Iterable[int], dropped: Iterable[int], records: WriteBatch, reply: Reply
+        self,
+        chosen: Iterable[int],
+        dropped: Iterable[int],
+        records: WriteBatch,
+        then: Callable[[], None] | None,
+        reply: Reply,
     ) -> None:
-        """Decide staged works, forget others, with one commit; answer when all are published."""
+        """Decide staged works and forget others, with one commit and these records.
+
+        `then` is called when it is durable; the reply gets the results of each work when all are
+        published.
+        """
         works = [self._works[work] for work in chosen]
         lost = [self._works[work] for work in dropped]
         for work in works:
@@ -250,6 +260,8 @@ class Works:
             if outcome.error is not None:
                 fail(reply, outcome.error)
                 return
+            if then is not None:
+                then()
             for work in lost:
                 self._works.pop(work.id, None)
                 self._unstage(work)

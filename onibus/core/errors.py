@@ -156,6 +156,25 @@ class PartitionOffline(Refused):
     retryable = True
 
 
+class NotStaged(Refused):
+    """What is to be published was never staged, or its lease has run out."""
+
+    code = "not-staged"
+
+
+class BatchTooOld(Refused):
+    """A producer publishes a batch that lies before its last one: its checkpoint was reset."""
+
+    code = "batch-too-old"
+
+
+class Busy(Refused):
+    """The same thing is being done already; ask again in a moment."""
+
+    code = "busy"
+    retryable = True
+
+
 class BusClosed(Refused):
     """The bus was closed."""
 

@@ -108,12 +108,17 @@ def _piece(batch: Sequence[Prepared], start: int) -> Sequence[Prepared]:
     """Return what fits in one block."""
     if sum([len(prepared.row) for prepared in batch]) <= BLOCK_BYTES_MAX:
         return batch[start:] if start else batch
+    return batch[start : start + _fitting([prepared.row for prepared in batch], start)]
+
+
+def _fitting(rows: Sequence[bytes], start: int) -> int:
+    """Return how many rows from `start` on fit in one block; one always does."""
     size = 0
-    for end in range(start, len(batch)):
-        size += len(batch[end].row)
+    for end in range(start, len(rows)):
+        size += len(rows[end])
         if size > BLOCK_BYTES_MAX and end > start:
-            return batch[start:end]
-    return batch[start:]
+            return end - start
+    return len(rows) - start
 
 
 def _store_block(
@@ -161,9 +166,10 @@ def session_keys(
 ) -> tuple[list[int], bytes | None]:
     """Return the hashes of SessionIds, and what a block's index has of them."""
     if partition.is_topic:
-        if not any(sessions):
-            return [0] * len(sessions), None
-    elif not partition.settings.requires_session:
+        wanted = sessions.count(None) != len(sessions)
+    else:
+        wanted = partition.settings.requires_session
+    if not wanted:
         return [0] * len(sessions), None
     hash_of = partition.subscription.sessions.hash
     hashes = [0 if session_id is None else hash_of(session_id) for session_id in sessions]
@@ -178,16 +184,17 @@ def _store_copies(
     partition: Partition, copies: list[Copy], now: int, wall: int, out: WriteBatch
 ) -> None:
     """Store what rules made besides: rows of their own, each for one subscription."""
+    rows_of_all = [encode(copy.message) for copy in copies]
     start = 0
     while start < len(copies):
-        first, count, moment = stamp(partition, len(copies) - start, wall, out)
-        piece = copies[start : start + count]
+        fits = _fitting(rows_of_all, start)
+        first, count, moment = stamp(partition, fits, wall, out)
+        piece, rows = copies[start : start + count], rows_of_all[start : start + count]
         start += count
         messages = [copy.message for copy in piece]
         ttls = [time_to_live(message, partition.settings) for message in messages]
         expires = [NEVER if ttl is None else now + ttl for ttl in ttls]
         hashes, keys = session_keys(partition, [one.session_id for one in messages], first)
-        rows = [encode(message) for message in messages]
         payload = encode_rows(first, moment, now, expires, hashes, [COPY] * count, rows)
         fan = FanOut(partition, messages, first, moment, set(), [copy.number for copy in piece])
         last = first + count - 1

@@ -67,6 +67,7 @@ def recover(partition: Partition, rows: Rows) -> list[tuple[Table, Row]]:
 
     Return the keys of rows that belong to subscriptions which are no more.
     """
+    floor = partition.log.floor
     _recover_counters(partition, rows.get(COUNTERS, []))
     index = rows.get(BLOCK_INDEX, [])
     places = [BlockPlace(row[0], *row[2:7]) for row in index]
@@ -74,6 +75,9 @@ def recover(partition: Partition, rows: Rows) -> list[tuple[Table, Row]]:
     own, left = _by_subscription(partition, rows)
     if partition.is_topic:
         _recover_fans(partition, index, places, own)
+        # A subscription was deleted, and a crash came before its messages were.
+        left += [(BLOCK_INDEX, (p.block,)) for p in places if not p.live and p.last < floor]
+        places = [place for place in places if place.live or place.last >= floor]
     else:
         for number, subscription in partition.subscriptions.items():
             _recover_gone(subscription, own[number].get(GONE, []))
