@@ -27,6 +27,7 @@ from onibus.core.settings import (
 if TYPE_CHECKING:
     from onibus.broker.message_store import MessageStore
     from onibus.broker.receiving import Waiter
+    from onibus.core.subscription import Subscription
 
 QUEUE = "queue"
 TOPIC = "topic"
@@ -163,6 +164,13 @@ class Entity:
         if isinstance(self.settings, TopicSettings):
             raise InvalidOperation(f"{self.name} is a topic: receive from a subscription of it")
         return self.settings
+
+    def part_of(self, partition: Partition) -> Subscription:
+        """Return what it has in a partition; who still has a deleted entity is told so."""
+        found = partition.subscriptions.get(self.number)
+        if found is None:
+            raise EntityNotFound(f"{self.name} was deleted")
+        return found
 
     def send_away(self, error: OnibusError) -> None:
         """Tell those who wait for messages that none will come."""

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from onibus.core.errors import OnibusError, PartitionOffline, Unknown
+from onibus.testing.mismatch import check
 from onibus.testing.model import PartitionModel, Prepared, Row, changed
 from onibus.testing.model_commits import Commits
 from onibus.testing.model_parts import EntityModel, Op
@@ -47,8 +48,8 @@ class WorkModel:
         self.number, self.parts, self.op = number, parts, op
         #: the commits that stage it: store → which
         self.staging: dict[str, int] = {}
-        self.left = set(parts)
-        self.turn = 0
+        self.left = dict.fromkeys(parts)
+        self.decided = False
 
 
 class NamespaceModel:
@@ -62,6 +63,9 @@ class NamespaceModel:
         #: decided just now, or in doubt until the store is open again
         self.to_publish: list[WorkModel] = []
         self.in_doubt: list[WorkModel] = []
+        #: works by the numbers that the bus has given them
+        self.known: dict[int, WorkModel] = {}
+        self.last_number = 0
 
 
 def outlet_of(partition: PartitionModel, uid: int) -> PartitionModel | None:
@@ -90,8 +94,7 @@ class Works(Commits):
             return
         self.last_work += 1
         work = self.works[self.last_work] = WorkModel(self.last_work, parts, op)
-        self.turns += 1
-        work.turn = self.turns
+        self.namespace.known[self.namespace.last_number] = work
         for (entity, index), part in parts.items():
             partition = self.part(entity, index)
             partition.staged[work.number] = part
@@ -125,28 +128,25 @@ class Works(Commits):
     def commit_finished(self, name: str) -> None:
         if name in self.stores:
             super().commit_finished(name)
-            for work in self._staged_by(name):
-                if self.namespace.online:
-                    self.namespace.gathering.append(work)
+            for work in self.works.values():
+                if work.staging.get(name, 1 << 62) <= self.stores[name].finished:
+                    del work.staging[name]
             return
         flying, self.namespace.flying = self.namespace.flying, None
         assert flying is not None
         self.namespace.decided |= {work.number for work in flying}
         self.namespace.to_publish += flying
 
-    def _staged_by(self, name: str) -> list[WorkModel]:
-        """Return the works whose last part was staged by the commit that has just finished."""
-        found = []
-        for work in self.works.values():
-            if work.staging.get(name, 1 << 62) <= self.stores[name].finished:
-                del work.staging[name]
-                if not work.staging:
-                    found.append(work)
-        return found
+    def namespace_written(self, numbers: list[int]) -> None:
+        """The bus is about to decide works, those with these numbers of its own."""
+        for number in numbers:
+            work = self.namespace.known[number]
+            check(not work.staging, f"{work.op.words}: decided before all of it was staged")
+            self.namespace.gathering.append(work)
 
     def go_on(self, name: str) -> None:
         super().go_on(name)
-        for work in [one for one in self.works.values() if not one.staging]:
+        for work in [one for one in self.works.values() if not (one.staging or one.decided)]:
             if not self.namespace.online and work not in self.namespace.in_doubt:
                 self.abort(work, PartitionOffline)
         chosen, self.namespace.to_publish = self.namespace.to_publish, []
@@ -173,9 +173,10 @@ class Works(Commits):
 
     def publish(self, work: WorkModel) -> None:
         """It is decided: every partition that is up does its part."""
+        work.decided = True
         for entity, index in list(work.left):
             if not self._is_there(entity):
-                work.left.discard((entity, index))
+                del work.left[entity, index]
             elif not self.online(entity, index):
                 work.op.fail(Unknown)
             else:
@@ -191,7 +192,7 @@ class Works(Commits):
             op.value = [None] * 1_000
         self.carry_out(entity, index, part, op)
         if work is not None:
-            work.left.discard((entity, index))
+            del work.left[entity, index]
             self._finished(work)
 
     def _finished(self, work: WorkModel) -> None:
@@ -234,9 +235,12 @@ class Works(Commits):
         for entity in self.logs():
             for index, place in enumerate(entity.stores):
                 for number in sorted(entity.parts[index].staged) if place == name else ():
+                    work = self.works.get(number)
+                    if work is not None and not work.decided:
+                        continue
                     if number in self.namespace.decided:
                         self.publish_part(entity, index, number)
-                    elif number not in self.works:
+                    else:
                         self.unstage(entity, index, number)
 
     def crashed(self, kept: dict[str, bool], *given: Any) -> None:
