@@ -19,7 +19,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
 from msgspec.structs import replace
 
@@ -30,10 +30,11 @@ from onibus.broker.clock import Clock, SystemClock
 from onibus.broker.namespace import NAME, Quotas
 from onibus.broker.writer import ThreadWriter
 from onibus.calls.entities import EntityCalls
+from onibus.calls.log import LogCalls
 from onibus.calls.staging import StagingCalls
 from onibus.core.block import NEVER
 from onibus.core.errors import InvalidArgument
-from onibus.core.message import Message, ReceivedMessage, Sent
+from onibus.core.message import Message, ReceivedMessage, Sent, SentBatch
 from onibus.core.path.deduplicate import list_duplicates
 from onibus.core.path.peek import Filter
 from onibus.core.path.session import SessionInfo, list_sessions
@@ -41,6 +42,9 @@ from onibus.receiver import FifoReceiver, Receiver, SessionReceiver
 from onibus.store.interface import Store
 from onibus.store.memory import MemoryStore
 from onibus.store.sqlite import SqliteStore
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 T = TypeVar("T")
 
@@ -52,7 +56,7 @@ _EARLIEST_MS = 946_684_800_000
 _SLEEP_MS_MAX = 60_000
 
 
-class Bus(EntityCalls, StagingCalls):
+class Bus(EntityCalls, StagingCalls, LogCalls):
     """A namespace of queues, kept in a directory. Make it with `Bus.open`."""
 
     def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop) -> None:
@@ -131,6 +135,12 @@ class Bus(EntityCalls, StagingCalls):
         result: list[Sent] = await self.ask(
             lambda reply: sending.send(self.broker, entity, messages, reply)
         )
+        return result
+
+    async def send_arrow(self, entity: str, batch: pa.RecordBatch | pa.Table) -> SentBatch:
+        """Store the rows of a batch, whose columns are fields of Message: all of them, or none."""
+        admission = await self._admit_arrow(entity, batch)
+        result: SentBatch = await self.ask(admission.send)
         return result
 
     async def schedule(self, entity: str, message: Message, due_ms: int) -> int:

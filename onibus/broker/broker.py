@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Concatenate, ParamSpec, TypeVar
 
+from onibus.broker import readers
 from onibus.broker.admission import RESERVE_BYTES, DiskWatch
 from onibus.broker.clock import BusClock, Clock
 from onibus.broker.commit_loop import CommitLoop
@@ -199,7 +200,7 @@ class Broker:
         except Exception as error:
             if isinstance(error, Refused) and not out:
                 raise
-            raise self._partition_failed(seat, error) from error
+            raise self.partition_failed(seat, error) from error
         seat.entity.last_used = now
         if out or result:
             partition.finish(now, out)
@@ -250,7 +251,7 @@ class Broker:
         except Refused:
             raise
         except Exception as error:
-            raise self._partition_failed(seat, error) from error
+            raise self.partition_failed(seat, error) from error
 
     def advance(self, seat: Seat, now: int) -> None:
         """Bring a partition up to that bus time."""
@@ -261,7 +262,7 @@ class Broker:
         try:
             pass_time(partition, now, self.clock.wall(), out)
         except Exception as error:
-            raise self._partition_failed(seat, error) from error
+            raise self.partition_failed(seat, error) from error
         self._write(seat, partition, out, now)
 
     def _write(self, seat: Seat, partition: Partition, out: WriteBatch, now: int) -> None:
@@ -280,6 +281,11 @@ class Broker:
         if not timers.is_set(("tidy", seat_id)):
             timers.set(("tidy", seat_id), now + TIDY_AFTER_MS)
         self.wake_all(seat.entity)
+
+    def tidy_soon(self, seat: Seat) -> None:
+        """Something that was kept in a partition may go."""
+        if not self.timers.is_set(("tidy", seat.id)):
+            self.timers.set(("tidy", seat.id), self.clock.now() + TIDY_AFTER_MS)
 
     def wake_all(self, entity: Entity) -> None:
         """Messages may have become available in a partition of a queue or a topic."""
@@ -315,7 +321,7 @@ class Broker:
 
     # Things that go wrong
 
-    def _partition_failed(self, seat: Seat, error: BaseException) -> PartitionOffline:
+    def partition_failed(self, seat: Seat, error: BaseException) -> PartitionOffline:
         """Take one partition offline: its stored bytes, or our own code, cannot be trusted."""
         seat.partition = None
         seat.offline = str(error)
@@ -363,6 +369,8 @@ class Broker:
                 self.namespace.delete_if_idle(subject)
             elif kind == "reopen" and subject == NAME:
                 self.namespace.reopen()
+            elif kind == "reader":
+                readers.remove_if_idle(self, subject)
             elif kind in ("flush", "reopen", "orphans", "house"):
                 self._tick_store(kind, self.stores[subject])
             elif subject in self._seats:
@@ -411,9 +419,10 @@ class Broker:
         try:
             more = partition.ids.maintain(partition.forget_before(self.clock.now()), out)
             forget_retained(partition, self.clock.wall(), out)
+            more |= partition.trim_outcomes(self.clock.now(), out)
             more |= compact(partition, out, eager=not seat.store.loop.busy)
         except Exception as error:
-            self._partition_failed(seat, error)
+            self.partition_failed(seat, error)
             return False
         if out:
             partition.finish(self.clock.now(), out, by_itself=True)
@@ -458,6 +467,8 @@ class Broker:
     def forget(self, entity: Entity) -> None:
         """An entity is gone: drop its seats and tell those who wait."""
         self.timers.cancel(("idle", entity.incarnation))
+        for name in entity.readers:
+            self.timers.cancel(("reader", (entity.incarnation, name)))
         if entity.topic is not None:
             entity.topic.subscriptions.pop(entity.number, None)
             return

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic
 
 import msgspec
 
+from onibus.broker.named_reader import MESSAGES, NamedReader
 from onibus.broker.replies import fail
 from onibus.core.errors import EntityNotFound, InvalidOperation, OnibusError, PartitionOffline
 from onibus.core.pages import Pages
@@ -77,6 +78,9 @@ class Seat:
         for outlet in entity.subscriptions.values():
             assert isinstance(outlet.settings, SubscriptionSettings)
             partition.subscribe(outlet.number, outlet.settings, outlet.compiled)
+        for one in (entity, *entity.subscriptions.values()):
+            for reader in one.readers.values():
+                one.keep_for_reader(partition, self.index, reader)
         return partition
 
     def online(self) -> Partition:
@@ -123,6 +127,8 @@ class Entity:
         self.rules: list[Rule] = []
         self.compiled: list[CompiledRule] = []
         self.set_rules(rules or [])
+        #: those who read its log, or its outcomes, by name (R2)
+        self.readers: dict[str, NamedReader] = {}
         self.next_send = 0
         self.next_receive = 0
         self.waiters: deque[Waiter] = deque()
@@ -171,6 +177,23 @@ class Entity:
         if found is None:
             raise EntityNotFound(f"{self.name} was deleted")
         return found
+
+    def keep_for_reader(self, partition: Partition, index: int, reader: NamedReader) -> None:
+        """Keep in a partition what a reader has not passed."""
+        position = reader.positions[index]
+        if reader.log == MESSAGES:
+            partition.keep_for(reader.name, position)
+        else:
+            partition.subscriptions[self.number].outcomes.readers[reader.name] = position
+            partition.keep_outcomes()
+
+    def keep_no_more(self, partition: Partition, reader: NamedReader) -> None:
+        """Keep in a partition nothing for a reader any more."""
+        if reader.log == MESSAGES:
+            partition.readers.pop(reader.name, None)
+        else:
+            partition.subscriptions[self.number].outcomes.readers.pop(reader.name, None)
+            partition.keep_outcomes()
 
     def send_away(self, error: OnibusError) -> None:
         """Tell those who wait for messages that none will come."""

@@ -11,7 +11,7 @@ import gc
 from collections.abc import Callable
 from itertools import groupby
 from operator import itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onibus.broker.admission import DiskWatch
 from onibus.broker.commit_loop import CommitLoop
@@ -24,6 +24,9 @@ from onibus.core.path.recover import COLUMNS, SOURCES, Rows, recover
 from onibus.core.records import BLOCK_INDEX, BLOCKS, ID_CHUNKS, META, STAGED, Table, WriteBatch
 from onibus.store.interface import Store
 
+if TYPE_CHECKING:
+    from onibus.core.path.admit_arrow import PreparedBatch
+
 
 class SendRequest:
     """Messages for one partition that wait to be applied with the next commit."""
@@ -31,7 +34,12 @@ class SendRequest:
     __slots__ = ("keyless", "prepared", "reply", "seat", "size")
 
     def __init__(
-        self, seat: Seat, prepared: list[Prepared], reply: Any, keyless: bool, size: int
+        self,
+        seat: Seat,
+        prepared: list[Prepared] | PreparedBatch,
+        reply: Any,
+        keyless: bool,
+        size: int,
     ) -> None:
         self.seat = seat
         self.prepared = prepared
@@ -57,6 +65,7 @@ class MessageStore:
         self._writer: Writer | None = None
         self._housekeeper: Writer | None = None
         self._housekeeping = False
+        self._reader: Writer | None = None
         self.loop: CommitLoop | None = None
         self.seats: dict[int, Seat] = {}
         self.inbox: list[SendRequest] = []
@@ -233,12 +242,20 @@ class MessageStore:
 
         self._housekeeper.submit(work, finished)
 
+    def read_beside(
+        self, work: Callable[[], None], done: Callable[[BaseException | None], None]
+    ) -> None:
+        """Read in the store beside the commits, on a thread of its own."""
+        if self._reader is None:
+            self._reader = self._make_writer(f"{self.name}-reading")
+        self._reader.submit(work, done)
+
     def stop(self) -> None:
         """End the threads and close the store."""
-        for writer in (self._writer, self._housekeeper):
+        for writer in (self._writer, self._housekeeper, self._reader):
             if writer is not None:
                 writer.stop()
-        self._writer = self._housekeeper = None
+        self._writer = self._housekeeper = self._reader = None
         if self.loop is not None:
             self.loop.store.close()
             self.loop = None

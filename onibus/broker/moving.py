@@ -57,7 +57,7 @@ class Move:
     def _view(self, partition: Partition, ordinal: int) -> ReceivedMessage:
         return self._source.part_of(partition).view(ordinal)
 
-    def parts(self, *, rename: bool = False, only: int = 0) -> Parts:
+    def parts(self, *, rename: str = "", only: int = 0) -> Parts:
         """Return the work; `only`: back into the subscription that they come from."""
         parts: Parts = {}
         for seat, ordinal in self.messages:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from onibus.broker import readers
 from onibus.broker.commit_loop import CommitLoop
 from onibus.broker.entity import TOPIC, Entity, Seat, entity_of, row_of
 from onibus.broker.entity_rules import (
@@ -40,7 +41,7 @@ from onibus.core.errors import (
 )
 from onibus.core.partition import Partition
 from onibus.core.path.erase import erase, unsubscribe
-from onibus.core.records import ENTITIES, META, WriteBatch
+from onibus.core.records import ENTITIES, META, READERS, WriteBatch
 from onibus.core.rules.rule import Rule
 from onibus.core.settings import (
     AnySettings,
@@ -110,6 +111,7 @@ class Namespace:
         self._read_entities(store)
         self._broker.works.open(store)
         self._broker.producers.open(store)
+        readers.read_back(self._broker, store)
 
     def _read_entities(self, store: Store) -> None:
         """Take up what entities there are; after a failure, what became of the last decisions."""
@@ -284,6 +286,8 @@ class Namespace:
         batch = WriteBatch()
         for one in doomed:
             batch.delete(ENTITIES, (one.incarnation,))
+            for reader in one.readers:
+                batch.delete(READERS, (one.incarnation, reader))
         self._decide(entity.name, batch, reply, lambda: self._deleted(entity))
 
     def _like(self, entity: Entity, wanted: AnySettings, rules: list[Rule]) -> Entity:

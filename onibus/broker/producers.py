@@ -22,12 +22,14 @@ from onibus.core.errors import BatchTooOld, Busy, InvalidArgument, NotStaged, On
 from onibus.core.limits import BATCH_COUNT_MAX, ID_LENGTH_MAX, MINUTE_MS
 from onibus.core.message import Message
 from onibus.core.path.admit import admit
+from onibus.core.path.work import Result
 from onibus.core.records import PRODUCERS, WriteBatch
 from onibus.core.staged import Part
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
     from onibus.broker.entity import Entity
+    from onibus.core.path.admit_arrow import PreparedBatch
     from onibus.store.interface import Store
 
 #: How long what was staged waits to be published, unless told otherwise.
@@ -88,7 +90,7 @@ class Producers:
     def stage(
         self,
         name: str,
-        messages: Sequence[Message],
+        messages: Sequence[Message] | PreparedBatch,
         note: Note,
         lease_ms: int,
         reply: Reply,
@@ -97,19 +99,14 @@ class Producers:
         entity = open_for_sends(self._broker, name)
         _check(note)
         check_whole("lease_ms", lease_ms, 1)
-        if type(messages) not in (list, tuple) or not 0 < len(messages) <= BATCH_COUNT_MAX:
-            raise InvalidArgument(f"stage a list of 1 to {BATCH_COUNT_MAX} messages")
-        settings, secret = entity.log_settings, self._broker.namespace.secret
-        batch = [admit(message, settings, secret) for message in messages]
+        parts, note.count = self._parts(entity, messages)
         self._check_new(entity, note)
         now = self._broker.clock.now()
-        parts = {}
-        for seat, positions, _ in route(entity, batch):
+        for seat in parts:
             self._broker.advance(seat, now)
-            parts[seat] = Part([batch[position] for position in positions] or batch)
         for store in {seat.store for seat in parts}:
             store.check_disk()
-        note.entity, note.count, note.until = entity.incarnation, len(batch), now + lease_ms
+        note.entity, note.until = entity.incarnation, now + lease_ms
 
         def staged(outcome: Outcome) -> None:
             if outcome.error is not None:
@@ -119,6 +116,25 @@ class Producers:
             answer(reply, None)
 
         self._broker.works.stage(parts, now, msgspec.to_builtins(note), Outcome(staged))
+
+    def _parts(self, entity: Entity, messages: Sequence[Message] | PreparedBatch) -> Any:
+        """Return what goes to each partition, and how many messages there are."""
+        if not isinstance(messages, (list, tuple)):
+            if isinstance(messages, Sequence):
+                raise InvalidArgument("stage a list of messages")
+            from onibus.broker import bulk_sending
+
+            routed = bulk_sending.route(entity, messages)
+            return {seat: Part(rows) for seat, rows, _, _ in routed}, len(messages)
+        if not 0 < len(messages) <= BATCH_COUNT_MAX:
+            raise InvalidArgument(f"stage a list of 1 to {BATCH_COUNT_MAX} messages")
+        settings, secret = entity.log_settings, self._broker.namespace.secret
+        batch = [admit(message, settings, secret) for message in messages]
+        parts = {
+            seat: Part([batch[position] for position in positions] or batch)
+            for seat, positions, _ in route(entity, batch)
+        }
+        return parts, len(batch)
 
     def _check_new(self, entity: Entity, note: Note) -> None:
         last = self._last.get((entity.incarnation, note.producer), -1)
@@ -161,14 +177,10 @@ class Producers:
             if outcome.error is not None:
                 fail(reply, outcome.error)
                 return
-            sent = [
-                one
-                for parts in outcome.value.values()
-                for several in parts.values()
-                for one in several
-            ]
-            dropped = sum(one.duplicate_of is not None for one in sent)
-            answer(reply, Published(accepted=len(sent) - dropped, duplicates=dropped))
+            results = [one for work in outcome.value.values() for one in work.values()]
+            dropped = sum(_dropped(one) for one in results)
+            count = sum(len(one) for one in results)
+            answer(reply, Published(accepted=count - dropped, duplicates=dropped))
 
         def decided() -> None:
             self._last[key] = batch
@@ -262,3 +274,10 @@ def _check(note: Note) -> None:
     check_text("producer", note.producer, ID_LENGTH_MAX, 1)
     for name in ("batch", "task", "attempt", "piece"):
         check_whole(name, getattr(note, name), 0)
+
+
+def _dropped(result: Result) -> int:
+    """Return how many messages of a part were dropped as duplicates."""
+    if isinstance(result, list):
+        return sum(sent.duplicate_of is not None for sent in result)
+    return int(result.dropped.sum())

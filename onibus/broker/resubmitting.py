@@ -115,7 +115,7 @@ class Resubmission:
             self._moved |= zip(old, move.numbers(outcome.value), strict=True)
             then()
 
-        parts = move.parts(rename=True, only=self._only)
+        parts = move.parts(rename="resubmitted", only=self._only)
         self._broker.works.do(parts, now, Outcome(done))
 
     def _answer(self) -> None:

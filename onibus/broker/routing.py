@@ -16,7 +16,7 @@ def route(entity: Entity, batch: list[Prepared]) -> list[Part]:
     """Return the partitions of a batch's messages; keyless ones share one (P4)."""
     if len(entity.seats) == 1:
         seat = entity.seats[0]
-        _check_room(seat, size_of(batch))
+        check_room(seat, size_of(batch))
         return [(seat, [], False)]
     keyed: dict[int, list[int]] = {}
     keyless: list[int] = []
@@ -29,7 +29,7 @@ def route(entity: Entity, batch: list[Prepared]) -> list[Part]:
     parts: list[Part] = []
     for index, positions in keyed.items():
         seat = entity.seats[index]
-        _check_room(seat, size_of([batch[position] for position in positions]))
+        check_room(seat, size_of([batch[position] for position in positions]))
         parts.append((seat, positions, False))
     if not keyless:
         return parts
@@ -53,7 +53,7 @@ def seat_of(entity: Entity, prepared: Prepared) -> Seat:
         seat = entity.seats[partition_of(prepared.key, len(entity.seats))]
     else:
         seat = entity.seats[0]
-    _check_room(seat, size)
+    check_room(seat, size)
     return seat
 
 
@@ -69,7 +69,7 @@ def any_seat(entity: Entity, size: int) -> Seat:
         seat = entity.seats[entity.next_send % len(entity.seats)]
         entity.next_send += 1
         try:
-            _check_room(seat, size)
+            check_room(seat, size)
             seat.store.check_disk()
         except (PartitionOffline, QuotaExceeded, StoreFailed) as error:
             refusal = error
@@ -79,7 +79,8 @@ def any_seat(entity: Entity, size: int) -> Seat:
     raise refusal
 
 
-def _check_room(seat: Seat, size: int) -> None:
+def check_room(seat: Seat, size: int) -> None:
+    """Refuse what does not fit into a partition any more."""
     free = seat.free_bytes()
     if size > free:
         where = f"partition {seat.index} of " if len(seat.entity.seats) > 1 else ""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
+from onibus.broker.commit_loop import CommitLoop
 from onibus.broker.entity import Entity, Seat
 from onibus.broker.message_store import MessageStore, SendRequest
 from onibus.broker.replies import Outcome, Reply, answer, fail
@@ -19,9 +21,8 @@ from onibus.core.errors import (
 )
 from onibus.core.limits import BATCH_COUNT_MAX
 from onibus.core.message import Message, Sent
+from onibus.core.path import enqueue
 from onibus.core.path.admit import Prepared, admit
-from onibus.core.path.enqueue import find_duplicates
-from onibus.core.path.enqueue import send as send_to_partition
 from onibus.core.staged import Part as StagedPart
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def send_one(broker: Broker, name: str, message: Message, reply: Reply) -> None:
     prepared = admit(message, entity.log_settings, broker.namespace.secret)
     seat = seat_of(entity, prepared)
     keyless = prepared.key is None and len(entity.seats) > 1
-    _put(broker, SendRequest(seat, [prepared], reply, keyless, len(prepared.row)))
+    put(broker, SendRequest(seat, [prepared], reply, keyless, len(prepared.row)))
 
 
 def send(broker: Broker, name: str, messages: Sequence[Message], reply: Reply) -> None:
@@ -47,7 +48,7 @@ def send(broker: Broker, name: str, messages: Sequence[Message], reply: Reply) -
     parts = route(entity, batch)
     if len(parts) == 1:
         seat, _, keyless = parts[0]
-        _put(broker, SendRequest(seat, batch, reply, keyless, size_of(batch)))
+        put(broker, SendRequest(seat, batch, reply, keyless, size_of(batch)))
     else:
         _send_parts(broker, entity, batch, parts, reply)
 
@@ -67,10 +68,7 @@ def _send_parts(
 ) -> None:
     """Store a batch over several partitions, whole or not at all (P13)."""
     if entity.log_settings.strict_batches:
-        raise InvalidOperation(
-            "the messages of this batch belong to several partitions, and strict_batches is set: "
-            "give all of them one partition_key or session_id"
-        )
+        raise several_partitions()
     now = broker.clock.now()
     for seat, _, _ in parts:
         broker.advance(seat, now)
@@ -92,7 +90,16 @@ def _send_parts(
     broker.works.do(work, now, Outcome(collect))
 
 
-def _put(broker: Broker, request: SendRequest) -> None:
+def several_partitions() -> InvalidOperation:
+    """Return the refusal of a batch that a strict entity does not take."""
+    return InvalidOperation(
+        "the messages of this batch belong to several partitions, and strict_batches is set: "
+        "give all of them one partition_key or session_id"
+    )
+
+
+def put(broker: Broker, request: SendRequest) -> None:
+    """Let a request wait for its store's next commit."""
     request.seat.pending_bytes += request.size
     store = request.seat.store
     store.inbox.append(request)
@@ -120,35 +127,70 @@ def apply_inbox(broker: Broker, store: MessageStore) -> None:
             _move(broker, request, error)
         return
     now, wall = broker.clock.now(), broker.clock.wall()
-    out = store.loop.gathering
     for seat, group in by_seat.items():
-        batch = group[0].prepared
-        if len(group) > 1:
-            batch = [prepared for request in group for prepared in request.prepared]
-        try:
-            if seat.id not in store.seats:
-                raise EntityNotFound(f"{seat.entity.name} was deleted")
-            broker.advance(seat, now)
-            originals = broker.ask(seat, find_duplicates, batch, now)
-        except OnibusError as error:
-            for request in group:
-                _move(broker, request, error)
-            continue
-        # Nothing is read from here on, so nothing can fail half-way.
-        partition = seat.online()
-        answers = send_to_partition(partition, batch, originals, now, wall, out)
-        partition.finish(now, out)
-        broker.written(seat, partition, now)
-        seat.entity.last_used = now
-        if len(batch) == len(group):
-            for request, answer_to_one in zip(group, answers, strict=True):
-                store.loop.answer_after(request.reply, [answer_to_one])
-            continue
-        start = 0
+        for some in _together(group):
+            _apply(broker, seat, some, now, wall)
+
+
+def _together(group: list[SendRequest]) -> Iterator[list[SendRequest]]:
+    """Yield requests that become one batch: all singles in a row, a bulk send by itself."""
+    start = 0
+    for at, request in enumerate(group):
+        if type(request.prepared) is not list:
+            if start < at:
+                yield group[start:at]
+            yield [request]
+            start = at + 1
+    if start < len(group):
+        yield group[start:] if start else group
+
+
+def _apply(broker: Broker, seat: Seat, group: list[SendRequest], now: int, wall: int) -> None:
+    """Apply requests to their partition, as one batch."""
+    store = seat.store
+    assert store.loop is not None
+    kernel: Any = enqueue
+    batches: list[Any] = [request.prepared for request in group]
+    batch = batches[0]
+    if type(batch) is not list:
+        from onibus.core.path import bulk
+
+        kernel = bulk
+    elif len(group) > 1:
+        batch = list(chain.from_iterable(batches))
+    try:
+        if seat.id not in store.seats:
+            raise EntityNotFound(f"{seat.entity.name} was deleted")
+        broker.advance(seat, now)
+        originals = broker.ask(seat, kernel.find_duplicates, batch, now)
+    except OnibusError as error:
         for request in group:
-            end = start + len(request.prepared)
-            store.loop.answer_after(request.reply, answers[start:end])
-            start = end
+            _move(broker, request, error)
+        return
+    # Nothing is read from here on, so nothing can fail half-way.
+    partition = seat.online()
+    out = store.loop.gathering
+    answers = kernel.send(partition, batch, originals, now, wall, out)
+    partition.finish(now, out)
+    broker.written(seat, partition, now)
+    seat.entity.last_used = now
+    _answer(store.loop, group, answers)
+
+
+def _answer(loop: CommitLoop, group: list[SendRequest], answers: Any) -> None:
+    """Answer each request with its share, when all of it is durable."""
+    if len(group) == 1:
+        loop.answer_after(group[0].reply, answers)
+        return
+    if len(answers) == len(group):
+        for request, answer_to_one in zip(group, answers, strict=True):
+            loop.answer_after(request.reply, [answer_to_one])
+        return
+    start = 0
+    for request in group:
+        end = start + len(request.prepared)
+        loop.answer_after(request.reply, answers[start:end])
+        start = end
 
 
 def move_elsewhere(broker: Broker, request: SendRequest) -> None:
@@ -167,4 +209,4 @@ def _move(broker: Broker, request: SendRequest, error: OnibusError) -> None:
     except OnibusError as refusal:
         fail(request.reply, refusal)
     else:
-        _put(broker, request)
+        put(broker, request)

@@ -27,8 +27,7 @@ import msgspec
 
 from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.core.errors import OnibusError, PartitionOffline, Refused, Unknown
-from onibus.core.message import Sent
-from onibus.core.path.work import carry_out, prepare, publish, stage, unstage
+from onibus.core.path.work import Result, carry_out, prepare, publish, stage, unstage
 from onibus.core.records import STAGED, WORKS, WriteBatch
 from onibus.core.staged import Part, decode_part
 
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
 
 Parts = dict["Seat", Part]
 #: What was sent to each partition, in the order of its part.
-Results = dict["Seat", list[Sent]]
+Results = dict["Seat", Any]
 
 
 class WorkRow(msgspec.Struct, array_like=True):
@@ -72,7 +71,7 @@ class Work:
         self.decided = False
         #: partitions that have not done yet what is being done
         self.waiting = set(parts)
-        self.results: dict[int, list[Sent]] = {}
+        self.results: dict[int, Result] = {}
 
 
 class Works:
@@ -85,13 +84,13 @@ class Works:
 
     def open(self, store: Store) -> None:
         """Read what was staged or decided when the namespace's store was last open."""
-        rows = {work: _decode_row(content) for work, content in store.scan(WORKS)}  # type: ignore[arg-type]
+        scanned: Any = store.scan(WORKS)
+        rows = {work: _decode_row(content) for work, content in scanned}
         for work in [one for one in self._works.values() if one.id not in rows]:
             if not work.decided and not work.waiting:
                 # Its decision was on its way when the namespace's store failed, and got lost.
                 self._abort(work, Unknown("the namespace's own store failed"))
         for work_id, row in rows.items():
-            assert isinstance(work_id, int)
             self._next = max(self._next, work_id)
             known = self._works.get(work_id)
             if known is None:
@@ -244,7 +243,7 @@ class Works:
         for work in lost:
             records.delete(WORKS, (work.id,))
         left = len(works)
-        results: dict[int, dict[int, list[Sent]]] = {}
+        results: dict[int, dict[int, Result]] = {}
 
         def published(work: Work, outcome: Outcome) -> None:
             nonlocal left
@@ -298,7 +297,7 @@ class Works:
     def _publish(self, work: Work, seat: Seat, piece: int, part: Part | None) -> None:
         wall = self._broker.clock.wall()
 
-        def act(partition: Partition, now: int, out: WriteBatch) -> list[Sent]:
+        def act(partition: Partition, now: int, out: WriteBatch) -> Result:
             content = part or self._read(seat, work.id, piece)
             return publish(partition, work.id, piece, content, now, wall, out)
 

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from onibus.broker.broker import Broker
 from onibus.broker.replies import Reply
 from onibus.core.errors import BusClosed
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from onibus.broker.bulk_sending import Admission
 
 T = TypeVar("T")
 
@@ -35,6 +40,16 @@ class Caller:
             return question()
         finally:
             self.arm()
+
+    async def _admit_arrow(self, entity: str, batch: pa.RecordBatch | pa.Table) -> Admission:
+        """Look at the columns of a batch beside the loop, which serves others meanwhile."""
+        # pyarrow takes long to import: only those who send in columns wait for it.
+        from onibus.broker.bulk_sending import Admission
+
+        self._alive()
+        admission = Admission(self.broker, entity, batch)
+        await asyncio.to_thread(admission.admit)
+        return admission
 
     def arm(self) -> None:
         """Be there when the broker next has something to do by itself."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from onibus.broker.producers import LEASE_MS, Note, Published, Staged
 from onibus.broker.replies import Reply
@@ -12,6 +13,9 @@ from onibus.core.errors import InvalidArgument
 from onibus.core.message import Message
 from onibus.core.path.peek import Filter
 from onibus.transaction import Transaction
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class StagingCalls(Caller):
@@ -71,6 +75,27 @@ class StagingCalls(Caller):
         note = Note(0, producer, batch, task, attempt, piece, 0, 0)
         await self.ask(
             lambda reply: self.broker.producers.stage(entity, messages, note, lease_ms, reply)
+        )
+
+    async def stage_arrow(
+        self,
+        entity: str,
+        rows: pa.RecordBatch | pa.Table,
+        *,
+        producer: str,
+        batch: int,
+        task: int,
+        attempt: int,
+        piece: int = 0,
+        lease_ms: int = LEASE_MS,
+    ) -> None:
+        """Keep the rows of a batch in Arrow as `stage` keeps messages."""
+        note = Note(0, producer, batch, task, attempt, piece, 0, 0)
+        admission = await self._admit_arrow(entity, rows)
+        await self.ask(
+            lambda reply: self.broker.producers.stage(
+                entity, admission.admitted(), note, lease_ms, reply
+            )
         )
 
     async def publish(

@@ -181,13 +181,28 @@ class ArrowBody:
 
     def message(self, position: int) -> Message:
         """Return a row as the message that was sent."""
-        fields: dict[str, Any] = {name: column[position].as_py() for name, column in self._set}
-        properties = fields.get("properties")
-        try:
-            fields["properties"] = {} if properties is None else decode_properties(properties)
-        except UNREADABLE as error:
-            raise Damaged(f"the properties of row {position} cannot be read: {error}") from error
-        return Message(**fields)
+        return _message({name: column[position].as_py() for name, column in self._set}, position)
+
+
+def messages_of(batch: pa.RecordBatch) -> list[Message]:
+    """Return all rows of a batch by the schema of messages as the messages that were sent."""
+    set_columns = [
+        (name, column.to_pylist())
+        for name, column in zip(SCHEMA.names, batch.columns, strict=True)
+        if column.null_count < len(column)
+    ]
+    names = [name for name, _ in set_columns]
+    values = zip(*[column for _, column in set_columns], strict=True)
+    return [_message(dict(zip(names, row, strict=True)), at) for at, row in enumerate(values)]
+
+
+def _message(fields: dict[str, Any], position: int) -> Message:
+    properties = fields.get("properties")
+    try:
+        fields["properties"] = {} if properties is None else decode_properties(properties)
+    except UNREADABLE as error:
+        raise Damaged(f"the properties of row {position} cannot be read: {error}") from error
+    return Message(**fields)
 
 
 def _read(body: pa.Buffer, rows: int) -> pa.RecordBatch:
@@ -210,9 +225,9 @@ def _read(body: pa.Buffer, rows: int) -> pa.RecordBatch:
 def record_batch(block: Block) -> pa.RecordBatch:
     """Return a block's rows with their places in the log (LOG_SCHEMA)."""
     if block.encoding == ARROW:
-        messages = block._arrow_body().batch.columns
+        messages = block.arrow_batch().columns
     else:
-        messages = _columns([block.message(position) for position in range(block.rows)])
+        messages = columns_of([block.message(position) for position in range(block.rows)])
     index = block.index
     expires = np.ascontiguousarray(index["expires"])
     places = [
@@ -224,7 +239,7 @@ def record_batch(block: Block) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([*places, *messages], schema=LOG_SCHEMA)
 
 
-def _columns(messages: list[Message]) -> list[pa.Array]:
+def columns_of(messages: list[Message]) -> list[pa.Array]:
     """Return messages as the columns of SCHEMA."""
     columns = []
     by_field = zip(*map(_FIELDS, messages), strict=True)

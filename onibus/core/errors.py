@@ -110,6 +110,30 @@ class MessageNotFound(Refused):
     code = "message-not-found"
 
 
+class EntityReplaced(Refused):
+    """The entity was deleted and made again: what was asked for belonged to the one before."""
+
+    code = "entity-replaced"
+
+
+class LogGap(Refused):
+    """Rows that were asked for are in the log no more; `first` and `last` name what is lost."""
+
+    code = "log-gap"
+
+    def __init__(self, message: str, first: int, last: int) -> None:
+        super().__init__(message)
+        #: the numbers of the first and the last of the rows that are lost
+        self.first = first
+        self.last = last
+
+
+class ReaderBehind(LogGap):
+    """A named reader was behind for longer, or by more, than its owner allows."""
+
+    code = "reader-behind"
+
+
 class LockLost(Refused):
     """The token does not hold its message any more."""
 

@@ -9,10 +9,14 @@ for byte, "sqs" the body of an SQS message whose attributes are in `properties`.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Property = bool | int | float | str | bytes | datetime | None
 
@@ -87,6 +91,20 @@ class Sent(msgspec.Struct, frozen=True):
     sequence_number: int
     #: the number of the message that this one repeats, when it was dropped as a duplicate
     duplicate_of: int | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SentBatch:
+    """What became of a batch that was sent in Arrow. The arrays have an entry for each row."""
+
+    #: rows that were stored
+    accepted: int
+    #: rows that were dropped as duplicates
+    duplicates: int
+    #: int64, no nulls: its number, or that of the message that it repeats
+    sequence_number: pa.Array
+    #: int64: the number of the message that a dropped row repeats; null where it was stored
+    duplicate_of: pa.Array
 
 
 #: The properties of a message as the MessagePack of a map, and back.

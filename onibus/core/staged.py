@@ -10,13 +10,16 @@ The content of a `staged` row is the MessagePack of `_Row`.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from onibus.core.errors import Damaged
 from onibus.core.message import decode
 from onibus.core.path.admit import Prepared
+
+if TYPE_CHECKING:
+    from onibus.core.path.admit_arrow import PreparedBatch
 
 
 class Change(msgspec.Struct, array_like=True):
@@ -39,16 +42,16 @@ class Part:
 
     def __init__(
         self,
-        batch: list[Prepared] | None = None,
+        batch: list[Prepared] | PreparedBatch | None = None,
         changes: list[Change] | None = None,
         *,
-        rename: bool = False,
+        rename: str = "",
         only: int = 0,
     ) -> None:
-        #: messages that were admitted
-        self.batch = batch or []
+        #: messages that were admitted, one by one or in columns
+        self.batch: list[Prepared] | PreparedBatch = [] if batch is None else batch
         self.changes = changes or []
-        #: a message whose id is still remembered gets a new one, instead of being dropped (X6)
+        #: a message whose id is still remembered gets a new one with this word in it (X6)
         self.rename = rename
         #: in a topic: the only subscription that gets the messages; 0 where its rules decide
         self.only = only
@@ -59,8 +62,10 @@ class _Row(msgspec.Struct, array_like=True):
 
     messages: list[tuple[bytes, list[bytes], int | None]]
     changes: list[Change]
-    rename: bool
+    rename: str
     only: int
+    #: messages in columns (core/path/admit_arrow.py)
+    columns: bytes | None = None
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -69,18 +74,27 @@ _decode = msgspec.msgpack.Decoder(_Row).decode
 
 def encode_part(part: Part) -> bytes:
     """Return a part as it is staged."""
-    messages = [(one.row, list(one.identities), one.time_to_live_ms) for one in part.batch]
-    return _encode(_Row(messages, part.changes, part.rename, part.only))
+    row = _Row([], part.changes, part.rename, part.only)
+    if isinstance(part.batch, list):
+        row.messages = [(one.row, list(one.identities), one.time_to_live_ms) for one in part.batch]
+    else:
+        row.columns = part.batch.encode()
+    return _encode(row)
 
 
 def decode_part(content: bytes) -> Part:
     """Return a part that was staged."""
     try:
         row = _decode(content)
-        batch = [
+        batch: list[Prepared] | PreparedBatch = [
             Prepared(decode(message), message, tuple(identities), ttl)
             for message, identities, ttl in row.messages
         ]
     except msgspec.DecodeError as error:
         raise Damaged(f"a staged part cannot be read: {error}") from error
+    if row.columns is not None:
+        # pyarrow takes long to import: only those who send in columns wait for it.
+        from onibus.core.path.admit_arrow import decode_prepared
+
+        batch = decode_prepared(row.columns)
     return Part(batch, row.changes, rename=row.rename, only=row.only)

@@ -23,6 +23,7 @@ from onibus.core.holds import TOKEN, Hold, check_of
 from onibus.core.lifecycle import DEAD, HELD, UNLOCKED, Input, State, advance, words
 from onibus.core.marks import Mark, Marks
 from onibus.core.message import Message, ReceivedMessage, decode_overlay
+from onibus.core.outcomes import FATES, Fate, OutcomeLog
 from onibus.core.records import ATTEMPTS, GONE, HOLDS, MARKS, SESSIONS, WriteBatch
 from onibus.core.rules.rule import CompiledRule
 from onibus.core.runs import Runs, as_runs
@@ -81,6 +82,7 @@ class Subscription:
         self.holds: dict[int, Hold] = {}
         self.attempts: dict[str, Attempt] = {}
         self.counts = [0] * len(State)
+        self.outcomes = OutcomeLog(self.key)
         #: what expires by its age here was looked at below this ordinal
         self.aged_below = 1
         self._changed_holds: dict[int, Hold] = {}
@@ -191,14 +193,18 @@ class Subscription:
         self.counts[State.ACTIVE] += 1
         self.write_mark(ordinal, mark, out)
 
-    def arrive_dead(self, ordinal: int, reason: str, description: str, out: WriteBatch) -> None:
+    def arrive_dead(
+        self, ordinal: int, reason: str, description: str, overlay: bytes | None, out: WriteBatch
+    ) -> None:
         """A message has arrived that cannot be delivered here."""
         mark = self.marks.hot[ordinal] = Mark(State.DEAD_LETTERED)
-        mark.reason, mark.description = reason, description
+        mark.reason, mark.description, mark.overlay = reason, description, overlay
         self.counts[State.DEAD_LETTERED] += 1
         self.dead.add(ordinal, ordinal)
         self.dead_ready.add(ordinal, ordinal)
         self.write_mark(ordinal, mark, out)
+        if self.outcomes.kept:
+            self.outcomes.note(ordinal, Fate.DEAD_LETTERED, reason, description)
 
     def schedule(self, ordinal: int, due: int, out: WriteBatch) -> None:
         """A message has been accepted that is not to be seen before its time."""
@@ -319,6 +325,8 @@ class Subscription:
         mark = self.marks.get(ordinal)
         old = mark.state if mark is not None else State.ACTIVE
         new = advance(old, event)
+        if self.outcomes.kept and event in FATES:
+            self.outcomes.note(ordinal, FATES[event], reason, description)
         if mark is None:
             mark = self.marks.hot[ordinal] = Mark()
         else:

@@ -1,4 +1,4 @@
-"""Seeded transactions: sends and settlements that happen together, over entities and stores (B5)."""
+"""Seeded transactions: sends and settlements that happen together, over several stores (B5)."""
 
 from __future__ import annotations
 

@@ -18,7 +18,6 @@ from onibus.core.errors import (
     LockLost,
     MessageNotFound,
     NoSession,
-    SessionLockLost,
     Unchangeable,
 )
 from tests.broker.topic_helpers import dead, sound, there, topic_with

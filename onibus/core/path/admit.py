@@ -130,15 +130,19 @@ def _check_rare_fields(message: Message) -> None:
     check_whole("hop_count", message.hop_count, 0, HOP_COUNT_MAX)
 
 
+def hash_identity(secret: bytes, identity: bytes, scope: bytes | None) -> bytes:
+    """Return the keyed hash that stands for an id, inside its scope where it has one."""
+    if scope is not None:
+        # The length keeps ("a", "bc") and ("ab", "c") apart.
+        identity = len(identity).to_bytes(4, "little") + identity + scope
+    return blake2b(identity, digest_size=16, key=secret).digest()
+
+
 def _hash(secret: bytes, identity: str, scope: str | None) -> bytes:
     try:
-        data = identity.encode()
-        if scope is not None:
-            # The length keeps ("a", "bc") and ("ab", "c") apart.
-            data = len(data).to_bytes(4, "little") + data + scope.encode()
+        return hash_identity(secret, identity.encode(), None if scope is None else scope.encode())
     except UnicodeEncodeError as error:
         raise InvalidArgument(f"an id cannot be encoded: {error}") from None
-    return blake2b(data, digest_size=16, key=secret).digest()
 
 
 def _identities(

@@ -19,7 +19,16 @@ def deduplicate(
 
     -2 - i stands for "repeats message i of this batch" (D10), whose ordinal is not known yet.
     """
-    hashes = [identity for prepared in batch for identity in prepared.identities]
+    return find_originals(
+        [prepared.identities for prepared in batch], ids, forget_before, forget_below
+    )
+
+
+def find_originals(
+    batch: Sequence[tuple[bytes, ...]], ids: RememberedIds, forget_before: int, forget_below: int
+) -> list[int]:
+    """Return the same for messages that are given by their identities alone."""
+    hashes = [identity for identities in batch for identity in identities]
     if not hashes:
         return [-1] * len(batch)
     known = ids.find(hashes, forget_before)
@@ -28,9 +37,9 @@ def deduplicate(
     in_batch: dict[bytes, int] = {}
     originals = []
     asked = 0
-    for at, prepared in enumerate(batch):
+    for at, identities in enumerate(batch):
         original = -1
-        for identity in prepared.identities:
+        for identity in identities:
             ordinal = known[asked]
             asked += 1
             if original != -1:
@@ -40,7 +49,7 @@ def deduplicate(
             else:
                 original = in_batch.get(identity, -1)
         if original == -1:
-            for identity in prepared.identities:
+            for identity in identities:
                 in_batch[identity] = -2 - at
         originals.append(original)
     return originals

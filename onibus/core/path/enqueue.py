@@ -5,12 +5,13 @@ The kernel of every send, one message or ten thousand: deduplicate → stamp →
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from onibus.core.block import COPY, MESSAGE, NEVER, SCHEDULED, encode_rows
 from onibus.core.limits import BLOCK_BYTES_MAX, DUPLICATES_LISTED_MAX
-from onibus.core.message import Sent, encode
+from onibus.core.message import Message, Sent, encode
 from onibus.core.path.admit import Prepared, time_to_live
 from onibus.core.path.deduplicate import deduplicate
 from onibus.core.path.fan_out import Copy, FanOut
@@ -43,7 +44,7 @@ def send(
     if originals.count(-1) != len(originals):
         fresh = [batch[at] for at, original in enumerate(originals) if original == -1]
     stored = store(partition, fresh, now, wall, out, only=only)
-    _remember(partition, fresh, stored, now, out)
+    remember(partition, [prepared.identities for prepared in fresh], stored, now, out)
     number = partition.numbering.number
     if fresh is batch:
         return [Sent(number(ordinal)) for ordinal in stored]
@@ -56,25 +57,27 @@ def send(
             answers.append(Sent(number(ordinal)))
         else:
             ordinal = given[-2 - original] if original < 0 else original
-            _note_duplicate(partition, prepared, ordinal, now, out)
+            note_duplicate(partition, prepared.message.message_id, ordinal, now, out)
             answers.append(Sent(number(ordinal), number(ordinal)))
         given.append(ordinal)
     return answers
 
 
-def _remember(
-    partition: Partition, batch: Sequence[Prepared], ordinals: list[int], now: int, out: WriteBatch
+def remember(
+    partition: Partition,
+    batch: Sequence[tuple[bytes, ...]],
+    ordinals: Sequence[int],
+    now: int,
+    out: WriteBatch,
 ) -> None:
     """Record the identities of what was stored."""
-    hashes = [identity for prepared in batch for identity in prepared.identities]
+    hashes = [identity for identities in batch for identity in identities]
     if not hashes:
         return
     if len(hashes) != len(batch):
         # A message may have two identities (F7), or none (D11).
         ordinals = [
-            ordinal
-            for prepared, ordinal in zip(batch, ordinals, strict=True)
-            for _ in prepared.identities
+            ordinal for identities, ordinal in zip(batch, ordinals, strict=True) for _ in identities
         ]
     partition.ids.record_all(hashes, ordinals, now)
     partition.ids.write(out)
@@ -148,16 +151,48 @@ def _store_block(
     hashes, keys = session_keys(partition, sessions, first)
     rows = [prepared.row for prepared in piece]
     payload = encode_rows(first, moment, now, expires, hashes, kinds, rows)
-    last, earliest = first + count - 1, min(expires)
+    place = Placed(first, moment, payload, min(expires), sessions, keys, scheduled, only)
+    put_block(partition, place, lambda: [prepared.message for prepared in piece], now, wall, out)
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A block of new messages, and what their partition has to know of them."""
+
+    first: int
+    moment: int
+    payload: bytes
+    #: bus time at which the first of them expires
+    earliest: int
+    sessions: Sequence[str | None]
+    #: what the block's index has of the sessions
+    keys: bytes | None
+    #: (ordinal, due in bus time) of those that are not to be seen yet
+    scheduled: list[tuple[int, int]]
+    #: in a topic, the subscription that gets them, whatever the rules say
+    only: int = 0
+
+
+def put_block(
+    partition: Partition,
+    block: Placed,
+    messages: Callable[[], list[Message]],
+    now: int,
+    wall: int,
+    out: WriteBatch,
+) -> None:
+    """Add a block to the log, and show its messages to who is to see them."""
+    first, count, moment = block.first, len(block.sessions), block.moment
+    place = (block.payload, first, first + count - 1, count, block.earliest, out, block.keys)
     if not partition.is_topic:
-        partition.log.append(payload, first, last, count, earliest, out, keys)
-        _show(partition, sessions, first, scheduled, out)
+        partition.log.append(*place)
+        _show(partition, block.sessions, first, block.scheduled, out)
         return
-    messages = [prepared.message for prepared in piece]
-    waiting = {ordinal for ordinal, _ in scheduled}
-    fan = FanOut(partition, messages, first, moment, waiting, [only] * count if only else None)
-    partition.log.append(payload, first, last, count, earliest, out, keys, fan.members())
-    fan.show(dict(scheduled), out)
+    due = dict(block.scheduled)
+    only = [block.only] * count if block.only else None
+    fan = FanOut(partition, messages(), first, moment, set(due), only)
+    partition.log.append(*place, fan.members())
+    fan.show(due, out)
     _store_copies(partition, fan.copies, now, wall, out)
 
 
@@ -233,11 +268,11 @@ def _show(
         subscription.enqueue(start, sessions[start - first :])
 
 
-def _note_duplicate(
-    partition: Partition, prepared: Prepared, ordinal: int, now: int, out: WriteBatch
+def note_duplicate(
+    partition: Partition, message_id: str | None, ordinal: int, now: int, out: WriteBatch
 ) -> None:
+    """A message was dropped: it repeats the one with that ordinal."""
     slot = partition.duplicates % DUPLICATES_LISTED_MAX
     partition.duplicates += 1
-    message_id = prepared.message.message_id
     partition.recent_duplicates.append((message_id, now, ordinal))
     out.put(DUPLICATES, (partition.id, slot, message_id, now, ordinal))

@@ -114,7 +114,8 @@ class FanOut:
             subscription = self._partition.subscriptions[number]
             self._pass_over(subscription, share.positions)
             for at, (reason, description) in share.dead.items():
-                subscription.arrive_dead(self._first + at, reason, description, out)
+                overlay = share.overlays.pop(at, None)
+                subscription.arrive_dead(self._first + at, reason, description, overlay, out)
             for at, overlay in share.overlays.items():
                 subscription.overlay(self._first + at, overlay, out)
             alive = share.positions
@@ -187,7 +188,6 @@ class FanOut:
         for at in share.positions:
             if self._messages[at].session_id is None and at not in share.dead:
                 share.dead[at] = (NO_SESSION, NO_SESSION_TEXT)
-                share.overlays.pop(at, None)
 
 
 def _act(rule: CompiledRule, subject: Subject) -> Message:

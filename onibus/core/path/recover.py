@@ -28,6 +28,7 @@ from onibus.core.records import (
     HOLDS,
     ID_RUNS,
     MARKS,
+    OUTCOMES,
     RECENT_IDS,
     SESSIONS,
     Row,
@@ -46,6 +47,7 @@ Rows = dict[Table, list[Any]]
 #: Which columns recovery reads, where not all: reasons and properties stay where they are.
 COLUMNS: dict[Table, tuple[str, ...]] = {
     MARKS: ("partition", "subscription", "ordinal", "state", "due"),
+    OUTCOMES: ("partition", "subscription", "first", "last", "time", "size"),
 }
 #: Tables that recovery reads, and the place of `partition` in their rows.
 SOURCES: dict[Table, int] = {
@@ -59,6 +61,7 @@ SOURCES: dict[Table, int] = {
     RECENT_IDS: 1,
     ID_RUNS: 1,
     DUPLICATES: 0,
+    OUTCOMES: 0,
 }
 
 
@@ -99,7 +102,7 @@ def _by_subscription(
         return {0: rows}, []
     own: dict[int, Rows] = {number: {} for number in partition.subscriptions}
     left: list[tuple[Table, Row]] = []
-    for table in (MARKS, GONE, HOLDS, SESSIONS, ATTEMPTS):
+    for table in (MARKS, GONE, HOLDS, SESSIONS, ATTEMPTS, OUTCOMES):
         for row in rows.get(table, []):
             if row[1] in own:
                 own[row[1]].setdefault(table, []).append(row)
@@ -113,6 +116,7 @@ def _recover_subscription(subscription: Subscription, index: list[Any], rows: Ro
     _recover_ready(subscription, index, rows.get(MARKS, []))
     _recover_sessions(subscription, rows.get(SESSIONS, []))
     _recover_holds(subscription, rows.get(HOLDS, []), rows.get(ATTEMPTS, []))
+    subscription.outcomes.load(rows.get(OUTCOMES, []))
     subscription.watch_age(subscription.gone.next_outside(1))
 
 

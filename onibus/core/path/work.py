@@ -8,21 +8,25 @@ never will be.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from onibus.core.block import NEVER
 from onibus.core.lifecycle import UNLOCKED, Input, State
 from onibus.core.message import Sent
 from onibus.core.path.dead_letter import dead_letter
 from onibus.core.path.enqueue import find_duplicates, send
-from onibus.core.path.rename import rename_duplicates
+from onibus.core.path.rename import rename_remembered
 from onibus.core.path.settle import give_back, modify
 from onibus.core.records import STAGED, WriteBatch
 from onibus.core.staged import Change, Part, encode_part
 
 if TYPE_CHECKING:
     from onibus.core.partition import Partition
+    from onibus.core.path.bulk import SentRows
     from onibus.core.subscription import Subscription
+
+#: What became of a part's messages, one by one or in columns.
+Result: TypeAlias = "list[Sent] | SentRows"
 
 #: Verbs after which a message is gone.
 _LEAVES = {"complete": Input.COMPLETE, "move": Input.MOVE}
@@ -35,20 +39,29 @@ def owner_of(work: int) -> str:
 
 def prepare(partition: Partition, part: Part, now: int) -> list[int]:
     """Return what each message of a part repeats. Reads, and changes nothing but the part."""
+    if not isinstance(part.batch, list):
+        from onibus.core.path import bulk
+
+        return bulk.find_duplicates(partition, part.batch, now)
     if not part.batch:
         return []
     originals = find_duplicates(partition, part.batch, now)
-    if part.rename:
-        part.batch, originals = rename_duplicates(partition, part.batch, originals, now)
+    if part.rename and originals.count(-1) != len(originals):
+        part.batch = rename_remembered(partition, part.batch, originals, now, part.rename)
+        originals = [-1] * len(part.batch)
     return originals
 
 
 def carry_out(
     partition: Partition, part: Part, originals: list[int], now: int, wall: int, out: WriteBatch
-) -> list[Sent]:
+) -> Result:
     """Do what a part says: store its messages, change those that are there."""
-    sent: list[Sent] = []
-    if part.batch:
+    sent: Result = []
+    if not isinstance(part.batch, list):
+        from onibus.core.path import bulk
+
+        sent = bulk.send(partition, part.batch, originals, now, wall, out)
+    elif part.batch:
         sent = send(partition, part.batch, originals, now, wall, out, part.only)
     _change_all(partition, part.changes, now, out)
     return sent
@@ -92,7 +105,7 @@ def stage(partition: Partition, work: int, part: Part, out: WriteBatch) -> None:
 
 def publish(
     partition: Partition, work: int, piece: int, part: Part, now: int, wall: int, out: WriteBatch
-) -> list[Sent]:
+) -> Result:
     """Carry out a staged part, once: its row goes with the same commit."""
     originals = prepare(partition, part, now)
     out.delete(STAGED, (work, partition.id, piece))

@@ -1,0 +1,333 @@
+"""Admit whole columns: the rules of path/admit.py for a record batch, all of it or none.
+
+Columns are looked at as columns. Where they show that a row is to be refused, the first such row is
+given to `admit` itself, so that both paths refuse the same rows with the same errors; the error
+names the row, counted from 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import sha256
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from onibus.core.arrow_block import SCHEMA, conform, messages_of
+from onibus.core.block import UNREADABLE
+from onibus.core.checks import check_properties
+from onibus.core.errors import Damaged, InvalidArgument, MessageTooLarge, Refused
+from onibus.core.limits import BATCH_COUNT_MAX, HOP_COUNT_MAX, ID_LENGTH_MAX
+from onibus.core.message import FORMATS, decode_properties
+from onibus.core.path.admit import admit, hash_identity
+from onibus.core.settings import LogSettings
+
+Identities = tuple[bytes, ...]
+Numbers = npt.NDArray[np.int64]
+
+#: The time to live of a row that has none.
+FOREVER = -1
+#: What the MessagePack of a row has besides its fields: the head of an array of 16.
+_ROW_HEAD = 3
+
+_IDENTITY = pa.binary(16)
+#: A prepared batch as it is staged: its columns, and what admission made of them.
+_STAGED = pa.schema(
+    [
+        *SCHEMA,
+        pa.field("identities", pa.list_(_IDENTITY), nullable=False),
+        pa.field("lives_ms", pa.int64(), nullable=False),
+        pa.field("size", pa.int64(), nullable=False),
+    ]
+)
+
+
+class PreparedBatch:
+    """Messages in columns that were admitted together."""
+
+    __slots__ = ("columns", "identities", "keys", "sizes", "ttls")
+
+    def __init__(
+        self,
+        columns: pa.RecordBatch,
+        identities: list[Identities],
+        ttls: Numbers,
+        sizes: Numbers,
+        keys: pa.Array | None = None,
+    ) -> None:
+        #: by the schema of messages (core/arrow_block.py)
+        self.columns = columns
+        #: for each row the hashes under which it is a duplicate
+        self.identities = identities
+        #: how long each row lives, in milliseconds, or FOREVER
+        self.ttls = ttls
+        #: what each row counts towards the quota: as much as if it were sent alone
+        self.sizes = sizes
+        #: what decides the partition of each row (P3); null where any will do
+        self.keys = keys
+
+    def __len__(self) -> int:
+        return len(self.identities)
+
+    @property
+    def size(self) -> int:
+        return int(self.sizes.sum())
+
+    def take(self, positions: Sequence[int]) -> PreparedBatch:
+        """Return the rows at these positions."""
+        chosen = np.asarray(positions, np.int64)
+        return PreparedBatch(
+            self.columns.take(pa.array(chosen)),
+            [self.identities[position] for position in positions],
+            self.ttls[chosen],
+            self.sizes[chosen],
+        )
+
+    def slice(self, start: int, end: int) -> PreparedBatch:
+        """Return the rows from start to end, without copying them."""
+        return PreparedBatch(
+            self.columns.slice(start, end - start),
+            self.identities[start:end],
+            self.ttls[start:end],
+            self.sizes[start:end],
+        )
+
+    def encode(self) -> bytes:
+        """Return it as bytes, to be stored without numbers until it is published (R6)."""
+        identities = pa.array([list(some) for some in self.identities], pa.list_(_IDENTITY))
+        columns = [*self.columns.columns, identities, pa.array(self.ttls), pa.array(self.sizes)]
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, _STAGED) as writer:
+            writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=_STAGED))
+        content: bytes = sink.getvalue().to_pybytes()
+        return content
+
+
+def decode_prepared(content: bytes) -> PreparedBatch:
+    """Return what `PreparedBatch.encode` made bytes of."""
+    try:
+        with pa.ipc.open_stream(content) as reader:
+            batch = reader.read_next_batch()
+    except (pa.ArrowException, OSError, StopIteration) as error:
+        raise Damaged(f"a staged batch is no Arrow stream: {error}") from error
+    if not batch.schema.equals(_STAGED):
+        raise Damaged("a staged batch has other columns than it should")
+    return PreparedBatch(
+        batch.select(SCHEMA.names),
+        [tuple(some) for some in batch.column("identities").to_pylist()],
+        batch.column("lives_ms").to_numpy(),
+        batch.column("size").to_numpy(),
+    )
+
+
+def admit_arrow(
+    given: pa.RecordBatch | pa.Table, settings: LogSettings, secret: bytes
+) -> PreparedBatch:
+    """Return all rows prepared, or refuse all of them."""
+    batch = conform(_one_batch(given))
+    filled, contents = _fill_ids(batch, settings)
+    keys = effective_keys(batch, settings)
+    sizes = _sizes(filled)
+    bad = _bad_rows(batch, settings) | (sizes > settings.max_message_bytes)
+    if settings.requires_duplicate_detection and settings.enable_partitioning and not settings.fifo:
+        bad |= _mask(pc.is_null(keys))
+    first = _bad_properties(batch, int(bad.argmax()) if bad.any() else len(bad))
+    if first < len(bad):
+        _refuse(batch, first, int(sizes[first]), settings, secret)
+    identities = _identities(filled, keys, contents, settings, secret)
+    return PreparedBatch(filled, identities, _ttls(batch, settings), sizes, keys)
+
+
+def _one_batch(given: pa.RecordBatch | pa.Table) -> pa.RecordBatch:
+    if not isinstance(given, (pa.RecordBatch, pa.Table)):
+        raise InvalidArgument(
+            f"a bulk send takes a pyarrow RecordBatch or Table, not a {type(given).__name__}"
+        )
+    if not 0 < given.num_rows <= BATCH_COUNT_MAX:
+        raise InvalidArgument(f"a batch has 1 to {BATCH_COUNT_MAX} rows, not {given.num_rows}")
+    if isinstance(given, pa.RecordBatch):
+        return given
+    try:
+        given.validate(full=True)
+        (batch,) = given.combine_chunks().to_batches()
+    except (pa.ArrowException, ValueError) as error:
+        raise InvalidArgument(f"the table cannot become one batch: {error}") from None
+    return batch
+
+
+def effective_keys(batch: pa.RecordBatch, settings: LogSettings) -> pa.Array:
+    """Return what decides each row's partition (P3), null where any will do."""
+    keys = [batch.column("session_id"), batch.column("partition_key")]
+    if settings.requires_duplicate_detection:
+        keys.append(batch.column("message_id"))
+    return pc.coalesce(*keys)
+
+
+# What is refused
+
+
+def _bad_rows(batch: pa.RecordBatch, settings: LogSettings) -> npt.NDArray[np.bool_]:
+    """Return which rows break a rule that columns show."""
+    bad = np.zeros(batch.num_rows, bool)
+    for name in ("message_id", "session_id", "partition_key"):
+        column = batch.column(name)
+        if column.null_count < len(column):
+            bad |= _mask(pc.greater(pc.utf8_length(column), ID_LENGTH_MAX))
+    bad |= _mask(pc.equal(batch.column("message_id"), ""))
+    bad |= _mask(pc.not_equal(batch.column("session_id"), batch.column("partition_key")))
+    if settings.requires_session:
+        bad |= _mask(pc.is_null(batch.column("session_id")))
+    if settings.fifo and not settings.content_based_deduplication:
+        bad |= _mask(pc.is_null(batch.column("message_id")))
+    for name, low, high in (
+        ("time_to_live_ms", 1, 2**53),
+        ("scheduled_enqueue_time_ms", 0, 2**53),
+        ("enqueued_sequence_number", 0, 2**63 - 1),
+        ("hop_count", 0, HOP_COUNT_MAX),
+    ):
+        column = batch.column(name)
+        if column.null_count < len(column):
+            bad |= _mask(pc.or_(pc.less(column, low), pc.greater(column, high)))
+    known = pc.is_in(batch.column("format"), value_set=pa.array(FORMATS))
+    return bad | ~_mask(known)
+
+
+def _mask(column: pa.Array) -> npt.NDArray[np.bool_]:
+    """Return where a column of truths is true."""
+    mask: npt.NDArray[np.bool_] = column.fill_null(False).to_numpy(zero_copy_only=False)
+    return mask
+
+
+def _bad_properties(batch: pa.RecordBatch, end: int) -> int:
+    """Return the first row before `end` whose properties would not come back, or `end`."""
+    column = batch.column("properties")
+    if column.null_count == len(column):
+        return end
+    good = set()
+    for at, content in enumerate(column.slice(0, end).to_pylist()):
+        if content is None or content in good:
+            continue
+        try:
+            check_properties(decode_properties(content))
+        except (*UNREADABLE, InvalidArgument):
+            return at
+        good.add(content)
+    return end
+
+
+def _refuse(
+    batch: pa.RecordBatch, at: int, size: int, settings: LogSettings, secret: bytes
+) -> None:
+    """Refuse a row as `admit` does."""
+    try:
+        (message,) = messages_of(batch.slice(at, 1))
+    except Damaged:
+        raise InvalidArgument(f"row {at}: properties are not the MessagePack of a map") from None
+    try:
+        admit(message, settings, secret)
+    except Refused as error:
+        raise type(error)(f"row {at}: {error}") from None
+    # Its properties are MessagePack that takes more bytes than ours would.
+    raise MessageTooLarge(
+        f"row {at}: the message takes {size} bytes; this entity takes {settings.max_message_bytes}"
+    )
+
+
+# What admission makes of the columns
+
+
+def _fill_ids(
+    batch: pa.RecordBatch, settings: LogSettings
+) -> tuple[pa.RecordBatch, list[str] | None]:
+    """Return the batch with the ids that a FIFO queue gives (F4), and the hashes of its bodies."""
+    if not settings.content_based_deduplication:
+        return batch, None
+    contents = [sha256(body).hexdigest() for body in raw_values(batch.column("body"))]
+    ids = pc.coalesce(batch.column("message_id"), pa.array(contents, pa.string()))
+    at = SCHEMA.get_field_index("message_id")
+    return batch.set_column(at, SCHEMA.field(at), ids), contents
+
+
+def _identities(
+    batch: pa.RecordBatch,
+    keys: pa.Array,
+    contents: list[str] | None,
+    settings: LogSettings,
+    secret: bytes,
+) -> list[Identities]:
+    """Return under which hashes each row is a duplicate (D3, F1 – F7)."""
+    ids = raw_values(batch.column("message_id"))
+    if not settings.fifo and not settings.requires_duplicate_detection:
+        return [()] * len(ids)
+    scopes: Sequence[bytes | None] = [None] * len(ids)
+    if settings.fifo:
+        if settings.deduplication_scope == "messageGroup":
+            scopes = raw_values(batch.column("session_id"))
+    elif settings.enable_partitioning:
+        scopes = raw_values(keys)
+    found: list[Identities] = [
+        () if name is None else (hash_identity(secret, name, scope),)
+        for name, scope in zip(ids, scopes, strict=True)
+    ]
+    if settings.content_matches_any_id and contents is not None:
+        for at, content in enumerate(contents):
+            if ids[at] != content.encode():
+                found[at] += (hash_identity(secret, content.encode(), scopes[at]),)
+    return found
+
+
+def _ttls(batch: pa.RecordBatch, settings: LogSettings) -> Numbers:
+    """Return how long each row lives: what it says, or its entity, whichever is shorter (B2)."""
+    own, default = batch.column("time_to_live_ms"), settings.default_time_to_live_ms
+    lives = own if default is None else pc.min_element_wise(own, default)
+    ttls: Numbers = lives.fill_null(FOREVER).to_numpy(zero_copy_only=False)
+    return ttls
+
+
+def raw_values(column: pa.Array) -> list[Any]:
+    """Return the bytes of each value of a column of texts or bytes; None where it is null."""
+    _, offsets, data = column.buffers()
+    if data is None:
+        return [None if null else b"" for null in column.is_null().to_pylist()]
+    ends = np.frombuffer(offsets, np.int32, len(column) + 1, 4 * column.offset).tolist()
+    view = memoryview(data)[ends[0] : ends[-1]].tobytes()
+    start = ends[0]
+    values: list[Any] = [view[first - start : last - start] for first, last in pairwise(ends)]
+    if column.null_count:
+        for at in np.flatnonzero(_mask(column.is_null())).tolist():
+            values[at] = None
+    return values
+
+
+def _sizes(batch: pa.RecordBatch) -> Numbers:
+    """Return how many bytes each row has when it is encoded alone (core/message.py)."""
+    sizes = np.full(batch.num_rows, _ROW_HEAD, np.int64)
+    for field, column in zip(SCHEMA, batch.columns, strict=True):
+        if column.null_count == len(column):
+            sizes += 1
+            continue
+        if field.type == pa.int64():
+            lengths = _int_sizes(column.fill_null(0).to_numpy())
+        else:
+            counts = pc.binary_length(column).fill_null(0).to_numpy().astype(np.int64)
+            lengths = counts
+            if field.name != "properties":
+                lengths = counts + _head_sizes(counts, field.type == pa.string())
+        sizes += np.where(_mask(pc.is_null(column)), 1, lengths) if column.null_count else lengths
+    return sizes
+
+
+def _head_sizes(counts: Numbers, text: bool) -> Numbers:
+    """Return how many bytes MessagePack puts before texts, or bytes, of these lengths."""
+    heads = np.where(counts < 2**8, 2, np.where(counts < 2**16, 3, 5))
+    return np.where(counts < 32, 1, heads) if text else heads
+
+
+def _int_sizes(values: Numbers) -> Numbers:
+    """Return how many bytes whole numbers take as MessagePack; what is below 0 is refused."""
+    small, large = np.where(values < 2**8, 2, 3), np.where(values < 2**32, 5, 9)
+    return np.where(values < 2**7, 1, np.where(values < 2**16, small, large))

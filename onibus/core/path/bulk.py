@@ -1,0 +1,168 @@
+"""Enqueue whole columns: the kernel of path/enqueue.py for a batch that came in Arrow.
+
+The same steps, deduplicate → stamp → store → show, and the same records. Only the blocks differ:
+large ones keep their messages in columns (core/arrow_block.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from onibus.core.arrow_block import encode_arrow, messages_of
+from onibus.core.block import MESSAGE, NEVER, SCHEDULED, encode_rows
+from onibus.core.limits import BLOCK_BYTES_MAX
+from onibus.core.message import encode
+from onibus.core.path.admit_arrow import FOREVER, Numbers, PreparedBatch
+from onibus.core.path.deduplicate import find_originals
+from onibus.core.path.enqueue import Placed, note_duplicate, put_block, remember
+from onibus.core.path.stamp import stamp
+from onibus.core.records import WriteBatch
+
+if TYPE_CHECKING:
+    from onibus.core.partition import Partition
+
+#: Fewer rows than this are encoded one by one: an Arrow body has 2 KB of its own.
+ARROW_ROWS_MIN = 64
+
+
+@dataclass(frozen=True, slots=True)
+class SentRows:
+    """What became of the rows of a batch in one partition."""
+
+    #: the sequence number of each row, or of the message that it repeats
+    numbers: Numbers
+    #: which of them were dropped as duplicates
+    dropped: npt.NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+
+def find_duplicates(partition: Partition, batch: PreparedBatch, now: int) -> list[int]:
+    """Return what each row repeats (path/deduplicate.py). Reads, and changes nothing."""
+    return find_originals(
+        batch.identities, partition.ids, partition.forget_before(now), partition.forget_below
+    )
+
+
+def send(
+    partition: Partition,
+    batch: PreparedBatch,
+    originals: list[int],
+    now: int,
+    wall: int,
+    out: WriteBatch,
+) -> SentRows:
+    """Store what is new of a batch, as `find_duplicates` told; answer for each row in order."""
+    repeats = np.array(originals, np.int64)
+    dropped = repeats != -1
+    fresh = batch.take(np.flatnonzero(~dropped).tolist()) if dropped.any() else batch
+    stored = _store(partition, fresh, now, wall, out) if len(fresh) else np.zeros(0, np.int64)
+    remember(partition, fresh.identities, stored.tolist(), now, out)
+    ordinals = np.empty(len(batch), np.int64)
+    ordinals[~dropped] = stored
+    # An original of this batch was stored, so its own ordinal is known by now.
+    inside = repeats < -1
+    ordinals[inside] = ordinals[-2 - repeats[inside]]
+    ordinals[repeats >= 0] = repeats[repeats >= 0]
+    ids = batch.columns.column("message_id")
+    for at in np.flatnonzero(dropped).tolist():
+        note_duplicate(partition, ids[at].as_py(), int(ordinals[at]), now, out)
+    number = partition.numbering.number
+    numbers = np.array([number(ordinal) for ordinal in ordinals.tolist()], np.int64)
+    return SentRows(numbers, dropped)
+
+
+def _store(
+    partition: Partition, batch: PreparedBatch, now: int, wall: int, out: WriteBatch
+) -> Numbers:
+    """Store rows, duplicates or not; return their ordinals."""
+    ordinals = np.empty(len(batch), np.int64)
+    ends = np.cumsum(batch.sizes)
+    start = 0
+    while start < len(batch):
+        before = int(ends[start - 1]) if start else 0
+        end = int(np.searchsorted(ends, before + BLOCK_BYTES_MAX, side="right"))
+        first, count, moment = stamp(partition, max(end - start, 1), wall, out)
+        piece = batch.slice(start, start + count)
+        _store_block(partition, piece, first, moment, now, wall, out)
+        ordinals[start : start + count] = np.arange(first, first + count)
+        start += count
+    return ordinals
+
+
+def _store_block(
+    partition: Partition,
+    piece: PreparedBatch,
+    first: int,
+    moment: int,
+    now: int,
+    wall: int,
+    out: WriteBatch,
+) -> None:
+    """Make a block of rows with ordinals from `first` on, and show it to who is to see it."""
+    count = len(piece)
+    expires = np.where(piece.ttls == FOREVER, NEVER, now + piece.ttls)
+    kinds = np.full(count, MESSAGE)
+    scheduled = _scheduled(piece, now - wall, now)
+    for at, _ in scheduled:
+        # Its time to live counts from its activation, as a row of its own (S6).
+        expires[at] = NEVER
+        kinds[at] = SCHEDULED
+    sessions, hashes, keys = _sessions(partition, piece.columns.column("session_id"), first)
+    if count < ARROW_ROWS_MIN:
+        rows = [encode(message) for message in messages_of(piece.columns)]
+        payload = encode_rows(
+            first, moment, now, expires.tolist(), hashes.tolist(), kinds.tolist(), rows
+        )
+    else:
+        ordinals = np.arange(first, first + count)
+        payload = encode_arrow(ordinals, moment, now, expires, hashes, kinds, piece.columns)
+    block = Placed(
+        first,
+        moment,
+        payload,
+        int(expires.min()),
+        sessions,
+        keys,
+        [(first + at, due) for at, due in scheduled],
+    )
+    put_block(partition, block, lambda: messages_of(piece.columns), now, wall, out)
+
+
+def _scheduled(piece: PreparedBatch, offset: int, now: int) -> list[tuple[int, int]]:
+    """Return (position, due in bus time) of what is not to be seen yet."""
+    column = piece.columns.column("scheduled_enqueue_time_ms")
+    if column.null_count == len(column):
+        return []
+    dues = column.fill_null(0).to_numpy() + offset
+    waiting = column.is_valid().to_numpy(zero_copy_only=False) & (dues > now)
+    return [(at, int(dues[at])) for at in np.flatnonzero(waiting).tolist()]
+
+
+def _sessions(
+    partition: Partition, column: pa.Array, first: int
+) -> tuple[list[str | None], npt.NDArray[Any], bytes | None]:
+    """Return SessionIds, their hashes, and what a block's index has of them."""
+    count = len(column)
+    hashes = np.zeros(count, "<u8")
+    if column.null_count == count or not (
+        partition.is_topic or partition.settings.requires_session
+    ):
+        return [None] * count, hashes, None
+    coded = column.dictionary_encode()
+    hash_of = partition.subscription.sessions.hash
+    known = np.array([hash_of(name) for name in coded.dictionary.to_pylist()], "<u8")
+    present = coded.is_valid().to_numpy(zero_copy_only=False)
+    places = pc.fill_null(coded.indices, 0).to_numpy()
+    hashes[present] = known[places[present]]
+    keys = np.empty((count, 2), "<u8")
+    keys[:, 0] = np.arange(first, first + count)
+    keys[:, 1] = hashes
+    return column.to_pylist(), hashes, keys.tobytes()
