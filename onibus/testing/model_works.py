@@ -176,6 +176,7 @@ class Works(Commits):
         work.decided = True
         for entity, index in list(work.left):
             if not self._is_there(entity):
+                work.op.tolerated.add(Unknown)
                 del work.left[entity, index]
             elif not self.online(entity, index):
                 work.op.fail(Unknown)
