@@ -217,7 +217,7 @@ class Broker:
         """Run a command on what an entity has in a partition; see `apply`."""
         result = self.apply(
             seat,
-            lambda partition, now, out: operation(_outlet(partition, entity), now, out),
+            lambda partition, now, out: operation(entity.part_of(partition), now, out),
             now,
         )
         entity.last_used = seat.entity.last_used
@@ -234,7 +234,7 @@ class Broker:
         """Ask what an entity has in a partition, up to its time, something; nothing changes."""
         self.advance(seat, self.clock.now())
         return self.ask(
-            seat, lambda partition: question(_outlet(partition, entity), *arguments, **named)
+            seat, lambda partition: question(entity.part_of(partition), *arguments, **named)
         )
 
     def ask(
@@ -446,11 +446,3 @@ class Broker:
             entity.seats.append(seat)
             seat.store.seats[seat.id] = seat
         watch_idle(self, entity)
-
-
-def _outlet(partition: Partition, entity: Entity) -> Subscription:
-    """Return what an entity has in a partition; one that was deleted has nothing."""
-    subscription = partition.subscriptions.get(entity.number)
-    if subscription is None:
-        raise EntityNotFound(f"{entity.name} was deleted")
-    return subscription

@@ -28,6 +28,7 @@ from onibus.core.settings import (
 if TYPE_CHECKING:
     from onibus.broker.message_store import MessageStore
     from onibus.broker.receiving import Waiter
+    from onibus.core.subscription import Subscription
 
 QUEUE = "queue"
 TOPIC = "topic"
@@ -169,6 +170,13 @@ class Entity:
         if isinstance(self.settings, TopicSettings):
             raise InvalidOperation(f"{self.name} is a topic: receive from a subscription of it")
         return self.settings
+
+    def part_of(self, partition: Partition) -> Subscription:
+        """Return what it has in a partition; who still has a deleted entity is told so."""
+        found = partition.subscriptions.get(self.number)
+        if found is None:
+            raise EntityNotFound(f"{self.name} was deleted")
+        return found
 
     def keep_for_reader(self, partition: Partition, index: int, reader: NamedReader) -> None:
         """Keep in a partition what a reader has not passed."""

@@ -99,7 +99,7 @@ class Forwarding:
             self._later(source)
 
     def _ready(self, partition: Partition, source: Entity, dead: bool, now: int) -> list[int]:
-        subscription = partition.subscriptions[source.number]
+        subscription = source.part_of(partition)
         below = subscription.log.visible_below
         kept = self._kept.get((source.incarnation, subscription.key[0]), set()) if dead else set()
         runs = subscription.dead_ready if dead else subscription.ready

@@ -55,7 +55,7 @@ class Move:
                 self._batch.append(prepared)
 
     def _view(self, partition: Partition, ordinal: int) -> ReceivedMessage:
-        return partition.subscriptions[self._source.number].view(ordinal)
+        return self._source.part_of(partition).view(ordinal)
 
     def parts(self, *, rename: str = "", only: int = 0) -> Parts:
         """Return the work; `only`: back into the subscription that they come from."""

@@ -123,7 +123,7 @@ class Resubmission:
 
     def _find(self, partition: Partition, numbers: list[int]) -> list[int]:
         """Return dead letters that nobody holds, or refuse all of them."""
-        subscription = partition.subscriptions[self._source.number]
+        subscription = self._source.part_of(partition)
         ordinals = []
         for number in numbers:
             ordinal = subscription.ordinal(number)
@@ -134,7 +134,7 @@ class Resubmission:
 
     def _choose(self, partition: Partition, start: int, wanted: Filter) -> tuple[list[int], int]:
         """Return dead letters that a filter means, and where to go on: 0 at the end."""
-        subscription = partition.subscriptions[self._source.number]
+        subscription = self._source.part_of(partition)
         dead = live_ordinals(subscription, start, frozenset({State.DEAD_LETTERED}))
         looked_at = list(islice(dead, A_SLICE))
         chosen = [ordinal for ordinal in looked_at if wanted.matches(subscription.view(ordinal))]

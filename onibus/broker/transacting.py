@@ -130,7 +130,7 @@ class Transaction:
         entity, token = settlement.entity, settlement.token
         seat = seat_of_token(entity, token)
         ordinal, _, _ = self._broker.ask(
-            seat, lambda partition: partition.subscriptions[entity.number].held_by(token)
+            seat, lambda partition: entity.part_of(partition).held_by(token)
         )
         change = settlement.change
         change.subscription, change.ordinal = entity.number, ordinal

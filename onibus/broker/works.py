@@ -118,8 +118,11 @@ class Works:
         by_id = {seat.id: seat for seat in parts}
 
         def published(outcome: Outcome) -> None:
+            gone = [seat for seat in parts if seat.id not in (outcome.value or ())]
             if outcome.error is not None:
                 fail(reply, outcome.error)
+            elif gone:
+                fail(reply, Unknown(f"{gone[0].entity.name} was deleted meanwhile"))
             else:
                 answer(reply, {by_id[one]: sent for one, sent in outcome.value.items()})
 

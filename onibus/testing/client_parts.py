@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from msgspec.structs import replace
-
 from onibus.core.message import Message
-from onibus.testing.model import Row
 from onibus.testing.model_parts import EntityModel
 
 #: Every kind of queue; a run has some of them.
@@ -108,9 +105,9 @@ TOPICS: dict[str, TopicKind] = {
         {"enable_partitioning": True, "requires_duplicate_detection": True},
         {
             "sessions": ({"requires_session": True, "lock_duration_ms": 5_000}, ["all"]),
-            "moved": (
+            "changed": (
                 {"requires_session": True, "max_delivery_count": 3},
-                ["moved", "stripped", "divided"],
+                ["marked", "stripped", "divided"],
             ),
             "plain": ({"lock_duration_ms": 5_000}, ["large"]),
         },
@@ -173,11 +170,6 @@ class Session:
         self.found, self.seat = where
         self.entity, self.index = entity, index
         self.lock, self.token, self.id = lock, real.token, real.session_id
-
-
-def changed(row: Row, given: dict[str, Any] | None) -> Row:
-    """Return a message with the properties that settling changed."""
-    return replace(row, properties=row.properties | given) if given else row
 
 
 def brief(message: Message) -> str:

@@ -20,11 +20,10 @@ from onibus.testing.client_parts import (
     Held,
     Session,
     brief,
-    changed,
     given_for,
     names_of,
 )
-from onibus.testing.model import PartitionModel, Row
+from onibus.testing.model import PartitionModel, Row, changed
 from onibus.testing.model_parts import Op
 from onibus.testing.simulation import Simulation
 
@@ -62,6 +61,8 @@ class Clients:
             return
         for real, model in zip(op.reply.value, op.value, strict=True):
             if len(model) == 2:
+                if not op.words.startswith("send"):
+                    continue
                 self.numbers.append((op.words.split()[1], model[0]))
                 continue
             entity, index, row, _ = model

@@ -54,6 +54,8 @@ class Lock(msgspec.Struct, frozen=True):
     duration: int
     by: str | None = None
     attempt: str | None = None
+    #: the work that will change the message, instead of a receiver
+    work: int = 0
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -81,6 +83,11 @@ class Row(msgspec.Struct, frozen=True):
         if self.state != "active" or not (self.dead or self.lock):
             parts.append(self.state)
         return " ".join([*parts, "locked"] if self.lock else parts)
+
+
+def changed(row: Row, given: dict[str, Any] | None) -> Row:
+    """Return a message with the properties that settling changed."""
+    return replace(row, properties=row.properties | given) if given else row
 
 
 class Prepared(msgspec.Struct, frozen=True):
@@ -143,6 +150,8 @@ class PartitionModel:
         self.locks: dict[str, Lock] = {}
         self.states: dict[str, bytes] = {}
         self.attempts: dict[str, tuple[int, list[int]]] = {}
+        #: parts of works that wait for their decision
+        self.staged: dict[int, Any] = {}
         self.ids: dict[Any, tuple[int, int]] = {}
         self.trace: list[tuple[str | None, int, int]] = []
         self.duplicates = 0
@@ -163,7 +172,7 @@ class PartitionModel:
 
     def fill(self, new: PartitionModel) -> None:
         new.__dict__.update(self.__dict__)
-        for name in ("rows", "locks", "states", "attempts", "ids", "trace"):
+        for name in ("rows", "locks", "states", "attempts", "ids", "trace", "staged"):
             setattr(new, name, getattr(self, name).copy())
         new.calm = 0
 
@@ -299,12 +308,12 @@ class PartitionModel:
                 break
             if row.state == "active" and row.lock is None:
                 found.append(row)
-        if session is not None and self.settings.fifo and self.in_flight(session):
-            return []
-        return found
+        return [] if session is not None and self.blocked(session) else found
 
-    def in_flight(self, session: str) -> bool:
-        return any(row.lock is not None and row.lock.by == session for row in self.rows.values())
+    def blocked(self, session: str) -> bool:
+        """Tell whether something of a session, or group, is in flight or will be changed (F10)."""
+        locks = [row.lock for row in self.rows.values() if row.lock and row.lock.by == session]
+        return any(self.settings.fifo or lock.work for lock in locks)
 
     def free_sessions(self) -> list[str]:
         """Return the sessions that could be given out, the one that has waited longest first."""
@@ -424,6 +433,18 @@ class PartitionModel:
         self.relock(row, until, row.lock.duration, attempt=None)
         return until
 
+    def pin(self, row: Row, work: int) -> None:
+        """A work holds a message instead of its receiver, and its session with it."""
+        active = row.state == "active" and not row.dead and self.settings.requires_session
+        by = row.message.session_id if active else None
+        self.put(row, lock=Lock(next(_hold_ids), FOREVER, 0, by, None, work))
+
+    def unpin(self, work: int) -> None:
+        """A work will not happen: what it held goes back, and no delivery is counted."""
+        for row in [*self.rows.values()]:
+            if row.lock is not None and row.lock.work == work:
+                self.put(row, lock=None)
+
     # By number
 
     def find(self, number: int, allowed: Callable[[Row], bool]) -> Row:
@@ -451,7 +472,7 @@ class PartitionModel:
             session = next(iter(self.free_sessions()), None)
             if session is None:
                 return None
-        elif session in self.locks or (self.settings.fifo and self.in_flight(session)):
+        elif session in self.locks or self.blocked(session):
             raise SessionLocked(session)
         duration = self.settings.lock_duration_ms
         self.locks[session] = Lock(next(_hold_ids), now + duration, duration)
@@ -473,7 +494,7 @@ class PartitionModel:
         """What a session's lock held goes back; closing counts no delivery (B1)."""
         del self.locks[session]
         for row in [*self.rows.values()]:
-            if row.lock is not None and row.lock.by == session:
+            if row.lock is not None and row.lock.by == session and not row.lock.work:
                 self.give_back(row, now, counted=counted)
 
     def set_state(self, session: str, state: bytes | None) -> None:

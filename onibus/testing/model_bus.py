@@ -21,24 +21,32 @@ from onibus.core.errors import (
 from onibus.core.message import Message
 from onibus.core.path.peek import Filter
 from onibus.core.settings import TopicSettings
-from onibus.testing.model import PartitionModel, Row, prepare
-from onibus.testing.model_commits import Commits
+from onibus.testing.model import PartitionModel, Prepared, Row, prepare
 from onibus.testing.model_parts import EntityModel, Given, Op, Request, meant
+from onibus.testing.model_works import WorkPart, Works
 
 PURGE_SLICE = 5
 
 
-class BusModel(Commits):
+class BusModel(Works):
     """What clients may ask for, and what they must be answered."""
 
     # Sending
 
-    def send(self, op: Op, name: str, messages: Sequence[Message]) -> None:
+    def sendable(self, name: str) -> EntityModel:
         entity = self.find(name)
         if entity.topic is not None:
             raise InvalidOperation(name)
         if entity.settings.status not in ("active", "receive-disabled"):
             raise EntityDisabled(name)
+        return entity
+
+    def index_of(self, entity: EntityModel, prepared: Prepared) -> int:
+        """Return the partition of a message that has a key, or of any where there is one only."""
+        return crc32((prepared.key or "").encode()) % len(entity.parts)
+
+    def send(self, op: Op, name: str, messages: Sequence[Message]) -> None:
+        entity = self.sendable(name)
         batch = [prepare(message, entity.settings) for message in messages]
         parts: dict[int, list[int]] = {}
         keyless = []
@@ -46,21 +54,26 @@ class BusModel(Commits):
             if prepared.key is None and len(entity.partitions) > 1:
                 keyless.append(place)
             else:
-                hashed = crc32((prepared.key or "").encode())
-                parts.setdefault(hashed % len(entity.partitions), []).append(place)
+                parts.setdefault(self.index_of(entity, prepared), []).append(place)
         if not all(self.online(entity, index) for index in parts):
             raise PartitionOffline(name)
-        requests = [
-            Request(op, entity, index, places, [batch[p] for p in places], False)
-            for index, places in parts.items()
-        ]
-        if keyless:
-            chosen = [batch[place] for place in keyless]
-            requests.append(Request(op, entity, self.any(entity), keyless, chosen, True))
         op.value = [None] * len(messages)
-        op.left = op.parts = len(requests)
-        for request in requests:
-            self.stores[entity.stores[request.index]].inbox.append(request)
+        movable = not parts
+        if keyless:
+            index = self.any(entity)
+            parts[index] = sorted([*parts.get(index, []), *keyless])
+        if len(parts) == 1:
+            (index,) = parts
+            request = Request(op, entity, index, [*range(len(batch))], batch, movable)
+            self.stores[entity.stores[index]].inbox.append(request)
+            return
+        self.do_work(
+            op,
+            {
+                (entity, index): WorkPart([batch[place] for place in places], places)
+                for index, places in parts.items()
+            },
+        )
 
     # Receiving
 
@@ -160,8 +173,8 @@ class BusModel(Commits):
         limit: int,
         take: bool,
     ) -> None:
-        if self.receivable(entity.name) is not entity:
-            raise EntityNotFound(entity.name)
+        self.still_there(op, entity)
+        self.receivable(entity.name)
 
         def fetch() -> bool:
             partition = self.part(entity, index)
@@ -181,6 +194,13 @@ class BusModel(Commits):
             groups.setdefault(entity.index_of(number), []).append(number)
         return groups
 
+    def still_there(self, op: Op, entity: EntityModel) -> None:
+        """Refuse who asks for what was deleted."""
+        if self.entities.get(entity.name) is not entity:
+            # A partition of its topic that is down does not know of a subscription that was there.
+            op.tolerated.add(PartitionOffline)
+            raise EntityNotFound(entity.name)
+
     def on_session(
         self,
         op: Op,
@@ -190,8 +210,7 @@ class BusModel(Commits):
         lock: int,
         act: Callable[[PartitionModel], Any],
     ) -> None:
-        if self.find(entity.name) is not entity:
-            raise EntityNotFound(entity.name)
+        self.still_there(op, entity)
         partition = self.part(entity, index)
         partition.held_session(session, lock)
         op.resolve(act(self.part(entity, index, op)))
@@ -286,6 +305,8 @@ class BusModel(Commits):
 
     def purge(self, op: Op, name: str, wanted: Filter, forget: bool) -> None:
         entity = self.find(name)
+        if forget and entity.topic is not None:
+            raise InvalidOperation(name)
         if not all(self.online(entity, index) for index in range(len(entity.partitions))):
             raise PartitionOffline(name)
         op.steps = self._purge(op, entity, wanted, forget)

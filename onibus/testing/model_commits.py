@@ -90,8 +90,6 @@ class Commits:
             for request in store.inbox:
                 if request.entity is entity:
                     request.op.tolerated.add(EntityNotFound)
-                    if request.op.parts > 1:
-                        request.op.tolerated.add(Unknown)
 
     def change(self, entity: EntityModel, settings: AnySettings) -> None:
         """Take new settings; an entity that is paused sends away who waits for its messages."""
@@ -128,7 +126,7 @@ class Commits:
             partition = self.part(request.entity, request.index, request.op)
             for place, prepared in zip(request.places, request.batch, strict=True):
                 request.op.value[place] = partition.send(prepared, now, wall)
-            request.op.left -= 1
+            request.op.left = 0
         for request in requests:
             request.entity.parts[request.index].arrived(now, wall)
         store.started += 1

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from onibus.broker.replies import Outcome
-from onibus.core.errors import Unknown
 from onibus.core.path.peek import Filter
 from onibus.core.settings import AnySettings, TopicSettings
 from onibus.testing.model import PartitionModel, Prepared, Row
@@ -32,9 +31,8 @@ class Op:
         self.reply = Outcome(self._answered)
         self.answered = False
         self.value: Any = None
-        #: parts whose answer is not known yet, of how many, and whether one of several failed
-        self.left = self.parts = 1
-        self.doomed = False
+        #: 1 while its answer is not known yet
+        self.left = 1
         self.errors: set[type[BaseException]] = set()
         #: errors that may be answered, and need not
         self.tolerated: set[type[BaseException]] = set()
@@ -55,12 +53,9 @@ class Op:
         self.finished = {name: store.finished for name, store in self.stores.items()}
 
     def fail(self, kind: type[BaseException]) -> None:
-        """It, or a part of it, cannot be done: of a whole batch some may be stored (P13)."""
-        if self.parts < 2:
+        """It cannot be done; what is known first is what is told."""
+        if not self.errors:
             self.errors.add(kind)
-        else:
-            self.doomed = True
-            self.tolerated |= {kind, Unknown}
 
     def resolve(self, value: Any) -> None:
         self.value = value

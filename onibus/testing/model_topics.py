@@ -193,9 +193,7 @@ class TopicPartition(PartitionModel):
             outlet = self.outlets[number]
             found = deal(row.message, self.rules[number])
             if found.row is not None:
-                # On what has no session where it needs one, nothing of an action is seen.
-                lost = outlet.settings.requires_session and row.message.session_id is None
-                outlet.arrive(replace(row, message=row.message if lost else found.row), now)
+                outlet.arrive(replace(row, message=found.row), now)
             elif found.failure is not None and outlet.settings.dead_letter_on_filter_error:
                 outlet.arrive(row, now)
                 dead = outlet.rows[row.ordinal]

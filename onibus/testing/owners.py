@@ -12,6 +12,7 @@ from onibus.broker.namespace import NAME
 from onibus.core import settings as core_settings
 from onibus.core.errors import (
     InvalidArgument,
+    InvalidOperation,
     OnibusError,
     PartitionOffline,
     Unchangeable,
@@ -21,7 +22,8 @@ from onibus.core.records import ENTITIES
 from onibus.core.settings import QueueSettings, SubscriptionSettings, TopicSettings
 from onibus.testing.client_parts import TOPICS, given_for
 from onibus.testing.clients import Clients
-from onibus.testing.compare import compare_row, same
+from onibus.testing.compare import compare_row
+from onibus.testing.mismatch import same
 from onibus.testing.model_parts import EntityModel, Op, SubscriptionModel, meant
 from onibus.testing.model_topics import RULES
 
@@ -45,6 +47,8 @@ class Owners(Clients):
     ) -> None:
         """Create, change or delete: decided by one commit, which a crash may keep or lose (P10)."""
         sim = self.sim
+        while NAME in sim.busy():
+            sim.finish(NAME)
         op = sim.begin(words)
         sim.model.ops.append(op)
         try:
@@ -53,6 +57,8 @@ class Owners(Clients):
             op.reply.set_exception(error)
         try:
             expect()
+            if not sim.model.namespace.online:
+                raise PartitionOffline(NAME)
         except OnibusError as error:
             op.errors.add(type(error))
         op.resolve(None)
@@ -134,12 +140,19 @@ class Owners(Clients):
                 lambda: topic.rules.update({uid: wanted}),
             )
         elif len(rules) < 4:
+
+            def expect() -> None:
+                partitioned = topic.settings.enable_partitioning
+                if chosen == "moved" and partitioned and entity.settings.requires_session:
+                    raise InvalidOperation("its session would be in two partitions")
+                self._all_online(topic.stores)
+
             self._decide(
                 f"create rule {chosen} of {name}",
                 lambda reply: sim.broker.namespace.change_rules(
                     name, lambda there: [*there, RULES[chosen].rule], reply
                 ),
-                lambda: self._all_online(topic.stores),
+                expect,
                 lambda: topic.rules.update({uid: [*rules, chosen]}),
             )
 

@@ -18,15 +18,19 @@ from onibus.broker.broker import Broker
 from onibus.broker.entity import Seat
 from onibus.broker.message_store import MessageStore
 from onibus.broker.namespace import NAME
+from onibus.broker.replies import Reply
+from onibus.broker.works import Works
 from onibus.broker.writer import Done, Work
 from onibus.core import partition as core_partition
 from onibus.core.errors import NoSession, OnibusError, StoreFailed
 from onibus.core.id_runs import Sizes
 from onibus.core.path import compact
-from onibus.core.records import META, TABLES
+from onibus.core.records import META, TABLES, WORKS, WriteBatch
+from onibus.store.interface import Store
 from onibus.store.memory import MemoryStore, Tables
 from onibus.testing.clock import SimulatedClock
-from onibus.testing.compare import check, compare_all, compare_answer, compare_counts
+from onibus.testing.compare import compare_all, compare_answer, compare_counts
+from onibus.testing.mismatch import check
 from onibus.testing.model import begin_anew
 from onibus.testing.model_bus import PURGE_SLICE, BusModel
 from onibus.testing.model_parts import Op
@@ -97,6 +101,33 @@ class AtOnce:
         return None
 
 
+class SimulatedWorks(Works):
+    """Works that tell the model when a store, or the namespace's own, is open again."""
+
+    def __init__(self, broker: SimulatedBroker) -> None:
+        super().__init__(broker)
+        self._simulated = broker
+
+    def stage(self, *given: Any) -> int:
+        number = super().stage(*given)
+        self._simulated.model.namespace.last_number = number
+        return number
+
+    def open(self, store: Store) -> None:
+        model = self._simulated.model
+        super().open(store)
+        if not model.namespace.online:
+            model.namespace_opened()
+
+    def store_opened(self, store: MessageStore, staged: Any) -> None:
+        model = self._simulated.model
+        if not model.stores[store.name].online:
+            self._simulated.opened_now = True
+            model.store_opened(store.name)
+        super().store_opened(store, staged)
+        model.works_opened(store.name)
+
+
 class SimulatedBroker(Broker):
     """A broker that tells the model when it brings a partition up to the present."""
 
@@ -104,18 +135,24 @@ class SimulatedBroker(Broker):
     #: a store was opened since the answers were looked at last
     opened_now = False
 
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.works = SimulatedWorks(self)
+        commit = self.namespace.commit
+
+        def told(records: WriteBatch, reply: Reply, value: Any = None) -> None:
+            if self.model.namespace.online:
+                rows: Any = records.tables.get(WORKS, {})
+                self.model.namespace_written([work for (work,), row in rows.items() if row])
+            commit(records, reply, value)
+
+        self.namespace.commit = told  # type: ignore[method-assign]
+
     def advance(self, seat: Seat, now: int) -> None:
         super().advance(seat, now)
         entity = self.model.entities.get(seat.entity.name)
         if entity is not None and entity.uid == seat.entity.incarnation:
             self.model.advance(entity, seat.index)
-
-    def reopen(self, store: MessageStore) -> bool:
-        opened = super().reopen(store)
-        if opened:
-            self.opened_now = True
-            self.model.store_opened(store.name)
-        return opened
 
 
 class Simulation:
@@ -162,8 +199,7 @@ class Simulation:
         return writer
 
     def _commit_started(self, name: str) -> None:
-        if name != NAME:
-            self.model.commit_started(name)
+        self.model.commit_started(name)
 
     # Commands
 
@@ -258,8 +294,6 @@ class Simulation:
         if op.fetch is not None:
             check(not self._would_find(op), f"{op.words}: waits, while there is something")
             return
-        if op.doomed:
-            return
         check(not (op.errors - {NoSession}), f"{op.words}: {op.errors} expected, no answer")
         finished = all(self.model.stores[n].finished >= s for n, s in op.needs.items())
         check(op.left > 0 or not finished, f"{op.words}: everything is durable, no answer")
@@ -297,11 +331,9 @@ class Simulation:
         work()
         if then is not None:
             then()
-        if name != NAME:
-            self.model.commit_finished(name)
+        self.model.commit_finished(name)
         done(None)
-        if name != NAME:
-            self.model.go_on(name)
+        self.model.go_on(name)
         self.settle_down()
 
     def fail(self, name: str, kept: bool) -> None:

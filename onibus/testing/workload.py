@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from onibus.testing.compare import Mismatch
-from onibus.testing.owners import HOUR, Owners
+from onibus.testing.mismatch import Mismatch
+from onibus.testing.owners import HOUR
 from onibus.testing.simulation import Simulation, replay_of, small_sizes
+from onibus.testing.transactions import Transactions
 
 SECOND = 1_000
 DAY = 24 * HOUR
 
 
-class Workload(Owners):
+class Workload(Transactions):
     """Draws commands of all sorts and runs them."""
 
     def __init__(self, simulation: Simulation, kinds: list[str] | None = None) -> None:
@@ -45,6 +46,8 @@ class Workload(Owners):
             (self.peek, 20),
             (self.purge, 12),
             (self.session_command, 120),
+            (self.transact, 60),
+            (self.end_transaction, 15),
             (self.change, 8),
             (self.recreate, 4),
             (self.change_rules, 10),
@@ -100,13 +103,15 @@ class Workload(Owners):
         self._after_restart()
 
     def restart(self) -> None:
-        if all(store.online for store in self.sim.model.stores.values()):
+        model = self.sim.model
+        if model.namespace.online and all(store.online for store in model.stores.values()):
             self.sim.restart()
             self._after_restart()
 
     def _after_restart(self) -> None:
         """Clients that held sessions find them again by name."""
         self.waiting = 0
+        self.unfinished = []
         for session in list(self.sessions):
             entity = self.sim.broker.namespace.entities.get(session.entity.name)
             if entity is None or entity.incarnation != session.entity.uid:
