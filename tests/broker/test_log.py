@@ -428,7 +428,9 @@ class Owner:
             clock.advance(self.chance.randrange(5_000))
 
     async def _send(self, bus: Bus, count: int) -> None:
-        bodies = [f"{len(self.sent) + n}" + "x" * self.chance.choice((0, 500)) for n in range(count)]
+        bodies = [
+            f"{len(self.sent) + n}" + "x" * self.chance.choice((0, 500)) for n in range(count)
+        ]
         for sent, body in zip(
             await bus.send_batch("q", [msg(body) for body in bodies]), bodies, strict=True
         ):
