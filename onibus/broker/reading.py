@@ -90,7 +90,10 @@ class Reading(Generic[P, F]):
             if self._reader is not None:
                 self._reader.used = self._broker.clock.now()
             pieces = self._ask(self._plan)
-            self._read(partition, pieces, make, reply)
+            if pieces:
+                self._read(partition, pieces, make, reply)
+            else:
+                answer(reply, None)
         except OnibusError as error:
             fail(reply, error)
 
@@ -126,7 +129,7 @@ class Reading(Generic[P, F]):
                 fail(reply, self._failure(partition, error))
             elif found:
                 self.position = pieces[len(found) - 1].last + 1
-                self._passed(found)
+                self._passed(pieces[: len(found)])
                 answer(reply, made[0])
             elif self.seat.partition is partition and self._has(partition, pieces[0]):
                 missing = Damaged(f"a row of the log from {pieces[0].first} on is missing")
@@ -145,7 +148,7 @@ class Reading(Generic[P, F]):
         return error
 
     def _plan(self, partition: Partition) -> list[P]:
-        """Return where the next rows are."""
+        """Return where the next rows are; nowhere, if no more are to be read."""
         raise NotImplementedError
 
     def _has(self, partition: Partition, piece: P) -> bool:
@@ -156,7 +159,7 @@ class Reading(Generic[P, F]):
         """Read a piece, on another thread; None where it has gone."""
         raise NotImplementedError
 
-    def _passed(self, found: list[F]) -> None:
+    def _passed(self, pieces: list[P]) -> None:
         """Take note of what was read."""
 
 
@@ -164,8 +167,9 @@ class LogReading(Reading[Piece, tuple[Block, int, int]]):
     """Reads rows of the log."""
 
     log = MESSAGES
-    #: how many bytes of blocks may still be read
+    #: how many bytes of blocks may still be read; the first block always is
     _left = 1 << 62
+    _begun = False
 
     def between(
         self, start: int, end: int | None, limit: int | None, limit_bytes: int | None
@@ -189,12 +193,12 @@ class LogReading(Reading[Piece, tuple[Block, int, int]]):
         check_complete(partition, self.position, self.end)
 
     def _plan(self, partition: Partition) -> list[Piece]:
-        return plan(partition, self.position, self.end, min(SLICE_BYTES, self._left))
+        pieces = plan(partition, self.position, self.end, min(SLICE_BYTES, self._left))
+        return [] if self._begun and pieces[0].size > self._left else pieces
 
-    def _passed(self, found: list[tuple[Block, int, int]]) -> None:
-        self._left -= sum(block.size for block, _, _ in found)
-        if self._left <= 0:
-            self.end = self.position
+    def _passed(self, pieces: list[Piece]) -> None:
+        self._begun = True
+        self._left -= sum(piece.size for piece in pieces)
 
     def _has(self, partition: Partition, piece: Piece) -> bool:
         at = partition.log.reaching(piece.first)

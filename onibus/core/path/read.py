@@ -25,6 +25,8 @@ class Piece(NamedTuple):
     block: int
     first: int
     last: int
+    #: the block's size
+    size: int
     #: the block's bytes, where the store cannot be asked for them yet
     payload: bytes | None
 
@@ -88,7 +90,7 @@ def plan(partition: Partition, start: int, end: int, size: int) -> list[Piece]:
             break
         size -= place.size
         first, last = max(place.first, start), min(place.last, end - 1)
-        pieces.append(Piece(place.block, first, last, log.uncommitted(place)))
+        pieces.append(Piece(place.block, first, last, place.size, log.uncommitted(place)))
     return pieces
 
 
