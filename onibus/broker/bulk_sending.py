@@ -17,14 +17,14 @@ from onibus.broker.sending import open_for_sends, put
 from onibus.core.errors import Refused, Unknown
 from onibus.core.message import SentBatch
 from onibus.core.path.admit_arrow import PreparedBatch, admit_arrow, raw_values
-from onibus.core.path.bulk import SentRows
+from onibus.core.path.bulk import SentRows, encode_ahead
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
 
-#: A partition, the rows that go to it and their positions in what was sent, and whether any other
-#: partition would do.
-Part = tuple[Seat, PreparedBatch, list[int], bool]
+#: The index of a partition, or None where any will do; the rows that go there, and their positions
+#: in what was sent.
+Part = tuple[int | None, PreparedBatch, list[int]]
 
 
 class Admission:
@@ -34,30 +34,35 @@ class Admission:
         self._broker = broker
         self._name = name
         self._given = given
-        self._settings = open_for_sends(broker, name).log_settings
-        self._batch: PreparedBatch | None = None
+        entity = open_for_sends(broker, name)
+        self._settings, self._partitions = entity.log_settings, len(entity.seats)
+        self._secret = broker.namespace.secret
+        self._parts: list[Part] = []
 
     def admit(self) -> None:
         """Look at all rows; touches nothing of the broker, so any thread may do it."""
-        self._batch = admit_arrow(self._given, self._settings, self._broker.namespace.secret)
+        batch = admit_arrow(self._given, self._settings, self._secret)
+        self._parts = divide(batch, self._partitions)
+        for _, rows, _ in self._parts:
+            encode_ahead(rows)
 
     def send(self, reply: Reply) -> None:
         """Store what was admitted; the reply gets a `SentBatch` when all of it is durable."""
         entity = open_for_sends(self._broker, self._name)
-        if self._batch is None or entity.log_settings is not self._settings:
+        if entity.log_settings is not self._settings:
             # Somebody has changed the entity meanwhile.
-            self._settings = entity.log_settings
+            self._settings, self._partitions = entity.log_settings, len(entity.seats)
             self.admit()
-        assert self._batch is not None
-        _send(self._broker, entity, self._batch, reply)
+        _send(self._broker, entity, self._parts, reply)
 
 
-def _send(broker: Broker, entity: Entity, batch: PreparedBatch, reply: Reply) -> None:
-    parts = route(entity, batch)
-    for seat, _, _, _ in parts:
+def _send(broker: Broker, entity: Entity, parts: list[Part], reply: Reply) -> None:
+    seats = [_seat(entity, index, rows.size) for index, rows, _ in parts]
+    for seat in seats:
         seat.store.check_disk()
-    numbers = np.zeros(len(batch), np.int64)
-    dropped = np.zeros(len(batch), bool)
+    count = sum(len(rows) for _, rows, _ in parts)
+    numbers = np.zeros(count, np.int64)
+    dropped = np.zeros(count, bool)
     errors: list[BaseException] = []
     left = len(parts)
 
@@ -78,9 +83,17 @@ def _send(broker: Broker, entity: Entity, batch: PreparedBatch, reply: Reply) ->
         else:
             fail(reply, Unknown(f"part of the batch may be stored: {errors[0]}"))
 
-    for seat, rows, positions, keyless in parts:
+    for seat, (index, rows, positions) in zip(seats, parts, strict=True):
         outcome = Outcome(partial(collect, positions))
-        put(broker, SendRequest(seat, rows, outcome, keyless, rows.size))
+        put(broker, SendRequest(seat, rows, outcome, index is None, rows.size))
+
+
+def _seat(entity: Entity, index: int | None, size: int) -> Seat:
+    """Return a partition that has room."""
+    if index is None:
+        return any_seat(entity, size)
+    check_room(entity.seats[index], size)
+    return entity.seats[index]
 
 
 def _sent(numbers: np.ndarray, dropped: np.ndarray) -> SentBatch:
@@ -93,26 +106,12 @@ def _sent(numbers: np.ndarray, dropped: np.ndarray) -> SentBatch:
     )
 
 
-def route(entity: Entity, batch: PreparedBatch) -> list[Part]:
-    """Return the partitions of a batch's rows; keyless ones share one (P4)."""
-    everything = list(range(len(batch)))
-    if len(entity.seats) == 1:
-        check_room(entity.seats[0], batch.size)
-        return [(entity.seats[0], batch, everything, False)]
-    keyed: dict[int, list[int]] = {}
-    keyless: list[int] = []
-    count = len(entity.seats)
+def divide(batch: PreparedBatch, count: int) -> list[Part]:
+    """Return a batch's rows by their partitions; keyless ones share one (P4)."""
+    if count == 1:
+        return [(0, batch, list(range(len(batch))))]
+    found: dict[int | None, list[int]] = {}
     for position, key in enumerate(raw_values(batch.keys)):
-        if key is None:
-            keyless.append(position)
-        else:
-            keyed.setdefault(crc32(key) % count, []).append(position)
-    parts: list[Part] = []
-    for index, positions in keyed.items():
-        rows = batch.take(positions)
-        check_room(entity.seats[index], rows.size)
-        parts.append((entity.seats[index], rows, positions, False))
-    if keyless:
-        rows = batch.take(keyless)
-        parts.append((any_seat(entity, rows.size), rows, keyless, True))
-    return parts
+        index = None if key is None else crc32(key) % count
+        found.setdefault(index, []).append(position)
+    return [(index, batch.take(positions), positions) for index, positions in found.items()]
