@@ -56,8 +56,8 @@ def check_sessions(rules: list[Rule], wanted: SubscriptionSettings, partitioned:
         action = rule.action
         if action is not None and changes_session(action.expression, action.parameters):
             raise InvalidOperation(
-                f"rule {rule.name!r} changes the SessionId: a partitioned topic has each session in "
-                "one partition, which was chosen before"
+                f"rule {rule.name!r} changes the SessionId: a partitioned topic has each session "
+                "in one partition, which was chosen before"
             )
 
 

@@ -236,7 +236,9 @@ class Namespace:
         entity = self._broker.find(name)
         doomed = [*entity.subscriptions.values(), entity]
         # A subscription that is just being made must not outlive its topic.
-        coming = [one for one in self._deciding if one.startswith(f"{entity.name}/{SUBSCRIPTIONS}/")]
+        coming = [
+            one for one in self._deciding if one.startswith(f"{entity.name}/{SUBSCRIPTIONS}/")
+        ]
         self._not_deciding(*_names(entity), *coming)
         self._all_online(entity)
         batch = WriteBatch()

@@ -48,10 +48,18 @@ from tests.bus_helpers import (
 
 #: A filter, a message that it selects, and one that it does not.
 KINDS: list[tuple[Any, dict[str, Any], dict[str, Any]]] = [
-    (SqlFilter("color = 'red'"), {"properties": {"Color": "red"}}, {"properties": {"color": "RED"}}),
+    (
+        SqlFilter("color = 'red'"),
+        {"properties": {"Color": "red"}},
+        {"properties": {"color": "RED"}},
+    ),
     (SqlFilter("size > @low", {"@low": 4}), {"properties": {"size": 4.5}}, {"properties": {}}),
     (SqlFilter("sys.Label LIKE 'a!_%' ESCAPE '!'"), {"subject": "a_b"}, {"subject": "ab"}),
-    (SqlFilter("NOT EXISTS(x) OR x IS NULL"), {"properties": {"x": None}}, {"properties": {"x": 0}}),
+    (
+        SqlFilter("NOT EXISTS(x) OR x IS NULL"),
+        {"properties": {"x": None}},
+        {"properties": {"x": 0}},
+    ),
     (SqlFilter("sys.MessageId IN ('1', '2')"), {"message_id": "2"}, {"message_id": "3"}),
     (SqlFilter("sys.SequenceNumber % 2 = 1"), {}, {}),
     (CorrelationFilter(correlation_id="c"), {"correlation_id": "c"}, {"correlation_id": "C"}),
@@ -175,9 +183,7 @@ async def test_an_action_changes_the_copy_of_its_subscription_only(clock: Manual
         (one,), (other,) = bus.peek(changed), bus.peek(plain)
         assert one.properties == {"Size": 42, "left": None, "fresh": "m", "RuleName": "act"}
         assert (one.message.subject, one.sequence_number) == ("new", 1)
-        assert other.message == Message(
-            body=b"1", subject="old", message_id="m", properties=before
-        )
+        assert other.message == Message(body=b"1", subject="old", message_id="m", properties=before)
         bus = await reopen(bus, disks, clock)
     receiver = bus.receiver(changed)
     held = await get_one(bus, changed)
@@ -203,7 +209,12 @@ async def test_rules_with_actions_make_a_copy_each(clock: ManualClock) -> None:
     mixed = await bus.create_subscription(
         "t",
         "mixed",
-        rules=[Rule("p"), sql("c", "n = 1", "SET x = 3"), Rule("q"), sql("d", "n = 2", "SET x = 4")],
+        rules=[
+            Rule("p"),
+            sql("c", "n = 1", "SET x = 3"),
+            Rule("q"),
+            sql("d", "n = 2", "SET x = 4"),
+        ],
     )
     plain = await bus.create_subscription("t", "plain")
     await bus.send_batch("t", [msg("1", properties={"n": 1}), msg("2", properties={"n": 2})])
