@@ -375,32 +375,76 @@ async def test_the_namespace_fails_while_a_claim_is_read_or_given_back(
 
 
 @pytest.mark.promise("R5")
+@pytest.mark.parametrize("slow", ["a", "namespace"])
 @run
-async def test_a_store_reopened_while_a_claim_is_decided_keeps_its_part(clock: ManualClock) -> None:
+async def test_a_store_reopened_while_a_claim_is_made_keeps_its_part(
+    clock: ManualClock, slow: str
+) -> None:
     disks = Disks()
     async with disks.bus(clock, *STORES) as bus:
         await fill(bus)
-        store = disks.open["namespace"]
-        real = store.commit
-        reopened: list[bool] = []
-
-        def commit(batch: WriteBatch) -> None:
-            if CLAIMS in batch.tables and not reopened:
-                reopened.append(True)
-                bus._loop.call_soon_threadsafe(again.set)
-                asyncio.run_coroutine_threadsafe(done.wait(), bus._loop).result()
-            real(batch)
-
-        again, done = asyncio.Event(), asyncio.Event()
-        store.commit = commit  # type: ignore[method-assign]
+        await settle(bus)
+        started, go_on = hold_up(disks.open[slow], bus)
         claiming = asyncio.create_task(bus.claim("q", "r", 100))
-        await again.wait()
+        await started.wait()
+        while (loop := bus.broker.stores["b"].loop) is None or loop.busy or loop.waiting:
+            await asyncio.sleep(0.001)
         pull(bus, "b")
         reopen(bus, "b")
-        done.set()
+        go_on.set()
         claim = await claiming
         assert claim is not None
         assert len(await bus.read_claim("q", "r", 1)) == claim.count == 32
+
+
+@pytest.mark.promise("R5")
+@run
+async def test_a_store_lost_between_two_slices_of_a_claim(clock: ManualClock) -> None:
+    (key,) = keys_of(0, 1)
+    disks = Disks()
+    async with disks.bus(clock) as bus:
+        await bus.create_queue("q", enable_partitioning=True)
+        await bus.send_batch("q", [msg(f"{n}", partition_key=key) for n in range(3_000)])
+        claiming = asyncio.create_task(bus.claim("q", "r", 3_000))
+        while "claim/r/1" not in claimed_anywhere(bus):
+            await asyncio.sleep(0)
+        pull(bus, "main")
+        reopen(bus, "main")
+        with pytest.raises(PartitionOffline):
+            await claiming
+        assert bus.claims("q") == []
+        assert claimed_anywhere(bus) == set()
+        assert len(await everything(bus)) == 3_000
+
+
+@run
+async def test_a_bus_that_closes_first_finishes_a_claim(clock: ManualClock) -> None:
+    disks = Disks()
+    bus = await disks.bus(clock)
+    await bus.create_queue("q")
+    await bus.send_batch("q", [msg(f"{n}") for n in range(5_000)])
+    claiming = asyncio.create_task(bus.claim("q", "r", 5_000))
+    await asyncio.sleep(0)
+    await bus.close()
+    claim = await claiming
+    assert claim is not None
+    async with disks.bus(clock) as bus:
+        assert len(await bus.read_claim("q", "r", claim.number)) == 5_000
+
+
+def hold_up(store: MemoryStore, bus: Bus) -> tuple[asyncio.Event, asyncio.Event]:
+    """Let a store's next commit wait; return what tells that it does, and what lets it go on."""
+    started, go_on = asyncio.Event(), asyncio.Event()
+
+    def commit(batch: WriteBatch) -> None:
+        store.commit = real  # type: ignore[method-assign]
+        bus._loop.call_soon_threadsafe(started.set)
+        asyncio.run_coroutine_threadsafe(go_on.wait(), bus._loop).result()
+        real(batch)
+
+    real = store.commit
+    store.commit = commit  # type: ignore[method-assign]
+    return started, go_on
 
 
 def crash_at(store: MemoryStore, bus: Bus, when: Callable[[WriteBatch], bool]) -> None:
