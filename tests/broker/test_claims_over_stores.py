@@ -55,8 +55,7 @@ def claimed_anywhere(bus: Bus) -> set[str]:
 
 
 def reopen(bus: Bus, *stores: str) -> None:
-    for store in stores:
-        assert bus.broker.reopen(bus.broker.stores[store])
+    assert all(bus.broker.reopen(bus.broker.stores[store]) for store in stores)
 
 
 async def everything(bus: Bus) -> list[str]:
@@ -310,10 +309,9 @@ async def test_the_namespace_fails_while_a_commit_is_decided(
         await bus.claim("q", "r", 20)
         messages = await bus.read_claim("q", "r", 1)
         disks.open["namespace"].fail_next(kept=kept)
-        with pytest.raises(Unknown):
-            await bus.commit_claim("q", "r", 1)
-        with pytest.raises(PartitionOffline):
-            await bus.commit_claim("q", "r", 1)
+        for error in (Unknown, PartitionOffline):
+            with pytest.raises(error):
+                await bus.commit_claim("q", "r", 1)
         assert claimed_anywhere(bus) == {"claim/r/1"}, "nothing is done that is not decided"
     async with disks.bus(clock, *STORES) as bus:
         await settle(bus)
@@ -422,13 +420,12 @@ async def test_a_bus_that_closes_finishes_what_was_asked_of_claims(clock: Manual
     disks = Disks()
     bus = await disks.bus(clock)
     await bus.create_queue("q")
-    await bus.send_batch("q", [msg("x")] * 5_000)
-    claiming = asyncio.create_task(bus.claim("q", "r", 5_000))
-    await asyncio.sleep(0)
-    await bus.close()
-    assert await claiming is not None
-    bus = await disks.bus(clock)
+    await bus.send_batch("q", [msg("x" * 500)] * 5_000)
+    await bus.claim("q", "r", 5_000)
     first = await bus.read_claim("q", "r", 1)
+    await bus.close()
+    bus = await disks.bus(clock)
+    await settle(bus)
     again = asyncio.create_task(bus.read_claim("q", "r", 1))
     await asyncio.sleep(0)
     await bus.close()
