@@ -212,7 +212,7 @@ class Works:
         for seat in self._seats(work.parts):
             with contextlib.suppress(OnibusError):
                 self._broker.apply(
-                    seat, lambda partition, now, out: unstage(partition, work.id, [0], out)
+                    seat, lambda partition, now, out: unstage(partition, work.id, [0], now, out)
                 )
 
     # Publishing
@@ -348,7 +348,7 @@ class Works:
         if work is None or seat.id not in work.parts:
             with contextlib.suppress(OnibusError):
                 self._broker.apply(
-                    seat, lambda partition, now, out: unstage(partition, work_id, pieces, out)
+                    seat, lambda partition, now, out: unstage(partition, work_id, pieces, now, out)
                 )
         elif work.decided:
             for piece in pieces:
