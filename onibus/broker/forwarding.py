@@ -49,8 +49,9 @@ class Forwarding:
         self._awake: set[Entity] = set()
 
     def wake(self, source: Entity) -> None:
-        """A source that forwards may have something to forward."""
-        if source not in self._awake:
+        """A source that forwards may have something to forward, unless it was told to wait."""
+        waits = self._broker.timers.is_set(("forward", source.incarnation))
+        if source not in self._awake and not waits:
             self._awake.add(source)
             self._broker.call_soon(lambda: self._look(source))
 

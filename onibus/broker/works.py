@@ -212,7 +212,7 @@ class Works:
         for seat in self._seats(work.parts):
             with contextlib.suppress(OnibusError):
                 self._broker.apply(
-                    seat, lambda partition, now, out: unstage(partition, work.id, [0], out)
+                    seat, lambda partition, now, out: unstage(partition, work.id, [0], now, out)
                 )
 
     # Publishing
@@ -299,13 +299,18 @@ class Works:
 
     def _publish(self, work: Work, seat: Seat, piece: int, part: Part | None) -> None:
         wall = self._broker.clock.wall()
-
-        def act(partition: Partition, now: int, out: WriteBatch) -> Result:
-            content = part or self._read(seat, work.id, piece)
-            return publish(partition, work.id, piece, content, now, wall, out)
-
         try:
-            work.results[seat.id] = self._broker.apply(seat, act)
+            content = part or self._broker.ask(seat, lambda _: self._read(seat, work.id, piece))
+            if content is None:
+                # It was done before; only the row of the work was left.
+                self._published(work, seat.id, Outcome())
+                return
+            work.results[seat.id] = self._broker.apply(
+                seat,
+                lambda partition, now, out: publish(
+                    partition, work.id, piece, content, now, wall, out
+                ),
+            )
         except OnibusError:
             self._late(work, seat)
             return
@@ -348,16 +353,17 @@ class Works:
         if work is None or seat.id not in work.parts:
             with contextlib.suppress(OnibusError):
                 self._broker.apply(
-                    seat, lambda partition, now, out: unstage(partition, work_id, pieces, out)
+                    seat, lambda partition, now, out: unstage(partition, work_id, pieces, now, out)
                 )
         elif work.decided:
             for piece in pieces:
                 self._publish(work, seat, piece, None)
 
-    def _read(self, seat: Seat, work_id: int, piece: int) -> Part:
+    def _read(self, seat: Seat, work_id: int, piece: int) -> Part | None:
         assert seat.store.loop is not None
         row = seat.store.loop.store.read(STAGED, (work_id, seat.id, piece))
-        assert row is not None
+        if row is None:
+            return None
         assert isinstance(row[-1], bytes)
         return decode_part(row[-1])
 

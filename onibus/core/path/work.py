@@ -112,13 +112,15 @@ def publish(
     return carry_out(partition, part, originals, now, wall, out)
 
 
-def unstage(partition: Partition, work: int, pieces: Sequence[int], out: WriteBatch) -> None:
+def unstage(
+    partition: Partition, work: int, pieces: Sequence[int], now: int, out: WriteBatch
+) -> None:
     """Forget a part that was not decided; what it pinned goes back, and no delivery is counted."""
     owner = owner_of(work)
     for subscription in partition.subscriptions.values():
         for hold in [one for one in subscription.holds.values() if one.owner == owner]:
             for ordinal in sorted(hold.ordinals):
-                subscription.change(ordinal, Input.RELEASE, out)
+                give_back(subscription, ordinal, Input.RELEASE, now, out)
     for piece in pieces:
         out.delete(STAGED, (work, partition.id, piece))
 
