@@ -205,6 +205,18 @@ class Busy(Refused):
     retryable = True
 
 
+class Unauthorized(Refused):
+    """Who asks is not known: no key, no token, or one that is not good (any more)."""
+
+    code = "unauthorized"
+
+
+class Forbidden(Refused):
+    """Who asks may not do this."""
+
+    code = "forbidden"
+
+
 class BusClosed(Refused):
     """The bus was closed."""
 

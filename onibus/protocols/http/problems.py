@@ -1,0 +1,83 @@
+"""Errors as problem documents (RFC 9457): what was refused, or is unknown, or is our fault."""
+
+from __future__ import annotations
+
+import msgspec
+
+from onibus.core import errors
+from onibus.core.errors import OnibusError
+from onibus.protocols.http.messages import PROBLEM, Response
+
+#: HTTP statuses by error; the nearest class counts. Others are 400 where refused, 500 where ours.
+STATUSES: dict[type[OnibusError], int] = {
+    errors.Unauthorized: 401,
+    errors.Forbidden: 403,
+    errors.EntityNotFound: 404,
+    errors.MessageNotFound: 404,
+    errors.ClaimNotFound: 404,
+    errors.NotStaged: 404,
+    errors.NoSession: 404,
+    errors.EntityExists: 409,
+    errors.EntityReplaced: 409,
+    errors.BatchTooOld: 409,
+    errors.Busy: 409,
+    errors.SessionLocked: 409,
+    errors.InvalidOperation: 409,
+    errors.LockLost: 410,
+    errors.LogGap: 410,
+    errors.MessageTooLarge: 413,
+    errors.EntityDisabled: 403,
+    errors.DiskNearlyFull: 507,
+    errors.QuotaExceeded: 429,
+    errors.PartitionOffline: 503,
+    errors.BusClosed: 503,
+    errors.Unknown: 503,
+    errors.Refused: 400,
+    errors.Failed: 500,
+}
+
+
+class Problem(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What went wrong."""
+
+    #: the error's stable code, as docs/errors.md lists it
+    type: str
+    #: refused: nothing was changed; unknown: it may or may not have been; failed: our fault
+    outcome: str
+    title: str
+    status: int
+    detail: str
+    #: the same request may succeed later
+    retryable: bool = False
+
+
+def outcome_of(error: OnibusError) -> str:
+    """Return which of the three an error is."""
+    if isinstance(error, errors.Refused):
+        return "refused"
+    return "unknown" if isinstance(error, errors.Unknown) else "failed"
+
+
+def status_of(error: OnibusError) -> int:
+    """Return the HTTP status of an error."""
+    for kind in type(error).__mro__:
+        if kind in STATUSES:
+            return STATUSES[kind]
+    return 500
+
+
+def problem(error: BaseException) -> Response:
+    """Return the answer that tells of an error; of a fault of ours only that it is one."""
+    if not isinstance(error, OnibusError):
+        error = errors.Failed("something went wrong on our side; the log has the details")
+    status = status_of(error)
+    document = Problem(
+        type=error.code,
+        outcome=outcome_of(error),
+        title=error.code.replace("-", " "),
+        status=status,
+        detail=str(error),
+        retryable=error.retryable,
+    )
+    headers = (("www-authenticate", "SharedAccessSignature"),) if status == 401 else ()
+    return Response(status, msgspec.json.encode(document), PROBLEM, headers)
