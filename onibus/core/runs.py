@@ -31,6 +31,14 @@ class Runs:
         """
         firsts, lasts = self.firsts, self.lasts
         self.count += last - first + 1
+        if not lasts or first > lasts[-1]:
+            # What arrives comes behind all others: nothing to look for, nothing to move.
+            if lasts and lasts[-1] == first - 1:
+                lasts[-1] = last
+            else:
+                firsts.append(first)
+                lasts.append(last)
+            return firsts[-1], last, -1
         at = bisect_right(firsts, first)
         assert at == 0 or lasts[at - 1] < first
         assert at == len(firsts) or last < firsts[at]

@@ -167,7 +167,7 @@ class Subscription:
 
     def enqueue(self, first: int, sessions: Sequence[str | None]) -> None:
         """Messages with ordinals from `first` on have been accepted."""
-        if not self.timers.is_set(("age", 0)):
+        if self.settings.expires_after_ms is not None and not self.timers.is_set(("age", 0)):
             self.watch_age(first)
         if not self.settings.requires_session:
             self.ready.add(first, first + len(sessions) - 1)
