@@ -94,7 +94,8 @@ class Partition:
         """Add a subscription to a topic; it gets what is sent from now on."""
         subscription = Subscription(self, number, settings)
         subscription.rules = rules
-        subscription.pass_over(1, self.log.next_ordinal - 1)
+        if self.log.next_ordinal > 1:
+            subscription.pass_over([(1, self.log.next_ordinal - 1)])
         self.subscriptions[number] = subscription
         return subscription
 

@@ -56,6 +56,16 @@ class Runs:
             first = firsts[at - 1]
         return first, last, swallowed
 
+    def extend(self, runs: list[tuple[int, int]]) -> None:
+        """Add runs, in rising order and apart from each other, that lie behind all others."""
+        if runs:
+            self.add(*runs[0])
+            assert self.lasts[-1] == runs[0][1]
+            more = runs[1:]
+            self.firsts.extend([first for first, _ in more])
+            self.lasts.extend([last for _, last in more])
+            self.count += sum([last - first + 1 for first, last in more])
+
     def remove(self, ordinal: int) -> bool:
         """Take one ordinal out; tell whether it was in."""
         firsts, lasts = self.firsts, self.lasts

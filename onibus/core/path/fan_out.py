@@ -110,30 +110,34 @@ class FanOut:
     def show(self, due: dict[int, int], out: WriteBatch) -> None:
         """Hand the rows to those who take them, after they were stored."""
         own = self._partition.subscription
-        self._pass_over(own, as_runs(self._scheduled))
+        own.pass_over(self._gaps(as_runs([self._first + at for at in self._scheduled])))
         for ordinal, moment in due.items():
             own.schedule(ordinal, moment, out)
-        sessions = [message.session_id for message in self._messages]
         for number, share in self._shares.items():
             subscription = self._partition.subscriptions[number]
-            runs = as_runs(share.positions)
-            self._pass_over(subscription, runs)
+            runs = as_runs([self._first + at for at in share.positions])
+            subscription.pass_over(self._gaps(runs))
             for at, (reason, description) in share.dead.items():
                 subscription.arrive_dead(self._first + at, reason, description, out)
             for at, overlay in share.overlays.items():
                 subscription.overlay(self._first + at, overlay, out)
+            alive = share.positions
             if share.dead:
-                runs = as_runs([at for at in share.positions if at not in share.dead])
-            for start, end in runs:
-                subscription.enqueue(self._first + start, sessions[start : end + 1])
+                alive = [at for at in alive if at not in share.dead]
+                runs = as_runs([self._first + at for at in alive])
+            subscription.enqueue_runs(runs, [self._messages[at].session_id for at in alive])
 
-    def _pass_over(self, subscription: Subscription, taken: list[tuple[int, int]]) -> None:
-        """All rows but the runs that it takes are not for a subscription."""
-        start = 0
+    def _gaps(self, taken: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Return the runs of rows between those that a subscription takes."""
+        gaps = []
+        start, end = self._first, self._first + len(self._messages)
         for first, last in taken:
-            subscription.pass_over(self._first + start, self._first + first - 1)
+            if start < first:
+                gaps.append((start, first - 1))
             start = last + 1
-        subscription.pass_over(self._first + start, self._first + len(self._messages) - 1)
+        if start < end:
+            gaps.append((start, end - 1))
+        return gaps
 
     def _choose(self, subscription: Subscription, subjects: list[Subject | None]) -> Share:
         """Run a subscription's rules on all messages."""
