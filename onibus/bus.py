@@ -27,20 +27,18 @@ from onibus.broker import receiving, sending, settling
 from onibus.broker.admission import RESERVE_BYTES
 from onibus.broker.broker import Broker
 from onibus.broker.clock import Clock, SystemClock
-from onibus.broker.entity import QUEUE, SUBSCRIPTION, TOPIC, EntityInfo
-from onibus.broker.entity_info import info
-from onibus.broker.entity_rules import subscription_name, without_rule
-from onibus.broker.namespace import NAME, Namespace, Quotas
-from onibus.broker.replies import Reply
+from onibus.broker.namespace import NAME, Quotas
 from onibus.broker.writer import ThreadWriter
+from onibus.calls.claims import ClaimCalls
+from onibus.calls.entities import EntityCalls
+from onibus.calls.log import LogCalls
+from onibus.calls.staging import StagingCalls
 from onibus.core.block import NEVER
-from onibus.core.errors import BusClosed, InvalidArgument
+from onibus.core.errors import InvalidArgument
 from onibus.core.message import Message, ReceivedMessage, Sent, SentBatch
 from onibus.core.path.deduplicate import list_duplicates
 from onibus.core.path.peek import Filter
 from onibus.core.path.session import SessionInfo, list_sessions
-from onibus.core.rules.rule import DEFAULT_RULE, Rule
-from onibus.core.settings import QueueSettings, SubscriptionSettings, TopicSettings
 from onibus.receiver import FifoReceiver, Receiver, SessionReceiver
 from onibus.store.interface import Store
 from onibus.store.memory import MemoryStore
@@ -59,12 +57,11 @@ _EARLIEST_MS = 946_684_800_000
 _SLEEP_MS_MAX = 60_000
 
 
-class Bus:
+class Bus(EntityCalls, StagingCalls, LogCalls, ClaimCalls):
     """A namespace of queues, kept in a directory. Make it with `Bus.open`."""
 
     def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop) -> None:
-        self.broker = broker
-        self._loop = loop
+        super().__init__(broker, loop)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = NEVER
 
@@ -124,115 +121,6 @@ class Bus:
     ) -> None:
         await self.close()
 
-    # Entities
-
-    async def create_queue(self, name: str, **settings: Any) -> None:
-        """Make a queue; `settings` are the fields of QueueSettings."""
-        await self._decide(
-            lambda namespace, reply: namespace.create(name, QueueSettings, settings, reply)
-        )
-
-    async def change_queue(self, name: str, **settings: Any) -> None:
-        """Change settings of a queue."""
-        await self._change(QUEUE, name, settings)
-
-    async def delete_queue(self, name: str) -> None:
-        """Delete a queue and everything in it."""
-        await self._delete(QUEUE, name)
-
-    def queue(self, name: str) -> EntityInfo[QueueSettings]:
-        """Return a queue's settings and counts."""
-        return self._info(QUEUE, name)
-
-    def queues(self) -> list[str]:
-        """Return the names of all queues."""
-        return self._names(QUEUE)
-
-    async def create_topic(self, name: str, **settings: Any) -> None:
-        """Make a topic; `settings` are the fields of TopicSettings."""
-        await self._decide(
-            lambda namespace, reply: namespace.create(name, TopicSettings, settings, reply)
-        )
-
-    async def change_topic(self, name: str, **settings: Any) -> None:
-        """Change settings of a topic."""
-        await self._change(TOPIC, name, settings)
-
-    async def delete_topic(self, name: str) -> None:
-        """Delete a topic, its subscriptions, and everything in them."""
-        await self._delete(TOPIC, name)
-
-    def topic(self, name: str) -> EntityInfo[TopicSettings]:
-        """Return a topic's settings, counts and subscriptions."""
-        return self._info(TOPIC, name)
-
-    def topics(self) -> list[str]:
-        """Return the names of all topics."""
-        return self._names(TOPIC)
-
-    async def create_subscription(
-        self, topic: str, name: str, *, rules: Sequence[Rule] | None = None, **settings: Any
-    ) -> str:
-        """Make a subscription of a topic; return the name by which it is received from.
-
-        `settings` are the fields of SubscriptionSettings. Without rules it gets every message.
-        """
-        chosen = [Rule(DEFAULT_RULE)] if rules is None else list(rules)
-        await self._decide(
-            lambda namespace, reply: namespace.create_subscription(
-                topic, name, settings, chosen, reply
-            )
-        )
-        return self.broker.find(subscription_name(topic, name)).name
-
-    async def change_subscription(self, subscription: str, **settings: Any) -> None:
-        """Change settings of a subscription, given by its whole name."""
-        await self._change(SUBSCRIPTION, subscription, settings)
-
-    async def delete_subscription(self, subscription: str) -> None:
-        """Delete a subscription and everything in it."""
-        await self._delete(SUBSCRIPTION, subscription)
-
-    def subscription(self, subscription: str) -> EntityInfo[SubscriptionSettings]:
-        """Return a subscription's settings, counts and rules."""
-        return self._info(SUBSCRIPTION, subscription)
-
-    async def create_rule(self, subscription: str, rule: Rule) -> None:
-        """Add a rule: what it selects gets into the subscription from now on."""
-        await self._decide(
-            lambda namespace, reply: namespace.change_rules(
-                subscription, lambda rules: [*rules, rule], reply
-            )
-        )
-
-    async def delete_rule(self, subscription: str, name: str) -> None:
-        """Delete a rule; without any, nothing gets into the subscription."""
-        await self._decide(
-            lambda namespace, reply: namespace.change_rules(
-                subscription, lambda rules: without_rule(rules, name), reply
-            )
-        )
-
-    async def _decide(self, decide: Callable[[Namespace, Reply], None]) -> None:
-        await self.ask(lambda reply: decide(self.broker.namespace, reply))
-
-    async def _change(self, kind: str, name: str, settings: dict[str, Any]) -> None:
-        self._alive()
-        found = self.broker.find(name, kind).name
-        await self._decide(lambda namespace, reply: namespace.change(found, settings, reply))
-
-    async def _delete(self, kind: str, name: str) -> None:
-        self._alive()
-        found = self.broker.find(name, kind).name
-        await self._decide(lambda namespace, reply: namespace.delete(found, reply))
-
-    def _info(self, kind: str, name: str) -> EntityInfo[Any]:
-        return self.tell(lambda: info(self.broker, self.broker.find(name, kind).name))
-
-    def _names(self, kind: str) -> list[str]:
-        entities = self.broker.namespace.entities
-        return self.tell(lambda: sorted(one.name for one in entities.values() if one.kind == kind))
-
     # Messages
 
     async def send(self, entity: str, message: Message) -> Sent:
@@ -252,12 +140,7 @@ class Bus:
 
     async def send_arrow(self, entity: str, batch: pa.RecordBatch | pa.Table) -> SentBatch:
         """Store the rows of a batch, whose columns are fields of Message: all of them, or none."""
-        from onibus.broker import bulk_sending
-
-        self._alive()
-        admission = bulk_sending.Admission(self.broker, entity, batch)
-        # The columns are looked at beside the loop, which serves others meanwhile.
-        await asyncio.to_thread(admission.admit)
+        admission = await self._admit_arrow(entity, batch)
         result: SentBatch = await self.ask(admission.send)
         return result
 
@@ -371,27 +254,7 @@ class Bus:
         """What went wrong with stores and partitions since the bus was opened."""
         return list(self.broker.alarms)
 
-    # Between calls and the broker
-
-    async def ask(self, command: Callable[[Reply], None]) -> Any:
-        """Give the broker a command and wait for its answer."""
-        self._alive()
-        reply: asyncio.Future[Any] = self._loop.create_future()
-        command(reply)
-        self.arm()
-        return await reply
-
-    def tell(self, question: Callable[[], T]) -> T:
-        """Ask the broker something that needs no waiting."""
-        self._alive()
-        try:
-            return question()
-        finally:
-            self.arm()
-
-    def _alive(self) -> None:
-        if self.broker.closed:
-            raise BusClosed("the bus was closed")
+    # Being there in time
 
     def arm(self) -> None:
         """Be there when the broker next has something to do by itself."""

@@ -13,12 +13,22 @@ from typing import Any
 import msgspec
 import pytest
 
-from onibus import Bus, Filter, Message, ReceivedMessage, Sent
-from onibus.broker.entity import EntityInfo
+from onibus import (
+    Bus,
+    CorrelationFilter,
+    Filter,
+    Message,
+    ReceivedMessage,
+    Rule,
+    Sent,
+    SqlAction,
+    SqlFilter,
+)
+from onibus.broker.entity import KINDS, EntityInfo
 from onibus.broker.namespace import Quotas
 from onibus.core import errors, limits
 from onibus.core.path.session import SessionInfo
-from onibus.core.settings import FIXED, QueueSettings
+from onibus.core.settings import FIXED
 from onibus.receiver import FifoReceiver, Receiver, SessionReceiver
 from tests.source_tree import ROOT, text_of
 from tools import lifecycle, promises
@@ -186,12 +196,16 @@ def test_codes_of_errors_are_unique() -> None:
     assert len(set(codes)) == len(codes)
 
 
-def test_every_setting_is_listed_as_it_is() -> None:
-    listed = {word(row[0]): row for row in rows("docs/settings.md", "setting")}
-    fields = {field.name: field for field in msgspec.structs.fields(QueueSettings)}
+@pytest.mark.parametrize("member", KINDS)
+def test_every_setting_is_listed_as_it_is(member: type[msgspec.Struct]) -> None:
+    every = rows("docs/settings.md", "setting")
+    assert len({row[0] for row in every}) == len(every)
+    assert {kind for row in every for kind in row[1].split(", ")} == set(KINDS.values())
+    listed = {word(row[0]): row for row in every if KINDS[member] in row[1].split(", ")}
+    fields = {field.name: field for field in msgspec.structs.fields(member)}
     assert listed.keys() == fields.keys()
     for name, field in fields.items():
-        _, default, allowed, changeable, meaning = listed[name]
+        _, _, default, allowed, changeable, meaning = listed[name]
         assert value(default) == field.default, name
         assert allowed, name
         assert changeable == ("no" if name in FIXED else "yes"), name
@@ -262,7 +276,20 @@ def test_every_call_is_listed_as_it_is(member: type) -> None:
 
 
 @pytest.mark.parametrize(
-    "member", [Message, ReceivedMessage, Sent, EntityInfo, SessionInfo, Filter, Quotas]
+    "member",
+    [
+        Message,
+        ReceivedMessage,
+        Sent,
+        EntityInfo,
+        SessionInfo,
+        Filter,
+        Rule,
+        SqlFilter,
+        SqlAction,
+        CorrelationFilter,
+        Quotas,
+    ],
 )
 def test_every_field_is_listed_as_it_is(member: type) -> None:
     cells = first_cells(section("docs/api.md", member.__name__))
@@ -280,7 +307,9 @@ def test_every_field_is_listed_as_it_is(member: type) -> None:
         elif fields[name].default is inspect.Parameter.empty and default == "required":
             continue
         else:
-            assert value(default) == default_of(member, name), name
+            wanted = default_of(member, name)
+            named = default == f"`{wanted!r}`"
+            assert named or value(default) == wanted, name
 
 
 def default_of(member: type, name: str) -> object:

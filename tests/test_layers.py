@@ -21,6 +21,8 @@ LAYERS = {
     "onibus.broker": 2,
     "onibus.bus": 3,
     "onibus.receiver": 3,
+    "onibus.transaction": 3,
+    "onibus.calls": 3,
     "onibus": 3,
     "onibus.testing": 4,
 }

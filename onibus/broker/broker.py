@@ -12,13 +12,19 @@ from collections.abc import Callable, Iterable
 from typing import Concatenate, ParamSpec, TypeVar
 
 from onibus.broker.admission import RESERVE_BYTES, DiskWatch
+from onibus.broker.claims import Claims
 from onibus.broker.clock import BusClock, Clock
 from onibus.broker.commit_loop import CommitLoop
 from onibus.broker.entity import Entity, Seat
+from onibus.broker.forwarding import Forwarding
+from onibus.broker.idling import watch_idle
 from onibus.broker.message_store import MessageStore
-from onibus.broker.namespace import Namespace, Quotas
-from onibus.broker.receiving import give_up, serve
+from onibus.broker.namespace import REOPEN_MS, Namespace, Quotas
+from onibus.broker.producers import Producers
+from onibus.broker.receiving import serve
 from onibus.broker.sending import apply_inbox, move_elsewhere
+from onibus.broker.ticking import HOUSEKEEPING_MS, TIDY_AFTER_MS, ring
+from onibus.broker.works import Works
 from onibus.broker.writer import Writer
 from onibus.core.errors import (
     BusClosed,
@@ -42,19 +48,12 @@ P = ParamSpec("P")
 
 #: Records that nobody waits for (locks) are on the disk after this time at the latest.
 FLUSH_MS = 50
-#: How long a partition rests before its log and its ids are tidied, and between two slices of that.
-TIDY_AFTER_MS = 1_000
-TIDY_AGAIN_MS = 5
-TIDY_RARELY_MS = 60_000
-#: How long a failed store rests before it is opened anew.
-REOPEN_MS = 1_000
 #: How long after its opening a store is searched for what a crash left behind.
 ORPHANS_AFTER_MS = 30_000
 #: Alarms that are kept: a store that stays down would add to them for ever.
 ALARMS_KEPT = 1_000
-#: Commits between two rounds of a store's housekeeping, or the time after a commit.
+#: Commits between two rounds of a store's housekeeping.
 HOUSEKEEPING_COMMITS = 64
-HOUSEKEEPING_MS = 2_000
 
 
 class Broker:
@@ -77,10 +76,14 @@ class Broker:
         self.stores = {
             name: MessageStore(name, open_store, make_writer, disk) for name in store_names
         }
+        self.works = Works(self)
+        self.producers = Producers(self)
+        self.forwarding = Forwarding(self)
+        self.claims = Claims(self)
         self.namespace = Namespace(self, open_store, make_writer, quotas or Quotas())
         #: the last things that went wrong
         self.alarms: deque[str] = deque(maxlen=ALARMS_KEPT)
-        self._seats: dict[int, Seat] = {}
+        self.seats: dict[int, Seat] = {}
         self._awake: set[Entity] = set()
         self.closed = False
 
@@ -112,6 +115,7 @@ class Broker:
         self.namespace.know_store(store.name, store.identity)
         for seat in store.seats.values():
             self.take_up(seat)
+        self.works.store_opened(store, store.staged)
         for entity in {seat.entity for seat in store.seats.values()}:
             self.wake_all(entity)
         self.flush_later(store)
@@ -123,10 +127,12 @@ class Broker:
         partition = seat.online()
         self.clock.not_before(partition.seen)
         # Being down is not being idle, and who only waited left no trace on the disk.
-        seat.entity.last_used = self.clock.now()
-        self._seats[seat.id] = seat
+        for entity in (seat.entity, *seat.entity.outlets()):
+            entity.last_used = self.clock.now()
+        self.seats[seat.id] = seat
         self.watch(seat)
         self.timers.set(("tidy", seat.id), self.clock.now() + TIDY_AFTER_MS)
+        self.claims.take_up(seat)
 
     def close(self) -> None:
         """Let everything go; the caller has flushed before, if it was to be kept."""
@@ -142,7 +148,8 @@ class Broker:
         loops = [store.loop for store in self.stores.values() if store.loop is not None]
         waiting = any(loop.busy or loop.waiting for loop in loops)
         sending = any(store.inbox for store in self.stores.values())
-        return not (waiting or sending or self.namespace.deciding)
+        owed = self.namespace.deciding or self.claims.under_way
+        return not (waiting or sending or owed)
 
     def flush(self) -> None:
         """Start committing everything that waits, asked for or not."""
@@ -162,6 +169,13 @@ class Broker:
         if kind not in (None, entity.kind):
             raise EntityNotFound(f"{entity.name} is a {entity.kind}, not a {kind}")
         return entity
+
+    def seat(self, seat_id: int) -> Seat | None:
+        """Return where a partition sits, online or not; None where its entity is gone."""
+        for store in self.stores.values():
+            if seat_id in store.seats:
+                return store.seats[seat_id]
+        return None
 
     def apply(
         self,
@@ -186,7 +200,7 @@ class Broker:
         except Exception as error:
             if isinstance(error, Refused) and not out:
                 raise
-            raise self._partition_failed(seat, error) from error
+            raise self.partition_failed(seat, error) from error
         seat.entity.last_used = now
         if out or result:
             partition.finish(now, out)
@@ -201,12 +215,13 @@ class Broker:
         now: int | None = None,
     ) -> T:
         """Run a command on what an entity has in a partition; see `apply`."""
-        number = entity.number
-        return self.apply(
+        result = self.apply(
             seat,
-            lambda partition, now, out: operation(partition.subscriptions[number], now, out),
+            lambda partition, now, out: operation(entity.part_of(partition), now, out),
             now,
         )
+        entity.last_used = seat.entity.last_used
+        return result
 
     def look(
         self,
@@ -218,9 +233,8 @@ class Broker:
     ) -> T:
         """Ask what an entity has in a partition, up to its time, something; nothing changes."""
         self.advance(seat, self.clock.now())
-        number = entity.number
         return self.ask(
-            seat, lambda partition: question(partition.subscriptions[number], *arguments, **named)
+            seat, lambda partition: question(entity.part_of(partition), *arguments, **named)
         )
 
     def ask(
@@ -237,7 +251,7 @@ class Broker:
         except Refused:
             raise
         except Exception as error:
-            raise self._partition_failed(seat, error) from error
+            raise self.partition_failed(seat, error) from error
 
     def advance(self, seat: Seat, now: int) -> None:
         """Bring a partition up to that bus time."""
@@ -248,7 +262,7 @@ class Broker:
         try:
             pass_time(partition, now, self.clock.wall(), out)
         except Exception as error:
-            raise self._partition_failed(seat, error) from error
+            raise self.partition_failed(seat, error) from error
         self._write(seat, partition, out, now)
 
     def _write(self, seat: Seat, partition: Partition, out: WriteBatch, now: int) -> None:
@@ -268,11 +282,18 @@ class Broker:
             timers.set(("tidy", seat_id), now + TIDY_AFTER_MS)
         self.wake_all(seat.entity)
 
+    def tidy_soon(self, seat: Seat) -> None:
+        """Something that was kept in a partition may go."""
+        if not self.timers.is_set(("tidy", seat.id)):
+            self.timers.set(("tidy", seat.id), self.clock.now() + TIDY_AFTER_MS)
+
     def wake_all(self, entity: Entity) -> None:
         """Messages may have become available in a partition of a queue or a topic."""
         for outlet in entity.outlets():
             if outlet.waiters:
                 self.wake(outlet)
+            if outlet.forwards:
+                self.forwarding.wake(outlet)
 
     def watch(self, seat: Seat) -> None:
         """Come back to a partition when something in it is due."""
@@ -300,7 +321,7 @@ class Broker:
 
     # Things that go wrong
 
-    def _partition_failed(self, seat: Seat, error: BaseException) -> PartitionOffline:
+    def partition_failed(self, seat: Seat, error: BaseException) -> PartitionOffline:
         """Take one partition offline: its stored bytes, or our own code, cannot be trusted."""
         seat.partition = None
         seat.offline = str(error)
@@ -337,50 +358,7 @@ class Broker:
     def tick(self) -> None:
         """Do what is due."""
         while not self.closed and (key := self.timers.pop(self.clock.now())) is not None:
-            kind, subject = key
-            if kind == "waiter":
-                give_up(self, subject)
-            elif kind == "idle":
-                self.namespace.delete_if_idle(subject)
-            elif kind in ("flush", "reopen", "orphans", "house"):
-                self._tick_store(kind, self.stores[subject])
-            elif subject in self._seats:
-                self._tick_seat(kind, self._seats[subject])
-
-    def _tick_store(self, kind: str, store: MessageStore) -> None:
-        if kind == "reopen":
-            if not store.online:
-                self.reopen(store)
-        elif kind == "orphans":
-            store.find_orphans()
-        elif kind == "house":
-            self._keep_house(store)
-            if store.loop is not None and store.loop.commits != store.commits_kept:
-                # Once more when it has come to rest: only then is its log given back.
-                store.commits_kept = store.loop.commits
-                self.timers.set(("house", store.name), self.clock.now() + HOUSEKEEPING_MS)
-        elif store.loop is not None:
-            store.loop.start(lazily=True)
-            if store.loop.waiting:
-                self.flush_later(store)
-
-    def _tick_seat(self, kind: str, seat: Seat) -> None:
-        if seat.partition is None or seat.store.loop is None:
-            return
-        if kind == "partition":
-            now = self.clock.now()
-            try:
-                self.advance(seat, now)
-            except PartitionOffline:
-                return
-            # What one slice did not reach goes on when others have had their turn.
-            due = seat.online().next_wake()
-            self.timers.set(("partition", seat.id), max(due, now + 1))
-        elif self.tidy(seat):
-            self.timers.set(("tidy", seat.id), self.clock.now() + TIDY_AGAIN_MS)
-        elif seat.partition is not None and seat.partition.keeps_for_a_time():
-            # Nobody may come by again: what is kept for a time only must go all the same.
-            self.timers.set(("retidy", seat.id), self.clock.now() + TIDY_RARELY_MS)
+            ring(self, *key)
 
     def tidy(self, seat: Seat) -> bool:
         """Do a slice of compaction and of sealing ids; tell whether more is waiting."""
@@ -390,9 +368,10 @@ class Broker:
         try:
             more = partition.ids.maintain(partition.forget_before(self.clock.now()), out)
             forget_retained(partition, self.clock.wall(), out)
+            more |= partition.trim_outcomes(self.clock.now(), out)
             more |= compact(partition, out, eager=not seat.store.loop.busy)
         except Exception as error:
-            self._partition_failed(seat, error)
+            self.partition_failed(seat, error)
             return False
         if out:
             partition.finish(self.clock.now(), out, by_itself=True)
@@ -413,17 +392,18 @@ class Broker:
         if store.loop is not loop:
             return
         for partition in partitions:
-            seat = self._seats.get(partition.id)
+            seat = self.seats.get(partition.id)
             if seat is not None:
                 self.wake_all(seat.entity)
         if loop.commits % HOUSEKEEPING_COMMITS == 0:
-            self._keep_house(store)
+            self.keep_house(store)
         elif not self.timers.is_set(("house", store.name)):
             self.timers.set(("house", store.name), self.clock.now() + HOUSEKEEPING_MS)
         if store.inbox or loop.waiting:
             self.start(store)
 
-    def _keep_house(self, store: MessageStore) -> None:
+    def keep_house(self, store: MessageStore) -> None:
+        """Let a store do its housekeeping beside its commits."""
         loop = store.loop
         store.keep_house(lambda error: self._kept_house(store, loop, error))
 
@@ -437,12 +417,15 @@ class Broker:
     def forget(self, entity: Entity) -> None:
         """An entity is gone: drop its seats and tell those who wait."""
         self.timers.cancel(("idle", entity.incarnation))
+        for name in entity.readers:
+            self.timers.cancel(("reader", (entity.incarnation, name)))
+        self.claims.forget(entity)
         if entity.topic is not None:
             entity.topic.subscriptions.pop(entity.number, None)
             return
         for seat in entity.seats:
             seat.store.seats.pop(seat.id, None)
-            self._seats.pop(seat.id, None)
+            self.seats.pop(seat.id, None)
             seat.deleted = True
             for kind in ("partition", "tidy", "retidy"):
                 self.timers.cancel((kind, seat.id))
@@ -451,7 +434,7 @@ class Broker:
         """An entity is there: give its partitions their seats; a subscription sits in its topic."""
         if entity.topic is not None:
             entity.topic.subscriptions[entity.number] = entity
-            self.namespace.watch_idle(entity)
+            watch_idle(self, entity)
             return
         for index, name in enumerate(entity.stores):
             if name not in self.stores:
@@ -462,4 +445,4 @@ class Broker:
             seat = Seat(entity, index, self.stores[name])
             entity.seats.append(seat)
             seat.store.seats[seat.id] = seat
-        self.namespace.watch_idle(entity)
+        watch_idle(self, entity)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 from zlib import crc32
 
@@ -13,18 +12,20 @@ from onibus.broker.entity import Entity, Seat
 from onibus.broker.message_store import SendRequest
 from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.broker.routing import any_seat, check_room
-from onibus.broker.sending import open_for_sends, put
-from onibus.core.errors import Refused, Unknown
+from onibus.broker.sending import open_for_sends, put, several_partitions
 from onibus.core.message import SentBatch
 from onibus.core.path.admit_arrow import PreparedBatch, admit_arrow, raw_values
 from onibus.core.path.bulk import SentRows, encode_ahead
+from onibus.core.staged import Part as StagedPart
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
 
 #: The index of a partition, or None where any will do; the rows that go there, and their positions
 #: in what was sent.
-Part = tuple[int | None, PreparedBatch, list[int]]
+Division = tuple[int | None, PreparedBatch, list[int]]
+#: The same with the partition that was chosen, and whether any other would do.
+Part = tuple[Seat, PreparedBatch, list[int], bool]
 
 
 class Admission:
@@ -37,55 +38,74 @@ class Admission:
         entity = open_for_sends(broker, name)
         self._settings, self._partitions = entity.log_settings, len(entity.seats)
         self._secret = broker.namespace.secret
-        self._parts: list[Part] = []
+        self._batch: PreparedBatch | None = None
+        self._divisions: list[Division] = []
 
     def admit(self) -> None:
         """Look at all rows; touches nothing of the broker, so any thread may do it."""
-        batch = admit_arrow(self._given, self._settings, self._secret)
-        self._parts = divide(batch, self._partitions)
-        for _, rows, _ in self._parts:
+        self._batch = admit_arrow(self._given, self._settings, self._secret)
+        self._divisions = divide(self._batch, self._partitions)
+        for _, rows, _ in self._divisions:
             encode_ahead(rows)
 
-    def send(self, reply: Reply) -> None:
-        """Store what was admitted; the reply gets a `SentBatch` when all of it is durable."""
+    def route(self) -> list[Part]:
+        """Return the partitions that take the rows now; keyless ones share one (P4)."""
         entity = open_for_sends(self._broker, self._name)
-        if entity.log_settings is not self._settings:
+        if self._batch is None or entity.log_settings is not self._settings:
             # Somebody has changed the entity meanwhile.
             self._settings, self._partitions = entity.log_settings, len(entity.seats)
             self.admit()
-        _send(self._broker, entity, self._parts, reply)
+        assert self._batch is not None
+        parts: dict[Seat, Part] = {}
+        # What any partition may take comes last: it may join what has to go to one.
+        for index, rows, positions in sorted(self._divisions, key=lambda one: one[0] is None):
+            seat = _seat(entity, index, rows.size)
+            if seat in parts:
+                positions = sorted(positions + parts[seat][2])
+                rows = self._batch.take(positions)
+            parts[seat] = (seat, rows, positions, index is None and seat not in parts)
+        return list(parts.values())
+
+    def send(self, reply: Reply) -> None:
+        """Store what was admitted; the reply gets a `SentBatch` when all of it is durable."""
+        parts = self.route()
+        if len(parts) > 1 and self._settings.strict_batches:
+            raise several_partitions()
+        _send(self._broker, parts, reply)
 
 
-def _send(broker: Broker, entity: Entity, parts: list[Part], reply: Reply) -> None:
-    seats = [_seat(entity, index, rows.size) for index, rows, _ in parts]
-    for seat in seats:
-        seat.store.check_disk()
-    count = sum(len(rows) for _, rows, _ in parts)
-    numbers = np.zeros(count, np.int64)
-    dropped = np.zeros(count, bool)
-    errors: list[BaseException] = []
-    left = len(parts)
+def _send(broker: Broker, parts: list[Part], reply: Reply) -> None:
+    count = sum(len(rows) for _, rows, _, _ in parts)
 
-    def collect(positions: list[int], outcome: Outcome) -> None:
-        nonlocal left
-        left -= 1
+    def collect(outcome: Outcome) -> None:
         if outcome.error is not None:
-            errors.append(outcome.error)
-        else:
-            rows: SentRows = outcome.value
-            numbers[positions], dropped[positions] = rows.numbers, rows.dropped
-        if left:
+            fail(reply, outcome.error)
             return
-        if not errors:
-            answer(reply, _sent(numbers, dropped))
-        elif len(errors) == len(parts) and all(isinstance(error, Refused) for error in errors):
-            fail(reply, errors[0])
-        else:
-            fail(reply, Unknown(f"part of the batch may be stored: {errors[0]}"))
+        numbers = np.zeros(count, np.int64)
+        dropped = np.zeros(count, bool)
+        for seat, _, positions, _ in parts:
+            rows: SentRows = outcome.value[seat]
+            numbers[positions], dropped[positions] = rows.numbers, rows.dropped
+        answer(reply, _sent(numbers, dropped))
 
-    for seat, (index, rows, positions) in zip(seats, parts, strict=True):
-        outcome = Outcome(partial(collect, positions))
-        put(broker, SendRequest(seat, rows, outcome, index is None, rows.size))
+    if len(parts) == 1:
+        seat, rows, _, keyless = parts[0]
+        seat.store.check_disk()
+        one = Outcome(lambda outcome: collect(_of_one(seat, outcome)))
+        put(broker, SendRequest(seat, rows, one, keyless, rows.size))
+        return
+    now = broker.clock.now()
+    for seat, _, _, _ in parts:
+        broker.advance(seat, now)
+    work = {seat: StagedPart(rows) for seat, rows, _, _ in parts}
+    broker.works.do(work, now, Outcome(collect))
+
+
+def _of_one(seat: Seat, outcome: Outcome) -> Outcome:
+    """Return the answer of one partition as that of a work."""
+    whole = Outcome()
+    whole.error, whole.value = outcome.error, {seat: outcome.value}
+    return whole
 
 
 def _seat(entity: Entity, index: int | None, size: int) -> Seat:
@@ -106,7 +126,7 @@ def _sent(numbers: np.ndarray, dropped: np.ndarray) -> SentBatch:
     )
 
 
-def divide(batch: PreparedBatch, count: int) -> list[Part]:
+def divide(batch: PreparedBatch, count: int) -> list[Division]:
     """Return a batch's rows by their partitions; keyless ones share one (P4)."""
     if count == 1:
         return [(0, batch, list(range(len(batch))))]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic
 
 import msgspec
 
+from onibus.broker.named_reader import MESSAGES, NamedReader
 from onibus.broker.replies import fail
 from onibus.core.errors import EntityNotFound, InvalidOperation, OnibusError, PartitionOffline
 from onibus.core.pages import Pages
@@ -27,6 +28,7 @@ from onibus.core.settings import (
 if TYPE_CHECKING:
     from onibus.broker.message_store import MessageStore
     from onibus.broker.receiving import Waiter
+    from onibus.core.subscription import Subscription
 
 QUEUE = "queue"
 TOPIC = "topic"
@@ -76,6 +78,9 @@ class Seat:
         for outlet in entity.subscriptions.values():
             assert isinstance(outlet.settings, SubscriptionSettings)
             partition.subscribe(outlet.number, outlet.settings, outlet.compiled)
+        for one in (entity, *entity.subscriptions.values()):
+            for reader in one.readers.values():
+                one.keep_for_reader(partition, self.index, reader)
         return partition
 
     def online(self) -> Partition:
@@ -122,6 +127,8 @@ class Entity:
         self.rules: list[Rule] = []
         self.compiled: list[CompiledRule] = []
         self.set_rules(rules or [])
+        #: those who read its log, or its outcomes, by name (R2)
+        self.readers: dict[str, NamedReader] = {}
         self.next_send = 0
         self.next_receive = 0
         self.waiters: deque[Waiter] = deque()
@@ -132,6 +139,12 @@ class Entity:
     @property
     def kind(self) -> str:
         return KINDS[type(self.settings)]
+
+    @property
+    def forwards(self) -> bool:
+        """Tell whether messages or dead letters go on to another entity by themselves."""
+        settings = self.settings
+        return settings.forward_to is not None or settings.forward_dead_letters_to is not None
 
     @property
     def log_settings(self) -> LogSettings:
@@ -157,6 +170,30 @@ class Entity:
         if isinstance(self.settings, TopicSettings):
             raise InvalidOperation(f"{self.name} is a topic: receive from a subscription of it")
         return self.settings
+
+    def part_of(self, partition: Partition) -> Subscription:
+        """Return what it has in a partition; who still has a deleted entity is told so."""
+        found = partition.subscriptions.get(self.number)
+        if found is None:
+            raise EntityNotFound(f"{self.name} was deleted")
+        return found
+
+    def keep_for_reader(self, partition: Partition, index: int, reader: NamedReader) -> None:
+        """Keep in a partition what a reader has not passed."""
+        position = reader.positions[index]
+        if reader.log == MESSAGES:
+            partition.keep_for(reader.name, position)
+        else:
+            partition.subscriptions[self.number].outcomes.readers[reader.name] = position
+            partition.keep_outcomes()
+
+    def keep_no_more(self, partition: Partition, reader: NamedReader) -> None:
+        """Keep in a partition nothing for a reader any more."""
+        if reader.log == MESSAGES:
+            partition.readers.pop(reader.name, None)
+        else:
+            partition.subscriptions[self.number].outcomes.readers.pop(reader.name, None)
+            partition.keep_outcomes()
 
     def send_away(self, error: OnibusError) -> None:
         """Tell those who wait for messages that none will come."""

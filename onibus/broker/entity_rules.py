@@ -15,7 +15,8 @@ from onibus.core.errors import (
 )
 from onibus.core.limits import RULE_COUNT_MAX, RULE_NAME_LENGTH_MAX
 from onibus.core.rules.rule import Rule
-from onibus.core.settings import AnySettings, TopicSettings
+from onibus.core.rules.sql_action import changes_session
+from onibus.core.settings import AnySettings, SubscriptionSettings, TopicSettings
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
@@ -35,20 +36,34 @@ def subscription_name(topic: str, name: Any) -> str:
 
 def check_rules(rules: Any) -> list[Rule]:
     """Return the rules of a subscription, each name once."""
-    if not isinstance(rules, list) or not all(isinstance(rule, Rule) for rule in rules):
+    if type(rules) not in (list, tuple) or not all(isinstance(rule, Rule) for rule in rules):
         raise InvalidArgument("rules are a list of Rule")
     if len(rules) > RULE_COUNT_MAX:
         raise QuotaExceeded(f"a subscription has at most {RULE_COUNT_MAX} rules")
-    names = [rule.name.casefold() for rule in rules]
-    for name in names:
-        if names.count(name) > 1:
-            raise EntityExists(f"there is a rule {name!r} already")
-    return rules
+    names: set[str] = set()
+    for rule in rules:
+        if rule.name.casefold() in names:
+            raise EntityExists(f"there is a rule {rule.name!r} already")
+        names.add(rule.name.casefold())
+    return list(rules)
+
+
+def check_sessions(rules: list[Rule], wanted: SubscriptionSettings, partitioned: bool) -> None:
+    """Refuse actions that would spread one session over several partitions."""
+    if not (wanted.requires_session and partitioned):
+        return
+    for rule in rules:
+        action = rule.action
+        if action is not None and changes_session(action.expression, action.parameters):
+            raise InvalidOperation(
+                f"rule {rule.name!r} changes the SessionId: a partitioned topic has each session "
+                "in one partition, which was chosen before"
+            )
 
 
 def without_rule(rules: list[Rule], name: str) -> list[Rule]:
     """Return the rules but one; names do not tell upper from lower case."""
-    left = [rule for rule in rules if rule.name.casefold() != name.casefold()]
+    left = [rule for rule in rules if rule.name.casefold() != str(name).casefold()]
     if len(left) == len(rules):
         raise EntityNotFound(f"there is no rule {name!r}")
     return left

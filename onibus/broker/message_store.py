@@ -21,7 +21,7 @@ from onibus.core.errors import Damaged, OnibusError
 from onibus.core.partition import Partition
 from onibus.core.path.admit import Prepared
 from onibus.core.path.recover import COLUMNS, SOURCES, Rows, recover
-from onibus.core.records import BLOCK_INDEX, BLOCKS, ID_CHUNKS, META, Table, WriteBatch
+from onibus.core.records import BLOCK_INDEX, BLOCKS, ID_CHUNKS, META, STAGED, Table, WriteBatch
 from onibus.store.interface import Store
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ class MessageStore:
         self._writer: Writer | None = None
         self._housekeeper: Writer | None = None
         self._housekeeping = False
+        self._reader: Writer | None = None
         self.loop: CommitLoop | None = None
         self.seats: dict[int, Seat] = {}
         self.inbox: list[SendRequest] = []
@@ -75,6 +76,8 @@ class MessageStore:
         self.boot = 0
         #: what tells its files from those of any other store
         self.identity = b""
+        #: what was staged in it when it was opened: partition → work → pieces
+        self.staged: dict[int, dict[int, list[int]]] = {}
 
     @property
     def online(self) -> bool:
@@ -107,6 +110,7 @@ class MessageStore:
             loop = CommitLoop(store, self._writer, before=before, after=after, failed=failed)
             self.boot = self._count_boot(store)
             rows, orphans = self._read(store)
+            self.staged = self._read_staged(store, orphans)
             records = WriteBatch()
             for seat in self.seats.values():
                 partition = seat.new_partition(loop.pages, secret, self.boot)
@@ -155,6 +159,19 @@ class MessageStore:
                 else:
                     orphans += [(table, row[: table.key]) for row in bucket]
         return rows, orphans
+
+    def _read_staged(
+        self, store: Store, orphans: list[tuple[Table, Any]]
+    ) -> dict[int, dict[int, list[int]]]:
+        """Return what is staged for partitions that have a seat here; others have lost theirs."""
+        staged: dict[int, dict[int, list[int]]] = {}
+        rows: Any = store.scan(STAGED, ("work", "partition", "piece"))
+        for work, partition, piece in rows:
+            if partition in self.seats:
+                staged.setdefault(partition, {}).setdefault(work, []).append(piece)
+            else:
+                orphans.append((STAGED, (work, partition, piece)))
+        return staged
 
     def find_orphans(self) -> None:
         """Look for chunks of remembered ids that a crash left behind, and delete them.
@@ -225,12 +242,20 @@ class MessageStore:
 
         self._housekeeper.submit(work, finished)
 
+    def read_beside(
+        self, work: Callable[[], None], done: Callable[[BaseException | None], None]
+    ) -> None:
+        """Read in the store beside the commits, on a thread of its own."""
+        if self._reader is None:
+            self._reader = self._make_writer(f"{self.name}-reading")
+        self._reader.submit(work, done)
+
     def stop(self) -> None:
         """End the threads and close the store."""
-        for writer in (self._writer, self._housekeeper):
+        for writer in (self._writer, self._housekeeper, self._reader):
             if writer is not None:
                 writer.stop()
-        self._writer = self._housekeeper = None
+        self._writer = self._housekeeper = self._reader = None
         if self.loop is not None:
             self.loop.store.close()
             self.loop = None

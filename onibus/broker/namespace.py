@@ -8,22 +8,26 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from onibus.broker import readers
 from onibus.broker.commit_loop import CommitLoop
 from onibus.broker.entity import TOPIC, Entity, Seat, entity_of, row_of
 from onibus.broker.entity_rules import (
     SUBSCRIPTIONS,
     check_rules,
+    check_sessions,
     check_targets,
     subscription_name,
 )
+from onibus.broker.idling import watch_idle
 from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.broker.writer import Writer
 from onibus.core import limits, settings
 from onibus.core.errors import (
+    Damaged,
     EntityDisabled,
     EntityExists,
     EntityNotFound,
@@ -34,11 +38,10 @@ from onibus.core.errors import (
     PartitionOffline,
     QuotaExceeded,
     Refused,
-    Unknown,
 )
 from onibus.core.partition import Partition
 from onibus.core.path.erase import erase, unsubscribe
-from onibus.core.records import ENTITIES, META, WriteBatch
+from onibus.core.records import ENTITIES, META, READERS, WriteBatch
 from onibus.core.rules.rule import Rule
 from onibus.core.settings import (
     AnySettings,
@@ -54,16 +57,20 @@ if TYPE_CHECKING:
 
 #: The name of the namespace's own store.
 NAME = "namespace"
+#: How long a failed store rests before it is opened anew.
+REOPEN_MS = 1_000
 #: `meta` rows of this prefix have the identities of the message stores.
 _STORE_ROW = "store/"
 
 
 @dataclass(frozen=True, slots=True)
 class Quotas:
-    """How many entities a namespace takes."""
+    """How many entities a namespace takes, and how large its transactions may be."""
 
     entities: int = limits.ENTITY_COUNT_MAX
     partitioned_entities: int = limits.PARTITIONED_ENTITY_COUNT_MAX
+    #: messages sent and settled in one transaction (B5)
+    transaction_messages: int = limits.TRANSACTION_COUNT_MAX
 
 
 class Namespace:
@@ -77,7 +84,7 @@ class Namespace:
         quotas: Quotas,
     ) -> None:
         self._broker = broker
-        self._quotas = quotas
+        self.quotas = quotas
         self._open_store = open_store
         self._make_writer = make_writer
         self._writer: Writer | None = None
@@ -86,24 +93,62 @@ class Namespace:
         #: names whose creation, change or deletion is on its way
         self._deciding: set[str] = set()
         self._incarnation = 0
+        #: entities were read before
+        self._opened = False
         self.secret = b""
         self._identities: dict[str, bytes] = {}
 
     def open(self) -> None:
         """Open the store and read what there is."""
         store = self._open_store(NAME)
-        self._writer = self._make_writer(NAME)
-        self._loop = CommitLoop(
+        if self._writer is None:
+            self._writer = self._make_writer(NAME)
+        loop = CommitLoop(
             store, self._writer, before=lambda: None, after=self._after, failed=self._failed
         )
+        self._loop = loop
         self._read_meta(store)
-        topics: dict[int, Entity] = {}
+        self._read_entities(store)
+        self._broker.works.open(store)
+        self._broker.producers.open(store)
+        readers.read_back(self._broker, store)
+        by_incarnation = {entity.incarnation: entity for entity in self.entities.values()}
+        self._broker.claims.load(store, by_incarnation)
+
+    def _read_entities(self, store: Store) -> None:
+        """Take up what entities there are; after a failure, what became of the last decisions."""
+        known = {entity.incarnation: entity for entity in self.entities.values()}
+        found: dict[int, Entity] = {}
         for row in store.scan(ENTITIES):
             # In the order of incarnations: a topic stands before its subscriptions.
-            entity = entity_of(row, topics)
-            topics[entity.incarnation] = self.entities[entity.name] = entity
+            entity = entity_of(row, known | found)
             self._incarnation = max(self._incarnation, entity.incarnation)
-            self._broker.install(entity)
+            if entity.incarnation in known:
+                self._changed_meanwhile(known[entity.incarnation], entity)
+                entity = known[entity.incarnation]
+            elif known or self._opened:
+                self._created(entity)
+            else:
+                self.entities[entity.name] = entity
+                self._broker.install(entity)
+            found[entity.incarnation] = entity
+        for incarnation, entity in known.items():
+            if incarnation not in found and entity.name in self.entities:
+                self._deleted(entity)
+        self._opened = True
+
+    def _changed_meanwhile(self, entity: Entity, kept: Entity) -> None:
+        if entity.settings != kept.settings:
+            self._changed(entity, kept.settings)
+        if entity.rules != kept.rules:
+            self._rules_changed(entity, kept.rules)
+
+    def reopen(self) -> None:
+        """Open the store again after it failed."""
+        try:
+            self.open()
+        except (Failed, Refused) as error:
+            self._down(error)
 
     def _read_meta(self, store: Store) -> None:
         """Read, or make, the key of all hashes and tokens, and the last incarnation given."""
@@ -117,7 +162,7 @@ class Namespace:
         assert isinstance(secret[1], bytes)
         self.secret = secret[1]
         if incarnation is not None and isinstance(incarnation[1], int):
-            self._incarnation = incarnation[1]
+            self._incarnation = max(self._incarnation, incarnation[1])
         for name, value in store.scan(META):
             if isinstance(name, str) and name.startswith(_STORE_ROW) and isinstance(value, bytes):
                 self._identities[name.removeprefix(_STORE_ROW)] = value
@@ -140,6 +185,11 @@ class Namespace:
         if self._loop is not None:
             self._loop.store.close()
             self._loop = None
+
+    @property
+    def online(self) -> bool:
+        """Tell whether anything can be decided."""
+        return self._loop is not None
 
     @property
     def deciding(self) -> bool:
@@ -177,21 +227,22 @@ class Namespace:
         self._decide(name, self._row(entity), reply, lambda: self._created(entity))
 
     def create_subscription(
-        self, topic_name: str, name: str, given: dict[str, Any], rules: list[Rule], reply: Reply
+        self, topic_name: str, name: str, given: dict[str, Any], rules: Sequence[Rule], reply: Reply
     ) -> None:
         """Make a subscription of a topic."""
         topic = self._broker.find(topic_name)
         if topic.kind != TOPIC:
             raise InvalidOperation(f"{topic.name} is a {topic.kind}: topics have subscriptions")
         full_name = subscription_name(topic.name, name)
-        self._not_deciding(topic.name)
-        self._not_deciding(full_name)
+        self._not_deciding(topic.name, full_name)
         if full_name in self.entities:
             raise EntityExists(f"there is a subscription {full_name!r} already")
         if len(topic.subscriptions) >= limits.SUBSCRIPTION_COUNT_MAX:
             raise QuotaExceeded(f"a topic has {limits.SUBSCRIPTION_COUNT_MAX} subscriptions")
         wanted = settings.make(given, SubscriptionSettings)
         check_targets(self._broker, full_name, wanted)
+        chosen = check_rules(rules)
+        check_sessions(chosen, wanted, topic.partitioned)
         self._all_online(topic)
         entity = Entity(
             self._next_incarnation(),
@@ -200,14 +251,14 @@ class Namespace:
             self._broker.clock.wall(),
             topic.stores,
             topic,
-            check_rules(rules),
+            chosen,
         )
         self._decide(full_name, self._row(entity), reply, lambda: self._created(entity))
 
     def change(self, name: str, given: dict[str, Any], reply: Reply) -> None:
         """Change settings of a living entity."""
         entity = self._broker.find(name)
-        self._not_deciding(entity.name)
+        self._not_deciding(*_names(entity))
         wanted = settings.change(entity.settings, given)
         check_targets(self._broker, entity.name, wanted)
         self._all_online(entity)
@@ -221,8 +272,10 @@ class Namespace:
         entity = self._broker.find(name)
         if entity.topic is None:
             raise InvalidOperation(f"{entity.name} is a {entity.kind}: subscriptions have rules")
-        self._not_deciding(entity.name)
+        self._not_deciding(*_names(entity))
         rules = check_rules(change(entity.rules))
+        assert isinstance(entity.settings, SubscriptionSettings)
+        check_sessions(rules, entity.settings, entity.partitioned)
         self._all_online(entity)
         row = self._row(self._like(entity, entity.settings, rules))
         self._decide(entity.name, row, reply, lambda: self._rules_changed(entity, rules))
@@ -231,12 +284,18 @@ class Namespace:
         """Delete an entity with everything in it."""
         entity = self._broker.find(name)
         doomed = [*entity.subscriptions.values(), entity]
-        for one in doomed:
-            self._not_deciding(one.name)
+        # A subscription that is just being made must not outlive its topic.
+        coming = [
+            one for one in self._deciding if one.startswith(f"{entity.name}/{SUBSCRIPTIONS}/")
+        ]
+        self._not_deciding(*_names(entity), *coming)
         self._all_online(entity)
         batch = WriteBatch()
         for one in doomed:
             batch.delete(ENTITIES, (one.incarnation,))
+            for reader in one.readers:
+                batch.delete(READERS, (one.incarnation, reader))
+            self._broker.claims.erase(one, batch)
         self._decide(entity.name, batch, reply, lambda: self._deleted(entity))
 
     def _like(self, entity: Entity, wanted: AnySettings, rules: list[Rule]) -> Entity:
@@ -301,7 +360,7 @@ class Namespace:
             for seat in entity.seats:
                 if seat.partition is not None:
                     seat.partition.subscribe(entity.number, entity.settings, entity.compiled)
-        self.watch_idle(entity)
+        watch_idle(self._broker, entity)
 
     def _seat_new(self, seat: Seat) -> None:
         loop = seat.store.loop
@@ -325,12 +384,16 @@ class Namespace:
             # A partition that fails here takes the new settings when it is opened again.
             with contextlib.suppress(PartitionOffline):
                 self._broker.apply(seat, change)
-        self.watch_idle(entity)
+        entity.last_used = self._broker.clock.now()
+        watch_idle(self._broker, entity)
+        if entity.forwards:
+            self._broker.forwarding.wake(entity)
         if entity.kind != TOPIC and not wanted.receives:
             entity.send_away(EntityDisabled(f"{entity.name} is {wanted.status}"))
 
     def _rules_changed(self, entity: Entity, rules: list[Rule]) -> None:
         entity.set_rules(rules)
+        entity.last_used = self._broker.clock.now()
         for seat in entity.seats:
             if seat.partition is not None:
                 seat.partition.subscriptions[entity.number].rules = entity.compiled
@@ -357,24 +420,34 @@ class Namespace:
             self._loop.start()
 
     def _failed(self, _loop: CommitLoop, error: BaseException) -> None:
-        """The namespace's own store failed: nothing can be decided until the bus is opened anew."""
+        """The namespace's own store failed: nothing can be decided until it is open again."""
+        self._down(error)
+
+    def _down(self, error: BaseException) -> None:
         self._broker.alarms.append(f"store {NAME}: {error}")
         if self._loop is not None:
-            self._loop.store.close()
+            # It failed before; there is nothing more to lose.
+            with contextlib.suppress(OnibusError):
+                self._loop.store.close()
             self._loop = None
+        if not isinstance(error, Damaged):
+            self._broker.timers.set(("reopen", NAME), self._broker.clock.now() + REOPEN_MS)
 
     # Checking
 
-    def _not_deciding(self, name: str) -> None:
-        if name in self._deciding:
-            raise EntityExists(f"{name!r} is being created, changed or deleted by somebody else")
+    def _not_deciding(self, *names: str) -> None:
+        for name in names:
+            if name in self._deciding:
+                raise EntityExists(
+                    f"{name!r} is being created, changed or deleted by somebody else"
+                )
 
     def _all_online(self, entity: Entity) -> None:
         for seat in entity.seats:
             seat.online()
 
     def _check_room(self, wanted: LogSettings) -> None:
-        quotas = self._quotas
+        quotas = self.quotas
         whole = [one for one in self.entities.values() if one.topic is None]
         # What is being created counts already; so does, for a moment, what is being deleted.
         if len(self._deciding.union(one.name for one in whole)) >= quotas.entities:
@@ -387,36 +460,7 @@ class Namespace:
                 f"this namespace takes {quotas.partitioned_entities} partitioned entities"
             )
 
-    # Idle entities
 
-    def watch_idle(self, entity: Entity) -> None:
-        """Come back when the entity may have been idle for as long as its owner allows (B7)."""
-        idle_ms = entity.settings.auto_delete_on_idle_ms
-        key = ("idle", entity.incarnation)
-        if idle_ms is None:
-            self._broker.timers.cancel(key)
-        else:
-            # Creation is wall time, which may be ahead of the bus's own.
-            created = min(entity.created, self._broker.clock.now())
-            self._broker.timers.set(key, max(entity.last_used, created) + idle_ms)
-
-    def delete_if_idle(self, incarnation: int) -> None:
-        """Delete an entity that nobody has used; look again later at one that somebody has."""
-        for entity in self.entities.values():
-            if entity.incarnation == incarnation:
-                break
-        else:
-            return
-        idle_ms = entity.settings.auto_delete_on_idle_ms
-        now = self._broker.clock.now()
-        if idle_ms is None:
-            return
-        if any(not waiter.reply.done() for waiter in entity.waiters):
-            entity.last_used = now
-        if entity.last_used + idle_ms > now:
-            self.watch_idle(entity)
-            return
-        try:
-            self.delete(entity.name, Outcome())
-        except (Refused, Failed, Unknown):
-            self._broker.timers.set(("idle", incarnation), now + limits.MINUTE_MS)
+def _names(entity: Entity) -> list[str]:
+    """Return what must stand still while an entity is changed: itself, and a topic above it."""
+    return [entity.name] if entity.topic is None else [entity.name, entity.topic.name]

@@ -53,6 +53,8 @@ def receive(
     """Give out messages from any partition, under a lock or for good; wait if there are none."""
     entity = _receivable(broker, name, limit, wait_ms)
     settings = entity.outlet_settings()
+    if settings.forward_to is not None and not dead:
+        raise InvalidOperation(f"{entity.name} forwards to {settings.forward_to}: receive there")
     if settings.requires_session and not dead:
         if settings.fifo:
             raise InvalidOperation(f"{entity.name} is a FIFO queue: use bus.fifo_receiver")
@@ -60,7 +62,7 @@ def receive(
 
     def fetch(waiter: Waiter) -> bool:
         found: list[ReceivedMessage] = []
-        for seat in _in_turn(entity):
+        for seat in in_turn(entity):
             wanted = limit - len(found)
             messages = _try(
                 broker,
@@ -133,7 +135,7 @@ def accept(
     check_text("owner", owner, ID_LENGTH_MAX)
 
     def fetch(waiter: Waiter) -> bool:
-        seats = _in_turn(entity)
+        seats = in_turn(entity)
         if session_id is not None:
             seats = [entity.seats[partition_of(session_id, len(entity.seats))]]
             seats[0].online()
@@ -250,7 +252,7 @@ def _receivable(broker: Broker, name: str, limit: int, wait_ms: int) -> Entity:
     return entity
 
 
-def _in_turn(entity: Entity) -> list[Seat]:
+def in_turn(entity: Entity) -> list[Seat]:
     """Return the partitions, another one first each time, so that none is starved."""
     entity.next_receive = (entity.next_receive + 1) % len(entity.seats)
     return entity.seats[entity.next_receive :] + entity.seats[: entity.next_receive]

@@ -31,9 +31,16 @@ def route(entity: Entity, batch: list[Prepared]) -> list[Part]:
         seat = entity.seats[index]
         check_room(seat, size_of([batch[position] for position in positions]))
         parts.append((seat, positions, False))
-    if keyless:
-        size = size_of([batch[position] for position in keyless])
-        parts.append((any_seat(entity, size), keyless, True))
+    if not keyless:
+        return parts
+    size = size_of([batch[position] for position in keyless])
+    seat = any_seat(entity, size)
+    together = [positions for one, positions, _ in parts if one is seat]
+    if together:
+        # Their turn has come to a partition that gets messages by their keys as well.
+        together[0][:] = sorted(together[0] + keyless)
+    else:
+        parts.append((seat, keyless, True))
     return parts
 
 

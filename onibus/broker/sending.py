@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -19,13 +18,12 @@ from onibus.core.errors import (
     InvalidOperation,
     OnibusError,
     PartitionOffline,
-    Refused,
-    Unknown,
 )
 from onibus.core.limits import BATCH_COUNT_MAX
 from onibus.core.message import Message, Sent
 from onibus.core.path import enqueue
 from onibus.core.path.admit import Prepared, admit
+from onibus.core.staged import Part as StagedPart
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
@@ -52,11 +50,11 @@ def send(broker: Broker, name: str, messages: Sequence[Message], reply: Reply) -
         seat, _, keyless = parts[0]
         put(broker, SendRequest(seat, batch, reply, keyless, size_of(batch)))
     else:
-        _send_parts(broker, batch, parts, reply)
+        _send_parts(broker, entity, batch, parts, reply)
 
 
 def open_for_sends(broker: Broker, name: str) -> Entity:
-    """Return an entity that takes messages now."""
+    """Return a queue or topic that takes messages, or refuse."""
     entity = broker.find(name)
     if entity.topic is not None:
         raise InvalidOperation(f"{entity.name} is a subscription: send to {entity.topic.name}")
@@ -65,39 +63,39 @@ def open_for_sends(broker: Broker, name: str) -> Entity:
     return entity
 
 
-def _send_parts(broker: Broker, batch: list[Prepared], parts: list[Part], reply: Reply) -> None:
-    """Store a batch over several partitions; it is acknowledged when all of it is durable (P13)."""
+def _send_parts(
+    broker: Broker, entity: Entity, batch: list[Prepared], parts: list[Part], reply: Reply
+) -> None:
+    """Store a batch over several partitions, whole or not at all (P13)."""
+    if entity.log_settings.strict_batches:
+        raise several_partitions()
+    now = broker.clock.now()
     for seat, _, _ in parts:
-        seat.store.check_disk()
-    answers: list[Sent | None] = [None] * len(batch)
-    errors: list[BaseException] = []
-    left = len(parts)
+        broker.advance(seat, now)
 
-    def collect(positions: list[int], outcome: Outcome) -> None:
-        nonlocal left
-        left -= 1
+    def collect(outcome: Outcome) -> None:
         if outcome.error is not None:
-            errors.append(outcome.error)
-        else:
-            for position, sent in zip(positions, outcome.value, strict=True):
+            fail(reply, outcome.error)
+            return
+        answers: list[Sent | None] = [None] * len(batch)
+        for seat, positions, _ in parts:
+            for position, sent in zip(positions, outcome.value[seat], strict=True):
                 answers[position] = sent
-        if not left:
-            _answer_parts(reply, answers, errors)
-
-    for seat, positions, keyless in parts:
-        outcome = Outcome(partial(collect, positions))
-        chosen = [batch[position] for position in positions]
-        put(broker, SendRequest(seat, chosen, outcome, keyless, size_of(chosen)))
-
-
-def _answer_parts(reply: Reply, answers: list[Sent | None], errors: list[BaseException]) -> None:
-    """Answer for a whole batch: 'refused' only where nothing at all was stored."""
-    if not errors:
         answer(reply, answers)
-    elif all(sent is None for sent in answers) and all(isinstance(e, Refused) for e in errors):
-        fail(reply, errors[0])
-    else:
-        fail(reply, Unknown(f"part of the batch may be stored: {errors[0]}"))
+
+    work = {
+        seat: StagedPart([batch[position] for position in positions])
+        for seat, positions, _ in parts
+    }
+    broker.works.do(work, now, Outcome(collect))
+
+
+def several_partitions() -> InvalidOperation:
+    """Return the refusal of a batch that a strict entity does not take."""
+    return InvalidOperation(
+        "the messages of this batch belong to several partitions, and strict_batches is set: "
+        "give all of them one partition_key or session_id"
+    )
 
 
 def put(broker: Broker, request: SendRequest) -> None:

@@ -256,6 +256,8 @@ def purge_all(broker: Broker, name: str, wanted: Filter, forget: bool, reply: Re
     """Delete what a filter means, slice by slice; answer how many when all is durable (X2)."""
     entity = broker.find(name)
     states_of(wanted, dead=False)
+    if forget and entity.topic is not None:
+        raise InvalidOperation(f"ids are remembered at the topic: purge {entity.topic.name}")
     for seat in entity.seats:
         seat.online()
     seats = list(entity.seats)

@@ -253,9 +253,9 @@ def _read(body: pa.Buffer, rows: int) -> pa.RecordBatch:
 def record_batch(block: Block) -> pa.RecordBatch:
     """Return a block's rows with their places in the log (LOG_SCHEMA)."""
     if block.encoding == ARROW:
-        messages = block._arrow_body().batch.columns
+        messages = block.arrow_batch().columns
     else:
-        messages = _columns([block.message(position) for position in range(block.rows)])
+        messages = columns_of([block.message(position) for position in range(block.rows)])
     index = block.index
     expires = np.ascontiguousarray(index["expires"])
     places = [
@@ -267,7 +267,7 @@ def record_batch(block: Block) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([*places, *messages], schema=LOG_SCHEMA)
 
 
-def _columns(messages: list[Message]) -> list[pa.Array]:
+def columns_of(messages: list[Message]) -> list[pa.Array]:
     """Return messages as the columns of SCHEMA."""
     columns = []
     by_field = zip(*map(_FIELDS, messages), strict=True)

@@ -197,6 +197,10 @@ class Block:
 
         return record_batch(self)
 
+    def arrow_batch(self) -> pa.RecordBatch:
+        """Return the rows of an Arrow body, verified and not copied."""
+        return self._arrow_body().batch
+
     def _arrow_body(self) -> ArrowBody:
         """Return the body of an Arrow block, verified once."""
         if self._arrow is None:

@@ -110,6 +110,36 @@ class MessageNotFound(Refused):
     code = "message-not-found"
 
 
+class ClaimNotFound(Refused):
+    """There is no such claim: it was never made, was given back, or its lease ran out."""
+
+    code = "claim-not-found"
+
+
+class EntityReplaced(Refused):
+    """The entity was deleted and made again: what was asked for belonged to the one before."""
+
+    code = "entity-replaced"
+
+
+class LogGap(Refused):
+    """Rows that were asked for are in the log no more; `first` and `last` name what is lost."""
+
+    code = "log-gap"
+
+    def __init__(self, message: str, first: int, last: int) -> None:
+        super().__init__(message)
+        #: the numbers of the first and the last of the rows that are lost
+        self.first = first
+        self.last = last
+
+
+class ReaderBehind(LogGap):
+    """A named reader was behind for longer, or by more, than its owner allows."""
+
+    code = "reader-behind"
+
+
 class LockLost(Refused):
     """The token does not hold its message any more."""
 
@@ -153,6 +183,25 @@ class PartitionOffline(Refused):
     """The partition's store is down; nothing was stored."""
 
     code = "partition-offline"
+    retryable = True
+
+
+class NotStaged(Refused):
+    """What is to be published was never staged, or its lease has run out."""
+
+    code = "not-staged"
+
+
+class BatchTooOld(Refused):
+    """A producer publishes a batch that lies before its last one: its checkpoint was reset."""
+
+    code = "batch-too-old"
+
+
+class Busy(Refused):
+    """The same thing is being done already; ask again in a moment."""
+
+    code = "busy"
     retryable = True
 
 

@@ -112,6 +112,8 @@ def decode_fans(fans: bytes, first: int, rows: int) -> tuple[Ordinals, dict[int,
 
 def _ordinals(fans: bytes, first: int, rows: int) -> Ordinals:
     if fans[:1] == b"\1":
+        if len(fans) < 1 + 8 * rows:
+            raise Damaged("the fans of a block end within its ordinals")
         return np.frombuffer(fans, "<i8", rows, 1)
     return np.arange(first, first + rows, dtype=np.int64)
 
@@ -128,6 +130,8 @@ def _taken(fans: bytes, first: int, rows: int) -> Iterator[tuple[int, Ordinals]]
         if everything:
             yield number, ordinals
             continue
+        if at + size > len(fans):
+            raise Damaged("the fans of a block end within its bits")
         bits = np.unpackbits(np.frombuffer(fans, np.uint8, size, at), bitorder="little")
         at += size
         yield number, ordinals[bits[:rows].astype(bool)]

@@ -50,6 +50,16 @@ class Hold:
         return self.until == NEVER and not self.owner
 
 
+class Attempt:
+    """A FIFO receive that can be asked for again (F9)."""
+
+    __slots__ = ("epochs", "until")
+
+    def __init__(self, until: int, epochs: list[int]) -> None:
+        self.until = until
+        self.epochs = epochs
+
+
 def check_of(secret: bytes, partition: int, subscription: int, boot: int, epoch: int) -> int:
     """Return the check that tokens of a hold carry."""
     seed = _SEED.pack(partition, subscription, boot, epoch)

@@ -46,6 +46,7 @@ class Input(IntEnum):
     ACTIVATE = 10  #: its scheduled time has come: it goes on under a new number
     CANCEL = 11
     PURGE = 12
+    MOVE = 13  #: it goes on to another entity, or back to its own: forwarded or resubmitted
 
 
 _LIVES = (
@@ -70,6 +71,8 @@ for active, locked, delayed, deferred, deferred_locked in _LIVES:
         (active, Input.LOCK): locked,
         (active, Input.TAKE): State.GONE,
         (active, Input.PURGE): State.GONE,
+        (active, Input.MOVE): State.GONE,
+        (locked, Input.MOVE): State.GONE,
         (locked, Input.COMPLETE): State.GONE,
         (locked, Input.ABANDON): active,
         (locked, Input.RELEASE): active,

@@ -55,6 +55,12 @@ METADATA_LENGTH_MAX = 1_024
 REASON_LENGTH_MAX = 4_096
 #: (ours) Messages in one send, receive or settle call: bounds the work of one slice.
 BATCH_COUNT_MAX = 10_000
+#: (ours) Messages in one claim: what is held has a mark in memory.
+CLAIM_COUNT_MAX = 100_000
+#: (ours) How long a claim that was not read is kept for its reader.
+CLAIM_LEASE_MS_DEFAULT = 1 * MINUTE_MS
+CLAIM_LEASE_MS_MIN = 1 * SECOND_MS
+CLAIM_LEASE_MS_MAX = 7 * DAY_MS
 #: (ours) Bytes of a block; larger batches are cut, so that reading one message stays cheap.
 BLOCK_BYTES_MAX = 1 << 20
 #: (ours) Dropped duplicates a partition lists (X1).

@@ -1,9 +1,9 @@
 """The log of one partition: where each ordinal's row is, and which blocks can go.
 
 In memory a block is its place and a few numbers; rows stay in the store until they are delivered.
-The *floor* is the ordinal below which released rows may go: retention holds it down, without it
-everything released may go. A block whose rows have all been released goes whole once it lies below
-the floor; the rest is compaction's work (path/compact.py).
+The *floor* is the ordinal below which released rows may go: retention and named readers hold it
+down, without them everything released may go. A block whose rows have all been released goes whole
+once it lies below the floor; the rest is compaction's work (path/compact.py).
 
 In a topic several subscriptions may want a row: its block counts them (`Fans`), and the row is
 released when none is left.
@@ -11,7 +11,7 @@ released when none is left.
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from heapq import heapify, heappop, heappush
 
 from onibus.core.block import NEVER, Block
@@ -50,6 +50,11 @@ class BlockPlace:
     def live_bytes(self) -> int:
         return self.size * self.live // self.rows
 
+    @property
+    def contiguous(self) -> bool:
+        """Tell whether no ordinal from the first to the last is without its row."""
+        return self.last - self.first + 1 == self.rows
+
     def __lt__(self, other: BlockPlace) -> bool:
         return self.first < other.first
 
@@ -67,8 +72,10 @@ class Log:
         self.places: list[BlockPlace] = []
         self.live_bytes = 0
         self.total_bytes = 0
-        #: released rows from this ordinal on are kept (R1)
+        #: released rows from this ordinal on are kept (R1, R2)
         self.floor = NEVER
+        #: from this ordinal on no row is missing
+        self.complete_from = 1
         #: blocks that are not known to be committed: the store cannot be asked for them
         self._fresh: dict[int, bytes] = {}
         self._committing: dict[int, bytes] = {}
@@ -109,6 +116,14 @@ class Log:
         self.total_bytes = sum([place.size for place in places])
         self._expiries = [(place.expires, place.first) for place in places if place.mortal]
         heapify(self._expiries)
+        self.complete_from = self.next_ordinal
+        for place in reversed(places):
+            if place.last + 1 != self.complete_from or not place.contiguous:
+                break
+            self.complete_from = place.first
+        if not all(place.live for place in places):
+            # Whoever raises it again drops what nobody wants.
+            self.floor = 0
 
     def _take_up(self, place: BlockPlace) -> None:
         if self.places and place.first < self.places[-1].first:
@@ -141,8 +156,16 @@ class Log:
 
     def read(self, place: BlockPlace) -> Block:
         """Return a block's rows."""
-        payload = self._fresh.get(place.block) or self._committing.get(place.block)
+        payload = self.uncommitted(place)
         return Block(payload) if payload else self.pages.read_block(place.block)
+
+    def uncommitted(self, place: BlockPlace) -> bytes | None:
+        """Return the bytes of a block that the store cannot be asked for yet."""
+        return self._fresh.get(place.block) or self._committing.get(place.block)
+
+    def reaching(self, ordinal: int) -> int:
+        """Return where in `places` the first block stands that ends at an ordinal, or above it."""
+        return bisect_left(self.places, ordinal, key=_last)
 
     def entry(self, ordinal: int) -> tuple[Block, int]:
         """Return the block of an ordinal and the row's position in it."""
@@ -191,6 +214,7 @@ class Log:
         dead = [p for p in places[start:end] if not p.live and p.last < self.floor]
         for place in dead:
             self.drop(place, out)
+            self.complete_from = max(self.complete_from, place.last + 1)
         if dead:
             gone = set(dead)
             places[start:end] = [place for place in places[start:end] if place not in gone]
@@ -198,7 +222,7 @@ class Log:
     def _release_in(self, place: BlockPlace, first: int, last: int) -> None:
         if place.fans is not None:
             rows = place.fans.release(first, last)
-        elif place.last - place.first + 1 == place.rows:
+        elif place.contiguous:
             rows = last - first + 1
         else:
             ordinals = self.read(place).index["ordinal"]
@@ -239,3 +263,7 @@ class Log:
 
 def _first(place: BlockPlace) -> int:
     return place.first
+
+
+def _last(place: BlockPlace) -> int:
+    return place.last

@@ -15,7 +15,8 @@ import numpy as np
 
 from onibus.core.block import NEVER
 from onibus.core.holds import Hold
-from onibus.core.lifecycle import State
+from onibus.core.lifecycle import State, words
+from onibus.core.message import Message, ReceivedMessage, decode_overlay
 from onibus.core.timers import Timers
 
 #: deliveries, due, reason, description, overlay of one mark's row
@@ -139,3 +140,16 @@ class Marks:
         at = int(self._due[self._due_at])
         self._warm(at)
         return self._cold[at]
+
+
+def apply_mark(received: ReceivedMessage, mark: Mark) -> None:
+    """Show on a message what is known of it."""
+    if mark.state is not State.ACTIVE:
+        received.state = words(mark.state)
+    received.delivery_count = mark.deliveries
+    received.dead_letter_reason = mark.reason
+    received.dead_letter_description = mark.description
+    if mark.overlay is not None:
+        message: Message = received.message
+        for field, value in decode_overlay(mark.overlay).items():
+            setattr(message, field, value)

@@ -7,6 +7,10 @@ in a partitioned entity, 63 otherwise. The counter rolls over to zero at the end
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy.typing as npt
+
 from onibus.core.limits import COUNTER_BITS, COUNTER_BITS_PARTITIONED
 
 
@@ -25,6 +29,10 @@ class Numbering:
 
     def number(self, ordinal: int) -> int:
         return self._base | (ordinal & self._mask)
+
+    def numbers(self, ordinals: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return the sequence numbers of many ordinals."""
+        return (ordinals & self._mask) | self._base
 
     def candidates(self, number: int, next_ordinal: int) -> tuple[int, ...]:
         """Return the ordinals that may bear the number, the youngest first."""

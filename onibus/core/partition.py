@@ -16,6 +16,7 @@ from onibus.core.id_runs import Sizes
 from onibus.core.limits import DUPLICATES_LISTED_MAX
 from onibus.core.log import Log
 from onibus.core.numbering import Numbering
+from onibus.core.outcomes import OutcomeLog
 from onibus.core.pages import Pages
 from onibus.core.records import COUNTERS, WriteBatch
 from onibus.core.remembered_ids import RememberedIds
@@ -53,8 +54,14 @@ class Partition:
         self.subscription = Subscription(self, 0, _own_settings(settings))
         #: all of them by their numbers
         self.subscriptions = {0: self.subscription}
+        #: how far named readers of the log have come, by their names (R2)
+        self.readers: dict[str, int] = {}
+        #: outcomes that the next commit takes along, and those that are on their way
+        self._outcomes: list[OutcomeLog] = []
+        self._committing_outcomes: list[OutcomeLog] = []
         if settings.retention_ms is not None:
             self.log.floor = 0
+        self.keep_outcomes()
         self.epoch = 0
         self.duplicates = 0
         self.recent_duplicates: deque[tuple[str | None, int, int]] = deque(
@@ -86,6 +93,7 @@ class Partition:
         self.subscription.settings = _own_settings(settings)
         if settings.retention_ms is not None and self.log.floor == NEVER:
             self.log.floor = self.log.next_ordinal
+        self.keep_outcomes()
         self.write_counters(out)
 
     def subscribe(
@@ -97,7 +105,27 @@ class Partition:
         if self.log.next_ordinal > 1:
             subscription.pass_over([(1, self.log.next_ordinal - 1)])
         self.subscriptions[number] = subscription
+        self.keep_outcomes()
         return subscription
+
+    # What is kept for readers
+
+    def keep_outcomes(self) -> None:
+        """Find out in which subscriptions somebody may want to know what becomes of messages."""
+        retained = self.settings.retention_ms is not None
+        for subscription in self.subscriptions.values():
+            outcomes = subscription.outcomes
+            outcomes.kept = retained or bool(outcomes.readers)
+
+    def keep_for(self, reader: str, ordinal: int) -> None:
+        """A named reader has come up to that ordinal: what lies above is kept for it."""
+        self.readers[reader] = ordinal
+        self.log.floor = min(self.log.floor, ordinal)
+
+    def trim_outcomes(self, now: int, out: WriteBatch) -> bool:
+        """Delete a slice of the outcomes that nobody keeps; tell whether more is waiting."""
+        more = [one.outcomes.trim(self.settings, now, out) for one in self.subscriptions.values()]
+        return any(more)
 
     def in_use(self, ordinal: int) -> bool:
         """Tell whether an ordinal is that of a message that is still there."""
@@ -116,7 +144,12 @@ class Partition:
 
     def keeps_for_a_time(self) -> bool:
         """Tell whether something is kept that has to go when its time is over."""
-        return self.ids.count > 0 or self.settings.retention_ms is not None
+        return (
+            self.ids.count > 0
+            or self.settings.retention_ms is not None
+            or bool(self.readers)
+            or any(one.outcomes.readers for one in self.subscriptions.values())
+        )
 
     def next_epoch(self) -> int:
         """Return what tells a new hold from all others."""
@@ -151,6 +184,8 @@ class Partition:
             self.accessed = now
         for subscription in self.subscriptions.values():
             subscription.write_holds(out)
+            if subscription.outcomes.write(now, out):
+                self._outcomes.append(subscription.outcomes)
         self.write_counters(out)
 
     def commit_started(self) -> None:
@@ -158,11 +193,16 @@ class Partition:
         self._committing_below = self.log.next_ordinal
         self._committing_ids = self.ids.mark()
         self.log.commit_started()
+        self._committing_outcomes, self._outcomes = self._outcomes, []
+        for outcomes in self._committing_outcomes:
+            outcomes.commit_started()
 
     def commit_finished(self) -> None:
         """What was on its way is durable: its messages may be shown."""
         self.log.commit_finished(self._committing_below)
         self.ids.settled(self._committing_ids)
+        for outcomes in self._committing_outcomes:
+            outcomes.commit_finished()
 
 
 def _own_settings(settings: LogSettings) -> QueueSettings | SubscriptionSettings:

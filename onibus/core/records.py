@@ -25,7 +25,7 @@ Format version 1:
                                                    filter
     id_chunks    chunk                             partition, entries
     duplicates   partition, slot                   message_id, time, ordinal
-    outcomes     partition, subscription, first    last, entries (core/outcomes.py)
+    outcomes     partition, subscription, first    last, time, size, entries (core/outcomes.py)
     staged       work, partition, piece            content (core/staged.py)
 
 and, in the namespace's own store:
@@ -34,7 +34,7 @@ and, in the namespace's own store:
     works        work                              content (broker/works.py)
     producers    entity, producer                  content (broker/producers.py)
     readers      entity, reader                    content (broker/readers.py)
-    claims       entity, reader, claim             content (broker/claims.py)
+    claims       entity, reader, claim             content (broker/claim_rows.py)
 
 `entity` is an entity's incarnation.
 """
@@ -95,7 +95,7 @@ ID_RUNS = _table("id_runs", "run", "partition tier count oldest newest chunks fi
 ID_CHUNKS = _table("id_chunks", "chunk", "partition entries")
 DUPLICATES = _table("duplicates", "partition slot", "message_id time ordinal")
 ENTITIES = _table("entities", "incarnation", "name kind settings created")
-OUTCOMES = _table("outcomes", "partition subscription first", "last entries")
+OUTCOMES = _table("outcomes", "partition subscription first", "last time size entries")
 STAGED = _table("staged", "work partition piece", "content")
 WORKS = _table("works", "work", "content")
 PRODUCERS = _table("producers", "entity producer", "content")

@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING
 
 from onibus.core.block import NEVER, Block
 from onibus.core.errors import LockLost, MessageNotFound, SessionLockLost
-from onibus.core.holds import TOKEN, Hold, check_of
-from onibus.core.lifecycle import DEAD, HELD, UNLOCKED, Input, State, advance, words
-from onibus.core.marks import Mark, Marks
-from onibus.core.message import Message, ReceivedMessage, decode_overlay
+from onibus.core.holds import TOKEN, Attempt, Hold, check_of
+from onibus.core.lifecycle import DEAD, HELD, UNLOCKED, Input, State, advance
+from onibus.core.marks import Mark, Marks, apply_mark
+from onibus.core.message import ReceivedMessage
+from onibus.core.outcomes import FATES, Fate, OutcomeLog
 from onibus.core.records import ATTEMPTS, GONE, HOLDS, MARKS, SESSIONS, WriteBatch
 from onibus.core.rules.rule import CompiledRule
 from onibus.core.runs import Runs, as_runs
@@ -48,16 +49,6 @@ _TIMED = frozenset(
 _GIVES_BACK = frozenset({Input.ABANDON, Input.RELEASE, Input.DELAY})
 
 
-class Attempt:
-    """A FIFO receive that can be asked for again (F9)."""
-
-    __slots__ = ("epochs", "until")
-
-    def __init__(self, until: int, epochs: list[int]) -> None:
-        self.until = until
-        self.epochs = epochs
-
-
 class Subscription:
     """The state of every message of one subscription in one partition."""
 
@@ -81,6 +72,7 @@ class Subscription:
         self.holds: dict[int, Hold] = {}
         self.attempts: dict[str, Attempt] = {}
         self.counts = [0] * len(State)
+        self.outcomes = OutcomeLog(self.key)
         #: what expires by its age here was looked at below this ordinal
         self.aged_below = 1
         self._changed_holds: dict[int, Hold] = {}
@@ -160,7 +152,7 @@ class Subscription:
             received.locked_until_ms = until
         mark = self.marks.get(ordinal)
         if mark is not None:
-            _apply_mark(received, mark)
+            apply_mark(received, mark)
         return received
 
     # Arriving
@@ -201,14 +193,18 @@ class Subscription:
         self.counts[State.ACTIVE] += 1
         self.write_mark(ordinal, mark, out)
 
-    def arrive_dead(self, ordinal: int, reason: str, description: str, out: WriteBatch) -> None:
+    def arrive_dead(
+        self, ordinal: int, reason: str, description: str, overlay: bytes | None, out: WriteBatch
+    ) -> None:
         """A message has arrived that cannot be delivered here."""
         mark = self.marks.hot[ordinal] = Mark(State.DEAD_LETTERED)
-        mark.reason, mark.description = reason, description
+        mark.reason, mark.description, mark.overlay = reason, description, overlay
         self.counts[State.DEAD_LETTERED] += 1
         self.dead.add(ordinal, ordinal)
         self.dead_ready.add(ordinal, ordinal)
         self.write_mark(ordinal, mark, out)
+        if self.outcomes.kept:
+            self.outcomes.note(ordinal, Fate.DEAD_LETTERED, reason, description)
 
     def schedule(self, ordinal: int, due: int, out: WriteBatch) -> None:
         """A message has been accepted that is not to be seen before its time."""
@@ -296,8 +292,20 @@ class Subscription:
                     session.lock.holds.discard(hold.epoch)
             elif ordinal in session.in_flight:
                 session.in_flight.remove(ordinal)
-                self.sessions.offer(session)
+                if not session.in_flight:
+                    self.sessions.offer(session)
             self.sessions.forget_idle(session)
+
+    def take_out(self, ordinal: int) -> None:
+        """Take a message out of what is ready, or from who holds it, for somebody else to hold."""
+        mark = self.marks.get(ordinal)
+        if mark is None or mark.hold is None:
+            self._leave(ordinal, State.ACTIVE if mark is None else mark.state)
+            return
+        self.let_go(ordinal, mark)
+        self.counts[mark.state] -= 1
+        mark.state = UNLOCKED[mark.state]
+        self.counts[mark.state] += 1
 
     # Changing
 
@@ -318,6 +326,8 @@ class Subscription:
         mark = self.marks.get(ordinal)
         old = mark.state if mark is not None else State.ACTIVE
         new = advance(old, event)
+        if self.outcomes.kept and event in FATES:
+            self.outcomes.note(ordinal, FATES[event], reason, description)
         if mark is None:
             mark = self.marks.hot[ordinal] = Mark()
         else:
@@ -481,15 +491,3 @@ class Subscription:
     def held(self) -> int:
         """Return how many messages are held."""
         return sum(self.counts[state] for state in HELD)
-
-
-def _apply_mark(received: ReceivedMessage, mark: Mark) -> None:
-    if mark.state is not State.ACTIVE:
-        received.state = words(mark.state)
-    received.delivery_count = mark.deliveries
-    received.dead_letter_reason = mark.reason
-    received.dead_letter_description = mark.description
-    if mark.overlay is not None:
-        message: Message = received.message
-        for field, value in decode_overlay(mark.overlay).items():
-            setattr(message, field, value)

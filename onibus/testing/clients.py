@@ -14,8 +14,16 @@ from onibus.core.lifecycle import Input
 from onibus.core.message import Message
 from onibus.core.path.session import end_session_lock, renew_session, set_session_state
 from onibus.core.path.settle import abandon, defer, reject, renew
-from onibus.testing.client_parts import KINDS, Held, Session, brief, changed
-from onibus.testing.model import PartitionModel, Row
+from onibus.testing.client_parts import (
+    KINDS,
+    TOPICS,
+    Held,
+    Session,
+    brief,
+    given_for,
+    names_of,
+)
+from onibus.testing.model import PartitionModel, Row, changed
 from onibus.testing.model_parts import Op
 from onibus.testing.simulation import Simulation
 
@@ -32,7 +40,9 @@ class Clients:
         self.sessions: deque[Session] = deque(maxlen=6)
         self.bodies = 0
         self.waiting = 0
-        self.names: list[str] = kinds or self.random.sample(list(KINDS), 3)
+        self.names = names_of(kinds or self.random.sample([*KINDS, *TOPICS], 3))
+        self.targets = [name for name in self.names if name in KINDS or name in TOPICS]
+        self.sources = [name for name in self.names if name not in TOPICS]
 
     # What clients know
 
@@ -51,10 +61,12 @@ class Clients:
             return
         for real, model in zip(op.reply.value, op.value, strict=True):
             if len(model) == 2:
+                if not op.words.startswith("send"):
+                    continue
                 self.numbers.append((op.words.split()[1], model[0]))
                 continue
             entity, index, row, _ = model
-            number = entity.partitions[index].base + row.ordinal
+            number = entity.log.parts[index].base + row.ordinal
             self.numbers.append((entity.name, number))
             if real.token is not None and row.lock is not None:
                 self.held.append(Held(entity.name, entity.uid, number, row.lock.id, real.token))
@@ -62,12 +74,20 @@ class Clients:
     def entity(self) -> str:
         return self.random.choice(self.names)
 
+    def target(self) -> str:
+        """Return where to send to: now and then a subscription, which is refused."""
+        return self.random.choice(self.targets if self.random.random() < 0.98 else self.names)
+
+    def source(self) -> str:
+        """Return where to receive from: now and then a topic, which is refused."""
+        return self.random.choice(self.sources if self.random.random() < 0.98 else self.names)
+
     def limit(self) -> int:
         return self.random.choice((1, 1, 2, 3, 10))
 
     def message(self, name: str) -> Message:
         """Return a message for a queue; now and then one that is refused."""
-        random, kind = self.random, KINDS[name]
+        random, kind = self.random, given_for(name)
         self.bodies += 1
         message = Message(
             body=b"%d" % (random.randrange(12) if name in ("content", "strict") else self.bodies)
@@ -77,6 +97,9 @@ class Clients:
         if kind.get("requires_session") or kind.get("fifo"):
             if random.random() < 0.98:
                 message.session_id = f"s{random.randrange(4)}"
+        elif name.startswith("in-"):
+            if random.random() < 0.9:
+                message.session_id = f"s{random.randrange(4)}"
         elif random.random() < 0.3:
             message.partition_key = f"k{random.randrange(5)}"
             if random.random() < 0.03:
@@ -85,20 +108,25 @@ class Clients:
             message.time_to_live_ms = random.choice((1, 500, 3_000, 15_000))
         if random.random() < 0.1:
             message.properties = {"n": self.bodies}
+        if name in TOPICS:
+            message.properties = random.choice(({}, {"n": 0}, {"n": 1}, {"n": 4}, {"mark": 1}))
+            colour = random.choice((None, "red", "blue"))
+            if colour is not None:
+                message.properties = message.properties | {"colour": colour}
         return message
 
     # Sending
 
     def send(self) -> None:
-        name = self.entity()
+        name = self.target()
         self._send(name, [self.message(name)])
 
     def send_batch(self) -> None:
-        name = self.entity()
+        name = self.target()
         self._send(name, [self.message(name) for _ in range(self.random.randrange(2, 6))])
 
     def schedule(self) -> None:
-        name = self.entity()
+        name = self.target()
         message = self.message(name)
         wait = self.random.choice((-5, 0, 1, 800, 2_500, 2_500, 30_000))
         message.scheduled_enqueue_time_ms = self.sim.clock.wall() + wait
@@ -115,14 +143,14 @@ class Clients:
     # Receiving
 
     def receive(self) -> None:
-        self._receive(self.entity(), 0)
+        self._receive(self.source(), 0)
 
     def receive_waiting(self) -> None:
         if self.waiting < 3:
-            self._receive(self.entity(), self.random.choice((300, 2_000, 10_000)))
+            self._receive(self.source(), self.random.choice((300, 2_000, 10_000)))
 
     def _receive(self, name: str, wait: int) -> None:
-        kind, limit = KINDS[name], self.limit()
+        kind, limit = given_for(name), self.limit()
         dead = self.random.random() < 0.12
         if kind.get("fifo") and not dead:
             self._receive_fifo(name, limit, wait)
@@ -455,6 +483,8 @@ class Clients:
         )
 
     def _deferred_of(self, session: Session) -> None:
+        if self.sim.model.entities.get(session.entity.name) is not session.entity:
+            return
         partition = session.entity.partitions[session.index]
         numbers = [
             partition.base + row.ordinal

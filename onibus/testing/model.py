@@ -22,7 +22,7 @@ from onibus.core.errors import (
     SessionLockLost,
 )
 from onibus.core.message import Message
-from onibus.core.settings import QueueSettings
+from onibus.core.settings import AnySettings, LogSettings, SubscriptionSettings
 
 FOREVER = 1 << 62
 FIFO_INTERVAL = 300_000
@@ -31,6 +31,10 @@ REASONS = {
     "deliveries": (
         "MaxDeliveryCountExceeded",
         "Message could not be consumed after {} delivery attempts.",
+    ),
+    "no session": (
+        "Session id is null",
+        "Session enabled entity doesn't allow a message whose session identifier is null.",
     ),
 }
 _hold_ids = count(1)
@@ -50,6 +54,8 @@ class Lock(msgspec.Struct, frozen=True):
     duration: int
     by: str | None = None
     attempt: str | None = None
+    #: the work that will change the message, instead of a receiver
+    work: int = 0
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -67,6 +73,9 @@ class Row(msgspec.Struct, frozen=True):
     reason: str | None = None
     description: str | None = None
     properties: dict[str, Any] = {}
+    #: when it came, and when it would expire wherever it is
+    arrived: int = 0
+    expires_anyhow: int = FOREVER
 
     def words(self) -> str:
         """Return the state as peek shows it."""
@@ -74,6 +83,11 @@ class Row(msgspec.Struct, frozen=True):
         if self.state != "active" or not (self.dead or self.lock):
             parts.append(self.state)
         return " ".join([*parts, "locked"] if self.lock else parts)
+
+
+def changed(row: Row, given: dict[str, Any] | None) -> Row:
+    """Return a message with the properties that settling changed."""
+    return replace(row, properties=row.properties | given) if given else row
 
 
 class Prepared(msgspec.Struct, frozen=True):
@@ -85,7 +99,7 @@ class Prepared(msgspec.Struct, frozen=True):
     key: str | None
 
 
-def key_of(message: Message, settings: QueueSettings) -> str | None:
+def key_of(message: Message, settings: LogSettings) -> str | None:
     """Return the effective key (P3)."""
     for key in (message.session_id, message.partition_key):
         if key is not None:
@@ -93,23 +107,27 @@ def key_of(message: Message, settings: QueueSettings) -> str | None:
     return message.message_id if settings.requires_duplicate_detection else None
 
 
-def time_to_live(message: Message, settings: QueueSettings) -> int | None:
+def time_to_live(message: Message, settings: LogSettings) -> int | None:
     """Return the smaller of the message's own and the entity's (B2)."""
     both = [message.time_to_live_ms, settings.default_time_to_live_ms]
     return min((ttl for ttl in both if ttl is not None), default=None)
 
 
-def prepare(message: Message, settings: QueueSettings) -> Prepared:
+def prepare(message: Message, settings: LogSettings) -> Prepared:
     """Check a message (P3, B4, D11, F2) and find what it is a duplicate by (D3, F1–F7)."""
     session, key = message.session_id, message.partition_key
     if session is not None and key is not None and session != key:
         raise InvalidOperation("two keys")
     if settings.requires_session and session is None:
-        raise InvalidOperation("no session")
+        what = "group (session_id)" if settings.fifo else "session_id"
+        raise InvalidOperation(f"this entity needs a {what} on every message")
     content = sha256(message.body).hexdigest()
     if settings.fifo and message.message_id is None:
         if not settings.content_based_deduplication:
-            raise InvalidOperation("no deduplication id")
+            raise InvalidOperation(
+                "a FIFO queue needs a deduplication id (message_id) on every message, "
+                "or content_based_deduplication"
+            )
         message = replace(message, message_id=content)
     key = key_of(message, settings)
     names = [message.message_id]
@@ -119,7 +137,10 @@ def prepare(message: Message, settings: QueueSettings) -> Prepared:
     if settings.deduplication_scope == "messageGroup":
         scope = session
     if settings.requires_duplicate_detection and settings.enable_partitioning and key is None:
-        raise InvalidOperation("no id and no key")
+        raise InvalidOperation(
+            "a message to a partitioned entity with duplicate detection needs a message_id, "
+            "a partition_key or a session_id"
+        )
     known = settings.requires_duplicate_detection and message.message_id is not None
     identities = [(name, scope) for name in names] if known else []
     return Prepared(message, identities, time_to_live(message, settings), key)
@@ -128,14 +149,16 @@ def prepare(message: Message, settings: QueueSettings) -> Prepared:
 class PartitionModel:
     """The state of one partition."""
 
-    def __init__(self, settings: QueueSettings, base: int = 0) -> None:
-        self.settings = settings
+    def __init__(self, settings: AnySettings, base: int = 0) -> None:
+        self.settings: Any = settings
         #: sequence number = base + ordinal
         self.base = base
         self.rows: dict[int, Row] = {}
         self.locks: dict[str, Lock] = {}
         self.states: dict[str, bytes] = {}
         self.attempts: dict[str, tuple[int, list[int]]] = {}
+        #: parts of works that wait for their decision
+        self.staged: dict[int, Any] = {}
         self.ids: dict[Any, tuple[int, int]] = {}
         self.trace: list[tuple[str | None, int, int]] = []
         self.duplicates = 0
@@ -150,11 +173,19 @@ class PartitionModel:
     def copy(self) -> PartitionModel:
         """Return a snapshot."""
         new = PartitionModel(self.settings, self.base)
-        new.__dict__.update(self.__dict__)
-        for name in ("rows", "locks", "states", "attempts", "ids", "trace"):
-            setattr(new, name, getattr(self, name).copy())
-        new.shown, new.calm = self.next, 0
+        self.fill(new)
+        new.shown = self.next
         return new
+
+    def fill(self, new: PartitionModel) -> None:
+        new.__dict__.update(self.__dict__)
+        for name in ("rows", "locks", "states", "attempts", "ids", "trace", "staged"):
+            setattr(new, name, getattr(self, name).copy())
+        new.calm = 0
+
+    def show(self, below: int) -> None:
+        """Ordinals below are durable."""
+        self.shown = below
 
     def put(self, row: Row, **changes: Any) -> Row:
         self.calm = 0
@@ -184,11 +215,34 @@ class PartitionModel:
         wait = (message.scheduled_enqueue_time_ms or 0) - wall
         if wait > 0:
             row = replace(row, expires=FOREVER, state="scheduled", due=now + wait)
-        self.put(row)
+        self.arrive(row, now)
         return ordinal
 
-    def change_settings(self, settings: QueueSettings, now: int) -> None:
+    def arrive(self, row: Row, now: int) -> None:
+        """A message is there; in a subscription with sessions it needs one."""
+        row = self.put(row, arrived=now, expires_anyhow=row.expires)
+        if isinstance(self.settings, SubscriptionSettings):
+            self._age(row)
+            if self.settings.requires_session and row.message.session_id is None:
+                self.kill(self.rows[row.ordinal], *REASONS["no session"])
+
+    def arrived(self, now: int, wall: int) -> None:
+        """Everything that came together is there."""
+
+    def _age(self, row: Row) -> None:
+        """A subscription's own time to live counts from when the message came."""
+        after = self.settings.default_time_to_live_ms
+        if isinstance(self.settings, SubscriptionSettings):
+            aged = FOREVER if after is None else row.arrived + after
+            self.put(row, expires=min(row.expires_anyhow, aged))
+
+    def change_settings(self, settings: AnySettings, now: int) -> None:
         """Ids outside the old window or the new one are forgotten (D4)."""
+        if isinstance(settings, SubscriptionSettings):
+            self.settings = settings
+            for row in [*self.rows.values()]:
+                self._age(row)
+            return
         window = min(
             settings.duplicate_detection_window_ms, self.settings.duplicate_detection_window_ms
         )
@@ -213,6 +267,7 @@ class PartitionModel:
         for row in sorted(due, key=lambda row: (row.due, row.ordinal)):
             del self.rows[row.ordinal]
             self._activate(row, now, wall)
+        self.arrived(now, wall)
         for row in [*self.rows.values()]:
             if not row.dead and row.lock is None and row.expires <= now:
                 self.expire(row)
@@ -225,8 +280,8 @@ class PartitionModel:
         ttl = time_to_live(row.message, self.settings)
         self.stamp = max(self.stamp, wall)
         expires = FOREVER if ttl is None else now + ttl
-        self.put(Row(self.next, row.message, self.stamp, expires))
-        self.next += 1
+        ordinal, self.next = self.next, self.next + 1
+        self.arrive(Row(ordinal, row.message, self.stamp, expires), now)
 
     def _deadlines(self) -> Iterator[int]:
         for row in self.rows.values():
@@ -260,12 +315,12 @@ class PartitionModel:
                 break
             if row.state == "active" and row.lock is None:
                 found.append(row)
-        if session is not None and self.settings.fifo and self.in_flight(session):
-            return []
-        return found
+        return [] if session is not None and self.blocked(session) else found
 
-    def in_flight(self, session: str) -> bool:
-        return any(row.lock is not None and row.lock.by == session for row in self.rows.values())
+    def blocked(self, session: str) -> bool:
+        """Tell whether something of a session, or group, is in flight or will be changed (F10)."""
+        locks = [row.lock for row in self.rows.values() if row.lock and row.lock.by == session]
+        return any(self.settings.fifo or lock.work for lock in locks)
 
     def free_sessions(self) -> list[str]:
         """Return the sessions that could be given out, the one that has waited longest first."""
@@ -385,6 +440,18 @@ class PartitionModel:
         self.relock(row, until, row.lock.duration, attempt=None)
         return until
 
+    def pin(self, row: Row, work: int) -> None:
+        """A work holds a message instead of its receiver, and its session with it."""
+        active = row.state == "active" and not row.dead and self.settings.requires_session
+        by = row.message.session_id if active else None
+        self.put(row, lock=Lock(next(_hold_ids), FOREVER, 0, by, None, work))
+
+    def unpin(self, work: int) -> None:
+        """A work will not happen: what it held goes back, and no delivery is counted."""
+        for row in [*self.rows.values()]:
+            if row.lock is not None and row.lock.work == work:
+                self.put(row, lock=None)
+
     # By number
 
     def find(self, number: int, allowed: Callable[[Row], bool]) -> Row:
@@ -412,7 +479,7 @@ class PartitionModel:
             session = next(iter(self.free_sessions()), None)
             if session is None:
                 return None
-        elif session in self.locks or (self.settings.fifo and self.in_flight(session)):
+        elif session in self.locks or self.blocked(session):
             raise SessionLocked(session)
         duration = self.settings.lock_duration_ms
         self.locks[session] = Lock(next(_hold_ids), now + duration, duration)
@@ -434,7 +501,7 @@ class PartitionModel:
         """What a session's lock held goes back; closing counts no delivery (B1)."""
         del self.locks[session]
         for row in [*self.rows.values()]:
-            if row.lock is not None and row.lock.by == session:
+            if row.lock is not None and row.lock.by == session and not row.lock.work:
                 self.give_back(row, now, counted=counted)
 
     def set_state(self, session: str, state: bytes | None) -> None:

@@ -1,8 +1,6 @@
-"""The whole bus as the promises describe it: entities over partitions over stores, and commits.
+"""The whole bus as the promises describe it: entities over partitions over stores.
 
-A store's durable state is a snapshot of each of its partitions at the start of the last commit that
-finished. Commands change the partitions at once; `Op` says what their answer must be, and which
-commits must have finished before it may be given.
+Commands change the partitions at once; when they are durable is in `model_commits`.
 """
 
 from __future__ import annotations
@@ -18,233 +16,64 @@ from onibus.core.errors import (
     InvalidOperation,
     LockLost,
     NoSession,
-    OnibusError,
     PartitionOffline,
-    Unknown,
 )
 from onibus.core.message import Message
 from onibus.core.path.peek import Filter
-from onibus.core.settings import QueueSettings
+from onibus.core.settings import TopicSettings
 from onibus.testing.model import PartitionModel, Row, prepare
-from onibus.testing.model_parts import EntityModel, Given, Op, Request, StoreModel, Time, meant
+from onibus.testing.model_moves import Moves
+from onibus.testing.model_parts import EntityModel, Given, Op, Request, meant
+from onibus.testing.model_works import WorkPart
 
 PURGE_SLICE = 5
 
 
-class BusModel:
-    """All entities and stores."""
-
-    def __init__(self, stores: Sequence[str], time: Time) -> None:
-        self.time = time
-        self.stores = {name: StoreModel() for name in stores}
-        self.entities: dict[str, EntityModel] = {}
-        self.ops: list[Op] = []
-        #: commands of several commits go on in the order in which they wrote
-        self.turns = 0
-
-    # Finding
-
-    def find(self, name: str) -> EntityModel:
-        if name not in self.entities:
-            raise EntityNotFound(name)
-        return self.entities[name]
-
-    def online(self, entity: EntityModel, index: int) -> bool:
-        return self.stores[entity.stores[index]].online
-
-    def part(self, entity: EntityModel, index: int, op: Op | None = None) -> PartitionModel:
-        """Return a partition that is about to be changed, in the store's next commit."""
-        store = self.stores[entity.stores[index]]
-        if not store.online:
-            raise PartitionOffline(entity.name)
-        store.dirty.add((entity.uid, index))
-        if op is not None:
-            op.needs[entity.stores[index]] = store.started + 1
-        return entity.partitions[index]
-
-    def advance(self, entity: EntityModel, index: int) -> None:
-        now, partition = self.time.now(), entity.partitions[index]
-        if now >= partition.calm and self.online(entity, index):
-            self.part(entity, index).advance(now, self.time.wall())
-
-    def advance_all(self) -> None:
-        for entity in self.entities.values():
-            for index in range(len(entity.partitions)):
-                self.advance(entity, index)
-
-    def in_turn(self, entity: EntityModel) -> list[int]:
-        count = len(entity.partitions)
-        entity.next_receive = (entity.next_receive + 1) % count
-        return [(entity.next_receive + at) % count for at in range(count)]
-
-    def delete(self, name: str) -> None:
-        """An entity is gone; what was about to be sent to it is refused with the next commit."""
-        entity = self.entities.pop(name)
-        for store in self.stores.values():
-            for request in store.inbox:
-                if request.entity is entity:
-                    request.op.tolerated.add(EntityNotFound)
-                    if request.op.parts > 1:
-                        request.op.tolerated.add(Unknown)
-
-    def change(self, entity: EntityModel, settings: QueueSettings) -> None:
-        """Take new settings; an entity that is paused sends away who waits for its messages."""
-        entity.settings = settings
-        for index in range(len(entity.partitions)):
-            if self.online(entity, index):
-                self.part(entity, index).change_settings(settings, self.time.now())
-        paused = settings.status in ("disabled", "receive-disabled")
-        for op in self.ops:
-            if paused and op.entity is entity and op.fetch is not None:
-                op.errors, op.fetch = {EntityDisabled}, None
+class BusModel(Moves):
+    """What clients may ask for, and what they must be answered."""
 
     # Sending
 
-    def send(self, op: Op, name: str, messages: Sequence[Message]) -> None:
+    def sendable(self, name: str) -> EntityModel:
         entity = self.find(name)
+        if entity.topic is not None:
+            raise InvalidOperation(name)
         if entity.settings.status not in ("active", "receive-disabled"):
             raise EntityDisabled(name)
+        return entity
+
+    def send(self, op: Op, name: str, messages: Sequence[Message]) -> None:
+        entity = self.sendable(name)
         batch = [prepare(message, entity.settings) for message in messages]
-        parts: dict[int, list[int]] = {}
-        keyless = []
-        for place, prepared in enumerate(batch):
-            if prepared.key is None and len(entity.partitions) > 1:
-                keyless.append(place)
-            else:
-                hashed = crc32((prepared.key or "").encode())
-                parts.setdefault(hashed % len(entity.partitions), []).append(place)
-        if not all(self.online(entity, index) for index in parts):
-            raise PartitionOffline(name)
-        requests = [
-            Request(op, entity, index, places, [batch[p] for p in places], False)
-            for index, places in parts.items()
-        ]
-        if keyless:
-            chosen = [batch[place] for place in keyless]
-            requests.append(Request(op, entity, self.any(entity), keyless, chosen, True))
         op.value = [None] * len(messages)
-        op.left = op.parts = len(requests)
-        for request in requests:
-            self.stores[entity.stores[request.index]].inbox.append(request)
-
-    def any(self, entity: EntityModel) -> int:
-        """Return the next partition in turn that is up (P5)."""
-        for _ in entity.partitions:
-            index = entity.next_send % len(entity.partitions)
-            entity.next_send += 1
-            if self.online(entity, index):
-                return index
-        raise PartitionOffline(entity.name)
-
-    # Commits
-
-    def commit_started(self, name: str) -> None:
-        """Sends that gathered are applied, then everything written so far is on its way."""
-        store = self.stores[name]
-        now, wall = self.time.now(), self.time.wall()
-        requests, store.inbox = store.inbox, []
-        for request in requests:
-            if self.entities.get(request.entity.name) is not request.entity:
-                request.op.fail(EntityNotFound)
-                continue
-            partition = self.part(request.entity, request.index, request.op)
-            for place, prepared in zip(request.places, request.batch, strict=True):
-                request.op.value[place] = partition.send(prepared, now, wall)
-            request.op.left -= 1
-        store.started += 1
-        found = {(e.uid, i): p for e in self.entities.values() for i, p in enumerate(e.partitions)}
-        store.flying = {key: found[key].copy() for key in store.dirty if key in found}
-        store.dirty = set()
-
-    def commit_finished(self, name: str) -> None:
-        store = self.stores[name]
-        assert store.flying is not None
-        store.finished = store.started
-        store.committed |= store.flying
-        for entity in self.entities.values():
-            for index, partition in enumerate(entity.partitions):
-                if (entity.uid, index) in store.flying:
-                    partition.shown = store.flying[entity.uid, index].next
-        store.flying = None
-
-    def go_on(self, name: str) -> None:
-        """Commands of several commits take their next step."""
-        for op in sorted(self.ops, key=lambda op: op.turn):
-            store, serial = op.awaits
-            if op.steps is not None and store == name and serial <= self.stores[name].finished:
-                self.step(op)
-
-    def step(self, op: Op) -> None:
-        assert op.steps is not None
-        try:
-            name = next(op.steps)
-            op.awaits = (name, self.stores[name].started + 1)
-            self.turns += 1
-            op.turn = self.turns
-        except StopIteration:
-            op.steps = None
-        except OnibusError as error:
-            op.errors.add(type(error))
-            op.steps = None
-
-    def store_failed(self, name: str, kept: bool) -> None:
-        """A commit failed: its store is offline, and who waited for it is told 'unknown'."""
-        store = self.stores[name]
-        if store.flying is not None and kept:
-            store.committed |= store.flying
-        store.online, store.flying, store.dirty = False, None, set()
-        for op in self.ops:
-            if op.needs.get(name, 0) > store.finished and not op.answered:
-                op.fail(Unknown)
-                op.steps = None
-        store.finished = store.started
-        requests, store.inbox = store.inbox, []
-        for request in requests:
-            try:
-                if not request.keyless:
-                    raise PartitionOffline(name)
-                request.index = self.any(request.entity)
-                place = request.entity.stores[request.index]
-                self.stores[place].inbox.append(request)
-            except PartitionOffline:
-                request.op.fail(PartitionOffline)
-
-    def store_opened(self, name: str) -> None:
-        """A store is read back: its partitions are as of its last commit."""
-        store = self.stores[name]
-        store.online = True
-        for entity in self.entities.values():
-            for index, place in enumerate(entity.stores):
-                if place == name:
-                    kept = store.committed.get((entity.uid, index))
-                    partition = kept.copy() if kept else entity.empty(index)
-                    partition.settings = entity.settings
-                    entity.partitions[index] = partition
-
-    def crashed(self, kept: dict[str, bool], time: Time) -> None:
-        """All memory is gone; a commit that was on its way is there or is not."""
-        self.ops = []
-        self.time = time
-        for entity in self.entities.values():
-            entity.next_send = entity.next_receive = 0
-        for name, store in self.stores.items():
-            if store.flying is not None and kept.get(name):
-                store.committed |= store.flying
-            store.flying, store.inbox, store.dirty = None, [], set()
-            store.finished = store.started
-            self.store_opened(name)
+        parts = self.route(entity, batch)
+        if len(parts) == 1:
+            (index,) = parts
+            movable = len(entity.parts) > 1 and all(one.key is None for one in batch)
+            request = Request(op, entity, index, [*range(len(batch))], batch, movable)
+            self.stores[entity.stores[index]].inbox.append(request)
+            return
+        self.do_work(
+            op,
+            {
+                (entity, index): WorkPart([batch[place] for place in places], places)
+                for index, places in parts.items()
+            },
+        )
 
     # Receiving
 
     def receivable(self, name: str) -> EntityModel:
         entity = self.find(name)
+        if isinstance(entity.settings, TopicSettings):
+            raise InvalidOperation(name)
         if entity.settings.status not in ("active", "send-disabled"):
             raise EntityDisabled(name)
         return entity
 
     def receive(self, op: Op, name: str, limit: int, dead: bool, take: bool) -> None:
         entity = self.receivable(name)
-        if entity.settings.requires_session and not dead:
+        if (entity.settings.requires_session or entity.settings.forward_to) and not dead:
             raise InvalidOperation(name)
 
         def fetch() -> bool:
@@ -330,8 +159,8 @@ class BusModel:
         limit: int,
         take: bool,
     ) -> None:
-        if self.receivable(entity.name) is not entity:
-            raise EntityNotFound(entity.name)
+        self.still_there(op, entity)
+        self.receivable(entity.name)
 
         def fetch() -> bool:
             partition = self.part(entity, index)
@@ -351,6 +180,13 @@ class BusModel:
             groups.setdefault(entity.index_of(number), []).append(number)
         return groups
 
+    def still_there(self, op: Op, entity: EntityModel) -> None:
+        """Refuse who asks for what was deleted."""
+        if self.entities.get(entity.name) is not entity:
+            # A partition of its topic that is down does not know of a subscription that was there.
+            op.tolerated.add(PartitionOffline)
+            raise EntityNotFound(entity.name)
+
     def on_session(
         self,
         op: Op,
@@ -360,8 +196,7 @@ class BusModel:
         lock: int,
         act: Callable[[PartitionModel], Any],
     ) -> None:
-        if self.find(entity.name) is not entity:
-            raise EntityNotFound(entity.name)
+        self.still_there(op, entity)
         partition = self.part(entity, index)
         partition.held_session(session, lock)
         op.resolve(act(self.part(entity, index, op)))
@@ -441,9 +276,7 @@ class BusModel:
         dead: bool,
         take: bool,
     ) -> None:
-        entity = self.find(name)
-        if not entity.settings.receives:
-            raise EntityDisabled(name)
+        entity = self.receivable(name)
         settings = entity.settings
         if settings.requires_session and not (settings.fifo or dead) and session is None:
             raise InvalidOperation(name)
@@ -458,6 +291,8 @@ class BusModel:
 
     def purge(self, op: Op, name: str, wanted: Filter, forget: bool) -> None:
         entity = self.find(name)
+        if forget and entity.topic is not None:
+            raise InvalidOperation(name)
         if not all(self.online(entity, index) for index in range(len(entity.partitions))):
             raise PartitionOffline(name)
         op.steps = self._purge(op, entity, wanted, forget)
@@ -480,7 +315,7 @@ class BusModel:
                     del partition.rows[row.ordinal]
                 start = looked_at[-1].ordinal + 1 if len(looked_at) == PURGE_SLICE else None
                 if forget and start is None:
-                    partition.ids = {}
+                    entity.log.parts[index].ids = {}
                 total += len(chosen)
                 yield entity.stores[index]
         op.resolve(total)

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from onibus.broker.replies import Outcome
-from onibus.core.errors import Unknown
 from onibus.core.path.peek import Filter
-from onibus.core.settings import QueueSettings
+from onibus.core.settings import AnySettings, TopicSettings
 from onibus.testing.model import PartitionModel, Prepared, Row
+from onibus.testing.model_topics import TopicPartition
 
 #: A message that is given out: entity, partition, row, until when it is locked (None: it is not).
 Given = tuple["EntityModel", int, Row, int | None]
@@ -31,9 +31,8 @@ class Op:
         self.reply = Outcome(self._answered)
         self.answered = False
         self.value: Any = None
-        #: parts whose answer is not known yet, of how many, and whether one of several failed
-        self.left = self.parts = 1
-        self.doomed = False
+        #: 1 while its answer is not known yet
+        self.left = 1
         self.errors: set[type[BaseException]] = set()
         #: errors that may be answered, and need not
         self.tolerated: set[type[BaseException]] = set()
@@ -54,12 +53,9 @@ class Op:
         self.finished = {name: store.finished for name, store in self.stores.items()}
 
     def fail(self, kind: type[BaseException]) -> None:
-        """It, or a part of it, cannot be done: of a whole batch some may be stored (P13)."""
-        if self.parts < 2:
+        """It cannot be done; what is known first is what is told."""
+        if not self.errors:
             self.errors.add(kind)
-        else:
-            self.doomed = True
-            self.tolerated |= {kind, Unknown}
 
     def resolve(self, value: Any) -> None:
         self.value = value
@@ -96,19 +92,65 @@ class StoreModel:
 
 
 class EntityModel:
-    """A queue."""
+    """A queue or a topic."""
 
-    def __init__(self, uid: int, name: str, settings: QueueSettings, stores: list[str]) -> None:
-        self.uid, self.name, self.settings, self.stores = uid, name, settings, stores
+    topic: EntityModel | None = None
+
+    def __init__(self, uid: int, name: str, settings: AnySettings, stores: list[str]) -> None:
+        self.uid, self.name, self.stores = uid, name, stores
+        self.settings: Any = settings
         self.next_send = self.next_receive = 0
-        self.partitions = [self.empty(index) for index in range(len(stores))]
+        #: the rules of a topic's subscriptions, by their uids
+        self.rules: dict[int, list[str]] = {}
+        self.parts = [self.empty(index) for index in range(len(stores))]
+
+    @property
+    def log(self) -> EntityModel:
+        """Whose log it is: of a subscription, its topic's."""
+        return self
+
+    @property
+    def partitions(self) -> list[PartitionModel]:
+        """What it has of each partition."""
+        return self.parts
+
+    def partition(self, index: int) -> PartitionModel:
+        """Return what it has of one partition."""
+        return self.parts[index]
 
     def empty(self, index: int) -> PartitionModel:
         base = index << 48 if self.settings.enable_partitioning else 0
+        if isinstance(self.settings, TopicSettings):
+            return TopicPartition(self.settings, base, self.rules)
         return PartitionModel(self.settings, base)
 
     def index_of(self, number: int) -> int:
-        return number >> 48 if self.settings.enable_partitioning else 0
+        return number >> 48 if self.log.settings.enable_partitioning else 0
+
+
+class SubscriptionModel(EntityModel):
+    """A subscription of a topic; its partitions are in those of the topic."""
+
+    topic: EntityModel
+
+    def __init__(self, uid: int, name: str, settings: AnySettings, topic: EntityModel) -> None:
+        self.uid, self.name, self.stores, self.topic = uid, name, topic.stores, topic
+        self.settings = settings
+        self.next_receive = 0
+        topic.rules[uid] = []
+
+    @property
+    def log(self) -> EntityModel:
+        return self.topic
+
+    @property
+    def partitions(self) -> list[PartitionModel]:
+        return [self.partition(index) for index in range(len(self.topic.parts))]
+
+    def partition(self, index: int) -> PartitionModel:
+        part = self.topic.parts[index]
+        assert isinstance(part, TopicPartition)
+        return part.outlets[self.uid]
 
 
 def meant(row: Row, wanted: Filter, dead: bool = False) -> bool:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 
-from onibus.testing.compare import Mismatch
+from onibus.testing.mismatch import Mismatch
 from onibus.testing.workload import run_seed
 
 #: Commands a run of many seeds gives to each: long enough to fill tiers and to crash often.

@@ -15,18 +15,23 @@ from typing import Any
 
 from onibus.broker import settling
 from onibus.broker.broker import Broker
-from onibus.broker.entity import Seat
+from onibus.broker.entity import PARTITIONS_MAX, Entity, Seat
+from onibus.broker.forwarding import Forwarding
 from onibus.broker.message_store import MessageStore
 from onibus.broker.namespace import NAME
+from onibus.broker.replies import Outcome, Reply
+from onibus.broker.works import Works
 from onibus.broker.writer import Done, Work
 from onibus.core import partition as core_partition
 from onibus.core.errors import NoSession, OnibusError, StoreFailed
 from onibus.core.id_runs import Sizes
 from onibus.core.path import compact
-from onibus.core.records import META, TABLES
+from onibus.core.records import META, TABLES, WORKS, WriteBatch
+from onibus.store.interface import Store
 from onibus.store.memory import MemoryStore, Tables
 from onibus.testing.clock import SimulatedClock
-from onibus.testing.compare import check, compare_all, compare_answer, compare_counts
+from onibus.testing.compare import compare_all, compare_answer, compare_counts
+from onibus.testing.mismatch import check
 from onibus.testing.model import begin_anew
 from onibus.testing.model_bus import PURGE_SLICE, BusModel
 from onibus.testing.model_parts import Op
@@ -97,6 +102,65 @@ class AtOnce:
         return None
 
 
+class SimulatedWorks(Works):
+    """Works that tell the model when a store, or the namespace's own, is open again."""
+
+    def __init__(self, broker: SimulatedBroker) -> None:
+        super().__init__(broker)
+        self._simulated = broker
+
+    def stage(self, *given: Any) -> int:
+        number = super().stage(*given)
+        self._simulated.model.namespace.last_number = number
+        return number
+
+    def open(self, store: Store) -> None:
+        model = self._simulated.model
+        super().open(store)
+        if not model.namespace.online:
+            model.namespace_opened()
+
+    def store_opened(self, store: MessageStore, staged: Any) -> None:
+        model = self._simulated.model
+        if not model.stores[store.name].online:
+            self._simulated.opened_now = True
+            model.store_opened(store.name)
+        super().store_opened(store, staged)
+        model.works_opened(store.name)
+
+
+class SimulatedForwarding(Forwarding):
+    """Forwarding that tells the model when it looks for what goes on, and when that has ended."""
+
+    def __init__(self, broker: SimulatedBroker) -> None:
+        super().__init__(broker)
+        self._simulated = broker
+
+    def _forward(self, source: Entity, seat: Seat, target: str, dead: bool) -> None:
+        key = (source.incarnation, seat.id, dead)
+        before = key in self._moving
+        super()._forward(source, seat, target, dead)
+        model = self._simulated.model
+        entity = model.entities[source.name]
+        op = Op(f"forward {source.name} {seat.index} dead={dead}")
+        op.stores = model.stores
+        begun = model.forward(op, entity, seat.index, dead)
+        check(begun == (key in self._moving and not before), f"{op.words}: model says {begun}")
+        if begun:
+            model.ops.append(op)
+
+    def _moved(self, source: Entity, key: tuple[int, int, bool], outcome: Outcome) -> None:
+        model = self._simulated.model
+        op = model.moving.pop((key[0], key[1] % PARTITIONS_MAX, key[2]))
+        if outcome.error is not None:
+            op.reply.set_exception(outcome.error)
+        else:
+            # The numbers show where the messages are: nobody was told them.
+            op.value = None
+            op.reply.set_result(None)
+        super()._moved(source, key, outcome)
+
+
 class SimulatedBroker(Broker):
     """A broker that tells the model when it brings a partition up to the present."""
 
@@ -104,18 +168,25 @@ class SimulatedBroker(Broker):
     #: a store was opened since the answers were looked at last
     opened_now = False
 
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.works = SimulatedWorks(self)
+        self.forwarding = SimulatedForwarding(self)
+        commit = self.namespace.commit
+
+        def told(records: WriteBatch, reply: Reply, value: Any = None) -> None:
+            if self.model.namespace.online:
+                rows: Any = records.tables.get(WORKS, {})
+                self.model.namespace_written([work for (work,), row in rows.items() if row])
+            commit(records, reply, value)
+
+        self.namespace.commit = told  # type: ignore[method-assign]
+
     def advance(self, seat: Seat, now: int) -> None:
         super().advance(seat, now)
         entity = self.model.entities.get(seat.entity.name)
         if entity is not None and entity.uid == seat.entity.incarnation:
             self.model.advance(entity, seat.index)
-
-    def reopen(self, store: MessageStore) -> bool:
-        opened = super().reopen(store)
-        if opened:
-            self.opened_now = True
-            self.model.store_opened(store.name)
-        return opened
 
 
 class Simulation:
@@ -162,8 +233,7 @@ class Simulation:
         return writer
 
     def _commit_started(self, name: str) -> None:
-        if name != NAME:
-            self.model.commit_started(name)
+        self.model.commit_started(name)
 
     # Commands
 
@@ -258,8 +328,6 @@ class Simulation:
         if op.fetch is not None:
             check(not self._would_find(op), f"{op.words}: waits, while there is something")
             return
-        if op.doomed:
-            return
         check(not (op.errors - {NoSession}), f"{op.words}: {op.errors} expected, no answer")
         finished = all(self.model.stores[n].finished >= s for n, s in op.needs.items())
         check(op.left > 0 or not finished, f"{op.words}: everything is durable, no answer")
@@ -297,11 +365,9 @@ class Simulation:
         work()
         if then is not None:
             then()
-        if name != NAME:
-            self.model.commit_finished(name)
+        self.model.commit_finished(name)
         done(None)
-        if name != NAME:
-            self.model.go_on(name)
+        self.model.go_on(name)
         self.settle_down()
 
     def fail(self, name: str, kept: bool) -> None:
@@ -352,8 +418,7 @@ class Simulation:
         self.broker = self._new_broker()
         self.broker.model = self.model
         self.model.crashed(kept, self.broker.clock)
-        entities = self.model.entities.values()
-        seen = [partition.seen for entity in entities for partition in entity.partitions]
+        seen = [partition.seen for entity in self.model.logs() for partition in entity.parts]
         self.broker.open()
         now = self.broker.clock.now()
         check(now >= max(seen, default=0), "bus time ran backwards over a restart")
@@ -367,7 +432,11 @@ class Simulation:
 
     def compare(self) -> None:
         """Compare everything that can be seen."""
+        self.settle_down()
         self.model.advance_all()
+        timers = self.broker.timers
+        entities = self.model.entities.values()
+        self.model.check_forwarded({e.uid for e in entities if timers.is_set(("forward", e.uid))})
         compare_all(self.broker, self.model)
 
     def compare_entity(self, name: str) -> None:

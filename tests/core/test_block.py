@@ -208,12 +208,12 @@ def test_amqp_sqs_and_arrow_go_through_one_block() -> None:
     assert same(block.message(1).properties, SQS_ATTRIBUTES)
     assert same(block.message(2), Message(subject="Arrow", body=b"\xff\x00"))
     # And on, from there into Arrow and back into rows.
-    again = simple_arrow(10, _message_columns(block))
+    again = simple_arrow(10, _columns_of(block))
     assert [again.row(position) for position in range(3)] == rows
     assert again.record_batch().equals(block.record_batch())
 
 
-def _message_columns(block: Block) -> pa.RecordBatch:
+def _columns_of(block: Block) -> pa.RecordBatch:
     return block.record_batch().select(SCHEMA.names)
 
 

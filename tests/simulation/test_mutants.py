@@ -12,7 +12,7 @@ from onibus.core.block import ENTRY, HEADER, Block
 from onibus.core.errors import PartitionOffline
 from onibus.core.message import Message
 from onibus.core.records import BLOCKS
-from onibus.testing.compare import Mismatch
+from onibus.testing.mismatch import Mismatch
 from onibus.testing.simulation import Simulation
 from onibus.testing.workload import Workload, run_seed
 from tests.simulation.mutants import MUTANTS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from onibus.testing.clock import SimulatedClock
-from onibus.testing.compare import Mismatch
+from onibus.testing.mismatch import Mismatch
 from onibus.testing.simulate import COMMANDS_A_SEED, main, run, tasks_of
 from onibus.testing.simulation import replay_of
 from onibus.testing.workload import run_seed

@@ -41,6 +41,9 @@ class SentRows:
     #: which of them were dropped as duplicates
     dropped: npt.NDArray[np.bool_]
 
+    def __len__(self) -> int:
+        return len(self.numbers)
+
 
 def find_duplicates(partition: Partition, batch: PreparedBatch, now: int) -> list[int]:
     """Return what each row repeats (path/deduplicate.py). Reads, and changes nothing."""

@@ -13,7 +13,7 @@ import numpy as np
 from onibus.core.block import NEVER, Entry, encode_entries
 from onibus.core.fans import Members
 from onibus.core.limits import BLOCK_BYTES_MAX
-from onibus.core.log import BlockPlace
+from onibus.core.log import BlockPlace, Log
 from onibus.core.records import WriteBatch
 
 if TYPE_CHECKING:
@@ -40,19 +40,46 @@ def compact(partition: Partition, out: WriteBatch, eager: bool = False) -> bool:
 
 
 def forget_retained(partition: Partition, wall: int, out: WriteBatch) -> None:
-    """Raise the floor over what has been kept for as long as the owner wants (R1)."""
-    retention_ms = partition.settings.retention_ms
-    log = partition.log
-    if retention_ms is None:
-        if log.floor != NEVER:
-            log.raise_floor(NEVER, out)
-        return
-    floor = log.next_ordinal
-    for place in log.places:
-        if log.last_stamp_of(place) > wall - retention_ms:
-            floor = place.first
+    """Raise the floor over what was kept for as long as the owner wants, and readers need (R1, R2).
+
+    A reader holds it down up to the owner's limits of age and size; past them it loses rows.
+    """
+    log, settings = partition.log, partition.settings
+    floor = NEVER
+    if settings.retention_ms is not None:
+        floor = _first_younger(log, wall - settings.retention_ms, 0)
+    if partition.readers:
+        position = min(partition.readers.values())
+        if settings.reader_age_ms_max is not None:
+            at = log.reaching(position)
+            position = max(position, _first_younger(log, wall - settings.reader_age_ms_max, at))
+        if settings.reader_bytes_max is not None:
+            position = _first_within(log, position, floor, settings.reader_bytes_max)
+        floor = min(floor, position)
+    if floor != log.floor:
+        log.raise_floor(floor, out)
+
+
+def _first_younger(log: Log, moment: int, at: int) -> int:
+    """Return the first ordinal, from that block on, of a block that ends after a moment."""
+    for place in log.places[at:]:
+        if log.last_stamp_of(place) > moment:
+            return place.first
+    return log.next_ordinal
+
+
+def _first_within(log: Log, position: int, retained: int, size: int) -> int:
+    """Return from where on what is kept for readers only has at most that size."""
+    if log.total_bytes - log.live_bytes <= size:
+        return position
+    for place in reversed(log.places):
+        if place.last < position:
             break
-    log.raise_floor(floor, out)
+        if place.first < retained:
+            size -= place.size - place.live_bytes
+            if size < 0:
+                return max(position, place.last + 1)
+    return position
 
 
 def _choose(partition: Partition, eager: bool) -> list[BlockPlace]:
@@ -93,6 +120,8 @@ def _rewrite(partition: Partition, group: list[BlockPlace], out: WriteBatch) -> 
             if partition.in_use(entry[0]):
                 entries.append(entry)
                 rows.append(block.row(position))
+            else:
+                log.complete_from = max(log.complete_from, entry[0] + 1)
         log.drop(place, out)
     dropped = set(group)
     log.places = [place for place in log.places if place not in dropped]

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 
 from onibus.core.block import NEVER
 from onibus.core.errors import InvalidOperation, MessageNotFound
-from onibus.core.holds import Hold
+from onibus.core.holds import Attempt, Hold
 from onibus.core.lifecycle import Input, State
 from onibus.core.limits import FIFO_INTERVAL_MS
 from onibus.core.message import ReceivedMessage
 from onibus.core.path.dead_letter import expire_message
 from onibus.core.records import WriteBatch
 from onibus.core.sessions import Session
-from onibus.core.subscription import Attempt
 
 if TYPE_CHECKING:
     from onibus.core.subscription import Subscription
@@ -41,13 +40,13 @@ def deliver(
         if dead:
             taken = subscription.dead_ready.take(wanted, below)
         elif session is not None:
-            ordinals += _take_living(subscription, session, wanted, now, out)
+            ordinals += take_living(subscription, session, wanted, now, out)
             break
         else:
             taken = subscription.ready.take(wanted, below)
         if not taken:
             break
-        ordinals += taken if dead else _still_living(subscription, taken, now, out)
+        ordinals += taken if dead else still_living(subscription, taken, now, out)
     if not ordinals:
         return []
     if take:
@@ -72,7 +71,7 @@ def _lock(
     return [subscription.view(ordinal, hold, until) for ordinal in ordinals]
 
 
-def _still_living(
+def still_living(
     subscription: Subscription, ordinals: list[int], now: int, out: WriteBatch
 ) -> list[int]:
     """Return those that have not outlived their time to live; the others expire here."""
@@ -153,7 +152,7 @@ def deliver_groups(
         if session is None:
             break
         wanted = 1 if subscription.settings.one_message_per_group else limit - len(received)
-        for ordinal in _take_living(subscription, session, wanted, now, out):
+        for ordinal in take_living(subscription, session, wanted, now, out):
             hold = subscription.new_hold(now + visibility_ms, visibility_ms, session.id)
             hold.attempt = attempt_id
             session.in_flight.append(ordinal)
@@ -173,7 +172,7 @@ def deliver_groups(
     return received
 
 
-def _take_living(
+def take_living(
     subscription: Subscription, session: Session, limit: int, now: int, out: WriteBatch
 ) -> list[int]:
     """Take a session's first messages that have not expired."""
@@ -182,7 +181,7 @@ def _take_living(
         taken = session.take(limit - len(living), subscription.log.visible_below)
         if not taken:
             break
-        living += _still_living(subscription, taken, now, out)
+        living += still_living(subscription, taken, now, out)
     return living
 
 

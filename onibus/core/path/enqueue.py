@@ -34,12 +34,16 @@ def send(
     now: int,
     wall: int,
     out: WriteBatch,
+    only: int = 0,
 ) -> list[Sent]:
-    """Store what is new of a batch, as `find_duplicates` told; answer for each in order."""
+    """Store what is new of a batch, as `find_duplicates` told; answer for each in order.
+
+    `only`: in a topic, the subscription that gets it, whatever the rules say.
+    """
     fresh = batch
     if originals.count(-1) != len(originals):
         fresh = [batch[at] for at, original in enumerate(originals) if original == -1]
-    stored = store(partition, fresh, now, wall, out)
+    stored = store(partition, fresh, now, wall, out, only=only)
     hashes = [identity for prepared in fresh for identity in prepared.identities]
     if len(hashes) == len(stored):
         remember(partition, hashes, stored, now, out)
@@ -85,6 +89,7 @@ def store(
     wall: int,
     out: WriteBatch,
     activated: bool = False,
+    only: int = 0,
 ) -> list[int]:
     """Store messages, duplicates or not; return their ordinals.
 
@@ -95,7 +100,7 @@ def store(
     while start < len(batch):
         piece = _piece(batch, start)
         first, count, moment = stamp(partition, len(piece), wall, out)
-        _store_block(partition, piece[:count], first, moment, now, wall, out, activated)
+        _store_block(partition, piece[:count], first, moment, now, wall, out, activated, only)
         ordinals.extend(range(first, first + count))
         start += count
     return ordinals
@@ -105,12 +110,17 @@ def _piece(batch: Sequence[Prepared], start: int) -> Sequence[Prepared]:
     """Return what fits in one block."""
     if sum([len(prepared.row) for prepared in batch]) <= BLOCK_BYTES_MAX:
         return batch[start:] if start else batch
+    return batch[start : start + _fitting([prepared.row for prepared in batch], start)]
+
+
+def _fitting(rows: Sequence[bytes], start: int) -> int:
+    """Return how many rows from `start` on fit in one block; one always does."""
     size = 0
-    for end in range(start, len(batch)):
-        size += len(batch[end].row)
+    for end in range(start, len(rows)):
+        size += len(rows[end])
         if size > BLOCK_BYTES_MAX and end > start:
-            return batch[start:end]
-    return batch[start:]
+            return end - start
+    return len(rows) - start
 
 
 def _store_block(
@@ -122,6 +132,7 @@ def _store_block(
     wall: int,
     out: WriteBatch,
     activated: bool,
+    only: int,
 ) -> None:
     """Make a block of rows with ordinals from `first` on, and show it to who is to see it."""
     count = len(piece)
@@ -130,7 +141,7 @@ def _store_block(
         NEVER if prepared.time_to_live_ms is None else now + prepared.time_to_live_ms
         for prepared in piece
     ]
-    kinds = [MESSAGE] * count
+    kinds = [COPY if only else MESSAGE] * count
     for ordinal, _ in scheduled:
         # Its time to live counts from its activation, as a row of its own (S6).
         expires[ordinal - first] = NEVER
@@ -139,7 +150,7 @@ def _store_block(
     hashes, keys = session_keys(partition, sessions, first)
     rows = [prepared.row for prepared in piece]
     payload = encode_rows(first, moment, now, expires, hashes, kinds, rows)
-    place = Placed(first, moment, payload, min(expires), sessions, keys, scheduled)
+    place = Placed(first, moment, payload, min(expires), sessions, keys, scheduled, only)
     put_block(partition, place, lambda: [prepared.message for prepared in piece], now, wall, out)
 
 
@@ -157,6 +168,8 @@ class Placed:
     keys: bytes | None
     #: (ordinal, due in bus time) of those that are not to be seen yet
     scheduled: list[tuple[int, int]]
+    #: in a topic, the subscription that gets them, whatever the rules say
+    only: int = 0
 
 
 def put_block(
@@ -175,7 +188,8 @@ def put_block(
         _show(partition, block.sessions, first, block.scheduled, out)
         return
     due = dict(block.scheduled)
-    fan = FanOut(partition, messages(), first, moment, set(due))
+    only = [block.only] * count if block.only else None
+    fan = FanOut(partition, messages(), first, moment, set(due), only)
     partition.log.append(*place, fan.members())
     fan.show(due, out)
     _store_copies(partition, fan.copies, now, wall, out)
@@ -186,9 +200,10 @@ def session_keys(
 ) -> tuple[list[int], bytes | None]:
     """Return the hashes of SessionIds, and what a block's index has of them."""
     if partition.is_topic:
-        if sessions.count(None) == len(sessions):
-            return [0] * len(sessions), None
-    elif not partition.settings.requires_session:
+        wanted = sessions.count(None) != len(sessions)
+    else:
+        wanted = partition.settings.requires_session
+    if not wanted:
         return [0] * len(sessions), None
     hash_of = partition.subscription.sessions.hash
     hashes = [0 if session_id is None else hash_of(session_id) for session_id in sessions]
@@ -203,16 +218,17 @@ def _store_copies(
     partition: Partition, copies: list[Copy], now: int, wall: int, out: WriteBatch
 ) -> None:
     """Store what rules made besides: rows of their own, each for one subscription."""
+    rows_of_all = [encode(copy.message) for copy in copies]
     start = 0
     while start < len(copies):
-        first, count, moment = stamp(partition, len(copies) - start, wall, out)
-        piece = copies[start : start + count]
+        fits = _fitting(rows_of_all, start)
+        first, count, moment = stamp(partition, fits, wall, out)
+        piece, rows = copies[start : start + count], rows_of_all[start : start + count]
         start += count
         messages = [copy.message for copy in piece]
         ttls = [time_to_live(message, partition.settings) for message in messages]
         expires = [NEVER if ttl is None else now + ttl for ttl in ttls]
         hashes, keys = session_keys(partition, [one.session_id for one in messages], first)
-        rows = [encode(message) for message in messages]
         payload = encode_rows(first, moment, now, expires, hashes, [COPY] * count, rows)
         fan = FanOut(partition, messages, first, moment, set(), [copy.number for copy in piece])
         last = first + count - 1

@@ -62,3 +62,4 @@ def _erase_rows(subscription: Subscription, out: WriteBatch) -> None:
         out.delete(SESSIONS, (*key, session_id))
     for attempt_id in subscription.attempts:
         out.delete(ATTEMPTS, (*key, attempt_id))
+    subscription.outcomes.erase(out)

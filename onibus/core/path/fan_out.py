@@ -118,7 +118,8 @@ class FanOut:
             runs = as_runs([self._first + at for at in share.positions])
             subscription.pass_over(self._gaps(runs))
             for at, (reason, description) in share.dead.items():
-                subscription.arrive_dead(self._first + at, reason, description, out)
+                overlay = share.overlays.pop(at, None)
+                subscription.arrive_dead(self._first + at, reason, description, overlay, out)
             for at, overlay in share.overlays.items():
                 subscription.overlay(self._first + at, overlay, out)
             alive = share.positions
@@ -216,7 +217,6 @@ class FanOut:
         for at in share.positions:
             if self._messages[at].session_id is None and at not in share.dead:
                 share.dead[at] = (NO_SESSION, NO_SESSION_TEXT)
-                share.overlays.pop(at, None)
 
 
 def _act(rule: CompiledRule, subject: Subject) -> Message:

@@ -6,6 +6,7 @@ The rows handed in are those of this partition, each kind in key order.
 from __future__ import annotations
 
 from array import array
+from bisect import insort
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ import numpy.typing as npt
 from onibus.core.block import NEVER
 from onibus.core.errors import Damaged
 from onibus.core.fans import Fans, decode_fans
-from onibus.core.holds import Hold
+from onibus.core.holds import Attempt, Hold
 from onibus.core.lifecycle import DEAD, Input, State, advance
 from onibus.core.log import BlockPlace
 from onibus.core.marks import Mark
@@ -28,6 +29,7 @@ from onibus.core.records import (
     HOLDS,
     ID_RUNS,
     MARKS,
+    OUTCOMES,
     RECENT_IDS,
     SESSIONS,
     Row,
@@ -35,7 +37,6 @@ from onibus.core.records import (
 )
 from onibus.core.runs import Runs, as_runs
 from onibus.core.sessions import SessionLock
-from onibus.core.subscription import Attempt
 
 if TYPE_CHECKING:
     from onibus.core.partition import Partition
@@ -46,6 +47,7 @@ Rows = dict[Table, list[Any]]
 #: Which columns recovery reads, where not all: reasons and properties stay where they are.
 COLUMNS: dict[Table, tuple[str, ...]] = {
     MARKS: ("partition", "subscription", "ordinal", "state", "due"),
+    OUTCOMES: ("partition", "subscription", "first", "last", "time", "size"),
 }
 #: Tables that recovery reads, and the place of `partition` in their rows.
 SOURCES: dict[Table, int] = {
@@ -59,6 +61,7 @@ SOURCES: dict[Table, int] = {
     RECENT_IDS: 1,
     ID_RUNS: 1,
     DUPLICATES: 0,
+    OUTCOMES: 0,
 }
 
 
@@ -67,6 +70,7 @@ def recover(partition: Partition, rows: Rows) -> list[tuple[Table, Row]]:
 
     Return the keys of rows that belong to subscriptions which are no more.
     """
+    floor = partition.log.floor
     _recover_counters(partition, rows.get(COUNTERS, []))
     index = rows.get(BLOCK_INDEX, [])
     places = [BlockPlace(row[0], *row[2:7]) for row in index]
@@ -74,6 +78,9 @@ def recover(partition: Partition, rows: Rows) -> list[tuple[Table, Row]]:
     own, left = _by_subscription(partition, rows)
     if partition.is_topic:
         _recover_fans(partition, index, places, own)
+        # A subscription was deleted, and a crash came before its messages were.
+        left += [(BLOCK_INDEX, (p.block,)) for p in places if not p.live and p.last < floor]
+        places = [place for place in places if place.live or place.last >= floor]
     else:
         for number, subscription in partition.subscriptions.items():
             _recover_gone(subscription, own[number].get(GONE, []))
@@ -95,7 +102,7 @@ def _by_subscription(
         return {0: rows}, []
     own: dict[int, Rows] = {number: {} for number in partition.subscriptions}
     left: list[tuple[Table, Row]] = []
-    for table in (MARKS, GONE, HOLDS, SESSIONS, ATTEMPTS):
+    for table in (MARKS, GONE, HOLDS, SESSIONS, ATTEMPTS, OUTCOMES):
         for row in rows.get(table, []):
             if row[1] in own:
                 own[row[1]].setdefault(table, []).append(row)
@@ -109,6 +116,7 @@ def _recover_subscription(subscription: Subscription, index: list[Any], rows: Ro
     _recover_ready(subscription, index, rows.get(MARKS, []))
     _recover_sessions(subscription, rows.get(SESSIONS, []))
     _recover_holds(subscription, rows.get(HOLDS, []), rows.get(ATTEMPTS, []))
+    subscription.outcomes.load(rows.get(OUTCOMES, []))
     subscription.watch_age(subscription.gone.next_outside(1))
 
 
@@ -327,6 +335,5 @@ def _take_out(subscription: Subscription, ordinal: int, hold: Hold) -> None:
     if hold.carried:
         _carry(subscription, hold)
     else:
-        session.in_flight.append(ordinal)
-        session.in_flight.sort()
+        insort(session.in_flight, ordinal)
     subscription.sessions.offer(session)

@@ -43,7 +43,7 @@ def abandon(
     """A message is given back, at once or after a delay (X4)."""
     ordinal, _, _ = subscription.held_by(token)
     check_whole("delay_ms", delay_ms, 0)
-    _modify(subscription, ordinal, properties)
+    modify(subscription, ordinal, properties)
     give_back(subscription, ordinal, Input.ABANDON, now, out, delay_ms)
 
 
@@ -58,7 +58,7 @@ def defer(
     """A message is set aside; with a delay it comes back by itself (L1, L5)."""
     ordinal, _, _ = subscription.held_by(token)
     check_whole("delay_ms", delay_ms, 0)
-    _modify(subscription, ordinal, properties)
+    modify(subscription, ordinal, properties)
     give_back(subscription, ordinal, Input.DEFER, now, out, delay_ms)
 
 
@@ -77,7 +77,7 @@ def reject(
             check_text(name, text, REASON_LENGTH_MAX)
     if mark.state in DEAD:
         raise InvalidOperation("a message in the dead-letter queue cannot be dead-lettered again")
-    _modify(subscription, ordinal, properties)
+    modify(subscription, ordinal, properties)
     dead_letter(subscription, ordinal, reason, description, out)
 
 
@@ -139,7 +139,7 @@ def _backoff(subscription: Subscription, deliveries: int) -> int:
     return min(base << min(deliveries - 1, 40), subscription.settings.retry_backoff_ms_max)
 
 
-def _modify(subscription: Subscription, ordinal: int, properties: dict[str, Any] | None) -> None:
+def modify(subscription: Subscription, ordinal: int, properties: dict[str, Any] | None) -> None:
     """Settling may change properties; they lie over those of the message."""
     if properties is None:
         return

@@ -21,6 +21,7 @@ def stamp(partition: Partition, count: int, wall: int, out: WriteBatch) -> tuple
     if log.next_ordinal + count > partition.numbering.span:
         while _in_use(partition, log.next_ordinal):
             log.next_ordinal += 1
+            log.complete_from = log.next_ordinal
             for subscription in partition.subscriptions.values():
                 subscription.depart([log.next_ordinal - 1], out)
         for taken in range(1, count):

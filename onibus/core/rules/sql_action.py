@@ -50,6 +50,13 @@ def compile_action(
     return act
 
 
+def changes_session(text: str, parameters: Mapping[str, Any]) -> bool:
+    """Tell whether an action sets or removes the SessionId."""
+    statements = parse_action(text, parameters, SQL_LENGTH_MAX)
+    targets = [one.target for one in statements if isinstance(one.target, tree.SystemProperty)]
+    return any(TEXT_FIELDS.get(target.name) == "session_id" for target in targets)
+
+
 def _step(statement: tree.Statement) -> _Step:
     target = statement.target
     new = value(statement.value) if isinstance(statement, tree.SetProperty) else None

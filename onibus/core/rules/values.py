@@ -161,7 +161,10 @@ def negate(value: Any) -> Any:
     if kind == NUMBER:
         return _within_range(-value)
     if kind == DURATION:
-        return -value
+        try:
+            return -value
+        except OverflowError as error:
+            raise FilterFailed(f"a duration cannot be turned round: {error}") from None
     raise _unsigned(value)
 
 

@@ -34,12 +34,16 @@ class SqliteEngine:
     def __init__(self) -> None:
         self._connection = apsw.Connection(":memory:")
         self._connection.execute("PRAGMA case_sensitive_like = ON")
-        columns = ", ".join([f"? AS {name}" for name in ALL] + [f"? AS has_{name}" for name in ALL])
-        self._row = f"(SELECT {columns})"
+        columns = [f":{name} AS {name}, :has_{name} AS has_{name}" for name in ALL]
+        self._row = f"(SELECT {', '.join(columns)})"
 
-    def evaluate(self, expression: str, properties: dict[str, Any]) -> bool | None:
+    def evaluate(
+        self, expression: str, properties: dict[str, Any], parameters: dict[str, Any]
+    ) -> bool | None:
         """Return True, False or None for unknown."""
-        values = [properties.get(name) for name in ALL] + [name in properties for name in ALL]
+        values = {name: properties.get(name) for name in ALL}
+        values |= {f"has_{name}": name in properties for name in ALL}
+        values |= {name.removeprefix("@"): value for name, value in parameters.items()}
         query = f"SELECT ({expression}) FROM {self._row}"
         [(answer,)] = self._connection.execute(query, values)
         return None if answer is None else bool(answer)
@@ -50,6 +54,8 @@ class Generator:
 
     def __init__(self, seed: int) -> None:
         self._chance = random.Random(seed)
+        #: the parameters of the filters made so far
+        self.parameters: dict[str, Any] = {}
 
     def properties(self) -> dict[str, Any]:
         """Return properties; some are NULL and some are missing."""
@@ -113,24 +119,40 @@ class Generator:
     def _like(self, negated: str) -> Spelled:
         chance = self._chance
         letters = "".join(chance.choices("ab%_!Aé", k=chance.randrange(6)))
-        pattern = f"'{letters}'" if chance.random() < 0.8 else chance.choice(NAMES["text"])
-        escapes = pattern[0] == "'" and "!" in letters and not letters.endswith("!")
+        fate = chance.random()
+        pattern = f"'{letters}'" if fate < 0.6 else chance.choice(NAMES["text"])
+        if fate > 0.8:
+            pattern = self._given(letters)
+        escapes = pattern[0] in "'@" and "!" in letters and not letters.endswith("!")
         escape = " ESCAPE '!'" if escapes else ""
+        if escapes and chance.random() < 0.3:
+            escape = f" ESCAPE {self._given('!')}"
         return _both("{} " + f"{negated}LIKE {pattern}{escape}", self._operand("text"))
 
     def _operand(self, kind: str) -> Spelled:
         chance = self._chance
         if kind == "boolean":
+            if chance.random() < 0.1:
+                return _both(self._given(self._value("boolean")))
             return _both(chance.choice((*NAMES["boolean"], "TRUE", "FALSE", "NULL")))
         if kind == "text":
             parts = [self._text() for _ in range(chance.choice((1, 1, 1, 2, 3)))]
             return " + ".join(parts), " || ".join(parts)
         return _both(self._number(2) if chance.random() < 0.5 else self._floating())
 
+    def _given(self, value: Any) -> str:
+        """Return a new parameter of that value; SQLite spells them alike."""
+        name = f"@p{len(self.parameters)}"
+        self.parameters[name] = value
+        return name
+
     def _text(self) -> str:
         chance = self._chance
-        if chance.random() < 0.7:
+        fate = chance.random()
+        if fate < 0.6:
             return chance.choice(NAMES["text"])
+        if fate < 0.7:
+            return self._given(chance.choice((*TEXTS, None)))
         literal = chance.choice(TEXTS).replace("'", "''")
         return chance.choice((f"'{literal}'", f"'{literal}'", "NULL"))
 
@@ -138,6 +160,8 @@ class Generator:
         """Return whole numbers computed with."""
         chance = self._chance
         if depth == 0 or chance.random() < 0.4:
+            if chance.random() < 0.15:
+                return self._given(chance.choice((*NUMBERS, None)))
             return chance.choice((*NAMES["integer"], str(chance.choice(NUMBERS)), "NULL"))
         fate = chance.random()
         if fate < 0.15:
@@ -153,7 +177,7 @@ class Generator:
     def _floating(self) -> str:
         chance = self._chance
         names = (*NAMES["floating"], *NAMES["integer"], "0.5", "2.0", "1E1", "3")
-        text = chance.choice(names)
+        text = chance.choice(names) if chance.random() < 0.85 else self._given(0.5)
         for _ in range(chance.randrange(3)):
             text += f" {chance.choice('+-*')} {chance.choice(names)}"
         return text

@@ -1,0 +1,104 @@
+"""Reading a claim: the same messages each time, all of them or an error.
+
+Reading puts into the claim's row that it was read, before anything is answered: from then on it is
+its reader's, and its lease ends no more (R7).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from onibus.broker.claim_rows import HeldClaim
+from onibus.broker.claiming import CLAIM_SLICE
+from onibus.broker.entity import Seat
+from onibus.broker.replies import Outcome, Reply, answer, fail
+from onibus.core.checks import check_whole
+from onibus.core.errors import Damaged, InvalidArgument, OnibusError
+from onibus.core.path.claim import claimed
+from onibus.core.records import WriteBatch
+from onibus.core.subscription import Subscription
+
+if TYPE_CHECKING:
+    from onibus.broker.claims import Claims
+
+#: Makes some messages of a partition into what their reader gets.
+Page = Callable[[Subscription, list[int]], Any]
+
+
+def read(
+    claims: Claims,
+    name: str,
+    reader_name: str,
+    number: int,
+    partition: int | None,
+    incarnation: int | None,
+    page: Page,
+    reply: Reply,
+) -> None:
+    """Answer with the claim's pages; from then on it is its reader's, lease or not."""
+    held = claims.open(name, reader_name, number, incarnation)
+    seats = held.seats
+    if partition is not None:
+        check_whole("partition", partition, 0)
+        if partition not in held.indexes:
+            raise InvalidArgument(f"claim {number} has nothing of partition {partition}")
+        seats = [held.entity.seats[partition]]
+    for seat in seats:
+        seat.online()
+    if held.read:
+        _read_pages(claims, held, seats, page, claims.counted(reply))
+        return
+    claims.check_decidable()
+    counted = claims.counted(reply)
+    held.content.read = True
+    claims.broker.timers.cancel(("claim", held.key))
+    batch = WriteBatch()
+    held.put(batch)
+
+    def marked(outcome: Outcome) -> None:
+        if outcome.error is not None:
+            fail(counted, outcome.error)
+            return
+        held.read = True
+        _read_pages(claims, held, seats, page, counted)
+
+    claims.broker.namespace.commit(batch, Outcome(marked))
+
+
+def _read_pages(
+    claims: Claims, held: HeldClaim, seats: list[Seat], page: Page, reply: Reply
+) -> None:
+    """Read slice by slice; all of it, or an error."""
+    pages: list[Any] = []
+    counts = dict(held.content.partitions)
+    ahead: list[tuple[Seat, list[int]]] = []
+
+    def find() -> None:
+        for seat in seats:
+            ordinals = claims.broker.look(held.entity, seat, claimed, held.owner)
+            if len(ordinals) != counts[seat.index]:
+                raise Damaged(
+                    f"claim {held.number} of {held.reader.name!r} has {len(ordinals)} messages "
+                    f"in partition {seat.index} of {held.entity.name}, not {counts[seat.index]}"
+                )
+            starts = range(0, len(ordinals), CLAIM_SLICE)
+            ahead.extend((seat, ordinals[start : start + CLAIM_SLICE]) for start in starts)
+        ahead.reverse()
+
+    def go_on() -> None:
+        try:
+            claims.check_open(held)
+            if not pages:
+                find()
+            seat, ordinals = ahead.pop()
+            pages.append(claims.broker.look(held.entity, seat, page, ordinals))
+        except OnibusError as error:
+            fail(reply, error)
+            return
+        if ahead:
+            claims.broker.call_soon(go_on)
+        else:
+            answer(reply, pages)
+
+    go_on()

@@ -1,0 +1,183 @@
+"""What the broker knows of claims, and their rows in the namespace's own store.
+
+A claim's row decides: what is held in partitions under a name that has no row is given back. Row
+number 0 of a reader has the last number given to it, and the numbers that it has committed.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from onibus.broker.entity import Entity, Seat
+from onibus.broker.replies import Reply, answer, fail
+from onibus.core.errors import ClaimNotFound
+from onibus.core.path.claim import owner_of
+from onibus.core.records import CLAIMS, Row, WriteBatch
+from onibus.core.runs import Runs
+
+#: Where a claim is on its way.
+STAGING = "staging"  #: messages are being set aside; there is no row yet
+OPEN = "open"  #: its row is there
+DECIDING = "deciding"  #: that it is committed is on its way to the disk
+COMMITTING = "committing"  #: committed for good; not yet carried out everywhere
+RELEASING = "releasing"  #: that it is given back is on its way to the disk
+
+#: Runs of committed numbers that are remembered of one reader.
+_RUNS_KEPT = 1_000
+
+DeadLetterWords = tuple[str | None, str | None]
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """Messages that were set aside for a named reader."""
+
+    entity: str
+    #: tells the entity from another of that name, before or after it
+    incarnation: int
+    reader: str
+    number: int
+    #: how many messages it has
+    count: int
+    #: where they are: (index of the partition, how many of them)
+    partitions: tuple[tuple[int, int], ...]
+    #: bus time, milliseconds since 1970
+    created_ms: int
+    age_ms: int
+    #: when it is given back unless it is read before; None once it was
+    lease_until_ms: int | None
+    read: bool
+    #: it is committed for good, and waits for a partition that is offline
+    committing: bool
+
+
+class ClaimContent(msgspec.Struct, omit_defaults=True):
+    """The JSON in the `content` column of a claim's row."""
+
+    partitions: list[tuple[int, int]]
+    created: int
+    lease_until: int
+    read: bool = False
+    committing: bool = False
+    dead_letters: dict[int, DeadLetterWords] = {}
+
+
+class ReaderContent(msgspec.Struct):
+    """The JSON in the `content` column of a reader's row."""
+
+    last: int
+    committed: list[tuple[int, int]]
+
+
+class HeldClaim:
+    """One claim, as memory knows it."""
+
+    def __init__(
+        self, entity: Entity, reader: ClaimReader, number: int, content: ClaimContent, stage: str
+    ) -> None:
+        self.entity = entity
+        self.reader = reader
+        self.number = number
+        self.content = content
+        self.stage = stage
+        self.owner = owner_of(reader.name, number)
+        #: that it was read is on the disk
+        self.read = content.read
+        #: the partitions in which its commit is not known to be carried out
+        self.left: set[int] = set()
+        #: those who wait until it is committed, or given back
+        self.waiting: list[Reply] = []
+
+    @property
+    def is_fresh(self) -> bool:
+        """Tell whether its messages are being set aside, and no row was asked for."""
+        return self.stage == STAGING and not self.content.lease_until
+
+    @property
+    def key(self) -> Row:
+        return (self.entity.incarnation, self.reader.name, self.number)
+
+    @property
+    def indexes(self) -> list[int]:
+        return [index for index, _ in self.content.partitions]
+
+    @property
+    def seats(self) -> list[Seat]:
+        return [self.entity.seats[index] for index in self.indexes]
+
+    def put(self, batch: WriteBatch) -> None:
+        batch.put(CLAIMS, (*self.key, msgspec.json.encode(self.content)))
+
+    def tell(self, error: BaseException | None) -> None:
+        """Answer all who wait."""
+        waiting, self.waiting = self.waiting, []
+        for reply in waiting:
+            if error is None:
+                answer(reply, None)
+            else:
+                fail(reply, error)
+
+    def info(self, now: int) -> Claim:
+        content = self.content
+        return Claim(
+            entity=self.entity.name,
+            incarnation=self.entity.incarnation,
+            reader=self.reader.name,
+            number=self.number,
+            count=sum(count for _, count in content.partitions),
+            partitions=tuple(content.partitions),
+            created_ms=content.created,
+            age_ms=max(now - content.created, 0),
+            lease_until_ms=None if content.read else content.lease_until,
+            read=content.read,
+            committing=content.committing,
+        )
+
+
+class ClaimReader:
+    """Who claims messages of an entity, by its name."""
+
+    def __init__(self, entity: Entity, name: str) -> None:
+        self.entity = entity
+        self.name = name
+        #: the last number given
+        self.last = 0
+        self.committed = Runs()
+        self.claims: dict[int, HeldClaim] = {}
+
+    @property
+    def staging(self) -> bool:
+        return any(held.stage == STAGING for held in self.claims.values())
+
+    def has_committed(self, number: int) -> None:
+        if number not in self.committed:
+            self.committed.add(number, number)
+        while len(self.committed.firsts) > _RUNS_KEPT:
+            del self.committed.firsts[0], self.committed.lasts[0]
+
+    def put(self, batch: WriteBatch) -> None:
+        content = ReaderContent(self.last, list(self.committed.runs()))
+        batch.put(CLAIMS, (self.entity.incarnation, self.name, 0, msgspec.json.encode(content)))
+
+    def load(self, rows: dict[int, bytes]) -> None:
+        """Take up its rows: what has none is not there, unless it is only being made."""
+        for number, held in list(self.claims.items()):
+            if number not in rows and not held.is_fresh:
+                del self.claims[number]
+                held.tell(ClaimNotFound(f"claim {number} was given back"))
+        for number, content in rows.items():
+            if number:
+                self._load_claim(number, msgspec.json.decode(content, type=ClaimContent))
+            else:
+                known = msgspec.json.decode(content, type=ReaderContent)
+                self.last = max(self.last, known.last)
+                self.committed = Runs()
+                for first, last in known.committed:
+                    self.committed.add(first, last)
+
+    def _load_claim(self, number: int, kept: ClaimContent) -> None:
+        held = self.claims.get(number)
+        if held is None:
+            held = self.claims[number] = HeldClaim(self.entity, self, number, kept, OPEN)
+        held.content, held.read = kept, kept.read
+        held.stage = COMMITTING if kept.committing else OPEN
+        held.left = set(held.indexes) if kept.committing else set()

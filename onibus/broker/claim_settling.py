@@ -1,0 +1,242 @@
+"""What becomes of a claim: it is committed, or given back.
+
+Committing puts into the claim's row that it is committed, with what is to be dead-lettered: that
+decides. Then what the claim holds is completed, partition by partition, and at last the reader's
+memory of the number takes the place of the row. A partition that cannot be reached does its part
+when it is taken up. Giving back deletes the row: nobody has a claim on what is held any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from onibus.broker.claim_rows import (
+    COMMITTING,
+    DECIDING,
+    OPEN,
+    RELEASING,
+    DeadLetterWords,
+    HeldClaim,
+)
+from onibus.broker.claiming import CLAIM_SLICE
+from onibus.broker.entity import Seat
+from onibus.broker.replies import Outcome, Reply, answer
+from onibus.broker.settling import seat_of_number
+from onibus.core.checks import check_text, check_whole
+from onibus.core.errors import (
+    InvalidArgument,
+    MessageNotFound,
+    OnibusError,
+    PartitionOffline,
+    Unknown,
+)
+from onibus.core.limits import REASON_LENGTH_MAX
+from onibus.core.path.claim import complete_claimed, release_claimed
+from onibus.core.records import CLAIMS, WriteBatch
+from onibus.core.subscription import Subscription
+
+if TYPE_CHECKING:
+    from onibus.broker.claims import Claims
+
+
+def commit(
+    claims: Claims,
+    name: str,
+    reader_name: str,
+    number: int,
+    dead_letters: Mapping[int, DeadLetterWords] | None,
+    incarnation: int | None,
+    reply: Reply,
+) -> None:
+    """Complete what a claim has, once and for all; again is harmless."""
+    letters = _checked(dead_letters)
+    check_whole("number", number, 1)
+    reader = claims.find(name, reader_name, incarnation)
+    known = reader.claims.get(number)
+    if known is None and number in reader.committed:
+        answer(reply, None)
+        return
+    if known is not None and known.stage in (DECIDING, COMMITTING):
+        claims.check_decidable()
+        known.waiting.append(claims.counted(reply))
+        if known.stage == COMMITTING:
+            _carry_out(claims, known)
+        return
+    held = claims.open(name, reader_name, number, incarnation)
+    claims.check_decidable()
+    for seat in held.seats:
+        seat.online()
+    for letter in letters:
+        _check_has(claims, held, letter)
+    held.waiting.append(claims.counted(reply))
+    held.stage = DECIDING
+    held.content.committing = True
+    held.content.dead_letters = letters
+    claims.broker.timers.cancel(("claim", held.key))
+    batch = WriteBatch()
+    held.put(batch)
+    claims.broker.namespace.commit(batch, Outcome(lambda outcome: _decided(claims, held, outcome)))
+
+
+def _decided(claims: Claims, held: HeldClaim, outcome: Outcome) -> None:
+    if outcome.error is not None:
+        # It may be committed or not: that shows when that store is open again.
+        held.tell(outcome.error)
+        return
+    held.stage = COMMITTING
+    held.left.update(held.indexes)
+    _carry_out(claims, held)
+
+
+def _carry_out(claims: Claims, held: HeldClaim) -> None:
+    """Complete what a committed claim has, in all partitions that can be reached."""
+    for index in sorted(held.left):
+        complete_in(claims, held, held.entity.seats[index])
+
+
+def complete_in(claims: Claims, held: HeldClaim, seat: Seat) -> None:
+    """Complete what a committed claim has in a partition, slice by slice; can be done again."""
+
+    def some(subscription: Subscription, _now: int, out: WriteBatch) -> int:
+        letters = held.content.dead_letters
+        return complete_claimed(subscription, held.owner, letters, CLAIM_SLICE, out)
+
+    def go_on() -> None:
+        try:
+            done = claims.use(held.entity, seat, some)
+        except OnibusError as error:
+            held.tell(_not_yet(held, error))
+            return
+        if done == CLAIM_SLICE:
+            claims.broker.call_soon(go_on)
+            return
+        assert seat.store.loop is not None
+        seat.store.loop.answer_after(Outcome(durable), None)
+        claims.broker.start(seat.store)
+
+    def durable(outcome: Outcome) -> None:
+        if outcome.error is not None:
+            held.tell(_not_yet(held, outcome.error))
+        elif seat.index in held.left:
+            held.left.discard(seat.index)
+            if not held.left:
+                _finish(claims, held)
+
+    go_on()
+
+
+def _finish(claims: Claims, held: HeldClaim) -> None:
+    """All is carried out: the reader's memory of the number takes the place of the row."""
+    if not claims.is_living(held.entity):
+        return
+    held.reader.has_committed(held.number)
+    batch = WriteBatch()
+    batch.delete(CLAIMS, held.key)
+    held.reader.put(batch)
+
+    def finished(outcome: Outcome) -> None:
+        if outcome.error is None:
+            held.reader.claims.pop(held.number, None)
+        held.tell(outcome.error)
+
+    try:
+        claims.broker.namespace.commit(batch, Outcome(finished))
+    except PartitionOffline as error:
+        held.tell(_not_yet(held, error))
+
+
+def release(
+    claims: Claims, name: str, reader_name: str, number: int, incarnation: int | None, reply: Reply
+) -> None:
+    """Give a claim's messages back, without counting a delivery."""
+    check_whole("number", number, 1)
+    known = claims.find(name, reader_name, incarnation).claims.get(number)
+    if known is not None and known.stage == RELEASING:
+        claims.check_decidable()
+        known.waiting.append(claims.counted(reply))
+        return
+    held = claims.open(name, reader_name, number, incarnation)
+    claims.check_decidable()
+    held.waiting.append(claims.counted(reply))
+    release_held(claims, held)
+
+
+def release_held(claims: Claims, held: HeldClaim) -> None:
+    """Delete the row; then nobody has a claim on what is held."""
+    batch = WriteBatch()
+    batch.delete(CLAIMS, held.key)
+
+    def released(outcome: Outcome) -> None:
+        if outcome.error is not None:
+            # It may be given back or not: that shows when that store is open again.
+            held.tell(outcome.error)
+            return
+        held.reader.claims.pop(held.number, None)
+        _give_back(claims, held)
+
+    held.stage = RELEASING
+    claims.broker.timers.cancel(("claim", held.key))
+    try:
+        claims.broker.namespace.commit(batch, Outcome(released))
+    except PartitionOffline:
+        # Nothing can be decided until that store is open again.
+        held.stage = OPEN
+
+
+def _give_back(claims: Claims, held: HeldClaim) -> None:
+    """Give messages back slice by slice; a partition that is offline does it later itself."""
+    seats = held.seats
+
+    def some(subscription: Subscription, now: int, out: WriteBatch) -> int:
+        return release_claimed(subscription, held.owner, CLAIM_SLICE, now, out)
+
+    def go_on() -> None:
+        try:
+            done = claims.use(held.entity, seats[-1], some)
+        except OnibusError:
+            done = 0
+        if done < CLAIM_SLICE:
+            seats.pop()
+        if seats:
+            claims.broker.call_soon(go_on)
+        else:
+            held.tell(None)
+
+    go_on()
+
+
+def _check_has(claims: Claims, held: HeldClaim, number: int) -> None:
+    """Refuse a sequence number that is not one of the claim's."""
+    seat = seat_of_number(held.entity, number)
+    if seat.index in held.indexes:
+        ordinal = claims.broker.look(held.entity, seat, Subscription.ordinal, number)
+        mark = claims.broker.look(held.entity, seat, lambda one: one.marks.get(ordinal))
+        if mark is not None and mark.hold is not None and mark.hold.owner == held.owner:
+            return
+    raise MessageNotFound(f"message {number} is not one of claim {held.number}")
+
+
+def _checked(dead_letters: object) -> dict[int, DeadLetterWords]:
+    """Return the dead letters that a commit names, or refuse them."""
+    if dead_letters is None:
+        return {}
+    if not isinstance(dead_letters, Mapping):
+        raise InvalidArgument("dead_letters are a dict: {sequence number: (reason, description)}")
+    checked = {}
+    for number, words in dead_letters.items():
+        check_whole("a sequence number", number, 0, 2**63 - 1)
+        if not isinstance(words, (tuple, list)) or len(words) != 2:
+            raise InvalidArgument(f"dead letter {number}: give (reason, description)")
+        for name, text in zip(("reason", "description"), words, strict=True):
+            if text is not None:
+                check_text(name, text, REASON_LENGTH_MAX)
+        checked[number] = (words[0], words[1])
+    return checked
+
+
+def _not_yet(held: HeldClaim, error: BaseException) -> Unknown:
+    return Unknown(
+        f"claim {held.number} is committed, and is carried out when all its partitions can be "
+        f"reached: {error}"
+    )

@@ -1,0 +1,135 @@
+"""Claiming: messages of several partitions are set aside, and the claim is there when all are.
+
+The partitions take turns, a slice each, so that a claim is spread over them and nobody waits long
+for his own command. When the holds are on the disk of every store, the claim's row is written; it
+decides. What is held without a row, after a failure or a crash, is given back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from onibus.broker.claim_rows import HeldClaim
+from onibus.broker.entity import Seat
+from onibus.broker.replies import Outcome
+from onibus.core.errors import PartitionOffline, Refused
+from onibus.core.limits import BATCH_COUNT_MAX
+from onibus.core.partition import Partition
+from onibus.core.path.claim import claim, release_claimed
+
+if TYPE_CHECKING:
+    from onibus.broker.claims import Claims
+
+#: Messages that one slice sets aside, reads, completes or gives back.
+CLAIM_SLICE = 1_000
+
+
+class Staging:
+    """A claim whose messages are being set aside."""
+
+    def __init__(
+        self,
+        claims: Claims,
+        held: HeldClaim,
+        seats: list[Seat],
+        limit: int,
+        max_bytes: int | None,
+        staged: Callable[[BaseException | None], None],
+    ) -> None:
+        self._claims = claims
+        self._held = held
+        self._limit = limit
+        self._max_bytes = max_bytes
+        #: told when all of it is on the disk, or, when nothing is held any more, what went wrong
+        self._staged = staged
+        self._seats = deque(seats)
+        self._share = min(CLAIM_SLICE, -(-limit // len(seats)))
+        if held.entity.outlet_settings().requires_session:
+            # What was taken of a session closes it: the rest would have to wait for another claim.
+            self._share = BATCH_COUNT_MAX
+        self._taken: dict[Seat, int] = {}
+        self._partitions: dict[Seat, Partition] = {}
+        self._count = self._bytes = 0
+        self._unsynced = 0
+        self._failed = False
+
+    def go_on(self) -> None:
+        """Set the next slice aside; after the last, wait for the disks."""
+        try:
+            if self._seats and self._count < self._limit:
+                self._slice(self._seats.popleft())
+                self._claims.broker.call_soon(self.go_on)
+            elif self._taken:
+                self._sync()
+            else:
+                self._staged(None)
+        except Exception as error:
+            self.fail(error)
+
+    def _slice(self, seat: Seat) -> None:
+        wanted = min(self._share, self._limit - self._count)
+        room = None if self._max_bytes is None else self._max_bytes - self._bytes
+        try:
+            partition = seat.online()
+            taken = self._claims.use(
+                self._held.entity,
+                seat,
+                lambda subscription, now, out: claim(
+                    subscription, self._held.owner, wanted, room, not self._count, now, out
+                ),
+            )
+        except PartitionOffline:
+            if seat in self._taken:
+                raise
+            return
+        if taken is None:
+            return
+        count, size = taken
+        self._taken[seat] = self._taken.get(seat, 0) + count
+        self._partitions.setdefault(seat, partition)
+        self._count += count
+        self._bytes += size
+        if count == wanted:
+            self._seats.append(seat)
+
+    def _sync(self) -> None:
+        """Wait until every store has what was set aside on its disk."""
+        for seat, partition in self._partitions.items():
+            if seat.partition is not partition:
+                raise PartitionOffline(f"store {seat.store.name} failed; nothing was claimed")
+        stores = {seat.store for seat in self._taken}
+        self._unsynced = len(stores)
+        for store in stores:
+            assert store.loop is not None
+            store.loop.answer_after(Outcome(self._synced), None)
+            self._claims.broker.start(store)
+
+    def _synced(self, outcome: Outcome) -> None:
+        if self._failed:
+            return
+        if outcome.error is not None:
+            self.fail(PartitionOffline(f"nothing was claimed: {outcome.error}"))
+            return
+        self._unsynced -= 1
+        if not self._unsynced:
+            self._held.content.partitions = sorted(
+                (seat.index, count) for seat, count in self._taken.items()
+            )
+            self._staged(None)
+
+    def fail(self, error: BaseException) -> None:
+        """Give back what was set aside, as far as it can be reached; the rest comes by itself."""
+        self._failed = True
+        for seat in self._taken:
+            with contextlib.suppress(Refused):
+                self._claims.use(
+                    self._held.entity,
+                    seat,
+                    lambda subscription, now, out: release_claimed(
+                        subscription, self._held.owner, None, now, out
+                    ),
+                )
+        self._staged(error)

@@ -1,0 +1,323 @@
+"""Claims: messages that belong to a named reader until it commits them or gives them back (R5, R7).
+
+Stage, decide, publish in small. Claiming holds messages in partitions of several stores, and the
+claim's row in the namespace's own store then decides that the claim is there. Reading puts into the
+row that it was read, so that its lease ends no more. Committing puts into the row that it is
+committed, then completes what the claim holds, partition by partition, and at last replaces the row
+by the reader's memory of that number. Giving back deletes the row.
+
+Whatever a failure or a crash interrupts goes on when the partition is taken up: what is held under
+a name without a row is given back, what a committed claim holds is completed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, TypeVar
+
+from onibus.broker.claim_rows import (
+    COMMITTING,
+    OPEN,
+    RELEASING,
+    STAGING,
+    Claim,
+    ClaimContent,
+    ClaimReader,
+    HeldClaim,
+)
+from onibus.broker.claim_settling import complete_in, release_held
+from onibus.broker.claiming import Staging
+from onibus.broker.entity import TOPIC, Entity, Seat
+from onibus.broker.receiving import in_turn
+from onibus.broker.replies import Outcome, Reply, answer, fail
+from onibus.core.checks import check_text, check_whole
+from onibus.core.errors import (
+    ClaimNotFound,
+    EntityDisabled,
+    EntityNotFound,
+    EntityReplaced,
+    InvalidOperation,
+    PartitionOffline,
+)
+from onibus.core.limits import (
+    CLAIM_COUNT_MAX,
+    CLAIM_LEASE_MS_MAX,
+    CLAIM_LEASE_MS_MIN,
+    ID_LENGTH_MAX,
+)
+from onibus.core.partition import Partition
+from onibus.core.path.claim import claim_of, owners, release_claimed
+from onibus.core.records import CLAIMS, WriteBatch
+from onibus.store.interface import Store
+
+if TYPE_CHECKING:
+    from onibus.broker.broker import Broker
+
+T = TypeVar("T")
+
+
+class Claims:
+    """The claims of all entities of a namespace."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        #: by incarnation of the entity, then by name
+        self.readers: dict[int, dict[str, ClaimReader]] = {}
+        #: calls that have not been answered
+        self.under_way = 0
+
+    # Opening, and entities that go
+
+    def load(self, store: Store, entities: Mapping[int, Entity]) -> None:
+        """Read the rows of the namespace's own store; those of entities that are gone go too.
+
+        After that store has failed, what was being decided shows: a claim is what its row says.
+        """
+        left = WriteBatch()
+        rows: dict[ClaimReader, dict[int, bytes]] = {}
+        for incarnation, name, number, content in store.scan(CLAIMS):
+            assert isinstance(incarnation, int)
+            assert isinstance(name, str)
+            assert isinstance(number, int)
+            assert isinstance(content, bytes)
+            entity = entities.get(incarnation)
+            if entity is None:
+                left.delete(CLAIMS, (incarnation, name, number))
+            else:
+                rows.setdefault(self._reader(entity, name), {})[number] = content
+        if left:
+            store.commit(left)
+        for entity in entities.values():
+            for reader in self.readers.get(entity.incarnation, {}).values():
+                reader.load(rows.get(reader, {}))
+            for held in self._all(entity):
+                self._watch_lease(held)
+            if entity.kind != TOPIC:
+                for seat in entity.seats:
+                    if seat.partition is not None:
+                        self._take_up(entity, seat)
+
+    def erase(self, entity: Entity, batch: WriteBatch) -> None:
+        """Delete the rows of an entity that is being deleted."""
+        for reader in self.readers.get(entity.incarnation, {}).values():
+            for number in (0, *reader.claims):
+                batch.delete(CLAIMS, (entity.incarnation, reader.name, number))
+
+    def forget(self, entity: Entity) -> None:
+        """An entity is gone, and its claims with it."""
+        for reader in self.readers.pop(entity.incarnation, {}).values():
+            for held in reader.claims.values():
+                self.broker.timers.cancel(("claim", held.key))
+                held.tell(EntityNotFound(f"{entity.name} was deleted"))
+
+    def take_up(self, seat: Seat) -> None:
+        """A partition is online: carry out in it what was decided while it was not."""
+        for entity in seat.entity.outlets():
+            self._take_up(entity, seat)
+
+    def _take_up(self, entity: Entity, seat: Seat) -> None:
+        with contextlib.suppress(PartitionOffline):
+            for owner in self.broker.ask(seat, _owners, entity.number):
+                if not self._is_claimed(entity, seat, owner):
+                    self._release_whole(entity, seat, owner)
+        for held in self._all(entity):
+            if held.stage == COMMITTING and seat.index in held.left:
+                complete_in(self, held, seat)
+
+    def _is_claimed(self, entity: Entity, seat: Seat, owner: str) -> bool:
+        name = claim_of(owner)
+        assert name is not None
+        reader = self.readers.get(entity.incarnation, {}).get(name[0])
+        held = None if reader is None else reader.claims.get(name[1])
+        return held is not None and (held.stage == STAGING or seat.index in held.indexes)
+
+    def _release_whole(self, entity: Entity, seat: Seat, owner: str) -> None:
+        """Give back at once: the number may be given to another claim right after."""
+        self.use(
+            entity,
+            seat,
+            lambda subscription, now, out: release_claimed(subscription, owner, None, now, out),
+        )
+
+    # Claiming
+
+    def claim(
+        self,
+        name: str,
+        reader_name: str,
+        limit: int,
+        lease_ms: int,
+        max_bytes: int | None,
+        reply: Reply,
+    ) -> None:
+        """Set active messages aside under the reader's next number; None if there are none."""
+        entity = self.broker.find(name)
+        settings = entity.outlet_settings()
+        check_text("reader", reader_name, ID_LENGTH_MAX, 1)
+        check_whole("limit", limit, 1, CLAIM_COUNT_MAX)
+        check_whole("lease_ms", lease_ms, CLAIM_LEASE_MS_MIN, CLAIM_LEASE_MS_MAX)
+        if max_bytes is not None:
+            check_whole("max_bytes", max_bytes, 1)
+        if not settings.receives:
+            raise EntityDisabled(f"{entity.name} is {settings.status}: it gives no messages")
+        self.check_decidable()
+        seats = [seat for seat in in_turn(entity) if seat.partition is not None]
+        if not seats:
+            entity.seats[0].online()
+        reader = self._reader(entity, reader_name)
+        if reader.staging:
+            raise InvalidOperation(f"reader {reader_name!r} is claiming already: wait for that")
+        number = reader.last + 1
+        content = ClaimContent([], self.broker.clock.now(), 0)
+        held = HeldClaim(entity, reader, number, content, STAGING)
+        reader.claims[number] = held
+        counted = self.counted(reply)
+        staging: Staging
+
+        def staged(error: BaseException | None) -> None:
+            if error is None and content.partitions:
+                self._make(held, staging, lease_ms, counted)
+                return
+            reader.claims.pop(number, None)
+            if error is None:
+                answer(counted, None)
+            else:
+                fail(counted, error)
+
+        staging = Staging(self, held, seats, limit, max_bytes, staged)
+        staging.go_on()
+
+    def _make(self, held: HeldClaim, staging: Staging, lease_ms: int, reply: Reply) -> None:
+        """Everything is set aside, and on the disk: the row decides that the claim is there."""
+        held.content.lease_until = self.broker.clock.now() + lease_ms
+        held.reader.last = held.number
+        batch = WriteBatch()
+        held.put(batch)
+        held.reader.put(batch)
+
+        def made(outcome: Outcome) -> None:
+            if outcome.error is not None:
+                # It may be there or not: that shows when that store is open again.
+                fail(reply, outcome.error)
+                return
+            if not self.is_living(held.entity):
+                self._delete_row(held)
+                fail(reply, EntityNotFound(f"{held.entity.name} was deleted"))
+                return
+            held.stage = OPEN
+            self._watch_lease(held)
+            answer(reply, held.info(self.broker.clock.now()))
+
+        try:
+            self.broker.namespace.commit(batch, Outcome(made))
+        except PartitionOffline as error:
+            held.reader.last -= 1
+            held.content.partitions = []
+            staging.fail(error)
+
+    def _delete_row(self, held: HeldClaim) -> None:
+        batch = WriteBatch()
+        batch.delete(CLAIMS, held.key)
+        batch.delete(CLAIMS, (held.entity.incarnation, held.reader.name, 0))
+        with contextlib.suppress(PartitionOffline):
+            self.broker.namespace.commit(batch, Outcome())
+
+    def lease_over(self, key: tuple[int, str, int]) -> None:
+        """A claim's lease has come to its end: unless it was read, it is given back (R7)."""
+        incarnation, name, number = key
+        reader = self.readers.get(incarnation, {}).get(name)
+        held = None if reader is None else reader.claims.get(number)
+        if held is not None and held.stage == OPEN and not held.content.read:
+            release_held(self, held)
+
+    # Looking
+
+    def listed(self, name: str) -> list[Claim]:
+        """Return an entity's claims, by reader and number."""
+        entity = self.broker.find(name)
+        entity.outlet_settings()
+        now = self.broker.clock.now()
+        found = [
+            one.info(now) for one in self._all(entity) if one.stage not in (STAGING, RELEASING)
+        ]
+        return sorted(found, key=lambda claim: (claim.reader, claim.number))
+
+    def _all(self, entity: Entity) -> list[HeldClaim]:
+        readers = self.readers.get(entity.incarnation, {}).values()
+        return [held for reader in readers for held in reader.claims.values()]
+
+    def _reader(self, entity: Entity, name: str) -> ClaimReader:
+        readers = self.readers.setdefault(entity.incarnation, {})
+        if name not in readers:
+            readers[name] = ClaimReader(entity, name)
+        return readers[name]
+
+    def find(self, name: str, reader_name: str, incarnation: int | None) -> ClaimReader:
+        """Return a reader of an entity, the very one that is meant if its incarnation is given."""
+        entity = self.broker.find(name)
+        entity.outlet_settings()
+        check_text("reader", reader_name, ID_LENGTH_MAX, 1)
+        if incarnation not in (None, entity.incarnation):
+            raise EntityReplaced(
+                f"{entity.name} was deleted and made again: it is incarnation "
+                f"{entity.incarnation}, not {incarnation}"
+            )
+        reader = self.readers.get(entity.incarnation, {}).get(reader_name)
+        return ClaimReader(entity, reader_name) if reader is None else reader
+
+    def open(self, name: str, reader_name: str, number: int, incarnation: int | None) -> HeldClaim:
+        """Return a claim that is there and has not been committed or given back."""
+        check_whole("number", number, 1)
+        held = self.find(name, reader_name, incarnation).claims.get(number)
+        if held is None:
+            raise ClaimNotFound(
+                f"there is no claim {number} of reader {reader_name!r} on {name}: it was never "
+                "made, was committed or given back, or its lease ran out"
+            )
+        self.check_open(held)
+        if not held.content.read and held.content.lease_until <= self.broker.clock.now():
+            release_held(self, held)
+            raise ClaimNotFound(f"the lease of claim {number} ran out: it was given back")
+        return held
+
+    def check_open(self, held: HeldClaim) -> None:
+        """Refuse a claim of which something else has been decided."""
+        if held.stage != OPEN or not self.is_living(held.entity):
+            raise ClaimNotFound(f"claim {held.number} is {held.stage}: nothing else can be done")
+
+    def check_decidable(self) -> None:
+        """Refuse where nothing can be decided."""
+        if not self.broker.namespace.online:
+            raise PartitionOffline("the namespace's own store is down: no claim can be decided")
+
+    def is_living(self, entity: Entity) -> bool:
+        """Tell whether an entity has not been deleted."""
+        return self.broker.namespace.entities.get(entity.name) is entity
+
+    def use(self, entity: Entity, seat: Seat, operation: Callable[..., T]) -> T:
+        """Run a command on what an entity, if it is still there, has in a partition."""
+        if not self.is_living(entity):
+            raise EntityNotFound(f"{entity.name} was deleted")
+        return self.broker.use(entity, seat, operation)
+
+    def _watch_lease(self, held: HeldClaim) -> None:
+        if held.stage == OPEN and not held.content.read:
+            self.broker.timers.set(("claim", held.key), held.content.lease_until)
+
+    def counted(self, reply: Reply) -> Reply:
+        """Return a reply that is known to be owed until it is given."""
+        self.under_way += 1
+
+        def given(outcome: Outcome) -> None:
+            self.under_way -= 1
+            if outcome.error is None:
+                answer(reply, outcome.value)
+            else:
+                fail(reply, outcome.error)
+
+        return Outcome(given)
+
+
+def _owners(partition: Partition, number: int) -> set[str]:
+    return owners(partition.subscriptions[number])

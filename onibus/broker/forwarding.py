@@ -1,0 +1,165 @@
+"""Forwarding: entities whose messages, or dead letters, go on to another by themselves (B6, P9).
+
+One work at a time for each partition of a source, so that order is kept. A destination that is
+down, full or paused keeps messages waiting at the source; what it will never take is dead-lettered
+there.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from onibus.broker.moving import Move
+from onibus.broker.replies import Outcome
+from onibus.broker.sending import open_for_sends
+from onibus.core.errors import InvalidOperation, OnibusError
+from onibus.core.limits import HOP_COUNT_MAX
+from onibus.core.message import Message, ReceivedMessage
+from onibus.core.partition import Partition
+from onibus.core.path.dead_letter import dead_letter
+from onibus.core.records import WriteBatch
+from onibus.core.subscription import Subscription
+
+if TYPE_CHECKING:
+    from onibus.broker.broker import Broker
+    from onibus.broker.entity import Entity, Seat
+
+#: Messages that go on in one work.
+A_SLICE = 200
+#: How long a destination that cannot take messages is left alone.
+RETRY_MS = 1_000
+#: Reason and text of a message that was forwarded too often, as Service Bus spells the reason.
+TOO_MANY_HOPS = "MaxTransferHopCountExceeded"
+TOO_MANY_HOPS_TEXT = f"The message was forwarded {HOP_COUNT_MAX} times already."
+
+
+class Forwarding:
+    """All sources of the namespace that forward."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        #: (source, partition, dead letters or not) with a work under way
+        self._moving: set[tuple[int, int, bool]] = set()
+        #: dead letters that their destination does not take: they stay where they are
+        self._kept: dict[tuple[int, int], set[int]] = {}
+        self._awake: set[Entity] = set()
+
+    def wake(self, source: Entity) -> None:
+        """A source that forwards may have something to forward, unless it was told to wait."""
+        waits = self._broker.timers.is_set(("forward", source.incarnation))
+        if source not in self._awake and not waits:
+            self._awake.add(source)
+            self._broker.call_soon(lambda: self._look(source))
+
+    def retry(self, incarnation: int) -> None:
+        """A destination was left alone for a while."""
+        for entity in self._broker.namespace.entities.values():
+            if entity.incarnation == incarnation:
+                self.wake(entity)
+                return
+
+    def _look(self, source: Entity) -> None:
+        self._awake.discard(source)
+        if self._broker.closed or source.name not in self._broker.namespace.entities:
+            return
+        settings = source.outlet_settings()
+        for target, dead in (
+            (settings.forward_to, False),
+            (settings.forward_dead_letters_to, True),
+        ):
+            if target is not None:
+                for seat in source.seats:
+                    self._forward(source, seat, target, dead)
+
+    def _forward(self, source: Entity, seat: Seat, target: str, dead: bool) -> None:
+        """Move the first messages of one partition on, unless some are on their way."""
+        key = (source.incarnation, seat.id, dead)
+        if key in self._moving or seat.partition is None:
+            return
+        now = self._broker.clock.now()
+        try:
+            self._broker.advance(seat, now)
+            ordinals = self._broker.ask(seat, self._ready, source, dead, now)
+            if not ordinals:
+                return
+            move = Move(self._broker, source, open_for_sends(self._broker, target))
+            move.add(seat, ordinals, partial(_forwarded, dead=dead))
+            if move.refused:
+                self._keep(source, seat, move, dead)
+            if not move.messages:
+                self.wake(source)
+                return
+            self._moving.add(key)
+            self._broker.works.do(move.parts(), now, Outcome(partial(self._moved, source, key)))
+        except OnibusError:
+            self._moving.discard(key)
+            self._later(source)
+
+    def _ready(self, partition: Partition, source: Entity, dead: bool, now: int) -> list[int]:
+        subscription = source.part_of(partition)
+        below = subscription.log.visible_below
+        kept = self._kept.get((source.incarnation, subscription.key[0]), set()) if dead else set()
+        runs = subscription.dead_ready if dead else subscription.ready
+        waiting = (ordinal for ordinal in runs.ordinals() if ordinal not in kept)
+        return [
+            ordinal
+            for ordinal in islice(waiting, A_SLICE)
+            if ordinal < below and (dead or subscription.expires(ordinal) > now)
+        ]
+
+    def _keep(self, source: Entity, seat: Seat, move: Move, dead: bool) -> None:
+        """Leave what is not taken: as a dead letter, which says why, or as the one it is."""
+        if dead:
+            kept = self._kept.setdefault((source.incarnation, seat.id), set())
+            kept.update(ordinal for _, ordinal, _ in move.refused)
+            return
+
+        def refuse(subscription: Subscription, now: int, out: WriteBatch) -> None:
+            for _, ordinal, error in move.refused:
+                reason, text = error.code, str(error)
+                if isinstance(error, TooManyHops):
+                    reason, text = TOO_MANY_HOPS, TOO_MANY_HOPS_TEXT
+                dead_letter(subscription, ordinal, reason, text, out)
+
+        self._broker.use(source, seat, refuse)
+
+    def _moved(self, source: Entity, key: tuple[int, int, bool], outcome: Outcome) -> None:
+        self._moving.discard(key)
+        if outcome.error is None:
+            self.wake(source)
+        else:
+            self._later(source)
+
+    def _later(self, source: Entity) -> None:
+        due = self._broker.clock.now() + RETRY_MS
+        self._broker.timers.set(("forward", source.incarnation), due)
+
+
+class TooManyHops(InvalidOperation):
+    """A message was forwarded as often as is allowed."""
+
+
+def _forwarded(received: ReceivedMessage, dead: bool) -> Message:
+    """Return a message as its next entity gets it."""
+    message = received.message
+    if message.hop_count >= HOP_COUNT_MAX:
+        raise TooManyHops(TOO_MANY_HOPS_TEXT)
+    first = message.enqueued_sequence_number
+    changed = replace(
+        message,
+        hop_count=message.hop_count + 1,
+        enqueued_sequence_number=received.sequence_number if first is None else first,
+        scheduled_enqueue_time_ms=None,
+    )
+    if dead:
+        # Dead letters do not expire, nor does what they become.
+        changed.time_to_live_ms = None
+        changed.properties = message.properties | {
+            "DeadLetterReason": received.dead_letter_reason,
+            "DeadLetterErrorDescription": received.dead_letter_description,
+        }
+    return changed

@@ -1,0 +1,48 @@
+"""Idling: entities that nobody uses are deleted, where their owner says so (B7)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from onibus.broker.replies import Outcome
+from onibus.core.errors import Failed, Refused, Unknown
+from onibus.core.limits import MINUTE_MS
+
+if TYPE_CHECKING:
+    from onibus.broker.broker import Broker
+    from onibus.broker.entity import Entity
+
+
+def watch_idle(broker: Broker, entity: Entity) -> None:
+    """Come back when the entity may have been idle for as long as its owner allows."""
+    idle_ms = entity.settings.auto_delete_on_idle_ms
+    key = ("idle", entity.incarnation)
+    if idle_ms is None:
+        broker.timers.cancel(key)
+    else:
+        # Creation is wall time, which may be ahead of the bus's own.
+        created = min(entity.created, broker.clock.now())
+        broker.timers.set(key, max(entity.last_used, created) + idle_ms)
+
+
+def delete_if_idle(broker: Broker, incarnation: int) -> None:
+    """Delete an entity that nobody has used; look again later at one that somebody has."""
+    for entity in broker.namespace.entities.values():
+        if entity.incarnation == incarnation:
+            break
+    else:
+        return
+    idle_ms = entity.settings.auto_delete_on_idle_ms
+    now = broker.clock.now()
+    if idle_ms is None:
+        return
+    users = (entity, *entity.subscriptions.values())
+    if any(not waiter.reply.done() for one in users for waiter in one.waiters):
+        entity.last_used = now
+    if entity.last_used + idle_ms > now:
+        watch_idle(broker, entity)
+        return
+    try:
+        broker.namespace.delete(entity.name, Outcome())
+    except (Refused, Failed, Unknown):
+        broker.timers.set(("idle", incarnation), now + MINUTE_MS)

@@ -1,0 +1,84 @@
+"""Moving: messages leave one entity for another in one work; none is lost, none comes twice.
+
+Forwarding and the resubmission of dead letters are this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from onibus.broker.routing import route
+from onibus.broker.works import Parts, Results
+from onibus.core.errors import InvalidArgument, InvalidOperation, MessageTooLarge, OnibusError
+from onibus.core.message import Message, ReceivedMessage
+from onibus.core.partition import Partition
+from onibus.core.path.admit import Prepared, admit
+from onibus.core.staged import Change, Part
+
+if TYPE_CHECKING:
+    from onibus.broker.broker import Broker
+    from onibus.broker.entity import Entity, Seat
+
+#: What the destination says of a message that it will never take.
+NEVER_TAKEN = (InvalidArgument, InvalidOperation, MessageTooLarge)
+
+
+class Move:
+    """Messages of one entity on their way to another, or back to their own."""
+
+    def __init__(self, broker: Broker, source: Entity, target: Entity) -> None:
+        self._broker = broker
+        self._source = source
+        self._target = target
+        #: where each message is
+        self.messages: list[tuple[Seat, int]] = []
+        self._batch: list[Prepared] = []
+        #: what the destination does not take, and why
+        self.refused: list[tuple[Seat, int, OnibusError]] = []
+        #: for each message: the partition it goes to, and its place among what goes there
+        self._places: list[tuple[Seat, int]] = []
+
+    def add(
+        self, seat: Seat, ordinals: list[int], change: Callable[[ReceivedMessage], Message]
+    ) -> None:
+        """Take messages along, changed; those that the destination refuses stay."""
+        settings, secret = self._target.log_settings, self._broker.namespace.secret
+        for ordinal in ordinals:
+            received = self._broker.ask(seat, self._view, ordinal)
+            try:
+                prepared = admit(change(received), settings, secret)
+            except NEVER_TAKEN as error:
+                self.refused.append((seat, ordinal, error))
+            else:
+                self.messages.append((seat, ordinal))
+                self._batch.append(prepared)
+
+    def _view(self, partition: Partition, ordinal: int) -> ReceivedMessage:
+        return self._source.part_of(partition).view(ordinal)
+
+    def parts(self, *, rename: str = "", only: int = 0) -> Parts:
+        """Return the work; `only`: back into the subscription that they come from."""
+        parts: Parts = {}
+        for seat, ordinal in self.messages:
+            part = parts.setdefault(seat, Part())
+            part.changes.append(Change(self._source.number, ordinal, "move"))
+        by_seat: dict[Seat, list[int]] = {}
+        if only:
+            for position, (seat, _) in enumerate(self.messages):
+                by_seat.setdefault(seat, []).append(position)
+        else:
+            for seat, positions, _ in route(self._target, self._batch):
+                by_seat[seat] = positions or list(range(len(self._batch)))
+        self._places = [(self.messages[0][0], 0)] * len(self._batch)
+        for seat, positions in by_seat.items():
+            part = parts.setdefault(seat, Part())
+            part.batch = [self._batch[position] for position in positions]
+            part.rename, part.only = rename, only
+            for place, position in enumerate(positions):
+                self._places[position] = (seat, place)
+        return parts
+
+    def numbers(self, results: Results) -> list[int]:
+        """Return the new sequence number of each message, after the work was carried out."""
+        return [results[seat][place].sequence_number for seat, place in self._places]

@@ -1,0 +1,91 @@
+"""A named reader: how far somebody has come in every partition of an entity's log (R2).
+
+Its row, in the table `readers` of the namespace's own store, has the JSON of ReaderRow as its
+content. Positions are the next ordinals, or numbers of outcomes, to be read.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+#: The two logs that can be read.
+MESSAGES = "messages"
+OUTCOMES = "outcomes"
+
+
+class ReaderRow(msgspec.Struct, kw_only=True):
+    """A reader as it is stored."""
+
+    log: str
+    positions: list[int]
+    created: int
+    moved: int
+    idle_ms: int | None
+
+
+class NamedReader:
+    """A reader as memory knows it."""
+
+    __slots__ = (
+        "asked", "created", "durable", "idle_ms", "leaving", "log", "moved", "name", "positions",
+        "used",
+    )  # fmt: skip
+
+    def __init__(self, name: str, row: ReaderRow, used: int, durable: bool) -> None:
+        self.name = name
+        self.log = row.log
+        #: what is durable, and what has been asked for since
+        self.positions = list(row.positions)
+        self.asked = list(row.positions)
+        #: wall time at which it was made, and last moved
+        self.created = row.created
+        self.moved = row.moved
+        self.idle_ms = row.idle_ms
+        #: bus time of its last use
+        self.used = used
+        #: it is made, and not about to be deleted
+        self.durable = durable
+        #: it is about to be deleted
+        self.leaving = False
+
+    def row(self) -> ReaderRow:
+        """Return what is to be stored."""
+        return ReaderRow(
+            log=self.log,
+            positions=self.asked,
+            created=self.created,
+            moved=self.moved,
+            idle_ms=self.idle_ms,
+        )
+
+
+class ReaderInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A named reader as its owner sees it (R8); tuples have one item for each partition."""
+
+    name: str
+    entity: str
+    #: what its positions belong to; an entity that was made again has another one
+    incarnation: int
+    #: messages or outcomes
+    log: str
+    #: the next number to be read
+    positions: tuple[int, ...]
+    #: how many numbers it is behind; None where the partition is offline
+    lag: tuple[int | None, ...]
+    #: the first and the last number of what went before it was read (R2)
+    lost: tuple[tuple[int, int] | None, ...]
+    created_ms: int
+    moved_ms: int
+    idle_ms: int | None
+
+
+class LogPositions(msgspec.Struct, frozen=True, kw_only=True):
+    """Between which numbers a log can be read; tuples have one item for each partition."""
+
+    entity: str
+    incarnation: int
+    log: str
+    #: the first number from which on no row is missing; None where the partition is offline
+    earliest: tuple[int | None, ...]
+    #: the number that comes next
+    latest: tuple[int | None, ...]

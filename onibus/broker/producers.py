@@ -1,0 +1,282 @@
+"""Staged sends: rows that a producer stages task by task and publishes batch by batch (R6).
+
+What a task stages is a work that waits (broker/works.py), with this note: whose it is and until
+when it is kept. Publishing decides the works of the named attempts and remembers the batch, in one
+commit; so whatever is retried, a batch is published once.
+
+The content of a `producers` row is the number of the producer's last batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from onibus.broker.replies import Outcome, Reply, answer, fail
+from onibus.broker.routing import route
+from onibus.broker.sending import open_for_sends
+from onibus.core.checks import check_text, check_whole
+from onibus.core.errors import BatchTooOld, Busy, InvalidArgument, NotStaged, OnibusError
+from onibus.core.limits import BATCH_COUNT_MAX, ID_LENGTH_MAX, MINUTE_MS
+from onibus.core.message import Message
+from onibus.core.path.admit import admit
+from onibus.core.path.work import Result
+from onibus.core.records import PRODUCERS, WriteBatch
+from onibus.core.staged import Part
+
+if TYPE_CHECKING:
+    from onibus.broker.broker import Broker
+    from onibus.broker.bulk_sending import Admission
+    from onibus.broker.entity import Entity
+    from onibus.store.interface import Store
+
+#: How long what was staged waits to be published, unless told otherwise.
+LEASE_MS = 60 * MINUTE_MS
+
+
+class Note(msgspec.Struct, array_like=True):
+    """Whose a staged work is."""
+
+    entity: int
+    producer: str
+    batch: int
+    task: int
+    attempt: int
+    piece: int
+    count: int
+    #: bus time at which it goes if it was not published
+    until: int
+
+
+class Staged(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that was staged and not published yet."""
+
+    producer: str
+    batch: int
+    task: int
+    attempt: int
+    piece: int
+    count: int
+    until_ms: int
+
+
+class Published(msgspec.Struct, frozen=True, kw_only=True):
+    """What publishing a batch did."""
+
+    #: messages stored by this call: none where the batch was published before
+    accepted: int = 0
+    duplicates: int = 0
+    #: the batch was the producer's last one already
+    again: bool = False
+
+
+class Producers:
+    """All producers of the namespace, and what they have staged."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._last: dict[tuple[int, str], int] = {}
+        self._publishing: set[tuple[int, str]] = set()
+
+    def open(self, store: Store) -> None:
+        """Read what was published and what is staged."""
+        rows: Any = store.scan(PRODUCERS)
+        self._last = {(entity, producer): batch for entity, producer, batch in rows}
+        for work, note in self._notes():
+            self._broker.timers.set(("lease", work), note.until)
+
+    def stage(
+        self,
+        name: str,
+        messages: Sequence[Message] | Admission,
+        note: Note,
+        lease_ms: int,
+        reply: Reply,
+    ) -> None:
+        """Keep messages for their producer to publish."""
+        entity = open_for_sends(self._broker, name)
+        _check(note)
+        check_whole("lease_ms", lease_ms, 1)
+        parts, note.count = self._parts(entity, messages)
+        self._check_new(entity, note)
+        now = self._broker.clock.now()
+        for seat in parts:
+            self._broker.advance(seat, now)
+        for store in {seat.store for seat in parts}:
+            store.check_disk()
+        note.entity, note.until = entity.incarnation, now + lease_ms
+
+        def staged(outcome: Outcome) -> None:
+            if outcome.error is not None:
+                fail(reply, outcome.error)
+                return
+            self._broker.timers.set(("lease", outcome.value), note.until)
+            answer(reply, None)
+
+        self._broker.works.stage(parts, now, msgspec.to_builtins(note), Outcome(staged))
+
+    def _parts(self, entity: Entity, messages: Sequence[Message] | Admission) -> Any:
+        """Return what goes to each partition, and how many messages there are."""
+        if not isinstance(messages, (list, tuple)):
+            if isinstance(messages, Sequence):
+                raise InvalidArgument("stage a list of messages")
+            routed = messages.route()
+            parts = {seat: Part(rows) for seat, rows, _, _ in routed}
+            return parts, sum(len(rows) for _, rows, _, _ in routed)
+        if not 0 < len(messages) <= BATCH_COUNT_MAX:
+            raise InvalidArgument(f"stage a list of 1 to {BATCH_COUNT_MAX} messages")
+        settings, secret = entity.log_settings, self._broker.namespace.secret
+        batch = [admit(message, settings, secret) for message in messages]
+        parts = {
+            seat: Part([batch[position] for position in positions] or batch)
+            for seat, positions, _ in route(entity, batch)
+        }
+        return parts, len(batch)
+
+    def _check_new(self, entity: Entity, note: Note) -> None:
+        last = self._last.get((entity.incarnation, note.producer), -1)
+        if note.batch < last:
+            raise BatchTooOld(
+                f"producer {note.producer!r} has published batch {last} and comes with batch "
+                f"{note.batch}: its checkpoint was reset. Use another producer's name, or go on "
+                f"after batch {last}"
+            )
+
+    def publish(
+        self,
+        name: str,
+        producer: str,
+        batch: int,
+        attempts: Iterable[tuple[int, ...]],
+        reply: Reply,
+    ) -> None:
+        """Make what the named attempts staged visible, once."""
+        entity = open_for_sends(self._broker, name)
+        _check(Note(0, producer, batch, 0, 0, 0, 0, 0))
+        key = (entity.incarnation, producer)
+        self._check_new(entity, Note(0, producer, batch, 0, 0, 0, 0, 0))
+        if self._last.get(key) == batch:
+            answer(reply, Published(again=True))
+            return
+        if key in self._publishing:
+            raise Busy(f"a batch of producer {producer!r} is being published")
+        notes = {
+            work: note
+            for work, note in self._notes()
+            if (note.entity, note.producer) == key and note.batch <= batch
+        }
+        chosen = _choose(notes, batch, attempts)
+        records = WriteBatch()
+        records.put(PRODUCERS, (*key, batch))
+
+        def published(outcome: Outcome) -> None:
+            self._publishing.discard(key)
+            if outcome.error is not None:
+                fail(reply, outcome.error)
+                return
+            results = [one for work in outcome.value.values() for one in work.values()]
+            dropped = sum(_dropped(one) for one in results)
+            count = sum(len(one) for one in results)
+            answer(reply, Published(accepted=count - dropped, duplicates=dropped))
+
+        def decided() -> None:
+            self._last[key] = batch
+
+        self._publishing.add(key)
+        dropped = [work for work in notes if work not in set(chosen)]
+        try:
+            self._broker.works.decide(chosen, dropped, records, decided, Outcome(published))
+        except OnibusError:
+            self._publishing.discard(key)
+            raise
+
+    def discard(self, name: str, producer: str, batch: int | None, reply: Reply) -> None:
+        """Forget what a producer has staged, of one batch or of all; answer how many pieces."""
+        entity = self._broker.find(name)
+        works = [
+            work
+            for work, note in self._notes()
+            if (note.entity, note.producer) == (entity.incarnation, producer)
+            and batch in (None, note.batch)
+        ]
+        self._drop(works, reply)
+
+    def lease_over(self, work: int) -> None:
+        """Something was never published: it goes."""
+        if work in dict(self._notes()):
+            self._drop([work], Outcome())
+
+    def _drop(self, works: list[int], reply: Reply) -> None:
+        def dropped(outcome: Outcome) -> None:
+            if outcome.error is not None:
+                fail(reply, outcome.error)
+            else:
+                answer(reply, len(works))
+
+        try:
+            self._broker.works.decide([], works, WriteBatch(), None, Outcome(dropped))
+        except OnibusError as error:
+            fail(reply, error)
+            for work in works:
+                self._broker.timers.set(("lease", work), self._broker.clock.now() + MINUTE_MS)
+
+    def staged(self, name: str) -> list[Staged]:
+        """Return what is staged for an entity."""
+        entity = self._broker.find(name)
+        return [
+            Staged(
+                producer=note.producer,
+                batch=note.batch,
+                task=note.task,
+                attempt=note.attempt,
+                piece=note.piece,
+                count=note.count,
+                until_ms=note.until,
+            )
+            for _, note in self._notes()
+            if note.entity == entity.incarnation
+        ]
+
+    def _notes(self) -> list[tuple[int, Note]]:
+        notes = self._broker.works.notes()
+        return [(work, msgspec.convert(note, Note)) for work, note in notes.items()]
+
+
+def _choose(notes: dict[int, Note], batch: int, attempts: Iterable[tuple[int, ...]]) -> list[int]:
+    """Return the works of the named attempts, in their order; refuse where one is missing."""
+    by_piece = {
+        (note.task, note.attempt, note.piece): work
+        for work, note in notes.items()
+        if note.batch == batch
+    }
+    chosen = []
+    for attempt in attempts:
+        if not isinstance(attempt, (tuple, list)) or len(attempt) not in (2, 3):
+            raise InvalidArgument("an attempt is (task, attempt) or (task, attempt, pieces)")
+        pieces = attempt[2] if len(attempt) == 3 else 1
+        for piece in range(pieces):
+            work = by_piece.get((attempt[0], attempt[1], piece))
+            if work is None:
+                raise NotStaged(
+                    f"piece {piece} of attempt {attempt[1]} of task {attempt[0]} was not staged "
+                    f"for batch {batch}, or its lease has run out; nothing was published"
+                )
+            chosen.append(work)
+    if len(set(chosen)) != len(chosen):
+        raise InvalidArgument("an attempt is named twice")
+    return chosen
+
+
+def _check(note: Note) -> None:
+    check_text("producer", note.producer, ID_LENGTH_MAX, 1)
+    for name in ("batch", "task", "attempt", "piece"):
+        check_whole(name, getattr(note, name), 0)
+
+
+def _dropped(result: Result) -> int:
+    """Return how many messages of a part were dropped as duplicates."""
+    if isinstance(result, list):
+        return sum(sent.duplicate_of is not None for sent in result)
+    return int(result.dropped.sum())

@@ -1,0 +1,287 @@
+"""Reading the log and the outcomes, slice by slice, beside the commits (R3, R4).
+
+Where rows are is planned on the thread that owns all state, which is cheap; they are read, verified
+and decoded on a thread of their own. A block that was dropped or rewritten meanwhile is planned for
+anew, so a reader sees every row once, or is told which are lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from onibus.broker.entity import Entity, Seat
+from onibus.broker.named_reader import MESSAGES, OUTCOMES, NamedReader
+from onibus.broker.replies import Reply, answer, fail
+from onibus.core.block import Block
+from onibus.core.errors import (
+    Damaged,
+    EntityNotFound,
+    EntityReplaced,
+    InvalidArgument,
+    InvalidOperation,
+    LogGap,
+    OnibusError,
+    PartitionOffline,
+    ReaderBehind,
+    StoreFailed,
+)
+from onibus.core.outcomes import OutcomeLog, OutcomePlace
+from onibus.core.partition import Partition
+from onibus.core.path.read import Piece, check_complete, ordinal_of, plan, plan_outcomes
+from onibus.core.records import BLOCKS
+from onibus.core.records import OUTCOMES as OUTCOMES_TABLE
+from onibus.store.interface import Store
+
+if TYPE_CHECKING:
+    from onibus.broker.broker import Broker
+
+#: Bytes of blocks that one slice reads: enough to be worth a thread's while.
+SLICE_BYTES = 4 << 20
+
+T = TypeVar("T")
+P = TypeVar("P", Piece, OutcomePlace)
+#: What was read of a piece.
+F = TypeVar("F")
+#: Makes of what was read what the caller wants, on the reading thread.
+Make = Callable[[list[F]], Any]
+
+
+class Reading(Generic[P, F]):
+    """One reading, from a number to another; `next_slice` until it answers None."""
+
+    log = ""
+
+    def __init__(
+        self,
+        broker: Broker,
+        name: str,
+        partition: int,
+        incarnation: int | None = None,
+        reader: str | None = None,
+    ) -> None:
+        self._broker = broker
+        self._name = name
+        self._entity = find_incarnation(broker, name, incarnation)
+        check_log(self._entity, self.log)
+        if type(partition) is not int or not 0 <= partition < len(self._entity.seats):
+            raise InvalidArgument(
+                f"{self._entity.name} has the partitions 0 to {len(self._entity.seats) - 1}"
+            )
+        self._index = partition
+        self._reader = None if reader is None else find_reader(self._entity, reader, self.log)
+        #: ordinals, or numbers of outcomes
+        self.position = self.end = 0
+
+    @property
+    def seat(self) -> Seat:
+        return self._entity.seats[self._index]
+
+    def next_slice(self, make: Make[F], reply: Reply) -> None:
+        """Answer with what `make` makes of the next rows, or with None at the end."""
+        if self.position >= self.end:
+            answer(reply, None)
+            return
+        try:
+            # By its name: an entity that was made again meanwhile is another one.
+            find_incarnation(self._broker, self._name, self._entity.incarnation)
+            partition = self.seat.online()
+            self._entity.last_used = self._broker.clock.now()
+            if self._reader is not None:
+                self._reader.used = self._broker.clock.now()
+            pieces = self._ask(self._plan)
+            if pieces:
+                self._read(partition, pieces, make, reply)
+            else:
+                answer(reply, None)
+        except OnibusError as error:
+            fail(reply, error)
+
+    def _ask(self, question: Callable[[Partition], T]) -> T:
+        """Ask the partition; a reader by name is told by its name what it has lost."""
+        try:
+            return self._broker.ask(self.seat, question)
+        except LogGap as gap:
+            if self._reader is None:
+                raise
+            raise ReaderBehind(
+                f"reader {self._reader.name!r} was left behind: {gap}", gap.first, gap.last
+            ) from None
+
+    def _read(self, partition: Partition, pieces: list[P], make: Make[F], reply: Reply) -> None:
+        """Read on another thread."""
+        loop = self.seat.store.loop
+        assert loop is not None
+        found: list[F] = []
+        made: list[Any] = []
+
+        def work() -> None:
+            for piece in pieces:
+                content = self._fetch(loop.store, piece)
+                if content is None:
+                    break
+                found.append(content)
+            if found:
+                made.append(make(found))
+
+        def done(error: BaseException | None) -> None:
+            if error is not None:
+                fail(reply, self._failure(partition, error))
+            elif found:
+                self.position = pieces[len(found) - 1].last + 1
+                self._passed(pieces[: len(found)])
+                answer(reply, made[0])
+            elif self.seat.partition is partition and self._has(partition, pieces[0]):
+                missing = Damaged(f"a row of the log from {pieces[0].first} on is missing")
+                fail(reply, self._broker.partition_failed(self.seat, missing))
+            else:
+                self.next_slice(make, reply)
+
+        self.seat.store.read_beside(work, done)
+
+    def _failure(self, partition: Partition, error: BaseException) -> BaseException:
+        """Return what the caller is told when rows could not be read."""
+        if self.seat.partition is partition and isinstance(error, Damaged):
+            return self._broker.partition_failed(self.seat, error)
+        if isinstance(error, (StoreFailed, Damaged)):
+            return PartitionOffline(f"partition {self._index} of {self._entity.name}: {error}")
+        return error
+
+    def _plan(self, partition: Partition) -> list[P]:
+        """Return where the next rows are; nowhere, if no more are to be read."""
+        raise NotImplementedError
+
+    def _has(self, partition: Partition, piece: P) -> bool:
+        """Tell whether a piece should still be where it was."""
+        raise NotImplementedError
+
+    def _fetch(self, store: Store, piece: P) -> F | None:
+        """Read a piece, on another thread; None where it has gone."""
+        raise NotImplementedError
+
+    def _passed(self, pieces: list[P]) -> None:
+        """Take note of what was read."""
+
+
+class LogReading(Reading[Piece, tuple[Block, int, int]]):
+    """Reads rows of the log."""
+
+    log = MESSAGES
+    #: how many bytes of blocks may still be read; the first block always is
+    _left = 1 << 62
+    _begun = False
+
+    def between(
+        self, start: int, end: int | None, limit: int | None, limit_bytes: int | None
+    ) -> LogReading:
+        """Set from which sequence number on, and up to which, rows are read."""
+        for name, most in (("limit", limit), ("limit_bytes", limit_bytes)):
+            if most is not None and (type(most) is not int or most < 1):
+                raise InvalidArgument(f"{name} is a whole number above 0")
+        partition = self.seat.online()
+        self.position = ordinal_of(partition, start)
+        self.end = partition.log.visible_below if end is None else ordinal_of(partition, end)
+        if self.end < self.position:
+            raise InvalidArgument(f"the log cannot be read from {start} back to {end}")
+        if limit is not None:
+            self.end = min(self.end, self.position + limit)
+        self._left = self._left if limit_bytes is None else limit_bytes
+        self._ask(self._check)
+        return self
+
+    def _check(self, partition: Partition) -> None:
+        check_complete(partition, self.position, self.end)
+
+    def _plan(self, partition: Partition) -> list[Piece]:
+        pieces = plan(partition, self.position, self.end, min(SLICE_BYTES, self._left))
+        return [] if self._begun and pieces[0].size > self._left else pieces
+
+    def _passed(self, pieces: list[Piece]) -> None:
+        self._begun = True
+        self._left -= sum(piece.size for piece in pieces)
+
+    def _has(self, partition: Partition, piece: Piece) -> bool:
+        at = partition.log.reaching(piece.first)
+        return at < len(partition.log.places) and partition.log.places[at].block == piece.block
+
+    def _fetch(self, store: Store, piece: Piece) -> tuple[Block, int, int] | None:
+        payload: Any = piece.payload
+        if payload is None:
+            row = store.read(BLOCKS, (piece.block,))
+            if row is None:
+                return None
+            payload = row[-1]
+        block = Block(payload)
+        start = block.position(piece.first)
+        end = start + piece.last - piece.first + 1
+        if start < 0 or end > block.rows or block.entry(end - 1)[0] != piece.last:
+            raise Damaged(f"block {piece.block} has not the rows that its index names")
+        return block, start, end
+
+
+class OutcomeReading(Reading[OutcomePlace, tuple[OutcomePlace, bytes]]):
+    """Reads outcomes."""
+
+    log = OUTCOMES
+
+    def between(self, start: int, end: int | None) -> OutcomeReading:
+        """Set from which number on, and up to which, outcomes are read."""
+        below = self.outcomes(self.seat.online()).visible_below
+        for number in (start, below if end is None else end):
+            if type(number) is not int or not 0 < number <= below:
+                raise InvalidArgument(f"{number!r} is no number of an outcome: {below} is the next")
+        self.position, self.end = start, below if end is None else end
+        if self.end < self.position:
+            raise InvalidArgument(f"outcomes cannot be read from {start} back to {end}")
+        self._ask(self._plan)
+        return self
+
+    def outcomes(self, partition: Partition) -> OutcomeLog:
+        return partition.subscriptions[self._entity.number].outcomes
+
+    def _plan(self, partition: Partition) -> list[OutcomePlace]:
+        return plan_outcomes(self.outcomes(partition), self.position, self.end)
+
+    def _has(self, partition: Partition, piece: OutcomePlace) -> bool:
+        return piece in self.outcomes(partition).places(piece.first, piece.last + 1, 1)
+
+    def _fetch(self, store: Store, piece: OutcomePlace) -> tuple[OutcomePlace, bytes] | None:
+        row = store.read(OUTCOMES_TABLE, (self.seat.id, self._entity.number, piece.first))
+        entries: Any = None if row is None else row[-1]
+        return None if entries is None else (piece, entries)
+
+
+def find_incarnation(broker: Broker, name: str, incarnation: int | None) -> Entity:
+    """Return an entity; of another incarnation, refuse: it was deleted and made again (R8)."""
+    entity = broker.find(name)
+    if incarnation is None:
+        return entity
+    if type(incarnation) is not int:
+        raise InvalidArgument("an incarnation is a number, as log_positions gives it")
+    if incarnation != entity.incarnation:
+        raise EntityReplaced(
+            f"{entity.name} was deleted and made again: positions of incarnation {incarnation} "
+            f"mean nothing in {entity.incarnation}"
+        )
+    return entity
+
+
+def check_log(entity: Entity, log: object) -> None:
+    """Refuse a log that is none, or that this entity does not have."""
+    if log not in (MESSAGES, OUTCOMES):
+        raise InvalidArgument(f"log {log!r} is none of {MESSAGES}, {OUTCOMES}")
+    if log == MESSAGES and entity.topic is not None:
+        raise InvalidOperation(
+            f"{entity.name} is a subscription and has no log of messages: read that of its topic, "
+            f"{entity.topic.name}"
+        )
+
+
+def find_reader(entity: Entity, name: str, log: str | None = None) -> NamedReader:
+    """Return a named reader; of that log, if one is given."""
+    reader = entity.readers.get(name) if isinstance(name, str) else None
+    if reader is None or not reader.durable:
+        raise EntityNotFound(f"{entity.name} has no reader {name!r}")
+    if log not in (None, reader.log):
+        raise InvalidOperation(f"reader {name!r} reads {reader.log}, not {log}")
+    return reader

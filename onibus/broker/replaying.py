@@ -1,0 +1,140 @@
+"""Replay: messages of the log are sent again, slice by slice (X7)."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from onibus.broker.entity import Seat
+from onibus.broker.reading import LogReading
+from onibus.broker.replies import Outcome, Reply, answer, fail
+from onibus.broker.routing import route
+from onibus.broker.sending import open_for_sends
+from onibus.core.block import MESSAGE, Block
+from onibus.core.errors import InvalidArgument, OnibusError, Unknown
+from onibus.core.message import Message, ReceivedMessage, Sent
+from onibus.core.numbering import Numbering
+from onibus.core.partition import Partition
+from onibus.core.path.admit import Prepared, admit
+from onibus.core.path.enqueue import find_duplicates
+from onibus.core.path.enqueue import send as send_to_partition
+from onibus.core.path.peek import Filter, states_of
+from onibus.core.path.rename import rename_remembered
+from onibus.core.records import WriteBatch
+
+if TYPE_CHECKING:
+    from onibus.broker.broker import Broker
+
+#: Messages that one slice sends.
+SENT_A_SLICE = 500
+
+
+def replay(broker: Broker, reading: LogReading, to: str, where: Filter, reply: Reply) -> None:
+    """Send what a filter means of what is read; answer how many when all is durable."""
+    open_for_sends(broker, to)
+    states_of(where, dead=False)
+    if where.state is not None:
+        raise InvalidArgument("the log does not know states: leave state out of the filter")
+    _Replay(broker, reading, to, where, reply).read()
+
+
+class _Replay:
+    """A replay at work: it reads a slice, sends it in smaller ones, and reads on."""
+
+    def __init__(
+        self, broker: Broker, reading: LogReading, to: str, where: Filter, reply: Reply
+    ) -> None:
+        self._broker = broker
+        self._reading = reading
+        self._to = to
+        self._reply = reply
+        numbering = reading.seat.online().numbering
+        self._choose = partial(_choose, numbering, where)
+        self._waiting: list[Message] = []
+        self._count = 0
+        #: something was stored already: a refusal would not be the whole truth
+        self._stored = False
+
+    def read(self) -> None:
+        """Read a slice of the log."""
+        self._reading.next_slice(self._choose, Outcome(self._found))
+
+    def _found(self, outcome: Outcome) -> None:
+        if outcome.error is not None:
+            self._fail(outcome.error)
+        elif outcome.value is None:
+            answer(self._reply, self._count)
+        else:
+            self._waiting = outcome.value
+            self._send()
+
+    def _send(self) -> None:
+        """Send a slice of what was read, or read on."""
+        messages = self._waiting[:SENT_A_SLICE]
+        del self._waiting[:SENT_A_SLICE]
+        if not messages:
+            self.read()
+            return
+        try:
+            entity = open_for_sends(self._broker, self._to)
+            secret = self._broker.namespace.secret
+            batch = [admit(message, entity.log_settings, secret) for message in messages]
+            parts = route(entity, batch)
+            for seat, _, _ in parts:
+                seat.store.check_disk()
+            left = [seat for seat, _, _ in parts]
+            for seat, positions, _ in parts:
+                chosen = [batch[at] for at in positions] if positions else batch
+                self._send_to(seat, chosen, left)
+        except OnibusError as error:
+            self._fail(error)
+
+    def _send_to(self, seat: Seat, batch: list[Prepared], left: list[Seat]) -> None:
+        """Send to one partition; when the last one is durable go on."""
+        wall = self._broker.clock.wall()
+
+        def send(partition: Partition, now: int, out: WriteBatch) -> list[Sent]:
+            originals = find_duplicates(partition, batch, now)
+            renamed = rename_remembered(partition, batch, originals, now, "replayed")
+            return send_to_partition(partition, renamed, [-1] * len(renamed), now, wall, out)
+
+        def sent(outcome: Outcome) -> None:
+            if outcome.error is not None:
+                self._fail(outcome.error)
+                return
+            self._count += len(batch)
+            left.remove(seat)
+            if not left:
+                self._send()
+
+        self._broker.apply(seat, send)
+        self._stored = True
+        assert seat.store.loop is not None
+        seat.store.loop.answer_after(Outcome(sent), None)
+        self._broker.start(seat.store)
+
+    def _fail(self, error: BaseException) -> None:
+        if self._stored:
+            error = Unknown(f"at least {self._count} messages were replayed; then: {error}")
+        fail(self._reply, error)
+
+
+def _choose(
+    numbering: Numbering, where: Filter, read: list[tuple[Block, int, int]]
+) -> list[Message]:
+    """Return the messages that a filter means, each with the number it has."""
+    chosen = []
+    for block, start, end in read:
+        for position in range(start, end):
+            entry = block.entry(position)
+            if entry[7] != MESSAGE:
+                continue
+            number, message = numbering.number(entry[0]), block.message(position)
+            received = ReceivedMessage(
+                message=message, sequence_number=number, enqueued_time_ms=entry[1]
+            )
+            if where.matches(received):
+                chosen.append(replace(message, enqueued_sequence_number=number))
+    return chosen

@@ -1,0 +1,153 @@
+"""Resubmitting: dead letters go back to where they came from, or elsewhere (X6).
+
+Each slice is one work: a dead letter is either still there or sent again, never both or neither.
+Where its MessageId is still remembered it gets a new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
+
+from onibus.broker.moving import Move
+from onibus.broker.replies import Outcome, Reply, answer, fail
+from onibus.broker.sending import open_for_sends
+from onibus.broker.settling import seat_of_number
+from onibus.core.errors import InvalidArgument, MessageNotFound, OnibusError
+from onibus.core.lifecycle import State
+from onibus.core.limits import BATCH_COUNT_MAX
+from onibus.core.message import Message, ReceivedMessage
+from onibus.core.path.peek import Filter, live_ordinals, states_of
+
+if TYPE_CHECKING:
+    from onibus.broker.broker import Broker
+    from onibus.broker.entity import Entity, Seat
+    from onibus.core.partition import Partition
+
+#: Dead letters that are looked at, and moved, in one work when a filter chooses them.
+A_SLICE = 500
+
+
+class Resubmitted(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of dead letters that were to be sent again."""
+
+    #: old sequence number → new one; None in a dry run
+    moved: dict[int, int | None]
+    #: old sequence number → why the destination does not take it; it stays a dead letter
+    refused: dict[int, str]
+
+
+class Resubmission:
+    """One call under way: partition after partition, slice after slice."""
+
+    def __init__(
+        self, broker: Broker, source: Entity, to: str | None, dry_run: bool, reply: Reply
+    ) -> None:
+        self._broker = broker
+        self._source = source
+        #: a subscription's own dead letters go back into it alone
+        self._only = source.number if to is None else 0
+        home = source.topic.name if source.topic is not None else source.name
+        self._target = open_for_sends(broker, home if to is None else to)
+        self._dry_run = dry_run
+        self._reply = reply
+        self._moved: dict[int, int | None] = {}
+        self._refused: dict[int, str] = {}
+
+    def by_numbers(self, numbers: Sequence[int]) -> None:
+        """Send these dead letters again: all of them, or none."""
+        if not isinstance(numbers, Sequence) or not 0 < len(numbers) <= BATCH_COUNT_MAX:
+            raise InvalidArgument(f"give a list of 1 to {BATCH_COUNT_MAX} numbers")
+        now = self._broker.clock.now()
+        by_seat: dict[Seat, list[int]] = {}
+        for number in dict.fromkeys(numbers):
+            by_seat.setdefault(seat_of_number(self._source, number), []).append(number)
+        move = Move(self._broker, self._source, self._target)
+        for seat, chosen in by_seat.items():
+            self._broker.advance(seat, now)
+            ordinals = self._broker.ask(seat, self._find, chosen)
+            move.add(seat, ordinals, _again)
+        if move.refused:
+            raise move.refused[0][2]
+        self._do(move, now, self._answer)
+
+    def by_filter(self, wanted: Filter) -> None:
+        """Send all dead letters that a filter means again, slice by slice."""
+        states_of(wanted, dead=True)
+        for seat in self._source.seats:
+            seat.online()
+        self._next_slice(list(self._source.seats), 0, wanted)
+
+    def _next_slice(self, seats: list[Seat], start: int, wanted: Filter) -> None:
+        if not seats:
+            self._answer()
+            return
+        seat = seats[0]
+        try:
+            now = self._broker.clock.now()
+            self._broker.advance(seat, now)
+            ordinals, after = self._broker.ask(seat, self._choose, start, wanted)
+            move = Move(self._broker, self._source, self._target)
+            move.add(seat, ordinals, _again)
+            for _, ordinal, error in move.refused:
+                self._refused[seat.online().numbering.number(ordinal)] = str(error)
+            left = seats if after else seats[1:]
+            self._do(move, now, lambda: self._next_slice(left, after, wanted))
+        except OnibusError as error:
+            fail(self._reply, error)
+
+    def _do(self, move: Move, now: int, then: Callable[[], None]) -> None:
+        """Carry out one work, note what became of it, and go on."""
+        old = [seat.online().numbering.number(ordinal) for seat, ordinal in move.messages]
+        if self._dry_run or not old:
+            self._moved |= dict.fromkeys(old)
+            then()
+            return
+
+        def done(outcome: Outcome) -> None:
+            if outcome.error is not None:
+                fail(self._reply, outcome.error)
+                return
+            self._moved |= zip(old, move.numbers(outcome.value), strict=True)
+            then()
+
+        parts = move.parts(rename="resubmitted", only=self._only)
+        self._broker.works.do(parts, now, Outcome(done))
+
+    def _answer(self) -> None:
+        answer(self._reply, Resubmitted(moved=self._moved, refused=self._refused))
+
+    def _find(self, partition: Partition, numbers: list[int]) -> list[int]:
+        """Return dead letters that nobody holds, or refuse all of them."""
+        subscription = self._source.part_of(partition)
+        ordinals = []
+        for number in numbers:
+            ordinal = subscription.ordinal(number)
+            if subscription.state(ordinal) is not State.DEAD_LETTERED:
+                raise MessageNotFound(f"message {number} is no dead letter, or it is held")
+            ordinals.append(ordinal)
+        return ordinals
+
+    def _choose(self, partition: Partition, start: int, wanted: Filter) -> tuple[list[int], int]:
+        """Return dead letters that a filter means, and where to go on: 0 at the end."""
+        subscription = self._source.part_of(partition)
+        dead = live_ordinals(subscription, start, frozenset({State.DEAD_LETTERED}))
+        looked_at = list(islice(dead, A_SLICE))
+        chosen = [ordinal for ordinal in looked_at if wanted.matches(subscription.view(ordinal))]
+        return chosen, looked_at[-1] + 1 if len(looked_at) == A_SLICE else 0
+
+
+def _again(received: ReceivedMessage) -> Message:
+    """Return a dead letter as it is sent again."""
+    message = received.message
+    first = message.enqueued_sequence_number
+    return replace(
+        message,
+        hop_count=0,
+        enqueued_sequence_number=received.sequence_number if first is None else first,
+        scheduled_enqueue_time_ms=None,
+    )

@@ -1,0 +1,82 @@
+"""Ticking: what is to be done when a timer of the broker rings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from onibus.broker import readers
+from onibus.broker.idling import delete_if_idle
+from onibus.broker.namespace import NAME
+from onibus.broker.receiving import give_up
+from onibus.core.errors import PartitionOffline
+
+if TYPE_CHECKING:
+    from onibus.broker.broker import Broker
+    from onibus.broker.entity import Seat
+    from onibus.broker.message_store import MessageStore
+
+#: How long a partition rests before its log and its ids are tidied, and between two slices of that.
+TIDY_AFTER_MS = 1_000
+TIDY_AGAIN_MS = 5
+TIDY_RARELY_MS = 60_000
+#: The time after a commit at which a store keeps house.
+HOUSEKEEPING_MS = 2_000
+
+
+def ring(broker: Broker, kind: str, subject: Any) -> None:
+    """Do what is due."""
+    if kind == "waiter":
+        give_up(broker, subject)
+    elif kind == "forward":
+        broker.forwarding.retry(subject)
+    elif kind == "lease":
+        broker.producers.lease_over(subject)
+    elif kind == "claim":
+        broker.claims.lease_over(subject)
+    elif kind == "reader":
+        readers.remove_if_idle(broker, subject)
+    elif kind == "idle":
+        delete_if_idle(broker, subject)
+    elif kind == "reopen" and subject == NAME:
+        broker.namespace.reopen()
+    elif kind in ("flush", "reopen", "orphans", "house"):
+        _tick_store(broker, kind, broker.stores[subject])
+    elif subject in broker.seats:
+        _tick_seat(broker, kind, broker.seats[subject])
+
+
+def _tick_store(broker: Broker, kind: str, store: MessageStore) -> None:
+    if kind == "reopen":
+        if not store.online:
+            broker.reopen(store)
+    elif kind == "orphans":
+        store.find_orphans()
+    elif kind == "house":
+        broker.keep_house(store)
+        if store.loop is not None and store.loop.commits != store.commits_kept:
+            # Once more when it has come to rest: only then is its log given back.
+            store.commits_kept = store.loop.commits
+            broker.timers.set(("house", store.name), broker.clock.now() + HOUSEKEEPING_MS)
+    elif store.loop is not None:
+        store.loop.start(lazily=True)
+        if store.loop.waiting:
+            broker.flush_later(store)
+
+
+def _tick_seat(broker: Broker, kind: str, seat: Seat) -> None:
+    if seat.partition is None or seat.store.loop is None:
+        return
+    if kind == "partition":
+        now = broker.clock.now()
+        try:
+            broker.advance(seat, now)
+        except PartitionOffline:
+            return
+        # What one slice did not reach goes on when others have had their turn.
+        due = seat.online().next_wake()
+        broker.timers.set(("partition", seat.id), max(due, now + 1))
+    elif broker.tidy(seat):
+        broker.timers.set(("tidy", seat.id), broker.clock.now() + TIDY_AGAIN_MS)
+    elif seat.partition is not None and seat.partition.keeps_for_a_time():
+        # Nobody may come by again: what is kept for a time only must go all the same.
+        broker.timers.set(("retidy", seat.id), broker.clock.now() + TIDY_RARELY_MS)

@@ -1,0 +1,172 @@
+"""Transactions: sends and settlements that happen together or not at all (B5, P8).
+
+What is sent and settled is gathered here and changes nothing; locks run on. `commit` finds that all
+of it can be done, at one moment, and hands it to the works (broker/works.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from onibus.broker.entity import Entity, Seat
+from onibus.broker.replies import Outcome, Reply, answer, fail
+from onibus.broker.routing import route
+from onibus.broker.sending import open_for_sends
+from onibus.broker.settling import seat_of_token
+from onibus.core.checks import check_properties, check_text, check_whole
+from onibus.core.errors import InvalidArgument, InvalidOperation, QuotaExceeded
+from onibus.core.lifecycle import DEAD
+from onibus.core.limits import REASON_LENGTH_MAX, TRANSACTION_MS_MAX
+from onibus.core.message import Message, Sent
+from onibus.core.path.admit import Prepared, admit
+from onibus.core.path.route import effective_key
+from onibus.core.staged import Change, Part
+
+if TYPE_CHECKING:
+    from onibus.broker.broker import Broker
+
+#: What ends a transaction early, in words; all it can do then is roll back.
+_ENDED = {"committed": "was committed", "rolled back": "was rolled back"}
+
+
+class Settlement:
+    """What is to become of one held message."""
+
+    __slots__ = ("change", "entity", "token")
+
+    def __init__(self, entity: Entity, token: bytes, change: Change) -> None:
+        self.entity = entity
+        self.token = token
+        self.change = change
+
+
+class Transaction:
+    """Sends and settlements, gathered."""
+
+    def __init__(self, broker: Broker, limit: int) -> None:
+        self._broker = broker
+        self._limit = limit
+        self._deadline = broker.clock.now() + TRANSACTION_MS_MAX
+        self._sends: list[tuple[Entity, Prepared]] = []
+        self._settlements: list[Settlement] = []
+        self._keys: dict[str, str] = {}
+        #: why it can only be rolled back; empty while all is well
+        self.ended = ""
+
+    def send(self, name: str, messages: Sequence[Message]) -> None:
+        """Add messages, in order; where an entity is partitioned they have one key (P8)."""
+        self._open(len(messages))
+        entity = open_for_sends(self._broker, name)
+        settings, secret = entity.log_settings, self._broker.namespace.secret
+        prepared = [admit(message, settings, secret) for message in messages]
+        if entity.partitioned:
+            for one in prepared:
+                self._check_key(entity, effective_key(one.message, settings))
+        self._sends += [(entity, one) for one in prepared]
+
+    def _check_key(self, entity: Entity, key: str | None) -> None:
+        known = self._keys.setdefault(entity.name, key) if key is not None else None
+        if key is None or known != key:
+            self.ended = "has messages without one common key"
+            raise InvalidOperation(
+                f"the messages of a transaction to {entity.name}, which is partitioned, need one "
+                "common partition_key or session_id; roll the transaction back"
+            )
+
+    def settle(self, name: str, token: bytes, change: Change) -> None:
+        """Add a settlement; the token must hold its message now, and again at the commit."""
+        self._open(1)
+        check_whole("delay_ms", change.delay_ms, 0)
+        if change.properties is not None:
+            check_properties(change.properties)
+        for word, text in (("reason", change.reason), ("description", change.description)):
+            if text is not None:
+                check_text(word, text, REASON_LENGTH_MAX)
+        entity = self._broker.find(name)
+        entity.outlet_settings()
+        seat = seat_of_token(entity, token)
+        _, mark, _ = self._broker.look(entity, seat, lambda one: one.held_by(token))
+        if change.verb == "dead-letter" and mark.state in DEAD:
+            raise InvalidOperation("a dead letter cannot be dead-lettered again")
+        if any(one.token == token for one in self._settlements):
+            raise InvalidArgument("this message is settled in the transaction already")
+        self._settlements.append(Settlement(entity, token, change))
+
+    def commit(self, reply: Reply) -> None:
+        """Do all of it; the reply gets a `Sent` for each message sent, in order."""
+        self._open(0)
+        now = self._broker.clock.now()
+        parts: dict[Seat, Part] = {}
+        positions: dict[Seat, list[int]] = {}
+        for settlement in self._settlements:
+            seat = seat_of_token(settlement.entity, settlement.token)
+            parts[seat] = Part()
+            self._broker.advance(seat, now)
+        for settlement in self._settlements:
+            self._find(settlement, parts)
+        self._route(parts, positions)
+        for seat in positions:
+            self._broker.advance(seat, now)
+        self.ended = "committed"
+        count = len(self._sends)
+
+        def done(outcome: Outcome) -> None:
+            if outcome.error is not None:
+                fail(reply, outcome.error)
+                return
+            answers: list[Sent | None] = [None] * count
+            for seat, chosen in positions.items():
+                for position, sent in zip(chosen, outcome.value[seat], strict=True):
+                    answers[position] = sent
+            answer(reply, answers)
+
+        if not parts:
+            answer(reply, [])
+        else:
+            self._broker.works.do(parts, now, Outcome(done))
+
+    def _find(self, settlement: Settlement, parts: dict[Seat, Part]) -> None:
+        entity, token = settlement.entity, settlement.token
+        seat = seat_of_token(entity, token)
+        ordinal, _, _ = self._broker.ask(
+            seat, lambda partition: entity.part_of(partition).held_by(token)
+        )
+        change = settlement.change
+        change.subscription, change.ordinal = entity.number, ordinal
+        parts[seat].changes.append(change)
+
+    def _route(self, parts: dict[Seat, Part], positions: dict[Seat, list[int]]) -> None:
+        by_entity: dict[Entity, list[int]] = {}
+        for position, (entity, _) in enumerate(self._sends):
+            by_entity.setdefault(entity, []).append(position)
+        for entity, chosen in by_entity.items():
+            batch = [self._sends[position][1] for position in chosen]
+            for seat, places, _ in route(entity, batch):
+                places = places or list(range(len(batch)))
+                part = parts.setdefault(seat, Part())
+                part.batch = [batch[place] for place in places]
+                positions[seat] = [chosen[place] for place in places]
+
+    def rollback(self) -> None:
+        """Forget all of it: nothing was sent, what was held is held as before."""
+        if self.ended == "committed":
+            raise InvalidOperation("this transaction was committed")
+        self._sends.clear()
+        self._settlements.clear()
+        self.ended = "rolled back"
+
+    def _open(self, more: int) -> None:
+        """Refuse where the transaction has ended, has run out of time, or gets too large."""
+        if not self.ended and self._broker.clock.now() >= self._deadline:
+            self.rollback()
+            self.ended = f"was open for longer than {TRANSACTION_MS_MAX // 1_000} s"
+        if self.ended:
+            raise InvalidOperation(f"this transaction {_ENDED.get(self.ended, self.ended)}")
+        if len(self._sends) + len(self._settlements) + more > self._limit:
+            raise QuotaExceeded(f"a transaction has at most {self._limit} messages")
+
+
+def verb(name: str, **more: Any) -> Change:
+    """Return a change whose message is not known yet."""
+    return Change(0, 0, name, **more)

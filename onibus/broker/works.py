@@ -1,0 +1,381 @@
+"""Works: changes of several partitions that happen whole or not at all.
+
+Where all partitions are in one store a work is one commit. Otherwise:
+
+    stage     each store keeps its parts, invisible and without numbers (table `staged`)
+    decide    one row of the namespace's store (table `works`) says that it will happen
+    publish   each store carries its parts out, and forgets them in the same commit
+
+A crash before the decision leaves parts that nobody knows: they are forgotten when their store is
+opened, and what they pinned goes back. After it they are carried out then. A store that fails after
+the decision does its parts when it is up again; whoever asked is told that the outcome is unknown.
+
+The content of a `works` row is the MessagePack of `WorkRow`. A row that says `decided` stays until
+every partition has done its part. Ids of works rise; after a crash one may be given again that only
+parts in a store that is down have: the row says which partitions it is about, so they are told
+apart.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from onibus.broker.replies import Outcome, Reply, answer, fail
+from onibus.core.errors import OnibusError, PartitionOffline, Refused, Unknown
+from onibus.core.path.work import Result, carry_out, prepare, publish, stage, unstage
+from onibus.core.records import STAGED, WORKS, WriteBatch
+from onibus.core.staged import Part, decode_part
+
+if TYPE_CHECKING:
+    from onibus.broker.broker import Broker
+    from onibus.broker.entity import Seat
+    from onibus.broker.message_store import MessageStore
+    from onibus.core.partition import Partition
+    from onibus.store.interface import Store
+
+Parts = dict["Seat", Part]
+#: What was sent to each partition, in the order of its part.
+Results = dict["Seat", Any]
+
+
+class WorkRow(msgspec.Struct, array_like=True):
+    """A work that was decided, or staged for somebody who will publish it (R6)."""
+
+    decided: bool
+    #: ids of the partitions that have parts of it
+    partitions: list[int]
+    #: what the one who staged it keeps with it
+    note: Any = None
+
+
+encode_row = msgspec.msgpack.Encoder().encode
+_decode_row = msgspec.msgpack.Decoder(WorkRow).decode
+
+
+class Work:
+    """A work over several stores that is under way."""
+
+    __slots__ = ("decided", "id", "note", "parts", "reply", "results", "waiting")
+
+    def __init__(self, work: int, parts: dict[int, Part | None], note: Any, reply: Reply) -> None:
+        self.id = work
+        #: by the ids of their partitions; None where only the store knows the part
+        self.parts = parts
+        self.note = note
+        self.reply = reply
+        self.decided = False
+        #: partitions that have not done yet what is being done
+        self.waiting = set(parts)
+        self.results: dict[int, Result] = {}
+
+
+class Works:
+    """All works over several stores that are staged, decided or being published."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._works: dict[int, Work] = {}
+        self._next = 0
+
+    def open(self, store: Store) -> None:
+        """Read what was staged or decided when the namespace's store was last open."""
+        scanned: Any = store.scan(WORKS)
+        rows = {work: _decode_row(content) for work, content in scanned}
+        for work in [one for one in self._works.values() if one.id not in rows]:
+            if not work.decided and not work.waiting:
+                # Its decision was on its way when the namespace's store failed, and got lost.
+                self._abort(work, Unknown("the namespace's own store failed"))
+        for work_id, row in rows.items():
+            self._next = max(self._next, work_id)
+            known = self._works.get(work_id)
+            if known is None:
+                parts: dict[int, Part | None] = dict.fromkeys(row.partitions)
+                known = self._works[work_id] = Work(work_id, parts, row.note, Outcome())
+                known.waiting.clear()
+            if row.decided and not known.decided:
+                self._decided(known)
+
+    # A work, from its first step
+
+    def do(self, parts: Parts, now: int, reply: Reply) -> None:
+        """Carry out a work; the reply gets `Results` when all of it is durable.
+
+        The caller has brought the partitions to `now`, and found at that moment what is to change.
+        """
+        stores = {seat.store for seat in parts}
+        for seat in parts:
+            seat.online()
+        for store in stores:
+            store.check_disk()
+        if len(stores) == 1:
+            self._at_once(stores.pop(), parts, now, reply)
+            return
+        by_id = {seat.id: seat for seat in parts}
+
+        def published(outcome: Outcome) -> None:
+            gone = [seat for seat in parts if seat.id not in (outcome.value or ())]
+            if outcome.error is not None:
+                fail(reply, outcome.error)
+            elif gone:
+                fail(reply, Unknown(f"{gone[0].entity.name} was deleted meanwhile"))
+            else:
+                answer(reply, {by_id[one]: sent for one, sent in outcome.value.items()})
+
+        self.stage(parts, now, None, Outcome(published))
+
+    def _at_once(self, store: MessageStore, parts: Parts, now: int, reply: Reply) -> None:
+        """Everything is in one store: one commit."""
+        broker = self._broker
+        found = {seat: broker.ask(seat, prepare, part, now) for seat, part in parts.items()}
+        wall = broker.clock.wall()
+        out = WriteBatch()
+        results: Results = {}
+        assert store.loop is not None
+        try:
+            for seat, part in parts.items():
+                partition = seat.online()
+                results[seat] = carry_out(partition, part, found[seat], now, wall, out)
+                partition.finish(now, out)
+        except Exception as error:
+            # Some partitions have changed in memory and some have not: all of it goes.
+            store.loop.abandon(error)
+            broker.store_failed(store, error)
+            raise PartitionOffline(f"store {store.name}: {error}") from error
+        store.loop.write(out)
+        for seat in parts:
+            broker.written(seat, seat.online(), now)
+            seat.entity.last_used = now
+        store.loop.answer_after(reply, results)
+        broker.start(store)
+
+    def stage(self, parts: Parts, now: int, note: Any, reply: Reply) -> int:
+        """Stage a work. Without a note it is decided and published as soon as it is staged.
+
+        With one it waits for `decide`, and the reply gets its id when it is staged.
+        """
+        self._next += 1
+        by_id: dict[int, Part | None] = {seat.id: part for seat, part in parts.items()}
+        work = self._works[self._next] = Work(self._next, by_id, note, reply)
+        for seat, part in parts.items():
+            try:
+                self._broker.apply(seat, partial(_stage, work.id, part), now)
+            except OnibusError as error:
+                self._abort(work, error)
+                break
+            self._after_commit(seat, partial(self._staged, work, seat.id))
+        return work.id
+
+    def _staged(self, work: Work, seat_id: int, outcome: Outcome) -> None:
+        if work.id not in self._works:
+            return
+        if outcome.error is not None:
+            self._abort(work, outcome.error)
+            return
+        work.waiting.discard(seat_id)
+        if work.waiting:
+            return
+        row = WorkRow(work.note is None, list(work.parts), work.note)
+        batch = WriteBatch()
+        batch.put(WORKS, (work.id, encode_row(row)))
+        try:
+            self._broker.namespace.commit(batch, Outcome(partial(self._recorded, work)))
+        except OnibusError as error:
+            self._abort(work, error)
+
+    def _recorded(self, work: Work, outcome: Outcome) -> None:
+        """The namespace's store has the work's row, or has failed over it."""
+        if outcome.error is not None:
+            # Whether the row is there shows when the namespace's store is open again.
+            fail(work.reply, outcome.error)
+        elif work.note is not None:
+            # It may be long until it is published: the store has its parts.
+            work.parts = dict.fromkeys(work.parts)
+            answer(work.reply, work.id)
+        else:
+            self._decided(work)
+
+    def _abort(self, work: Work, error: BaseException) -> None:
+        """A work will not happen: forget what was staged of it."""
+        self._works.pop(work.id, None)
+        self._unstage(work)
+        if isinstance(error, Unknown):
+            # Nothing was decided, so nothing has happened, nor will.
+            error = PartitionOffline(f"nothing was changed: {error}")
+        fail(work.reply, error)
+
+    def _unstage(self, work: Work) -> None:
+        for seat in self._seats(work.parts):
+            with contextlib.suppress(OnibusError):
+                self._broker.apply(
+                    seat, lambda partition, now, out: unstage(partition, work.id, [0], now, out)
+                )
+
+    # Publishing
+
+    def notes(self) -> dict[int, Any]:
+        """Return what is kept with works that are staged and not decided."""
+        return {
+            one.id: one.note
+            for one in self._works.values()
+            if one.note is not None and not one.decided and not one.waiting
+        }
+
+    def decide(
+        self,
+        chosen: Iterable[int],
+        dropped: Iterable[int],
+        records: WriteBatch,
+        then: Callable[[], None] | None,
+        reply: Reply,
+    ) -> None:
+        """Decide staged works and forget others, with one commit and these records.
+
+        `then` is called when it is durable; the reply gets the results of each work when all are
+        published.
+        """
+        works = [self._works[work] for work in chosen]
+        lost = [self._works[work] for work in dropped]
+        for work in works:
+            row = WorkRow(True, list(work.parts), work.note)
+            records.put(WORKS, (work.id, encode_row(row)))
+        for work in lost:
+            records.delete(WORKS, (work.id,))
+        left = len(works)
+        results: dict[int, dict[int, Result]] = {}
+
+        def published(work: Work, outcome: Outcome) -> None:
+            nonlocal left
+            left -= 1
+            if outcome.error is not None:
+                fail(reply, outcome.error)
+                return
+            results[work.id] = outcome.value
+            if not left:
+                answer(reply, results)
+
+        def decided(outcome: Outcome) -> None:
+            if outcome.error is not None:
+                fail(reply, outcome.error)
+                return
+            if then is not None:
+                then()
+            for work in lost:
+                self._works.pop(work.id, None)
+                self._unstage(work)
+            for work in works:
+                work.reply = Outcome(partial(published, work))
+                self._decided(work)
+            if not works:
+                answer(reply, results)
+
+        self._broker.namespace.commit(records, Outcome(decided))
+
+    def _decided(self, work: Work) -> None:
+        work.decided = True
+        work.waiting = set(work.parts)
+        for seat_id in list(work.parts):
+            seat = self._broker.seat(seat_id)
+            if seat is None:
+                # Its entity is gone, and everything in it.
+                self._published(work, seat_id, Outcome())
+            elif seat.partition is None:
+                self._late(work, seat)
+            else:
+                self._publish(work, seat, 0, work.parts[seat_id])
+
+    def _late(self, work: Work, seat: Seat) -> None:
+        fail(
+            work.reply,
+            Unknown(
+                f"it was decided; partition {seat.index} of {seat.entity.name} does its part when "
+                "it is online again"
+            ),
+        )
+
+    def _publish(self, work: Work, seat: Seat, piece: int, part: Part | None) -> None:
+        wall = self._broker.clock.wall()
+        try:
+            content = part or self._broker.ask(seat, lambda _: self._read(seat, work.id, piece))
+            if content is None:
+                # It was done before; only the row of the work was left.
+                self._published(work, seat.id, Outcome())
+                return
+            work.results[seat.id] = self._broker.apply(
+                seat,
+                lambda partition, now, out: publish(
+                    partition, work.id, piece, content, now, wall, out
+                ),
+            )
+        except OnibusError:
+            self._late(work, seat)
+            return
+        self._after_commit(seat, partial(self._published, work, seat.id))
+
+    def _published(self, work: Work, seat_id: int, outcome: Outcome) -> None:
+        """A partition has done its part; the work's row goes when all have."""
+        if outcome.error is not None:
+            fail(work.reply, outcome.error)
+            return
+        work.waiting.discard(seat_id)
+        if work.waiting or self._works.pop(work.id, None) is None:
+            return
+        answer(work.reply, work.results)
+        batch = WriteBatch()
+        batch.delete(WORKS, (work.id,))
+        # If this is lost, the next opening finds that nobody has a part of it left.
+        with contextlib.suppress(Refused):
+            self._broker.namespace.commit(batch, Outcome())
+
+    # Stores that are opened
+
+    def store_opened(self, store: MessageStore, staged: dict[int, dict[int, list[int]]]) -> None:
+        """Go on with what a store had staged: partition → work → pieces."""
+        for seat in list(store.seats.values()):
+            for work_id, pieces in staged.get(seat.id, {}).items():
+                self._go_on(seat, work_id, pieces)
+        for work in list(self._works.values()):
+            for seat in self._seats(work.parts):
+                if (
+                    work.decided
+                    and seat.store is store
+                    and seat.id in work.waiting
+                    and work.id not in staged.get(seat.id, {})
+                ):
+                    self._published(work, seat.id, Outcome())
+
+    def _go_on(self, seat: Seat, work_id: int, pieces: list[int]) -> None:
+        work = self._works.get(work_id)
+        if work is None or seat.id not in work.parts:
+            with contextlib.suppress(OnibusError):
+                self._broker.apply(
+                    seat, lambda partition, now, out: unstage(partition, work_id, pieces, now, out)
+                )
+        elif work.decided:
+            for piece in pieces:
+                self._publish(work, seat, piece, None)
+
+    def _read(self, seat: Seat, work_id: int, piece: int) -> Part | None:
+        assert seat.store.loop is not None
+        row = seat.store.loop.store.read(STAGED, (work_id, seat.id, piece))
+        if row is None:
+            return None
+        assert isinstance(row[-1], bytes)
+        return decode_part(row[-1])
+
+    def _seats(self, ids: Iterable[int]) -> list[Seat]:
+        found = [self._broker.seat(seat_id) for seat_id in ids]
+        return [seat for seat in found if seat is not None]
+
+    def _after_commit(self, seat: Seat, then: Any) -> None:
+        assert seat.store.loop is not None
+        seat.store.loop.answer_after(Outcome(then), None)
+        self._broker.start(seat.store)
+
+
+def _stage(work: int, part: Part, partition: Partition, now: int, out: WriteBatch) -> None:
+    stage(partition, work, part, out)

@@ -1,0 +1,1 @@
+"""What a Bus can be asked, group by group; `bus.py` puts them together."""

@@ -1,0 +1,102 @@
+"""Read: which rows of the log, or of the outcomes, lie between two numbers, and which are missing.
+
+Here it is only found out, cheaply, where the rows are. Whoever reads does so beside the commits, so
+a block may have gone, or been rewritten, until then; it then plans anew (broker/reading.py).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from onibus.core.errors import InvalidArgument, LogGap
+from onibus.core.outcomes import OutcomeLog, OutcomePlace
+
+if TYPE_CHECKING:
+    from onibus.core.log import Log
+    from onibus.core.partition import Partition
+
+#: Blocks, or rows of outcomes, that one slice of reading takes.
+PIECES_A_SLICE = 1_000
+
+
+class Piece(NamedTuple):
+    """What is wanted of one block: the rows with ordinals first … last."""
+
+    block: int
+    first: int
+    last: int
+    #: the block's size
+    size: int
+    #: the block's bytes, where the store cannot be asked for them yet
+    payload: bytes | None
+
+
+def ordinal_of(partition: Partition, number: object) -> int:
+    """Return the ordinal of a number that was given out, or of the next one."""
+    log, numbering = partition.log, partition.numbering
+    if type(number) is int:
+        for ordinal in numbering.candidates(number, log.visible_below + 1):
+            return ordinal
+    raise InvalidArgument(
+        f"{number!r} is no sequence number of partition {partition.index}: "
+        f"the next one is {numbering.number(log.visible_below)}"
+    )
+
+
+def first_hole(log: Log, start: int, end: int) -> tuple[int, int] | None:
+    """Return the first run of ordinals from start on, below end, that have no rows any more."""
+    if start >= log.complete_from:
+        return None
+    expected = start
+    for at in range(log.reaching(start), len(log.places)):
+        place = log.places[at]
+        if expected >= end:
+            return None
+        if place.first > expected:
+            break
+        if place.contiguous:
+            expected = place.last + 1
+            continue
+        for ordinal in log.read(place).index["ordinal"].tolist():
+            if ordinal > expected:
+                return (expected, min(ordinal, end) - 1) if expected < end else None
+            if ordinal == expected:
+                expected += 1
+    if expected >= end:
+        return None
+    at = log.reaching(expected)
+    following = log.places[at].first if at < len(log.places) else end
+    return expected, min(following, end) - 1
+
+
+def check_complete(partition: Partition, start: int, end: int) -> None:
+    """Refuse a range of the log in which rows are missing."""
+    hole = first_hole(partition.log, start, end)
+    if hole is not None:
+        first, last = (partition.numbering.number(ordinal) for ordinal in hole)
+        raise LogGap(
+            f"the log of partition {partition.index} has lost {first} to {last}", first, last
+        )
+
+
+def plan(partition: Partition, start: int, end: int, size: int) -> list[Piece]:
+    """Return what a slice of reading takes: so many bytes of blocks, but one block at least."""
+    check_complete(partition, start, end)
+    log = partition.log
+    pieces: list[Piece] = []
+    for at in range(log.reaching(start), len(log.places)):
+        place = log.places[at]
+        if place.first >= end or len(pieces) == PIECES_A_SLICE or (pieces and place.size > size):
+            break
+        size -= place.size
+        first, last = max(place.first, start), min(place.last, end - 1)
+        pieces.append(Piece(place.block, first, last, place.size, log.uncommitted(place)))
+    return pieces
+
+
+def plan_outcomes(outcomes: OutcomeLog, start: int, end: int) -> list[OutcomePlace]:
+    """Return the rows of outcomes that a slice of reading takes."""
+    if start < min(outcomes.first_number, end):
+        last = min(outcomes.first_number, end) - 1
+        raise LogGap(f"outcomes {start} to {last} are lost", start, last)
+    return outcomes.places(start, end, PIECES_A_SLICE)

@@ -1,0 +1,66 @@
+"""Rename: a message that is sent again gets a new MessageId where its old one is remembered.
+
+A dead letter that is resubmitted, or a message that is replayed, must not be dropped as a duplicate
+of itself. The new id is made of the old one, of what was done, and of the number that the message
+had, so people see where it comes from, and doing the same again after a crash makes the same id.
+Its effective key stays as it was, so it goes where its like goes (P4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import sha256
+from itertools import count
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from onibus.core.limits import ID_LENGTH_MAX
+from onibus.core.path.admit import Prepared, admit
+from onibus.core.path.enqueue import find_duplicates
+from onibus.core.path.route import effective_key
+
+if TYPE_CHECKING:
+    from onibus.core.partition import Partition
+
+
+def rename_remembered(
+    partition: Partition, batch: Sequence[Prepared], originals: list[int], now: int, word: str
+) -> list[Prepared]:
+    """Return the batch with new ids for those messages that would be dropped as duplicates.
+
+    `originals` is what `find_duplicates` told of the batch. The messages have their old numbers as
+    `enqueued_sequence_number`. Reads, and changes nothing.
+    """
+    renamed = list(batch)
+    for attempt in count(1):
+        repeated = [at for at, original in enumerate(originals) if original != -1]
+        if not repeated:
+            break
+        for at in repeated:
+            renamed[at] = _rename(partition, batch[at], word, attempt)
+        originals = find_duplicates(partition, renamed, now)
+    return renamed
+
+
+def _rename(partition: Partition, prepared: Prepared, word: str, attempt: int) -> Prepared:
+    message = prepared.message
+    assert message.message_id is not None, "a message without an id is never a duplicate"
+    tail = f"/{word}/{message.enqueued_sequence_number}"
+    if attempt > 1:
+        tail += f"/{attempt}"
+    changed = replace(message, message_id=_shortened(message.message_id, tail))
+    if partition.settings.enable_partitioning:
+        changed.partition_key = effective_key(message, partition.settings)
+    admitted = admit(changed, partition.settings, partition.secret)
+    # Only the id counts now: where equal content is a duplicate too (F7), it is meant to be sent.
+    admitted.identities = admitted.identities[:1]
+    admitted.time_to_live_ms = prepared.time_to_live_ms
+    return admitted
+
+
+def _shortened(message_id: str, tail: str) -> str:
+    """Return the new id; one that is too long has a hash in the place of the old one."""
+    if len(message_id) + len(tail) <= ID_LENGTH_MAX:
+        return message_id + tail
+    return sha256(message_id.encode()).hexdigest() + tail

@@ -1,0 +1,100 @@
+"""A part of a work: what it does to one partition, and that as bytes.
+
+A *work* is a change of several partitions that happens whole or not at all: a transaction, a batch
+over several keys, forwarding, a resubmission, a batch of Spark. Where all of it is in one store its
+parts are carried out in one commit. Otherwise each is *staged* first: kept as the bytes of this
+module, invisible and without numbers, until one record in the namespace's store has decided.
+
+The content of a `staged` row is the MessagePack of `_Row`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from onibus.core.errors import Damaged
+from onibus.core.message import decode
+from onibus.core.path.admit import Prepared
+
+if TYPE_CHECKING:
+    from onibus.core.path.admit_arrow import PreparedBatch
+
+
+class Change(msgspec.Struct, array_like=True):
+    """What becomes of one message that is there."""
+
+    subscription: int
+    ordinal: int
+    #: complete, abandon, defer, dead-letter or move
+    verb: str
+    delay_ms: int = 0
+    reason: str | None = None
+    description: str | None = None
+    properties: dict[str, Any] | None = None
+
+
+class Part:
+    """What a work does to one partition."""
+
+    __slots__ = ("batch", "changes", "only", "rename")
+
+    def __init__(
+        self,
+        batch: list[Prepared] | PreparedBatch | None = None,
+        changes: list[Change] | None = None,
+        *,
+        rename: str = "",
+        only: int = 0,
+    ) -> None:
+        #: messages that were admitted, one by one or in columns
+        self.batch: list[Prepared] | PreparedBatch = [] if batch is None else batch
+        self.changes = changes or []
+        #: a message whose id is still remembered gets a new one with this word in it (X6)
+        self.rename = rename
+        #: in a topic: the only subscription that gets the messages; 0 where its rules decide
+        self.only = only
+
+
+class _Row(msgspec.Struct, array_like=True):
+    """A part as it is kept: (row, identities, time to live) of each message, and so on."""
+
+    messages: list[tuple[bytes, list[bytes], int | None]]
+    changes: list[Change]
+    rename: str
+    only: int
+    #: messages in columns (core/path/admit_arrow.py)
+    columns: bytes | None = None
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_Row).decode
+
+
+def encode_part(part: Part) -> bytes:
+    """Return a part as it is staged."""
+    row = _Row([], part.changes, part.rename, part.only)
+    if isinstance(part.batch, list):
+        row.messages = [(one.row, list(one.identities), one.time_to_live_ms) for one in part.batch]
+    else:
+        row.columns = part.batch.encode()
+    return _encode(row)
+
+
+def decode_part(content: bytes) -> Part:
+    """Return a part that was staged."""
+    try:
+        row = _decode(content)
+        batch: list[Prepared] | PreparedBatch = [
+            Prepared(decode(message), message, tuple(identities), ttl)
+            for message, identities, ttl in row.messages
+        ]
+    except msgspec.DecodeError as error:
+        raise Damaged(f"a staged part cannot be read: {error}") from error
+    if row.columns is not None:
+        # pyarrow takes long to import: only those who send in columns wait for it.
+        from onibus.core.path.admit_arrow import decode_prepared
+
+        batch = decode_prepared(row.columns)
+    return Part(batch, row.changes, rename=row.rename, only=row.only)

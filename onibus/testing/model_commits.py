@@ -1,0 +1,252 @@
+"""What is durable in the bus, as the promises describe it: stores, commits, failures and crashes.
+
+A store's durable state is a snapshot of each of its partitions at the start of the last commit that
+finished. Commands change the partitions at once; `Op` says what their answer must be, and which
+commits must have finished before it may be given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from zlib import crc32
+
+from onibus.core.errors import (
+    EntityDisabled,
+    EntityNotFound,
+    OnibusError,
+    PartitionOffline,
+    Unknown,
+)
+from onibus.core.settings import AnySettings
+from onibus.testing.model import PartitionModel, Prepared
+from onibus.testing.model_parts import EntityModel, Op, StoreModel, SubscriptionModel, Time
+from onibus.testing.model_topics import TopicPartition
+
+
+class Commits:
+    """All entities and stores, and what is on its way to them."""
+
+    def __init__(self, stores: Sequence[str], time: Time) -> None:
+        self.time = time
+        self.stores = {name: StoreModel() for name in stores}
+        self.entities: dict[str, EntityModel] = {}
+        self.ops: list[Op] = []
+        #: commands of several commits go on in the order in which they wrote
+        self.turns = 0
+
+    # Finding
+
+    def find(self, name: str) -> EntityModel:
+        if name not in self.entities:
+            raise EntityNotFound(name)
+        return self.entities[name]
+
+    def online(self, entity: EntityModel, index: int) -> bool:
+        return self.stores[entity.stores[index]].online
+
+    def part(self, entity: EntityModel, index: int, op: Op | None = None) -> PartitionModel:
+        """Return a partition that is about to be changed, in the store's next commit."""
+        store = self.stores[entity.stores[index]]
+        if not store.online:
+            raise PartitionOffline(entity.name)
+        store.dirty.add((entity.log.uid, index))
+        if op is not None:
+            op.needs[entity.stores[index]] = store.started + 1
+        return entity.partition(index)
+
+    def advance(self, entity: EntityModel, index: int) -> None:
+        now, log = self.time.now(), entity.log
+        if now >= log.parts[index].calm and self.online(log, index):
+            self.part(log, index).advance(now, self.time.wall())
+
+    def advance_all(self) -> None:
+        for entity in self.logs():
+            for index in range(len(entity.parts)):
+                self.advance(entity, index)
+
+    def logs(self) -> list[EntityModel]:
+        """Return the queues and topics."""
+        return [entity for entity in self.entities.values() if entity.log is entity]
+
+    def subscriptions(self, topic: EntityModel) -> list[EntityModel]:
+        return [entity for entity in self.entities.values() if entity.topic is topic]
+
+    def in_turn(self, entity: EntityModel) -> list[int]:
+        count = len(entity.partitions)
+        entity.next_receive = (entity.next_receive + 1) % count
+        return [(entity.next_receive + at) % count for at in range(count)]
+
+    def delete(self, name: str) -> None:
+        """An entity is gone; what was about to be sent to it is refused with the next commit."""
+        entity = self.entities.pop(name)
+        for subscription in self.subscriptions(entity):
+            del self.entities[subscription.name]
+        if entity.topic is not None:
+            del entity.topic.rules[entity.uid]
+            for part in entity.topic.parts:
+                assert isinstance(part, TopicPartition)
+                part.outlets.pop(entity.uid, None)
+            return
+        for store in self.stores.values():
+            for request in store.inbox:
+                if request.entity is entity:
+                    request.op.tolerated.add(EntityNotFound)
+
+    def change(self, entity: EntityModel, settings: AnySettings) -> None:
+        """Take new settings; an entity that is paused sends away who waits for its messages."""
+        entity.settings = settings
+        for index in range(len(entity.partitions)):
+            if self.online(entity, index):
+                self.part(entity, index)
+                entity.partitions[index].change_settings(settings, self.time.now())
+        paused = settings.status in ("disabled", "receive-disabled")
+        for op in self.ops:
+            if paused and op.entity is entity and op.fetch is not None:
+                op.errors, op.fetch = {EntityDisabled}, None
+
+    def any(self, entity: EntityModel) -> int:
+        """Return the next partition in turn that is up (P5)."""
+        for _ in entity.partitions:
+            index = entity.next_send % len(entity.partitions)
+            entity.next_send += 1
+            if self.online(entity, index):
+                return index
+        raise PartitionOffline(entity.name)
+
+    def index_of(self, entity: EntityModel, prepared: Prepared) -> int:
+        """Return the partition of a message that has a key, or of any where there is one only."""
+        return crc32((prepared.key or "").encode()) % len(entity.parts)
+
+    def route(self, entity: EntityModel, batch: Sequence[Prepared]) -> dict[int, list[int]]:
+        """Return which messages go to which partition; keyless ones share one (P4, P5)."""
+        parts: dict[int, list[int]] = {}
+        keyless = []
+        for place, prepared in enumerate(batch):
+            if prepared.key is None and len(entity.parts) > 1:
+                keyless.append(place)
+            else:
+                parts.setdefault(self.index_of(entity, prepared), []).append(place)
+        if not all(self.online(entity, index) for index in parts):
+            raise PartitionOffline(entity.name)
+        if keyless:
+            index = self.any(entity)
+            parts[index] = sorted([*parts.get(index, []), *keyless])
+        return parts
+
+    # Commits
+
+    def commit_started(self, name: str) -> None:
+        """Sends that gathered are applied, then everything written so far is on its way."""
+        store = self.stores[name]
+        now, wall = self.time.now(), self.time.wall()
+        requests, store.inbox = store.inbox, []
+        for request in requests:
+            if self.entities.get(request.entity.name) is not request.entity:
+                request.op.fail(EntityNotFound)
+                continue
+            partition = self.part(request.entity, request.index, request.op)
+            for place, prepared in zip(request.places, request.batch, strict=True):
+                request.op.value[place] = partition.send(prepared, now, wall)
+            request.op.left = 0
+        for request in requests:
+            request.entity.parts[request.index].arrived(now, wall)
+        store.started += 1
+        found = {(e.uid, i): p for e in self.logs() for i, p in enumerate(e.parts)}
+        store.flying = {key: found[key].copy() for key in store.dirty if key in found}
+        store.dirty = set()
+
+    def commit_finished(self, name: str) -> None:
+        store = self.stores[name]
+        assert store.flying is not None
+        store.finished = store.started
+        store.committed |= store.flying
+        for entity in self.logs():
+            for index, partition in enumerate(entity.parts):
+                if (entity.uid, index) in store.flying:
+                    partition.show(store.flying[entity.uid, index].next)
+        store.flying = None
+
+    def go_on(self, name: str) -> None:
+        """Commands of several commits take their next step."""
+        for op in sorted(self.ops, key=lambda op: op.turn):
+            store, serial = op.awaits
+            if op.steps is not None and store == name and serial <= self.stores[name].finished:
+                self.step(op)
+
+    def step(self, op: Op) -> None:
+        assert op.steps is not None
+        try:
+            name = next(op.steps)
+            op.awaits = (name, self.stores[name].started + 1)
+            self.turns += 1
+            op.turn = self.turns
+        except StopIteration:
+            op.steps = None
+        except OnibusError as error:
+            op.errors.add(type(error))
+            op.steps = None
+
+    def store_failed(self, name: str, kept: bool) -> None:
+        """A commit failed: its store is offline, and who waited for it is told 'unknown'."""
+        store = self.stores[name]
+        if store.flying is not None and kept:
+            store.committed |= store.flying
+        store.online, store.flying, store.dirty = False, None, set()
+        for op in self.ops:
+            if op.needs.get(name, 0) > store.finished and not op.answered:
+                op.fail(Unknown)
+                op.steps = None
+        store.finished = store.started
+        requests, store.inbox = store.inbox, []
+        for request in requests:
+            try:
+                if not request.keyless:
+                    raise PartitionOffline(name)
+                request.index = self.any(request.entity)
+                place = request.entity.stores[request.index]
+                self.stores[place].inbox.append(request)
+            except PartitionOffline:
+                request.op.fail(PartitionOffline)
+
+    def store_opened(self, name: str) -> None:
+        """A store is read back: its partitions are as of its last commit."""
+        store = self.stores[name]
+        store.online = True
+        for entity in self.logs():
+            for index, place in enumerate(entity.stores):
+                if place == name:
+                    kept = store.committed.get((entity.uid, index))
+                    partition = kept.copy() if kept else entity.empty(index)
+                    partition.settings = entity.settings
+                    entity.parts[index] = partition
+                    if isinstance(partition, TopicPartition):
+                        self.subscribe_again(entity, partition)
+
+    def subscribe_again(self, topic: EntityModel, partition: TopicPartition) -> None:
+        """A partition read back has the subscriptions that there are, and no other."""
+        there = {entity.uid: entity for entity in self.subscriptions(topic)}
+        for uid in [uid for uid in partition.outlets if uid not in there]:
+            del partition.outlets[uid]
+        for uid, entity in there.items():
+            partition.subscribe(uid, entity.settings)
+
+    def subscribe(self, entity: SubscriptionModel, rules: list[str]) -> None:
+        """A topic has a new subscription."""
+        self.entities[entity.name] = entity
+        entity.topic.rules[entity.uid] = rules
+        for partition in entity.topic.parts:
+            assert isinstance(partition, TopicPartition)
+            partition.subscribe(entity.uid, entity.settings)
+
+    def crashed(self, kept: dict[str, bool], time: Time) -> None:
+        """All memory is gone; a commit that was on its way is there or is not."""
+        self.ops = []
+        self.time = time
+        for entity in self.entities.values():
+            entity.next_send = entity.next_receive = 0
+        for name, store in self.stores.items():
+            if store.flying is not None and kept.get(name):
+                store.committed |= store.flying
+            store.flying, store.inbox, store.dirty = None, [], set()
+            store.finished = store.started
+            self.store_opened(name)

@@ -1,0 +1,117 @@
+"""A transaction: `async with bus.transaction() as tx: …` commits it, an error rolls it back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NoReturn, Self
+
+from onibus.broker import transacting
+from onibus.broker.transacting import verb
+from onibus.core.errors import InvalidArgument, InvalidOperation
+from onibus.core.message import Message, ReceivedMessage, Sent
+from onibus.core.rules.rule import Rule
+from onibus.core.staged import Change
+from onibus.receiver import Settler, token_of
+
+if TYPE_CHECKING:
+    from onibus.calls.caller import Caller
+
+
+class Transaction:
+    """Sends and settlements that happen together or not at all; nothing happens before `commit`.
+
+    Where a message was received from is given as its receiver, or as the entity's name.
+    """
+
+    def __init__(self, bus: Caller, limit: int) -> None:
+        self._bus = bus
+        self._gathered = transacting.Transaction(bus.broker, limit)
+
+    async def send(self, entity: str, message: Message) -> None:
+        """Send a message when the transaction commits."""
+        await self.send_batch(entity, [message])
+
+    async def send_batch(self, entity: str, messages: Sequence[Message]) -> None:
+        """Send messages when the transaction commits."""
+        if not isinstance(messages, (list, tuple)) or not messages:
+            raise InvalidArgument("a batch is a list of messages")
+        self._bus.tell(lambda: self._gathered.send(entity, messages))
+
+    async def complete(self, source: Settler | str, *messages: ReceivedMessage | bytes) -> None:
+        """Complete messages when the transaction commits."""
+        for message in messages:
+            self._settle(source, message, verb("complete"))
+
+    async def abandon(
+        self,
+        source: Settler | str,
+        message: ReceivedMessage | bytes,
+        *,
+        delay_ms: int = 0,
+        properties: dict[str, Any] | None = None,
+    ) -> None:
+        """Give a message back when the transaction commits."""
+        self._settle(source, message, verb("abandon", delay_ms=delay_ms, properties=properties))
+
+    async def defer(
+        self,
+        source: Settler | str,
+        message: ReceivedMessage | bytes,
+        *,
+        delay_ms: int = 0,
+        properties: dict[str, Any] | None = None,
+    ) -> None:
+        """Set a message aside when the transaction commits."""
+        self._settle(source, message, verb("defer", delay_ms=delay_ms, properties=properties))
+
+    async def dead_letter(
+        self,
+        source: Settler | str,
+        message: ReceivedMessage | bytes,
+        *,
+        reason: str | None = None,
+        description: str | None = None,
+        properties: dict[str, Any] | None = None,
+    ) -> None:
+        """Dead-letter a message when the transaction commits."""
+        change = verb("dead-letter", reason=reason, description=description, properties=properties)
+        self._settle(source, message, change)
+
+    def create_rule(self, subscription: str, rule: Rule) -> NoReturn:
+        """Refuse: rules are no part of transactions (P11)."""
+        raise InvalidOperation("a rule cannot be added or removed in a transaction")
+
+    def delete_rule(self, subscription: str, name: str) -> NoReturn:
+        """Refuse: rules are no part of transactions (P11)."""
+        raise InvalidOperation("a rule cannot be added or removed in a transaction")
+
+    async def commit(self) -> list[Sent]:
+        """Do all of it; return a `Sent` for each message sent, in order."""
+        sent: list[Sent] = await self._bus.ask(self._gathered.commit)
+        return sent
+
+    async def rollback(self) -> None:
+        """Forget all of it."""
+        self._gathered.rollback()
+
+    def _settle(
+        self, source: Settler | str, message: ReceivedMessage | bytes, change: Change
+    ) -> None:
+        name = source.entity if isinstance(source, Settler) else source
+        token = token_of(message)
+        self._bus.tell(lambda: self._gathered.settle(name, token, change))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None and not self._gathered.ended:
+            await self.commit()
+        elif self._gathered.ended != "committed":
+            await self.rollback()
