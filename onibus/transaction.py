@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from onibus.broker import transacting
-from onibus.broker.transacting import verb
+from onibus.broker.transacting import COMMITTED, ROLLED_BACK, UNKNOWN, verb
 from onibus.core.errors import InvalidArgument, InvalidOperation
 from onibus.core.message import Message, ReceivedMessage, Sent
 from onibus.core.rules.rule import Rule
@@ -111,7 +111,10 @@ class Transaction:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if kind is None and not self._gathered.ended:
-            await self.commit()
-        elif self._gathered.ended != "committed":
-            await self.rollback()
+        gathered = self._gathered
+        try:
+            if kind is None and gathered.ended not in (COMMITTED, ROLLED_BACK):
+                await self.commit()
+        finally:
+            if gathered.ended not in (COMMITTED, UNKNOWN):
+                gathered.rollback()

@@ -37,6 +37,11 @@ def owner_of(work: int) -> str:
     return f"work/{work}"
 
 
+def is_work(owner: str) -> bool:
+    """Tell whether that is the owner of a work's holds."""
+    return owner.startswith("work/")
+
+
 def prepare(partition: Partition, part: Part, now: int) -> list[int]:
     """Return what each message of a part repeats. Reads, and changes nothing but the part."""
     if not isinstance(part.batch, list):
@@ -112,13 +117,15 @@ def publish(
     return carry_out(partition, part, originals, now, wall, out)
 
 
-def unstage(partition: Partition, work: int, pieces: Sequence[int], out: WriteBatch) -> None:
+def unstage(
+    partition: Partition, work: int, pieces: Sequence[int], now: int, out: WriteBatch
+) -> None:
     """Forget a part that was not decided; what it pinned goes back, and no delivery is counted."""
     owner = owner_of(work)
     for subscription in partition.subscriptions.values():
         for hold in [one for one in subscription.holds.values() if one.owner == owner]:
             for ordinal in sorted(hold.ordinals):
-                subscription.change(ordinal, Input.RELEASE, out)
+                give_back(subscription, ordinal, Input.RELEASE, now, out)
     for piece in pieces:
         out.delete(STAGED, (work, partition.id, piece))
 
