@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from onibus.broker.entity import Entity, Seat
 from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.broker.routing import route
@@ -28,6 +30,7 @@ from onibus.core.message import Message, Sent, encode_properties
 from onibus.core.path.admit import Prepared, admit
 from onibus.core.path.route import effective_key
 from onibus.core.staged import Change, Part
+from onibus.core.subscription import Subscription
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
@@ -85,19 +88,22 @@ class Transaction:
                 "common partition_key or session_id; roll the transaction back"
             )
 
-    def settle(self, name: str, token: bytes, change: Change) -> None:
-        """Add a settlement; the token must hold its message now, and again at the commit."""
-        self._open(1)
+    def settle(self, name: str, tokens: Sequence[bytes], change: Change) -> None:
+        """Add settlements, all or none; tokens must hold their messages now and at the commit."""
+        self._open(len(tokens))
         _check(change)
         entity = self._broker.find(name)
         entity.outlet_settings()
-        seat = seat_of_token(entity, token)
-        _, mark, _ = self._broker.look(entity, seat, lambda one: one.held_by(token))
-        if change.verb == "dead-letter" and mark.state in DEAD:
-            raise InvalidOperation("a dead letter cannot be dead-lettered again")
-        if any(one.token == token for one in self._settlements):
-            raise InvalidArgument("this message is settled in the transaction already")
-        self._settlements.append(Settlement(entity, token, change))
+        settled = {one.token for one in self._settlements}
+        for token in tokens:
+            seat = seat_of_token(entity, token)
+            _, mark, _ = self._broker.look(entity, seat, Subscription.held_by, token)
+            if change.verb == "dead-letter" and mark.state in DEAD:
+                raise InvalidOperation("a dead letter cannot be dead-lettered again")
+            if token in settled:
+                raise InvalidArgument("this message is settled in the transaction already")
+            settled.add(token)
+        self._settlements += [Settlement(entity, token, replace(change)) for token in tokens]
 
     def commit(self, reply: Reply) -> None:
         """Do all of it; the reply gets a `Sent` for each message sent, in order."""
