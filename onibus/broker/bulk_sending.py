@@ -12,7 +12,7 @@ from onibus.broker.entity import Entity, Seat
 from onibus.broker.message_store import SendRequest
 from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.broker.routing import any_seat, check_room
-from onibus.broker.sending import open_for_sends, put, several_partitions
+from onibus.broker.sending import check_strict, open_for_sends, put
 from onibus.core.message import SentBatch
 from onibus.core.path.admit_arrow import PreparedBatch, admit_arrow, raw_values
 from onibus.core.path.bulk import SentRows
@@ -57,9 +57,9 @@ class Admission:
 
 
 def _send(broker: Broker, entity: Entity, batch: PreparedBatch, reply: Reply) -> None:
+    if entity.log_settings.strict_batches:
+        check_strict(entity.log_settings, raw_values(batch.keys))
     parts = route(entity, batch)
-    if len(parts) > 1 and entity.log_settings.strict_batches:
-        raise several_partitions()
 
     def collect(outcome: Outcome) -> None:
         if outcome.error is not None:
@@ -117,11 +117,16 @@ def route(entity: Entity, batch: PreparedBatch) -> list[Part]:
         else:
             keyed.setdefault(crc32(key) % count, []).append(position)
     parts: list[Part] = []
+    if keyless:
+        rows = batch.take(keyless)
+        seat = any_seat(entity, rows.size)
+        if seat.index in keyed:
+            # Their turn has come to a partition that gets rows by their keys as well.
+            keyed[seat.index] = sorted(keyed[seat.index] + keyless)
+        else:
+            parts.append((seat, rows, keyless, True))
     for index, positions in keyed.items():
         rows = batch.take(positions)
         check_room(entity.seats[index], rows.size)
         parts.append((entity.seats[index], rows, positions, False))
-    if keyless:
-        rows = batch.take(keyless)
-        parts.append((any_seat(entity, rows.size), rows, keyless, True))
     return parts

@@ -168,9 +168,7 @@ async def test_a_message_that_was_settled_outside_before_the_commit(clock: Manua
 @pytest.mark.promise("P8")
 @stores
 @run
-async def test_one_key_where_it_is_partitioned(
-    clock: ManualClock, stores: tuple[str, ...]
-) -> None:
+async def test_one_key_where_it_is_partitioned(clock: ManualClock, stores: tuple[str, ...]) -> None:
     async with Disks().bus(clock, *stores) as bus:
         await bus.create_queue("p", enable_partitioning=True)
         await bus.create_queue("d", enable_partitioning=True, requires_duplicate_detection=True)
