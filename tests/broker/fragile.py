@@ -204,8 +204,8 @@ async def _look_after(
 ) -> None:
     """Look at what is left after a failure, then once more after a restart."""
     sound(bus)
-    nothing_staged(disks)
     _judge(error, disks.struck, await happened(bus, made))
+    nothing_staged(disks)
     bus = await reopen(bus, disks, clock, *stores)
     await nothing_held(bus, clock)
     sound(bus)
