@@ -32,7 +32,6 @@ from tests.bus_helpers import (
     bodies,
     crash,
     get,
-    index_in,
     keys_of,
     msg,
     pass_ms,
