@@ -1,1 +1,1 @@
-"""The native HTTP API: `connection` speaks HTTP, `routes` lists what can be asked, `api` does it."""
+"""The native HTTP API: `connection` speaks HTTP, `routes` lists what can be asked, `app` answers."""

@@ -1,0 +1,1 @@
+"""What can be asked over HTTP, group by group; `routes.py` puts the groups together."""
