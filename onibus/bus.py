@@ -125,7 +125,7 @@ class Bus(EntityCalls, StagingCalls, LogCalls, ClaimCalls):
 
     async def send(self, entity: str, message: Message) -> Sent:
         """Store a message; when this returns it is on the disk."""
-        self._alive()
+        self.check_alive()
         # No detour through `ask`: this is the call that programs make most.
         reply: asyncio.Future[list[Sent]] = self._loop.create_future()
         sending.send_one(self.broker, entity, message, reply)
@@ -149,7 +149,7 @@ class Bus(EntityCalls, StagingCalls, LogCalls, ClaimCalls):
 
         A moment that has passed is no wait at all.
         """
-        self._alive()
+        self.check_alive()
         if not isinstance(message, Message):
             raise InvalidArgument(f"a Message is scheduled, not a {type(message).__name__}")
         if type(due_ms) is not int or due_ms < _EARLIEST_MS:
@@ -172,7 +172,7 @@ class Bus(EntityCalls, StagingCalls, LogCalls, ClaimCalls):
         With `delete` messages are gone when they are received; otherwise they are locked until they
         are settled.
         """
-        self._alive()
+        self.check_alive()
         self.broker.find(entity)
         return Receiver(self, entity, dead_letters, delete)
 
@@ -190,7 +190,7 @@ class Bus(EntityCalls, StagingCalls, LogCalls, ClaimCalls):
 
     def fifo_receiver(self, entity: str) -> FifoReceiver:
         """Return a receiver of a FIFO queue."""
-        self._alive()
+        self.check_alive()
         self.broker.find(entity)
         return FifoReceiver(self, entity)
 

@@ -25,6 +25,9 @@ LAYERS = {
     "onibus.calls": 3,
     "onibus": 3,
     "onibus.testing": 4,
+    "onibus.security": 4,
+    "onibus.protocols": 5,
+    "onibus.server": 6,
 }
 
 FILES = python_files("onibus")

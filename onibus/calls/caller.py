@@ -27,7 +27,7 @@ class Caller:
 
     async def ask(self, command: Callable[[Reply], None]) -> Any:
         """Give the broker a command and wait for its answer."""
-        self._alive()
+        self.check_alive()
         reply: asyncio.Future[Any] = self._loop.create_future()
         command(reply)
         self.arm()
@@ -35,7 +35,7 @@ class Caller:
 
     def tell(self, question: Callable[[], T]) -> T:
         """Ask the broker something that needs no waiting."""
-        self._alive()
+        self.check_alive()
         try:
             return question()
         finally:
@@ -46,7 +46,7 @@ class Caller:
         # pyarrow takes long to import: only those who send in columns wait for it.
         from onibus.broker.bulk_sending import Admission
 
-        self._alive()
+        self.check_alive()
         admission = Admission(self.broker, entity, batch)
         await asyncio.to_thread(admission.admit)
         return admission
@@ -55,6 +55,7 @@ class Caller:
         """Be there when the broker next has something to do by itself."""
         raise NotImplementedError
 
-    def _alive(self) -> None:
+    def check_alive(self) -> None:
+        """Refuse where the bus was closed."""
         if self.broker.closed:
             raise BusClosed("the bus was closed")

@@ -109,12 +109,12 @@ class EntityCalls(Caller):
         await self.ask(lambda reply: decide(self.broker.namespace, reply))
 
     async def _change(self, kind: str, name: str, settings: dict[str, Any]) -> None:
-        self._alive()
+        self.check_alive()
         found = self.broker.find(name, kind).name
         await self._decide(lambda namespace, reply: namespace.change(found, settings, reply))
 
     async def _delete(self, kind: str, name: str) -> None:
-        self._alive()
+        self.check_alive()
         found = self.broker.find(name, kind).name
         await self._decide(lambda namespace, reply: namespace.delete(found, reply))
 

@@ -23,7 +23,7 @@ class StagingCalls(Caller):
 
     def transaction(self) -> Transaction:
         """Begin a transaction: what is sent and settled in it happens whole or not at all."""
-        self._alive()
+        self.check_alive()
         return Transaction(self, self.broker.namespace.quotas.transaction_messages)
 
     async def resubmit(

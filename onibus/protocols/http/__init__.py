@@ -1,1 +1,1 @@
-"""The native HTTP API: `connection` speaks HTTP, `routes` lists what can be asked, `app` answers."""
+"""The native HTTP API: `connection` speaks HTTP, `routes` lists all calls, `app` answers them."""

@@ -1,0 +1,1 @@
+"""The server: a bus with its listeners, configured, started and stopped."""
