@@ -87,9 +87,7 @@ def outcome_of(error: OnibusError) -> str:
     return "unknown" if isinstance(error, errors.Unknown) else "failed"
 
 
-def refusal(
-    status: int, detail: str, headers: tuple[tuple[str, str], ...] = ()
-) -> Response:
+def refusal(status: int, detail: str, headers: tuple[tuple[str, str], ...] = ()) -> Response:
     """Return the answer to what is no request of this API at all."""
     document = Problem(
         type=HTTP_TYPES[status],

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from onibus.bus import Bus
     from onibus.protocols.http.app import HttpApp
 
+
 class Call:
     """One request on its way through a route."""
 
@@ -165,6 +166,11 @@ class Route:
     tag: str = ""
     #: the right is asked for each entity that the body names, by the handler
     names_entities_inside: bool = False
+
+    @property
+    def answers_with(self) -> int:
+        """The status of its answer when all went well."""
+        return self.status if self.gives is not None or self.gives_arrow else 204
 
     @property
     def parts(self) -> tuple[str, ...]:

@@ -65,7 +65,7 @@ def rule_of(given: RuleJson) -> Rule:
     return Rule(
         given.name,
         _filter_of(given.filter),
-        action and SqlAction(action.expression, rich_values(action.parameters)),
+        None if action is None else SqlAction(action.expression, rich_values(action.parameters)),
     )
 
 
@@ -91,6 +91,5 @@ def rule_out(rule: Rule) -> RuleJson:
         told = Correlation(**named, properties=plain_values(chosen.properties))
     else:
         told = AllMessages() if isinstance(chosen, TrueFilter) else NoMessages()
-    return RuleJson(
-        rule.name, told, action and Action(action.expression, plain_values(action.parameters))
-    )
+    done = None if action is None else Action(action.expression, plain_values(action.parameters))
+    return RuleJson(rule.name, told, done)

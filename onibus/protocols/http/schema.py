@@ -14,7 +14,6 @@ from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
 
 import msgspec
-
 from msgspec import Meta
 
 from onibus.core.errors import InvalidArgument

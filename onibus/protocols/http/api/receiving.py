@@ -12,7 +12,6 @@ from uuid import uuid4
 import msgspec
 
 from onibus.broker import receiving, settling
-from onibus.core.limits import VISIBILITY_MS_MAX
 from onibus.core.message import ReceivedMessage
 from onibus.protocols.http.route import Call, Route
 from onibus.protocols.http.schema import (
@@ -135,7 +134,6 @@ class LockedUntil(msgspec.Struct):
 
 async def change_visibility(call: Call) -> LockedUntil:
     given: Visibility = call.decode(Visibility)
-    settling.check_visibility(given.visibility_ms, VISIBILITY_MS_MAX)
     receiver = call.bus.fifo_receiver(call.entity)
     until = await receiver.change_visibility(token_of(given.token), given.visibility_ms)
     return LockedUntil(until)

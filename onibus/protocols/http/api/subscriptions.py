@@ -20,9 +20,7 @@ from onibus.protocols.http.rules import RuleJson, rule_of, rule_out
 from onibus.security.rights import Right
 
 
-class SubscriptionIn(
-    SubscriptionSettings, frozen=True, kw_only=True, forbid_unknown_fields=True
-):
+class SubscriptionIn(SubscriptionSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The settings of a new subscription, and its rules; without any it gets every message."""
 
     rules: list[RuleJson] | None = None
