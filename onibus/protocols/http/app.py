@@ -14,6 +14,8 @@ from onibus.core.errors import OnibusError, Unauthorized
 from onibus.protocols.http.messages import PROBLEM, Request, Respond, Response
 from onibus.protocols.http.problems import Problem, problem
 from onibus.protocols.http.route import Call, Route, Router, encoded
+from onibus.security.kept_keys import KeptKeys
+from onibus.security.origins import refuse_web_pages
 from onibus.security.rights import ALL, Granted
 
 _log = logging.getLogger("onibus.http")
@@ -38,6 +40,8 @@ class HttpApp:
         self._router = router
         #: None where the operator asks for no credentials
         self._keys = keys
+        #: what is asked about keys themselves
+        self.kept_keys: KeptKeys | None = None
         self.test_mode = test_mode
         self._tasks: set[asyncio.Task[None]] = set()
         self.requests = 0
@@ -69,6 +73,8 @@ class HttpApp:
 
     def _grant(self, route: Route, request: Request, names: dict[str, str]) -> None:
         """Ask for the right that a route needs: the only place where this is done."""
+        if self._keys is None:
+            refuse_web_pages(request.headers)
         if route.right is None or self._keys is None:
             return
         credentials = request.headers.get("authorization")
