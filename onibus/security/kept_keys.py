@@ -6,7 +6,7 @@ made, rotated and deleted here, and counts, or counts no more, as soon as that i
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -26,6 +26,8 @@ class KeptKeys:
         self._bus = bus
         self._configured = {(key.entity, key.name): key for key in configured}
         self._kept: dict[tuple[str, str], AccessKey] = {}
+        #: called when keys have come, changed or gone
+        self.changed: Callable[[], None] = lambda: None
         self._rows = bus.broker.namespace.keys
         self._rows.changed = self._read
         self._read()
@@ -36,6 +38,7 @@ class KeptKeys:
             for name, content in self._rows.rows.items()
         }
         self.keyring.replace((self._kept | self._configured).values())
+        self.changed()
 
     def list(self) -> list[tuple[AccessKey, bool]]:
         """Return all keys by entity and name, and whether each is of the configuration."""

@@ -41,7 +41,7 @@ class Listener:
         self._plain = plain or factory
         self._silent_max = silent_max
         self._silent_seconds = silent_seconds
-        self._loop = asyncio.get_running_loop()
+        self._loop: asyncio.AbstractEventLoop
         self._sockets: list[socket.socket] = []
         #: connections that have not said anything yet
         self._silent: dict[socket.socket, asyncio.TimerHandle] = {}
@@ -55,6 +55,7 @@ class Listener:
 
     async def start(self, host: str, port: int, backlog: int = 4_096) -> None:
         """Listen on all addresses of a host."""
+        self._loop = asyncio.get_running_loop()
         infos = await self._loop.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )

@@ -8,14 +8,14 @@ from onibus.core.errors import InvalidOperation
 from onibus.protocols.http.route import Call, Route
 from onibus.security.kept_keys import PRIMARY, KeptKeys
 from onibus.security.keys import AccessKey
-from onibus.security.rights import ALL, Right
+from onibus.security.rights import Right
 
 
 class KeyIn(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """A key to be made; its secrets are made by the bus."""
 
     name: str
-    rights: list[Right] = list(ALL)
+    rights: list[Right]
     #: the entity it is for; the whole namespace where it is left out
     entity: str = ""
 
