@@ -100,24 +100,22 @@ def _fail(code: int, text: str) -> int:
 def _show(config: Config, ready: Ready) -> None:
     """Tell people where things are and what to try."""
     from rich.console import Console
-    from rich.table import Table
 
+    rows = [
+        ("native API", ready.http),
+        ("data", ready.data or "in memory: gone when the server stops"),
+        ("credentials", "none are asked for" if config.options.insecure else ""),
+        ("connection string", ready.development),
+        ("with a key of its own", ready.connection_file),
+        ("certificate to trust", ready.certificate),
+        ("made", ", ".join(ready.made)),
+    ]
     console = Console(soft_wrap=True, highlight=False)
-    table = Table.grid(padding=(0, 2))
-    table.add_row("native API", ready.http)
-    table.add_row("data", ready.data or "in memory: gone when the server stops")
-    if config.options.insecure:
-        table.add_row("credentials", "none are asked for")
-    if ready.development:
-        table.add_row("connection string", ready.development)
-    if ready.connection_file:
-        table.add_row("with your own key", f"in {ready.connection_file}")
-    if ready.certificate:
-        table.add_row("certificate to trust", ready.certificate)
-    if ready.made:
-        table.add_row("made", ", ".join(ready.made))
-    console.print(table)
+    for name, value in rows:
+        if value:
+            console.print(f"[dim]{name:<22}[/dim]", end="")
+            console.print(value, markup=False)
     queue = ready.made[0] if ready.made else "orders"
-    console.print("try, in another terminal:")
+    console.print("[dim]try, in another terminal:[/dim]")
     for command in ("onibus queue list", f"onibus send {queue} 'three apples'", "onibus top"):
-        console.print(f"  {command}", markup=False)
+        console.print(f"    {command}", markup=False)

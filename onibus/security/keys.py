@@ -131,7 +131,7 @@ class Keyring:
 
     def _candidates(self, name: str, scope: str) -> list[AccessKey]:
         """Return the keys of that name that may have made a token for a scope."""
-        found = []
+        found: list[AccessKey] = []
         while True:
             found += self._keys.get((name, scope), ())
             if not scope:

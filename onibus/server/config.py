@@ -153,7 +153,7 @@ def _read_toml(path: Path, table: dict[str, Any]) -> dict[str, Any]:
     }
     for name, kind in (("quotas", Quotas), ("limits", Limits)):
         if name in table:
-            known = kind.__slots__  # type: ignore[attr-defined]
+            known = kind.__slots__
             parts[name] = as_struct(f"{path}: {name}", table[name], kind, known)
             _check_positive(f"{path}: {name}", parts[name], known)
     return parts
@@ -217,6 +217,11 @@ def _check(config: Config) -> None:
         raise InvalidArgument("tls_certificate and tls_key go together: give both, or neither")
     if options.ephemeral and config.stores:
         raise InvalidArgument("an ephemeral bus has no stores: leave [stores] or ephemeral out")
+    if options.ephemeral and options.tls and not options.tls_certificate:
+        raise InvalidArgument(
+            "an ephemeral bus has nowhere to keep a self-made certificate: give tls_certificate "
+            "and tls_key"
+        )
     if not options.ephemeral and not options.data:
         raise InvalidArgument("data is empty: give a directory, or --ephemeral")
     names: dict[str, str] = {}

@@ -1,22 +1,22 @@
 """The tables of a configuration file: keys, stores, and the entities that are to be there.
 
-    [stores]                                    names of message stores, and their directories
-    main = "/mnt/first"
+[stores]                                    names of message stores, and their directories
+main = "/mnt/first"
 
-    [[keys]]                                    shared access keys that are not kept in the bus
-    name = "orders-in"
-    rights = ["Send"]
-    entity = "orders"
-    primary = "…"
+[[keys]]                                    shared access keys that are not kept in the bus
+name = "orders-in"
+rights = ["Send"]
+entity = "orders"
+primary = "…"
 
-    [queues.orders]                             settings as in docs/settings.md
-    lock_duration_ms = "PT30S"                  a duration is milliseconds, or ISO 8601
-    [topics.prices]
-    [topics.prices.subscriptions.large]
-    [[topics.prices.subscriptions.large.rules]]
-    name = "large"                              then one of sql, correlation, everything
-    sql = "amount > 100"
-    action = "SET priority = 1"
+[queues.orders]                             settings as in docs/settings.md
+lock_duration_ms = "PT30S"                  a duration is milliseconds, or ISO 8601
+[topics.prices]
+[topics.prices.subscriptions.large]
+[[topics.prices.subscriptions.large.rules]]
+name = "large"                              then one of sql, correlation, everything
+sql = "amount > 100"
+action = "SET priority = 1"
 """
 
 from __future__ import annotations

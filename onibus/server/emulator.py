@@ -100,7 +100,9 @@ def read_emulator(text: str, file: str) -> list[Wanted]:
         found.append(wanted.queue(one.where, one.text("Name"), given))
     for one in namespaces[0].tables("Topics"):
         name = one.text("Name")
-        found.append(wanted.topic(one.where, name, _settings(one.table("Properties"), TopicSettings)))
+        found.append(
+            wanted.topic(one.where, name, _settings(one.table("Properties"), TopicSettings))
+        )
         for subscription in one.tables("Subscriptions"):
             given = _settings(subscription.table("Properties"), SubscriptionSettings)
             rules = [_rule(rule) for rule in subscription.tables("Rules")]

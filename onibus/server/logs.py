@@ -22,9 +22,8 @@ class JsonLines(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        for name, value in record.__dict__.items():
-            if name not in _OF_EVERY_RECORD:
-                line[name] = value
+        given = record.__dict__
+        line |= {name: given[name] for name in given if name not in _OF_EVERY_RECORD}
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str, ensure_ascii=False)

@@ -96,17 +96,19 @@ async def open_bus(config: Config, clock: Clock | None = None) -> Bus:
     """Open the bus that a configuration names."""
     options = config.options
     if options.ephemeral:
-        return await Bus.ephemeral(clock=clock, quotas=config.quotas)
+        bus: Bus = await Bus.ephemeral(clock=clock, quotas=config.quotas)
+        return bus
     data = Path(options.data)
     # Keys and messages are in there: it is nobody else's.
     data.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return await Bus.open(
+    bus = await Bus.open(
         data,
         stores=config.stores or ("main",),
         clock=clock,
         reserve_bytes=options.reserve_bytes,
         quotas=config.quotas,
     )
+    return bus
 
 
 async def _start(config: Config, bus: Bus, begun: float) -> tuple[Server, Ready]:

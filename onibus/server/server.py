@@ -6,7 +6,6 @@ the bus, which keeps its locks.
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 from types import TracebackType
 from typing import Self

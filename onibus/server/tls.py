@@ -80,10 +80,9 @@ def _is_good(certificate: Path, key: Path, names: list[str]) -> bool:
         context(certificate, key)
     except (OSError, ValueError, InvalidArgument, x509.ExtensionNotFound):
         return False
-    return (
-        found.not_valid_after_utc > datetime.now(UTC) + _RENEW
-        and {str(name.value) for name in others} >= set(names)
-    )
+    return found.not_valid_after_utc > datetime.now(UTC) + _RENEW and {
+        str(name.value) for name in others
+    } >= set(names)
 
 
 def _make(names: list[str]) -> tuple[bytes, bytes]:
