@@ -225,7 +225,7 @@ def _correlation(table: Reader) -> CorrelationFilter:
     for lower, (name, value) in table.values.items():
         if lower not in known:
             near = get_close_matches(name, _CORRELATION, 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
+            hint = f": did you mean {near[0]}?" if near else ""
             raise InvalidArgument(f"{table.where}: there is no {name!r}{hint}")
         if value is not None and value != "":
             given[known[lower]] = value
