@@ -27,7 +27,10 @@ LAYERS = {
     "onibus.testing": 4,
     "onibus.security": 4,
     "onibus.protocols": 5,
+    "onibus.client": 6,
     "onibus.server": 6,
+    "onibus.cli": 7,
+    "onibus.__main__": 8,
 }
 
 FILES = python_files("onibus")

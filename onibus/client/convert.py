@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
 #: What messages have in common on both sides, apart from body and properties.
 _SENT = [
-    name for name in MessageIn.__struct_fields__ if name not in ("body", "body_base64", "properties")
+    name
+    for name in MessageIn.__struct_fields__
+    if name not in ("body", "body_base64", "properties")
 ]
 _KEPT = [*_SENT, "enqueued_sequence_number", "hop_count", "format"]
 _RECEIVED = [

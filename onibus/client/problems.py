@@ -33,9 +33,7 @@ def _by_code(root: type[OnibusError]) -> dict[str, type[OnibusError]]:
 
 
 _KINDS = {
-    code: kind
-    for code, kind in _by_code(OnibusError).items()
-    if kind.__module__ == errors.__name__
+    code: kind for code, kind in _by_code(OnibusError).items() if kind.__module__ == errors.__name__
 }
 
 

@@ -30,7 +30,7 @@ class Retry:
 
     def delay_s(self, attempt: int) -> float:
         """Return how long to wait after so many attempts: twice as long each time, and blurred."""
-        longest = min(self.first_ms * 2 ** (attempt - 1), self.longest_ms)
+        longest = min(self.first_ms << (attempt - 1), self.longest_ms)
         return random.uniform(0.5, 1.0) * longest / 1000
 
 
