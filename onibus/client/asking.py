@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import quote
 
@@ -32,6 +32,10 @@ class Ask:
     repeats: bool = True
     #: for how long the server may wait before it answers
     wait_ms: int = 0
+
+    def accepting(self, kind: str) -> Ask:
+        """Return the same, asked for in another form."""
+        return replace(self, accept=kind)
 
 
 @dataclass(frozen=True, slots=True)
