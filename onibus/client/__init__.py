@@ -1,6 +1,6 @@
 """Clients of a server: `Client` for plain programs, `AsyncClient` for asyncio, with one shape.
 
-    with Client.connect("Endpoint=sb://localhost;SharedAccessKeyName=…;SharedAccessKey=…") as client:
+    with Client.connect("Endpoint=sb://localhost;SharedAccessKeyName=…;…") as client:
         client.create_queue("orders", requires_duplicate_detection=True)
         client.send("orders", Message(body=b"three apples"))
         with client.receiver("orders") as receiver:
