@@ -89,6 +89,7 @@ def resubmit(
     with session.out.progress() as progress:
         progress.add_task(f"resubmitting from {entity}", total=None)
         done = session.client.resubmit(entity, numbers or None, where=where, to=to, dry_run=dry_run)
+    rows: list[tuple[int, int | None, str | None]]
     rows = [(old, new, None) for old, new in done.moved.items()]
     rows += [(old, None, why) for old, why in done.refused.items()]
     columns: dict[str, Callable[[Any], Any]] = {

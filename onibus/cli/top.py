@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -56,7 +57,7 @@ def top(
 ) -> None:
     """Show rates, depths, oldest ages and duplicates of every entity, again and again."""
     before: dict[str, Look] = {}
-    rounds = iter(range(looks)) if looks is not None else iter(int, 1)
+    rounds = count() if looks is None else iter(range(looks))
     if session.out.as_json:
         for _ in _every(rounds, interval):
             before = _tell(session, before)
@@ -70,8 +71,9 @@ def top(
 
 def _every(rounds: Iterator[int], interval: float) -> Iterator[int]:
     for number in rounds:
+        if number:
+            time.sleep(interval)
         yield number
-        time.sleep(interval)
 
 
 def _tell(session: Session, before: dict[str, Look]) -> dict[str, Look]:
@@ -82,7 +84,7 @@ def _tell(session: Session, before: dict[str, Look]) -> dict[str, Look]:
 
 
 def _look_at_all(client: Client) -> dict[str, Look]:
-    infos = [client.queue(name) for name in client.queues()]
+    infos: list[EntityInfo[Any]] = [client.queue(name) for name in client.queues()]
     for name in client.topics():
         topic = client.topic(name)
         infos.append(topic)
@@ -114,7 +116,9 @@ def _row(before: Look | None, look: Look) -> dict[str, Any]:
     if before is not None:
         seconds = max(look.at - before.at, 0.001)
         came = look.written - before.written
-        incoming = round(came / seconds, 1)
+        # A subscription takes what its rules select: how much of the topic's log, nobody counts.
+        if look.info.kind != "subscription":
+            incoming = round(came / seconds, 1)
         if look.info.kind == "queue":
             outgoing = round(max(came - (look.depth - before.depth), 0) / seconds, 1)
         dropped = look.info.duplicates_dropped - before.info.duplicates_dropped
