@@ -6,6 +6,7 @@ from typing import Any
 
 from onibus.broker import entity_info, settling
 from onibus.broker.broker import Broker
+from onibus.broker.producers import Published
 from onibus.core.invariants import violations
 from onibus.core.message import ReceivedMessage, Sent
 from onibus.core.path.peek import Filter
@@ -31,6 +32,11 @@ def compare_answer(op: Op) -> None:
     check(op.left == 0, f"{op.words}: answered before it was done")
     for store, serial in op.needs.items():
         check(op.finished[store] >= serial, f"{op.words}: answered before its commit finished")
+    if isinstance(op.reply.value, Published):
+        told = op.reply.value
+        assert op.outcome is not None
+        same(op.words, (told.accepted, told.duplicates, told.again), op.outcome())
+        return
     compare_value(op.words, op.reply.value, op.value)
 
 

@@ -44,7 +44,11 @@ class Op:
         self.steps: Iterator[str] | None = None
         self.awaits = ("", 0)
         self.turn = 0
-        self.stores: dict[str, StoreModel] = {}
+        self.stores: dict[str, Any] = {}
+        #: the producer that publishes with it (R6)
+        self.publishes: tuple[int, str] | None = None
+        #: gives its value, where that is known at the end only
+        self.outcome: Callable[[], Any] | None = None
         #: that a receiver waits for
         self.entity: EntityModel | None = None
 

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from random import Random
 from typing import Any
 
+import msgspec
+
 from onibus.broker import settling
 from onibus.broker.broker import Broker
 from onibus.broker.entity import PARTITIONS_MAX, Entity, Seat
@@ -26,15 +28,16 @@ from onibus.core import partition as core_partition
 from onibus.core.errors import NoSession, OnibusError, StoreFailed
 from onibus.core.id_runs import Sizes
 from onibus.core.path import compact
-from onibus.core.records import META, TABLES, WORKS, WriteBatch
+from onibus.core.records import META, PRODUCERS, TABLES, WORKS, WriteBatch
 from onibus.store.interface import Store
 from onibus.store.memory import MemoryStore, Tables
 from onibus.testing.clock import SimulatedClock
 from onibus.testing.compare import compare_all, compare_answer, compare_counts
 from onibus.testing.mismatch import check
 from onibus.testing.model import begin_anew
-from onibus.testing.model_bus import PURGE_SLICE, BusModel
+from onibus.testing.model_bus import PURGE_SLICE
 from onibus.testing.model_parts import Op
+from onibus.testing.model_producers import ProducersModel
 
 STORES = ("a", "b")
 #: A bus that has work left after so many rounds of the same moment will never be done.
@@ -143,7 +146,7 @@ class SimulatedForwarding(Forwarding):
         model = self._simulated.model
         entity = model.entities[source.name]
         op = Op(f"forward {source.name} {seat.index} dead={dead}")
-        op.stores = model.stores
+        op.stores = model.all_stores()
         begun = model.forward(op, entity, seat.index, dead)
         check(begun == (key in self._moving and not before), f"{op.words}: model says {begun}")
         if begun:
@@ -164,7 +167,7 @@ class SimulatedForwarding(Forwarding):
 class SimulatedBroker(Broker):
     """A broker that tells the model when it brings a partition up to the present."""
 
-    model: BusModel
+    model: ProducersModel
     #: a store was opened since the answers were looked at last
     opened_now = False
 
@@ -175,9 +178,18 @@ class SimulatedBroker(Broker):
         commit = self.namespace.commit
 
         def told(records: WriteBatch, reply: Reply, value: Any = None) -> None:
-            if self.model.namespace.online:
+            namespace = self.model.namespace
+            if namespace.online:
+                namespace.last_commit = namespace.started + 1
                 rows: Any = records.tables.get(WORKS, {})
-                self.model.namespace_written([work for (work,), row in rows.items() if row])
+                last: Any = records.tables.get(PRODUCERS, {})
+                self.model.namespace_written(
+                    {
+                        work: None if row is None else msgspec.msgpack.decode(row[1])[0]
+                        for (work,), row in rows.items()
+                    },
+                    {key: row[2] for key, row in last.items()},
+                )
             commit(records, reply, value)
 
         self.namespace.commit = told  # type: ignore[method-assign]
@@ -212,7 +224,7 @@ class Simulation:
         self.history: deque[str] = deque(maxlen=40)
         self.on_answer: Callable[[Op], None] = lambda op: None
         self.broker = self._new_broker()
-        self.model = self.broker.model = BusModel(STORES, self.broker.clock)
+        self.model = self.broker.model = ProducersModel(STORES, self.broker.clock)
         self.broker.open()
 
     def _new_broker(self) -> SimulatedBroker:
@@ -240,7 +252,7 @@ class Simulation:
     def begin(self, words: str) -> Op:
         """Return a new command under way."""
         op = Op(words)
-        op.stores = self.model.stores
+        op.stores = self.model.all_stores()
         self.history.append(words)
         return op
 
@@ -329,7 +341,7 @@ class Simulation:
             check(not self._would_find(op), f"{op.words}: waits, while there is something")
             return
         check(not (op.errors - {NoSession}), f"{op.words}: {op.errors} expected, no answer")
-        finished = all(self.model.stores[n].finished >= s for n, s in op.needs.items())
+        finished = all(op.stores[n].finished >= s for n, s in op.needs.items())
         check(op.left > 0 or not finished, f"{op.words}: everything is durable, no answer")
 
     # Time and faults

@@ -11,14 +11,14 @@ from collections.abc import Callable
 from onibus.broker.namespace import NAME
 from onibus.testing.mismatch import Mismatch
 from onibus.testing.owners import HOUR
+from onibus.testing.producing import Producing
 from onibus.testing.simulation import Simulation, replay_of, small_sizes
-from onibus.testing.transactions import Transactions
 
 SECOND = 1_000
 DAY = 24 * HOUR
 
 
-class Workload(Transactions):
+class Workload(Producing):
     """Draws commands of all sorts and runs them."""
 
     def __init__(self, simulation: Simulation, kinds: list[str] | None = None) -> None:
@@ -49,6 +49,8 @@ class Workload(Transactions):
             (self.session_command, 120),
             (self.transact, 60),
             (self.end_transaction, 15),
+            (self.stage, 25),
+            (self.publish, 12),
             (self.change, 8),
             (self.recreate, 4),
             (self.change_rules, 10),
