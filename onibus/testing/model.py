@@ -46,6 +46,11 @@ def begin_anew() -> None:
     _hold_ids = count(1)
 
 
+def next_hold() -> int:
+    """Return what tells a new lock from all others."""
+    return next(_hold_ids)
+
+
 class Lock(msgspec.Struct, frozen=True):
     """What keeps a message, or a session, from others. `by` is the session whose lock it is."""
 
@@ -56,6 +61,8 @@ class Lock(msgspec.Struct, frozen=True):
     attempt: str | None = None
     #: the work that will change the message, instead of a receiver
     work: int = 0
+    #: the claim that has it
+    owner: str = ""
 
 
 class Row(msgspec.Struct, frozen=True):

@@ -47,6 +47,11 @@ class Op:
         self.stores: dict[str, Any] = {}
         #: the producer that publishes with it (R6)
         self.publishes: tuple[int, str] | None = None
+        #: how many commits of the namespace's store had been asked for when it began
+        self.begun_at = 0
+        #: checks its value, where the bus alone knows what it must be; the claim that it is about
+        self.audit: Callable[[Any], None] | None = None
+        self.claim: tuple[int, str, int] | None = None
         #: gives its value, where that is known at the end only
         self.outcome: Callable[[], Any] | None = None
         #: that a receiver waits for

@@ -64,6 +64,8 @@ class ProducersModel(BusModel):
             note = work.note
             if note is None or work.staging or work.decided:
                 continue
+            if 0 < work.deciding <= op.begun_at:
+                continue
             if (note.entity, note.producer) == op.publishes and note.batch <= batch:
                 passed_over.append(work)
                 if note.batch == batch:

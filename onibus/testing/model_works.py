@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from onibus.core.errors import OnibusError, PartitionOffline, Unknown
+from onibus.core.errors import EntityNotFound, OnibusError, PartitionOffline, Unknown
 from onibus.testing.mismatch import check
 from onibus.testing.model import PartitionModel, Prepared, Row, changed
 from onibus.testing.model_commits import Commits
@@ -67,6 +67,8 @@ class WorkModel:
         self.recorded = False
         #: it was not chosen when its producer published
         self.passed_over = False
+        #: since which commit of the namespace's store it is being decided what becomes of it
+        self.deciding = 0
         self.sent: list[tuple[int, int | None]] = []
 
 
@@ -96,7 +98,7 @@ class NamespaceModel:
         self.in_doubt: list[Written] = []
         #: works by the numbers that the bus has given them
         self.known: dict[int, WorkModel] = {}
-        self.last_number = self.last_commit = 0
+        self.last_number = self.last_commit = self.told = 0
         #: the last batch of each producer, as it is known and as it is on the disk
         self.producers: dict[tuple[int, str], int] = {}
         self.kept: dict[tuple[int, str], int] = {}
@@ -106,6 +108,8 @@ class NamespaceModel:
         for one in written:
             if one.kind == "producer":
                 self.kept[one.key] = one.batch
+            elif one.kind == "no producer":
+                self.kept.pop(one.key, None)
             elif one.work is not None and one.kind == "decide":
                 self.decided.add(one.work.number)
             elif one.work is not None:
@@ -198,21 +202,24 @@ class Works(Commits):
         namespace.to_do += flying
 
     def namespace_written(
-        self, rows: dict[int, bool | None], producers: dict[tuple[int, str], int]
+        self, rows: dict[int, bool | None], producers: dict[tuple[int, str], int | None]
     ) -> None:
         """The bus is about to write rows of works: decided or not, or None where they go."""
         for number, decided in rows.items():
             work = self.namespace.known.get(number)
             if decided is None:
                 if work is not None and work.number in self.works and not work.decided:
+                    work.deciding = self.namespace.told
                     self.namespace.gathering.append(Written("drop", work))
                 continue
             assert work is not None
             check(not work.staging, f"{work.op.words}: written before all of it was staged")
             kind = "decide" if decided else "record"
+            work.deciding = self.namespace.told if decided else 0
             self.namespace.gathering.append(Written(kind, work, op=work.op))
         for key, batch in producers.items():
-            self.namespace.gathering.append(Written("producer", None, key, batch))
+            kind = "no producer" if batch is None else "producer"
+            self.namespace.gathering.append(Written(kind, None, key, batch or 0))
 
     def go_on(self, name: str) -> None:
         super().go_on(name)
@@ -234,6 +241,8 @@ class Works(Commits):
 
     def drop(self, work: WorkModel) -> None:
         """What was staged goes: nobody chose it, or its lease is over."""
+        if work.number not in self.works:
+            return
         assert work.note is not None
         over = work.note.until <= self.time.now()
         check(over or work.passed_over, f"{work.op.words}: dropped, while it could be published")
@@ -288,6 +297,17 @@ class Works(Commits):
     def _is_there(self, entity: EntityModel) -> bool:
         return self.entities.get(entity.name) is entity
 
+    def delete(self, name: str) -> None:
+        uid = self.entities[name].uid
+        for work in list(self.works.values()):
+            if work.note is not None and work.note.entity == uid and not work.decided:
+                del self.works[work.number]
+                work.op.fail(EntityNotFound)
+        for op in self.ops:
+            if op.publishes is not None and op.publishes[0] == uid:
+                op.tolerated.add(Unknown)
+        super().delete(name)
+
     # Faults
 
     def store_failed(self, name: str, kept: bool) -> None:
@@ -318,7 +338,10 @@ class Works(Commits):
         doubted, namespace.in_doubt = namespace.in_doubt, []
         works = list(dict.fromkeys(one.work for one in doubted if one.work is not None))
         for work in works:
-            if not (work.recorded or work.number in namespace.decided):
+            work.deciding = 0
+            if work.number in self.works and not (
+                work.recorded or work.number in namespace.decided
+            ):
                 self.abort(work, Unknown)
         for work in works:
             if work.number in namespace.decided and not work.decided:

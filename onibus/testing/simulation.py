@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from onibus.broker import settling
+from onibus.broker import claim_settling, claiming, claims, settling
 from onibus.broker.broker import Broker
 from onibus.broker.entity import PARTITIONS_MAX, Entity, Seat
 from onibus.broker.forwarding import Forwarding
@@ -27,8 +27,9 @@ from onibus.broker.writer import Done, Work
 from onibus.core import partition as core_partition
 from onibus.core.errors import NoSession, OnibusError, StoreFailed
 from onibus.core.id_runs import Sizes
+from onibus.core.path import claim as claim_path
 from onibus.core.path import compact
-from onibus.core.records import META, PRODUCERS, TABLES, WORKS, WriteBatch
+from onibus.core.records import CLAIMS, META, PRODUCERS, TABLES, WORKS, WriteBatch
 from onibus.store.interface import Store
 from onibus.store.memory import MemoryStore, Tables
 from onibus.testing.clock import SimulatedClock
@@ -36,8 +37,8 @@ from onibus.testing.compare import compare_all, compare_answer, compare_counts
 from onibus.testing.mismatch import check
 from onibus.testing.model import begin_anew
 from onibus.testing.model_bus import PURGE_SLICE
+from onibus.testing.model_claims import ClaimsModel
 from onibus.testing.model_parts import Op
-from onibus.testing.model_producers import ProducersModel
 
 STORES = ("a", "b")
 #: A bus that has work left after so many rounds of the same moment will never be done.
@@ -71,6 +72,40 @@ def small_sizes() -> Iterator[None]:
     finally:
         for (owner, name, _), value in zip(patches, before, strict=True):
             setattr(owner, name, value)
+
+
+#: What the bus does to messages under the name of a claim, wherever it is called from.
+_CLAIMING: list[tuple[Any, str]] = [
+    (claiming, "claim"),
+    (claiming, "release_claimed"),
+    (claims, "release_claimed"),
+    (claim_settling, "release_claimed"),
+    (claim_settling, "complete_claimed"),
+]
+
+
+def watch_claims(simulation: Simulation) -> None:
+    """Tell a simulation's model whatever is done to messages under the name of a claim."""
+    for owner, name in _CLAIMING:
+        original = getattr(claim_path, name)
+
+        def told(
+            subscription: Any, owner: str, *given: Any, original: Any = original, name: str = name
+        ) -> Any:
+            result = original(subscription, owner, *given)
+            model = simulation.model
+            incarnation, index = divmod(subscription.partition.id, PARTITIONS_MAX)
+            uid = subscription.number or incarnation
+            entity = next(one for one in model.entities.values() if one.uid == uid)
+            if name == "claim":
+                model.set_aside(entity, index, owner, given[0], result[0] if result else 0)
+            elif name == "release_claimed":
+                model.release_claimed(entity, index, owner)
+            else:
+                model.complete_claimed(entity, index, owner, given[0])
+            return result
+
+        setattr(owner, name, told)
 
 
 class PendingWriter:
@@ -167,7 +202,7 @@ class SimulatedForwarding(Forwarding):
 class SimulatedBroker(Broker):
     """A broker that tells the model when it brings a partition up to the present."""
 
-    model: ProducersModel
+    model: ClaimsModel
     #: a store was opened since the answers were looked at last
     opened_now = False
 
@@ -181,6 +216,7 @@ class SimulatedBroker(Broker):
             namespace = self.model.namespace
             if namespace.online:
                 namespace.last_commit = namespace.started + 1
+                namespace.told += 1
                 rows: Any = records.tables.get(WORKS, {})
                 last: Any = records.tables.get(PRODUCERS, {})
                 self.model.namespace_written(
@@ -188,11 +224,25 @@ class SimulatedBroker(Broker):
                         work: None if row is None else msgspec.msgpack.decode(row[1])[0]
                         for (work,), row in rows.items()
                     },
-                    {key: row[2] for key, row in last.items()},
+                    {key: None if row is None else row[2] for key, row in last.items()},
+                )
+                claim_rows: Any = records.tables.get(CLAIMS, {})
+                self.model.claims_written(
+                    {
+                        key: None if row is None else msgspec.json.decode(row[3])
+                        for key, row in claim_rows.items()
+                        if key[2]
+                    }
                 )
             commit(records, reply, value)
 
         self.namespace.commit = told  # type: ignore[method-assign]
+
+    def take_up(self, seat: Seat) -> None:
+        if not self.model.stores[seat.store.name].online:
+            self.opened_now = True
+            self.model.store_opened(seat.store.name)
+        super().take_up(seat)
 
     def advance(self, seat: Seat, now: int) -> None:
         super().advance(seat, now)
@@ -223,8 +273,9 @@ class Simulation:
         self.failures = 0
         self.history: deque[str] = deque(maxlen=40)
         self.on_answer: Callable[[Op], None] = lambda op: None
+        watch_claims(self)
         self.broker = self._new_broker()
-        self.model = self.broker.model = ProducersModel(STORES, self.broker.clock)
+        self.model = self.broker.model = ClaimsModel(STORES, self.broker.clock)
         self.broker.open()
 
     def _new_broker(self) -> SimulatedBroker:
@@ -253,6 +304,7 @@ class Simulation:
         """Return a new command under way."""
         op = Op(words)
         op.stores = self.model.all_stores()
+        op.begun_at = self.model.namespace.told
         self.history.append(words)
         return op
 
