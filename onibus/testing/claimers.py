@@ -35,6 +35,7 @@ class Claimers(Producing):
         lease = self.random.choice((1_000, 20_000, 300_000))
 
         def expect(op: Op) -> None:
+            sim.model.receivable(name)
             entity = sim.model.claim_op(op, name)
             if sim.model.namespace.online:
                 sim.model.in_turn(entity)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from onibus.core.errors import ClaimNotFound, PartitionOffline, Unknown
+from onibus.core.errors import ClaimNotFound, EntityNotFound, PartitionOffline, Unknown
 from onibus.testing.mismatch import check
 from onibus.testing.model import FOREVER, Lock, PartitionModel, Row, next_hold
 from onibus.testing.model_parts import EntityModel, Op
 from onibus.testing.model_producers import ProducersModel
+from onibus.testing.model_works import outlet_of
 
 #: What may be answered to those who ask for claims while something is down.
 FAULTS: set[type[BaseException]] = {PartitionOffline, Unknown, ClaimNotFound}
@@ -39,7 +40,27 @@ class ClaimsModel(ProducersModel):
     # Rows
 
     def claims_written(self, rows: dict[ClaimKey, dict[str, Any] | None]) -> None:
+        for key, content in rows.items():
+            if content is not None and key not in self.claim_rows:
+                self._check_durable(key, content)
         self._claims_gathering |= rows
+
+    def by_uid(self, uid: int) -> EntityModel | None:
+        return next((one for one in self.entities.values() if one.uid == uid), None)
+
+    def _check_durable(self, key: ClaimKey, content: dict[str, Any]) -> None:
+        """A claim is made when everything that it has is held, and on the disk."""
+        entity = self.by_uid(key[0])
+        if entity is None:
+            # It was deleted meanwhile, and its claims with it.
+            return
+        owner = f"claim/{key[1]}/{key[2]}"
+        for index, count in content["partitions"]:
+            kept = self.stores[entity.stores[index]].committed.get((entity.log.uid, index))
+            outlet = None if kept is None else outlet_of(kept, entity.uid)
+            rows = [] if outlet is None else outlet.rows.values()
+            held = sum(row.lock is not None and row.lock.owner == owner for row in rows)
+            check(held == count, f"{owner}: {count} in its row, {held} held on the disk")
 
     def commit_started(self, name: str) -> None:
         super().commit_started(name)
@@ -75,12 +96,12 @@ class ClaimsModel(ProducersModel):
         super().crashed(kept, *given)
 
     def delete(self, name: str) -> None:
-        gone = {entity.uid for entity in self.entities.values() if name in (entity.name,
-                entity.topic.name if entity.topic else "")}  # fmt: skip
+        entity = self.entities[name]
+        gone = {entity.uid, *[one.uid for one in self.subscriptions(entity)]}
         self.claim_rows = {key: row for key, row in self.claim_rows.items() if key[0] not in gone}
         for op in self.ops:
             if op.audit is not None:
-                op.tolerated |= FAULTS
+                op.tolerated |= {*FAULTS, EntityNotFound}
         super().delete(name)
 
     # What is held under the name of a claim
@@ -130,7 +151,7 @@ class ClaimsModel(ProducersModel):
 
     def claim_op(self, op: Op, name: str) -> EntityModel:
         """Begin a command on claims: what may go wrong with it, as things are."""
-        entity = self.receivable(name)
+        entity = self.find(name)
         stores = [self.stores[store].online for store in entity.stores]
         if not (self.namespace.online and all(stores)):
             op.tolerated |= FAULTS

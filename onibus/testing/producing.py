@@ -45,21 +45,28 @@ class Producing(Transactions):
         )
 
     def publish(self) -> None:
-        """Publish a batch: the next, again, or one of before."""
+        """Publish the next batch; then perhaps again, as after a lost answer, or an older one."""
         if not self.batches:
             return
-        sim = self.sim
         key = self.random.choice(list(self.batches))
-        name, producer = key
         batch, known = self.batches[key], self.attempts[key]
-        chance = self.random.random()
-        if chance < 0.1:
-            batch = max(batch - self.random.choice((1, 2)), 0)
         # Of each task one attempt is chosen, as Spark does; sometimes one that was never staged.
-        attempts = list(dict(known).items()) if chance < 0.95 else [(7, 7)]
-        if chance >= 0.1:
-            self.batches[key] += 1
-            self.attempts[key] = []
+        attempts = list(dict(known).items()) if self.random.random() < 0.95 else [(7, 7)]
+        self.batches[key] += 1
+        self.attempts[key] = []
+        self._publish(key, batch, attempts)
+        if self.random.random() < 0.4:
+            self.sim.finish_all()
+            self._publish(key, max(batch - self.random.choice((0, 1, 2)), 0), attempts)
+
+    def publish_again(self) -> None:
+        """Whoever does not know whether the last batch was published does it again."""
+        for key, batch in self.batches.items():
+            if self.random.random() < 0.5:
+                self._publish(key, max(batch - 1, 0), [])
+
+    def _publish(self, key: tuple[str, str], batch: int, attempts: list[tuple[int, int]]) -> None:
+        sim, (name, producer) = self.sim, key
         sim.do(
             f"publish {name} {producer} {batch} {attempts}",
             lambda reply: sim.broker.producers.publish(name, producer, batch, attempts, reply),

@@ -96,7 +96,9 @@ def watch_claims(simulation: Simulation) -> None:
             model = simulation.model
             incarnation, index = divmod(subscription.partition.id, PARTITIONS_MAX)
             uid = subscription.number or incarnation
-            entity = next(one for one in model.entities.values() if one.uid == uid)
+            entity = model.by_uid(uid)
+            if entity is None:
+                return result
             if name == "claim":
                 model.set_aside(entity, index, owner, given[0], result[0] if result else 0)
             elif name == "release_claimed":

@@ -52,7 +52,7 @@ class Workload(Claimers):
             (self.claim, 25),
             (self.use_claim, 40),
             (self.stage, 25),
-            (self.publish, 12),
+            (self.publish, 15),
             (self.change, 8),
             (self.recreate, 4),
             (self.change_rules, 10),
@@ -130,6 +130,7 @@ class Workload(Claimers):
                 self.sessions.remove(session)
             else:
                 session.found, session.seat = entity, entity.seats[session.index]
+        self.publish_again()
 
 
 def run_seed(seed: int, commands: int, kinds: list[str] | None = None) -> Simulation:
