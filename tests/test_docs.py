@@ -15,21 +15,28 @@ import pytest
 
 from onibus import (
     Bus,
+    Claim,
     CorrelationFilter,
     Filter,
+    LogPositions,
     Message,
+    Quotas,
+    ReaderInfo,
     ReceivedMessage,
     Rule,
     Sent,
+    SentBatch,
     SqlAction,
     SqlFilter,
 )
 from onibus.broker.entity import KINDS, EntityInfo
-from onibus.broker.namespace import Quotas
+from onibus.broker.producers import Published, Staged
+from onibus.broker.resubmitting import Resubmitted
 from onibus.core import errors, limits
 from onibus.core.path.session import SessionInfo
 from onibus.core.settings import FIXED
 from onibus.receiver import FifoReceiver, Receiver, SessionReceiver
+from onibus.transaction import Transaction
 from tests.source_tree import ROOT, text_of
 from tools import lifecycle, promises
 
@@ -255,7 +262,7 @@ def arguments(signature: str) -> list[tuple[str, object]]:
     return [(one.arg, ast.literal_eval(default) if default else empty) for one, default in found]
 
 
-@pytest.mark.parametrize("member", [Bus, Receiver, SessionReceiver, FifoReceiver])
+@pytest.mark.parametrize("member", [Bus, Transaction, Receiver, SessionReceiver, FifoReceiver])
 def test_every_call_is_listed_as_it_is(member: type) -> None:
     cells = first_cells(section("docs/api.md", member.__name__))
     listed = {re.split(r"\W", row[0].strip("`"))[0]: row for row in cells}
@@ -281,6 +288,13 @@ def test_every_call_is_listed_as_it_is(member: type) -> None:
         Message,
         ReceivedMessage,
         Sent,
+        SentBatch,
+        Resubmitted,
+        Staged,
+        Published,
+        Claim,
+        ReaderInfo,
+        LogPositions,
         EntityInfo,
         SessionInfo,
         Filter,
