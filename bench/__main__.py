@@ -11,7 +11,7 @@ import json
 from rich.console import Console
 from rich.table import Table
 
-from bench import bulk, recovery, remembering, sending, waiting
+from bench import bulk, recovery, remembering, sending, topics, waiting
 from bench.measure import Figure
 
 
@@ -29,6 +29,7 @@ def main() -> None:
         ),
         "waiting": lambda: waiting.measure(100_000 if quick else 1_000_000),
         "bulk": lambda: bulk.measure(3 if quick else 7),
+        "topics": lambda: topics.measure(3 if quick else 7),
         "recovery": lambda: recovery.measure(3 if quick else 7, 0.1 if quick else 1.0),
     }
     console = Console()

@@ -57,6 +57,10 @@ class Move:
     def _view(self, partition: Partition, ordinal: int) -> ReceivedMessage:
         return self._source.part_of(partition).view(ordinal)
 
+    def keep_first(self, count: int) -> None:
+        """Leave all but the first messages where they are."""
+        del self.messages[count:], self._batch[count:]
+
     def parts(self, *, rename: str = "", only: int = 0) -> Parts:
         """Return the work; `only`: back into the subscription that they come from."""
         parts: Parts = {}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from onibus.broker.namespace import NAME
 from onibus.testing.mismatch import Mismatch
 from onibus.testing.owners import HOUR
 from onibus.testing.simulation import Simulation, replay_of, small_sizes
@@ -86,12 +87,19 @@ class Workload(Transactions):
         self.sim.jump(self.random.choice((-1, 1)) * self.random.choice((SECOND, HOUR, DAY)))
 
     def finish(self) -> None:
-        """Let a commit finish, or several."""
-        busy = self.sim.busy()
-        if busy and self.random.random() < 0.1:
-            self.sim.finish_all()
-        elif busy:
-            self.sim.finish(self.random.choice(busy))
+        """Let a commit finish, or several; of decisions some get lost just then."""
+        sim, busy = self.sim, self.sim.busy()
+        if not busy:
+            return
+        if NAME in busy and sim.model.namespace.flying and self.random.random() < 0.25:
+            if self.random.random() < 0.5:
+                self.crash()
+            else:
+                sim.fail(NAME, kept=self.random.random() < 0.5)
+        elif self.random.random() < 0.1:
+            sim.finish_all()
+        else:
+            sim.finish(self.random.choice(busy))
 
     def fail(self) -> None:
         busy = self.sim.busy()

@@ -207,6 +207,30 @@ async def test_a_reader_made_while_messages_are_on_their_way_misses_none(
         assert len(found) >= 50
 
 
+@pytest.mark.promise("R2")
+@run
+async def test_a_reader_is_not_ahead_of_what_a_failed_commit_left(clock: ManualClock) -> None:
+    disks = Disks()
+    async with disks.bus(clock) as bus:
+        await bus.create_queue("q")
+        await send(bus, "q", "a")
+        await settle(bus)
+        disks.open["main"].fail_next(kept=False)
+        lost = asyncio.ensure_future(bus.send("q", msg("lost")))
+        while partition_at(bus, "q").log.next_ordinal == 2:
+            await asyncio.sleep(0)
+        with pytest.raises(errors.Unknown):
+            await bus.create_reader("q", "r", start="latest")
+        with pytest.raises(errors.Unknown):
+            await lost
+        assert bus.readers("q") == []
+        assert disks.open["namespace"].tables[READERS] == {}
+        assert bus.broker.reopen(bus.broker.stores["main"])
+        assert (await bus.create_reader("q", "r", start="latest")).positions == (2,)
+        await send(bus, "q", "b")
+        assert await texts(bus, "q", 2, reader="r") == [(2, "b")]
+
+
 @pytest.mark.promise("R2", "R8")
 @run
 async def test_readers_of_partitions_of_which_one_store_is_down(
