@@ -167,7 +167,7 @@ class Transactions(Owners):
             told.reason, told.description = "why", "so"
         self._both(
             f"  {word} {held.name} {held.proof}",
-            lambda: real.settle(held.name, held.token, told),
+            lambda: real.settle(held.name, [held.token], told),
             lambda: model.settle(held, Change(0, 0, word, delay, given)),
         )
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from onibus.broker import entity as entity_module
 from onibus.broker import forwarding, moving, namespace, transacting, works
+from onibus.broker.replies import Outcome
 from onibus.core.errors import OnibusError
 from onibus.core.fans import Fans
 from onibus.core.lifecycle import State
@@ -144,7 +145,7 @@ def publish_what_is_up_only(original: Any) -> Any:
         original(self, work)
         for seat_id in list(work.waiting):
             if self._broker.seat(seat_id).partition is None:
-                self._published(work, seat_id, works.Outcome())
+                self._published(work, seat_id, Outcome())
 
     return decided
 
@@ -160,7 +161,7 @@ def settle_what_is_held(original: Any) -> Any:
 
 
 def commit_instead(original: Any) -> Any:
-    return lambda self: self.commit(works.Outcome())
+    return lambda self: self.commit(Outcome())
 
 
 # Forwarding
