@@ -328,6 +328,27 @@ async def test_an_entity_that_is_deleted_while_a_reader_of_it_is_made(clock: Man
         assert disks.open["namespace"].tables[READERS] == {}, "nothing is left of it"
 
 
+@pytest.mark.promise("R8")
+@run
+async def test_a_subscription_that_is_deleted_while_its_reader_moves(clock: ManualClock) -> None:
+    async with Disks().bus(clock) as bus:
+        await bus.create_topic("t")
+        name = await bus.create_subscription("t", "s")
+        info = await bus.create_reader(name, "r", log="outcomes")
+        await send(bus, "t", "a")
+        await consume(bus, name)
+        await asyncio.gather(
+            bus.delete_subscription(name),
+            bus.move_reader(name, "r", [2], info.incarnation),
+            bus.create_reader(name, "another", log="outcomes"),
+            return_exceptions=True,
+        )
+        await settle(bus)
+        assert bus.topic("t").subscriptions == ()
+        await send(bus, "t", "b")
+        assert bus.alarms == []
+
+
 @pytest.mark.promise("R2", "R4")
 @run
 async def test_a_reader_of_outcomes_keeps_them(clock: ManualClock) -> None:
