@@ -74,9 +74,9 @@ class Workload(LogReaders):
         for _ in range(commands):
             sim.commands += 1
             choose(self.commands, self.weights)[0]()
-            if sim.commands % 8 == 0:
+            if sim.commands % 12 == 0:
                 sim.compare_entity(self.random.choice(self.names))
-                if sim.commands % 96 == 0:
+                if sim.commands % 120 == 0:
                     sim.compare()
         sim.compare()
 
