@@ -29,7 +29,7 @@ from onibus.core import partition as core_partition
 from onibus.core.errors import NoSession, OnibusError, StoreFailed
 from onibus.core.id_runs import Sizes
 from onibus.core.path import claim as claim_path
-from onibus.core.path import compact
+from onibus.core.path import compact, expire
 from onibus.core.records import CLAIMS, META, PRODUCERS, TABLES, WORKS, WriteBatch
 from onibus.store.interface import Store
 from onibus.store.memory import MemoryStore, Tables
@@ -65,6 +65,8 @@ def small_sizes() -> Iterator[None]:
         (compact, "UNTOUCHED", 1),
         (settling, "PURGE_SLICE", PURGE_SLICE),
         (limits, "PARTITION_COUNT", 5),
+        # What is left for a moment later would differ from a model that is never late.
+        (expire, "BLOCKS_A_SLICE", 1_000_000),
     ]
     before = [getattr(owner, name) for owner, name, _ in patches]
     for owner, name, value in patches:

@@ -89,6 +89,7 @@ class TransactionModel:
             part.changes = [*part.changes, known]
         for place, (entity, prepared) in enumerate(self.sends):
             self.model.still_there(op, entity)
+            self.model.sendable(entity.name)
             index = self.model.index_of(entity, prepared)
             self.model.part(entity, index)
             part = parts.setdefault((entity, index), WorkPart())
