@@ -170,6 +170,8 @@ class PartitionModel:
         self.trace: list[tuple[str | None, int, int]] = []
         self.duplicates = 0
         self.next = 1
+        #: the body of every row that was ever stored; shared by all snapshots
+        self.history: dict[int, bytes] = {}
         #: ordinals below are durable, and may be seen
         self.shown = 1
         self.stamp = 0
@@ -227,6 +229,7 @@ class PartitionModel:
 
     def arrive(self, row: Row, now: int) -> None:
         """A message is there; in a subscription with sessions it needs one."""
+        self.history[row.ordinal] = row.message.body
         row = self.put(row, arrived=now, expires_anyhow=row.expires)
         if isinstance(self.settings, SubscriptionSettings):
             self._age(row)

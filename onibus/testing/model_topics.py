@@ -186,6 +186,7 @@ class TopicPartition(PartitionModel):
 
     def arrive(self, row: Row, now: int) -> None:
         """Deal a message out to the subscriptions that want it."""
+        self.history[row.ordinal] = row.message.body
         if row.state == "scheduled":
             self.put(row)
             return
@@ -211,5 +212,6 @@ class TopicPartition(PartitionModel):
             expires = FOREVER if ttl is None else now + ttl
             self.stamp = max(self.stamp, wall)
             row = Row(self.next, message, self.stamp, expires)
+            self.history[row.ordinal] = message.body
             self.next += 1
             self.outlets[number].arrive(row, now)

@@ -229,7 +229,8 @@ class Works(Commits):
             if ready and not self.namespace.online and work not in doubted:
                 self.abort(work, PartitionOffline)
         to_do, self.namespace.to_do = self.namespace.to_do, []
-        self.namespace.producers = dict(self.namespace.kept)
+        if name not in self.stores:
+            self.namespace.producers = dict(self.namespace.kept)
         for one in to_do:
             if one.work is not None and one.kind == "drop":
                 self.drop(one.work)

@@ -24,6 +24,7 @@ from onibus.broker.namespace import NAME
 from onibus.broker.replies import Outcome, Reply
 from onibus.broker.works import Works
 from onibus.broker.writer import Done, Work
+from onibus.core import limits
 from onibus.core import partition as core_partition
 from onibus.core.errors import NoSession, OnibusError, StoreFailed
 from onibus.core.id_runs import Sizes
@@ -63,6 +64,7 @@ def small_sizes() -> Iterator[None]:
         (compact, "MERGE_COUNT_MIN", 3),
         (compact, "UNTOUCHED", 1),
         (settling, "PURGE_SLICE", PURGE_SLICE),
+        (limits, "PARTITION_COUNT", 5),
     ]
     before = [getattr(owner, name) for owner, name, _ in patches]
     for owner, name, value in patches:

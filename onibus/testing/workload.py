@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from onibus.broker.namespace import NAME
-from onibus.testing.claimers import Claimers
+from onibus.testing.log_readers import LogReaders
 from onibus.testing.mismatch import Mismatch
 from onibus.testing.owners import HOUR
 from onibus.testing.simulation import Simulation, replay_of, small_sizes
@@ -18,7 +18,7 @@ SECOND = 1_000
 DAY = 24 * HOUR
 
 
-class Workload(Claimers):
+class Workload(LogReaders):
     """Draws commands of all sorts and runs them."""
 
     def __init__(self, simulation: Simulation, kinds: list[str] | None = None) -> None:
@@ -49,6 +49,8 @@ class Workload(Claimers):
             (self.session_command, 120),
             (self.transact, 60),
             (self.end_transaction, 15),
+            (self.make_reader, 8),
+            (self.use_reader, 25),
             (self.claim, 25),
             (self.use_claim, 40),
             (self.stage, 25),
@@ -72,9 +74,9 @@ class Workload(Claimers):
         for _ in range(commands):
             sim.commands += 1
             choose(self.commands, self.weights)[0]()
-            if sim.commands % 8 == 0:
+            if sim.commands % 12 == 0:
                 sim.compare_entity(self.random.choice(self.names))
-                if sim.commands % 96 == 0:
+                if sim.commands % 120 == 0:
                     sim.compare()
         sim.compare()
 

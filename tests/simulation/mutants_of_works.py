@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from onibus.broker import broker as broker_module
 from onibus.broker import (
     claim_settling,
     claiming,
@@ -16,6 +17,8 @@ from onibus.broker import (
 )
 from onibus.broker import entity as entity_module
 from onibus.broker.replies import Outcome
+from onibus.core import partition as partition_module
+from onibus.core.block import NEVER
 from onibus.core.errors import OnibusError
 from onibus.core.fans import Fans
 from onibus.core.lifecycle import Input, State
@@ -257,6 +260,10 @@ def count_what_is_released(original: Any) -> Any:
     return give_back
 
 
+def raise_the_floor(original: Any) -> Any:
+    return lambda partition, wall, out: partition.log.raise_floor(NEVER, out)
+
+
 _TOPICS = ("news", "new-news")
 _OVER_STORES = ("keyed", "spread", "plain")
 _CHAIN = ("hop-0",)
@@ -330,6 +337,12 @@ OF_WORKS = {
     ),
     "giving a claim back counts a delivery": Mutant(
         claim_module, "give_back", count_what_is_released, ("plain", "spread", "fading")
+    ),
+    "nothing is kept for readers": Mutant(
+        partition_module.Partition, "keep_for", do_nothing, ("plain", "fading", "spread")
+    ),
+    "compaction drops what readers want": Mutant(
+        broker_module, "forget_retained", raise_the_floor, ("plain", "fading", "spread")
     ),
     "hops are not counted": Mutant(forwarding, "_forwarded", count_no_hops, _CHAIN),
     "forwarding gives up": Mutant(forwarding.Forwarding, "_later", do_nothing, _CHAIN),
