@@ -1,6 +1,6 @@
 """make bench: all figures in one table.
 
-python -m bench [--quick] [sending] [remembering] [waiting] [recovery]
+python -m bench [--quick] [sending] [remembering] [waiting] [recovery] [bulk] [topics]
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import json
 from rich.console import Console
 from rich.table import Table
 
-from bench import recovery, remembering, sending, waiting
+from bench import bulk, recovery, remembering, sending, waiting
 from bench.measure import Figure
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench")
-    parser.add_argument("parts", nargs="*", help="sending, remembering, waiting, recovery")
+    parser.add_argument("parts", nargs="*", help="all of them unless named")
     parser.add_argument("--quick", action="store_true", help="a tenth of the size, three rounds")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     arguments = parser.parse_args()
@@ -28,6 +28,7 @@ def main() -> None:
             3 if quick else 7, 1_000_000 if quick else 10_000_000
         ),
         "waiting": lambda: waiting.measure(100_000 if quick else 1_000_000),
+        "bulk": lambda: bulk.measure(3 if quick else 7),
         "recovery": lambda: recovery.measure(3 if quick else 7, 0.1 if quick else 1.0),
     }
     console = Console()

@@ -1,7 +1,7 @@
 """Read a store of a bus into a pandas frame, without Onibus: python read_block.py data/main.sqlite
 
 The format is that of docs/on-disk.md. SQLite, struct, CRC-32 and MessagePack are all it takes, and
-pyarrow for blocks in Arrow. The file is opened read-only; its bus may be running, in a process of
+pyarrow and xxhash for blocks in Arrow. The file is opened read-only; its bus may be running, in a process of
 its own.
 """
 
@@ -23,10 +23,10 @@ FIELDS = (
 
 def messages_of(block: bytes) -> list[dict[str, Any]]:
     """Return the messages of one block, whichever its encoding."""
-    magic, version, encoding, rows, index_crc, body_crc = struct.unpack_from("<2sBBIII", block)
+    magic, version, encoding, rows, index_crc, body_check = struct.unpack_from("<2sBBIII", block)
     index, body = block[16 : 16 + 52 * rows], block[16 + 52 * rows :]
     assert (magic, version, crc32(index)) == (b"OB", 1, index_crc), "the block is damaged"
-    messages = arrow_messages(body, body_crc) if encoding == 1 else [{} for _ in range(rows)]
+    messages = arrow_messages(body, body_check) if encoding == 1 else [{} for _ in range(rows)]
     start = 0
     for message, entry in zip(messages, struct.iter_unpack("<qqqQIIqI", index), strict=True):
         message["ordinal"], message["enqueued_time_ms"], _, _, end, crc, _, _ = entry
@@ -37,11 +37,12 @@ def messages_of(block: bytes) -> list[dict[str, Any]]:
     return messages
 
 
-def arrow_messages(body: bytes, body_crc: int) -> list[dict[str, Any]]:
+def arrow_messages(body: bytes, body_check: int) -> list[dict[str, Any]]:
     """Return the messages of a body in Arrow, their properties unpacked."""
     from pyarrow import ipc
+    from xxhash import xxh3_64_intdigest
 
-    assert crc32(body) == body_crc, "the body is damaged"
+    assert xxh3_64_intdigest(body) & 0xFFFFFFFF == body_check, "the body is damaged"
     messages = ipc.open_stream(body).read_all().to_pylist()
     return [m | {"properties": msgpack.decode(m["properties"] or b"\x80")} for m in messages]
 

@@ -15,14 +15,16 @@ from onibus.broker.routing import any_seat, check_room
 from onibus.broker.sending import check_strict, open_for_sends, put
 from onibus.core.message import SentBatch
 from onibus.core.path.admit_arrow import PreparedBatch, admit_arrow, raw_values
-from onibus.core.path.bulk import SentRows
+from onibus.core.path.bulk import SentRows, encode_ahead
 from onibus.core.staged import Part as StagedPart
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
 
-#: A partition, the rows that go to it and their positions in what was sent, and whether any other
-#: partition would do.
+#: The index of a partition, or None where any will do; the rows that go there, and their positions
+#: in what was sent.
+Division = tuple[int | None, PreparedBatch, list[int]]
+#: The same with the partition that was chosen, and whether any other would do.
 Part = tuple[Seat, PreparedBatch, list[int], bool]
 
 
@@ -33,40 +35,55 @@ class Admission:
         self._broker = broker
         self._name = name
         self._given = given
-        self._settings = open_for_sends(broker, name).log_settings
+        entity = open_for_sends(broker, name)
+        self._settings, self._partitions = entity.log_settings, len(entity.seats)
+        self._secret = broker.namespace.secret
         self._batch: PreparedBatch | None = None
+        self._divisions: list[Division] = []
 
     def admit(self) -> None:
         """Look at all rows; touches nothing of the broker, so any thread may do it."""
-        self._batch = admit_arrow(self._given, self._settings, self._broker.namespace.secret)
+        self._batch = admit_arrow(self._given, self._settings, self._secret)
+        self._divisions = divide(self._batch, self._partitions)
+        for _, rows, _ in self._divisions:
+            encode_ahead(rows)
 
-    def send(self, reply: Reply) -> None:
-        """Store what was admitted; the reply gets a `SentBatch` when all of it is durable."""
-        batch = self.admitted()
-        _send(self._broker, open_for_sends(self._broker, self._name), batch, reply)
-
-    def admitted(self) -> PreparedBatch:
-        """Return the batch as the entity takes it now."""
+    def route(self) -> list[Part]:
+        """Return the partitions that take the rows now; keyless ones share one (P4)."""
         entity = open_for_sends(self._broker, self._name)
         if self._batch is None or entity.log_settings is not self._settings:
             # Somebody has changed the entity meanwhile.
-            self._settings = entity.log_settings
+            self._settings, self._partitions = entity.log_settings, len(entity.seats)
             self.admit()
         assert self._batch is not None
-        return self._batch
+        parts: dict[Seat, Part] = {}
+        # What any partition may take comes last: it may join what has to go to one.
+        for index, rows, positions in sorted(self._divisions, key=lambda one: one[0] is None):
+            seat = _seat(entity, index, rows.size)
+            if seat in parts:
+                positions = sorted(positions + parts[seat][2])
+                rows = self._batch.take(positions)
+            parts[seat] = (seat, rows, positions, index is None and seat not in parts)
+        return list(parts.values())
+
+    def send(self, reply: Reply) -> None:
+        """Store what was admitted; the reply gets a `SentBatch` when all of it is durable."""
+        parts = self.route()
+        if self._settings.strict_batches:
+            assert self._batch is not None
+            check_strict(self._settings, raw_values(self._batch.keys))
+        _send(self._broker, parts, reply)
 
 
-def _send(broker: Broker, entity: Entity, batch: PreparedBatch, reply: Reply) -> None:
-    if entity.log_settings.strict_batches:
-        check_strict(entity.log_settings, raw_values(batch.keys))
-    parts = route(entity, batch)
+def _send(broker: Broker, parts: list[Part], reply: Reply) -> None:
+    count = sum(len(rows) for _, rows, _, _ in parts)
 
     def collect(outcome: Outcome) -> None:
         if outcome.error is not None:
             fail(reply, outcome.error)
             return
-        numbers = np.zeros(len(batch), np.int64)
-        dropped = np.zeros(len(batch), bool)
+        numbers = np.zeros(count, np.int64)
+        dropped = np.zeros(count, bool)
         for seat, _, positions, _ in parts:
             rows: SentRows = outcome.value[seat]
             numbers[positions], dropped[positions] = rows.numbers, rows.dropped
@@ -92,6 +109,14 @@ def _of_one(seat: Seat, outcome: Outcome) -> Outcome:
     return whole
 
 
+def _seat(entity: Entity, index: int | None, size: int) -> Seat:
+    """Return a partition that has room."""
+    if index is None:
+        return any_seat(entity, size)
+    check_room(entity.seats[index], size)
+    return entity.seats[index]
+
+
 def _sent(numbers: np.ndarray, dropped: np.ndarray) -> SentBatch:
     duplicates = int(np.count_nonzero(dropped))
     return SentBatch(
@@ -102,31 +127,12 @@ def _sent(numbers: np.ndarray, dropped: np.ndarray) -> SentBatch:
     )
 
 
-def route(entity: Entity, batch: PreparedBatch) -> list[Part]:
-    """Return the partitions of a batch's rows; keyless ones share one (P4)."""
-    everything = list(range(len(batch)))
-    if len(entity.seats) == 1:
-        check_room(entity.seats[0], batch.size)
-        return [(entity.seats[0], batch, everything, False)]
-    keyed: dict[int, list[int]] = {}
-    keyless: list[int] = []
-    count = len(entity.seats)
+def divide(batch: PreparedBatch, count: int) -> list[Division]:
+    """Return a batch's rows by their partitions; keyless ones share one (P4)."""
+    if count == 1:
+        return [(0, batch, list(range(len(batch))))]
+    found: dict[int | None, list[int]] = {}
     for position, key in enumerate(raw_values(batch.keys)):
-        if key is None:
-            keyless.append(position)
-        else:
-            keyed.setdefault(crc32(key) % count, []).append(position)
-    parts: list[Part] = []
-    if keyless:
-        rows = batch.take(keyless)
-        seat = any_seat(entity, rows.size)
-        if seat.index in keyed:
-            # Their turn has come to a partition that gets rows by their keys as well.
-            keyed[seat.index] = sorted(keyed[seat.index] + keyless)
-        else:
-            parts.append((seat, rows, keyless, True))
-    for index, positions in keyed.items():
-        rows = batch.take(positions)
-        check_room(entity.seats[index], rows.size)
-        parts.append((entity.seats[index], rows, positions, False))
-    return parts
+        index = None if key is None else crc32(key) % count
+        found.setdefault(index, []).append(position)
+    return [(index, batch.take(positions), positions) for index, positions in found.items()]

@@ -10,6 +10,7 @@ import msgspec
 
 from onibus.broker.entity import Entity, Seat
 from onibus.broker.replies import Reply, answer, fail
+from onibus.core.errors import ClaimNotFound
 from onibus.core.path.claim import owner_of
 from onibus.core.records import CLAIMS, Row, WriteBatch
 from onibus.core.runs import Runs
@@ -87,6 +88,11 @@ class HeldClaim:
         self.waiting: list[Reply] = []
 
     @property
+    def is_fresh(self) -> bool:
+        """Tell whether its messages are being set aside, and no row was asked for."""
+        return self.stage == STAGING and not self.content.lease_until
+
+    @property
     def key(self) -> Row:
         return (self.entity.incarnation, self.reader.name, self.number)
 
@@ -143,7 +149,8 @@ class ClaimReader:
         return any(held.stage == STAGING for held in self.claims.values())
 
     def has_committed(self, number: int) -> None:
-        self.committed.add(number, number)
+        if number not in self.committed:
+            self.committed.add(number, number)
         while len(self.committed.firsts) > _RUNS_KEPT:
             del self.committed.firsts[0], self.committed.lasts[0]
 
@@ -151,16 +158,26 @@ class ClaimReader:
         content = ReaderContent(self.last, list(self.committed.runs()))
         batch.put(CLAIMS, (self.entity.incarnation, self.name, 0, msgspec.json.encode(content)))
 
-    def load(self, number: int, content: bytes) -> None:
-        """Take up one of its rows."""
-        if number:
-            kept = msgspec.json.decode(content, type=ClaimContent)
-            stage = COMMITTING if kept.committing else OPEN
-            held = self.claims[number] = HeldClaim(self.entity, self, number, kept, stage)
-            if stage == COMMITTING:
-                held.left.update(held.indexes)
-            return
-        known = msgspec.json.decode(content, type=ReaderContent)
-        self.last = known.last
-        for first, last in known.committed:
-            self.committed.add(first, last)
+    def load(self, rows: dict[int, bytes]) -> None:
+        """Take up its rows: what has none is not there, unless it is only being made."""
+        for number, held in list(self.claims.items()):
+            if number not in rows and not held.is_fresh:
+                del self.claims[number]
+                held.tell(ClaimNotFound(f"claim {number} was given back"))
+        for number, content in rows.items():
+            if number:
+                self._load_claim(number, msgspec.json.decode(content, type=ClaimContent))
+            else:
+                known = msgspec.json.decode(content, type=ReaderContent)
+                self.last = max(self.last, known.last)
+                self.committed = Runs()
+                for first, last in known.committed:
+                    self.committed.add(first, last)
+
+    def _load_claim(self, number: int, kept: ClaimContent) -> None:
+        held = self.claims.get(number)
+        if held is None:
+            held = self.claims[number] = HeldClaim(self.entity, self, number, kept, OPEN)
+        held.content, held.read = kept, kept.read
+        held.stage = COMMITTING if kept.committing else OPEN
+        held.left = set(held.indexes) if kept.committing else set()

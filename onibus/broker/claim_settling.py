@@ -81,7 +81,7 @@ def commit(
 
 def _decided(claims: Claims, held: HeldClaim, outcome: Outcome) -> None:
     if outcome.error is not None:
-        # It may be committed or not: that is seen when the bus is opened anew.
+        # It may be committed or not: that shows when that store is open again.
         held.tell(outcome.error)
         return
     held.stage = COMMITTING
@@ -169,7 +169,7 @@ def release_held(claims: Claims, held: HeldClaim) -> None:
 
     def released(outcome: Outcome) -> None:
         if outcome.error is not None:
-            # It may be given back or not: that is seen when the bus is opened anew.
+            # It may be given back or not: that shows when that store is open again.
             held.tell(outcome.error)
             return
         held.reader.claims.pop(held.number, None)
@@ -180,7 +180,7 @@ def release_held(claims: Claims, held: HeldClaim) -> None:
     try:
         claims.broker.namespace.commit(batch, Outcome(released))
     except PartitionOffline:
-        # Nothing can be decided until the bus is opened anew.
+        # Nothing can be decided until that store is open again.
         held.stage = OPEN
 
 

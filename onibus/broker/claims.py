@@ -28,7 +28,7 @@ from onibus.broker.claim_rows import (
 )
 from onibus.broker.claim_settling import complete_in, release_held
 from onibus.broker.claiming import Staging
-from onibus.broker.entity import Entity, Seat
+from onibus.broker.entity import TOPIC, Entity, Seat
 from onibus.broker.receiving import in_turn
 from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.core.checks import check_text, check_whole
@@ -70,8 +70,12 @@ class Claims:
     # Opening, and entities that go
 
     def load(self, store: Store, entities: Mapping[int, Entity]) -> None:
-        """Read the rows of the namespace's own store; those of entities that are gone go too."""
+        """Read the rows of the namespace's own store; those of entities that are gone go too.
+
+        After that store has failed, what was being decided shows: a claim is what its row says.
+        """
         left = WriteBatch()
+        rows: dict[ClaimReader, dict[int, bytes]] = {}
         for incarnation, name, number, content in store.scan(CLAIMS):
             assert isinstance(incarnation, int)
             assert isinstance(name, str)
@@ -81,12 +85,18 @@ class Claims:
             if entity is None:
                 left.delete(CLAIMS, (incarnation, name, number))
             else:
-                self._reader(entity, name).load(number, content)
+                rows.setdefault(self._reader(entity, name), {})[number] = content
         if left:
             store.commit(left)
         for entity in entities.values():
+            for reader in self.readers.get(entity.incarnation, {}).values():
+                reader.load(rows.get(reader, {}))
             for held in self._all(entity):
                 self._watch_lease(held)
+            if entity.kind != TOPIC:
+                for seat in entity.seats:
+                    if seat.partition is not None:
+                        self._take_up(entity, seat)
 
     def erase(self, entity: Entity, batch: WriteBatch) -> None:
         """Delete the rows of an entity that is being deleted."""
@@ -104,13 +114,16 @@ class Claims:
     def take_up(self, seat: Seat) -> None:
         """A partition is online: carry out in it what was decided while it was not."""
         for entity in seat.entity.outlets():
-            with contextlib.suppress(PartitionOffline):
-                for owner in self.broker.ask(seat, _owners, entity.number):
-                    if not self._is_claimed(entity, seat, owner):
-                        self._release_whole(entity, seat, owner)
-            for held in self._all(entity):
-                if held.stage == COMMITTING and seat.index in held.left:
-                    complete_in(self, held, seat)
+            self._take_up(entity, seat)
+
+    def _take_up(self, entity: Entity, seat: Seat) -> None:
+        with contextlib.suppress(PartitionOffline):
+            for owner in self.broker.ask(seat, _owners, entity.number):
+                if not self._is_claimed(entity, seat, owner):
+                    self._release_whole(entity, seat, owner)
+        for held in self._all(entity):
+            if held.stage == COMMITTING and seat.index in held.left:
+                complete_in(self, held, seat)
 
     def _is_claimed(self, entity: Entity, seat: Seat, owner: str) -> bool:
         name = claim_of(owner)
@@ -185,7 +198,7 @@ class Claims:
 
         def made(outcome: Outcome) -> None:
             if outcome.error is not None:
-                # It may be there or not: that is seen when the bus is opened anew.
+                # It may be there or not: that shows when that store is open again.
                 fail(reply, outcome.error)
                 return
             if not self.is_living(held.entity):

@@ -27,7 +27,8 @@ class NamedReader:
     """A reader as memory knows it."""
 
     __slots__ = (
-        "asked", "created", "durable", "idle_ms", "log", "moved", "name", "positions", "used"
+        "asked", "created", "durable", "idle_ms", "leaving", "log", "moved", "name", "positions",
+        "used",
     )  # fmt: skip
 
     def __init__(self, name: str, row: ReaderRow, used: int, durable: bool) -> None:
@@ -44,6 +45,8 @@ class NamedReader:
         self.used = used
         #: it is made, and not about to be deleted
         self.durable = durable
+        #: it is about to be deleted
+        self.leaving = False
 
     def row(self) -> ReaderRow:
         """Return what is to be stored."""

@@ -36,8 +36,8 @@ from onibus.core.staged import Part
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
+    from onibus.broker.bulk_sending import Admission
     from onibus.broker.entity import Entity
-    from onibus.core.path.admit_arrow import PreparedBatch
     from onibus.store.interface import Store
 
 #: How long what was staged waits to be published, unless told otherwise.
@@ -98,7 +98,7 @@ class Producers:
     def stage(
         self,
         name: str,
-        messages: Sequence[Message] | PreparedBatch,
+        messages: Sequence[Message] | Admission,
         note: Note,
         lease_ms: int,
         reply: Reply,
@@ -125,15 +125,14 @@ class Producers:
 
         self._broker.works.stage(parts, now, msgspec.to_builtins(note), Outcome(staged))
 
-    def _parts(self, entity: Entity, messages: Sequence[Message] | PreparedBatch) -> Any:
+    def _parts(self, entity: Entity, messages: Sequence[Message] | Admission) -> Any:
         """Return what goes to each partition, and how many messages there are."""
         if not isinstance(messages, (list, tuple)):
             if isinstance(messages, Sequence):
                 raise InvalidArgument("stage a list of messages")
-            from onibus.broker import bulk_sending
-
-            routed = bulk_sending.route(entity, messages)
-            return {seat: Part(rows) for seat, rows, _, _ in routed}, len(messages)
+            routed = messages.route()
+            parts = {seat: Part(rows) for seat, rows, _, _ in routed}
+            return parts, sum(len(rows) for _, rows, _, _ in routed)
         if not 0 < len(messages) <= BATCH_COUNT_MAX:
             raise InvalidArgument(f"stage a list of 1 to {BATCH_COUNT_MAX} messages")
         settings, secret = entity.log_settings, self._broker.namespace.secret

@@ -220,6 +220,7 @@ def _delete(broker: Broker, entity: Entity, reader: NamedReader, reply: Reply) -
 
     broker.namespace.commit(batch, Outcome(deleted))
     reader.durable = False
+    reader.leaving = True
 
 
 def _commit(broker: Broker, entity: Entity, reader: NamedReader, reply: Reply) -> None:
@@ -337,23 +338,39 @@ def positions_of(broker: Broker, entity_name: str, log: str) -> LogPositions:
 
 
 def read_back(broker: Broker, store: Store) -> None:
-    """Take up the readers that the namespace's own store has, before any partition is opened."""
+    """Take up the readers that the namespace's own store has, before any partition is opened.
+
+    After that store has failed, what was being decided shows: a reader is what its row says.
+    """
     entities = _by_incarnation(broker)
     left = WriteBatch()
+    rows: dict[tuple[int, str], ReaderRow] = {}
     for incarnation, name, content in store.scan(READERS):
         assert isinstance(incarnation, int)
         assert isinstance(name, str)
         assert isinstance(content, bytes)
-        entity = entities.get(incarnation)
-        if entity is None:
+        if incarnation in entities:
+            rows[incarnation, name] = msgspec.json.decode(content, type=ReaderRow)
+        else:
             left.delete(READERS, (incarnation, name))
-            continue
-        row = msgspec.json.decode(content, type=ReaderRow)
-        # Being down is not being idle.
-        entity.readers[name] = NamedReader(name, row, broker.clock.now(), durable=True)
-        watch_idle(broker, entity, entity.readers[name])
     if left:
         store.commit(left)
+    for entity in entities.values():
+        for reader in list(entity.readers.values()):
+            there = (entity.incarnation, reader.name) in rows
+            if not there and (reader.durable or reader.leaving):
+                _forget(broker, entity, reader)
+    for (incarnation, name), row in rows.items():
+        entity = entities[incarnation]
+        # Being down is not being idle.
+        reader = NamedReader(name, row, broker.clock.now(), durable=True)
+        entity.readers[name] = reader
+        _take_up(broker, entity, partial(_keep_for, entity, reader))
+        watch_idle(broker, entity, reader)
+
+
+def _keep_for(entity: Entity, reader: NamedReader, partition: Partition, index: int) -> None:
+    entity.keep_for_reader(partition, index, reader)
 
 
 def watch_idle(broker: Broker, entity: Entity, reader: NamedReader) -> None:
@@ -373,7 +390,7 @@ def remove_if_idle(broker: Broker, subject: tuple[int, str]) -> None:
     if reader.used + reader.idle_ms > broker.clock.now():
         watch_idle(broker, entity, reader)
         return
-    # Where the namespace's own store is down nothing is decided until the bus is opened anew.
+    # Where the namespace's own store is down it is looked at again when that is open.
     with contextlib.suppress(OnibusError):
         _delete(broker, entity, reader, Outcome())
 

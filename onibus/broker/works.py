@@ -83,7 +83,6 @@ class Works:
         self._broker = broker
         self._works: dict[int, Work] = {}
         self._next = 0
-        self._opened = False
 
     def open(self, store: Store) -> None:
         """Read what was staged or decided when the namespace's store was last open."""
@@ -96,10 +95,6 @@ class Works:
         for work_id, row in rows.items():
             self._next = max(self._next, work_id)
             known = self._works.get(work_id)
-            if known is None and self._opened:
-                # It is done. That its row may go got lost when the namespace's store failed.
-                self._delete_row(work_id)
-                continue
             if known is None:
                 parts: dict[int, Part | None] = dict.fromkeys(row.partitions)
                 known = self._works[work_id] = Work(work_id, parts, row.note, Outcome())
@@ -107,7 +102,6 @@ class Works:
             known.deciding = False
             if row.decided and not known.decided:
                 self._decided(known)
-        self._opened = True
 
     # A work, from its first step
 
@@ -308,13 +302,18 @@ class Works:
 
     def _publish(self, work: Work, seat: Seat, piece: int, part: Part | None) -> None:
         wall = self._broker.clock.wall()
-
-        def act(partition: Partition, now: int, out: WriteBatch) -> Result:
-            content = part or self._read(seat, work.id, piece)
-            return publish(partition, work.id, piece, content, now, wall, out)
-
         try:
-            work.results[seat.id] = self._broker.apply(seat, act)
+            content = part or self._broker.ask(seat, lambda _: self._read(seat, work.id, piece))
+            if content is None:
+                # It was done before; only the row of the work was left.
+                self._published(work, seat.id, Outcome())
+                return
+            work.results[seat.id] = self._broker.apply(
+                seat,
+                lambda partition, now, out: publish(
+                    partition, work.id, piece, content, now, wall, out
+                ),
+            )
         except OnibusError:
             self._late(work, seat)
             return
@@ -329,11 +328,8 @@ class Works:
         if work.waiting or self._works.pop(work.id, None) is None:
             return
         answer(work.reply, work.results)
-        self._delete_row(work.id)
-
-    def _delete_row(self, work_id: int) -> None:
         batch = WriteBatch()
-        batch.delete(WORKS, (work_id,))
+        batch.delete(WORKS, (work.id,))
         # If this is lost, the next opening finds that nobody has a part of it left.
         with contextlib.suppress(Refused):
             self._broker.namespace.commit(batch, Outcome())
@@ -386,10 +382,11 @@ class Works:
             for piece in pieces:
                 self._publish(work, seat, piece, None)
 
-    def _read(self, seat: Seat, work_id: int, piece: int) -> Part:
+    def _read(self, seat: Seat, work_id: int, piece: int) -> Part | None:
         assert seat.store.loop is not None
         row = seat.store.loop.store.read(STAGED, (work_id, seat.id, piece))
-        assert row is not None
+        if row is None:
+            return None
         assert isinstance(row[-1], bytes)
         return decode_part(row[-1])
 

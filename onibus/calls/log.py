@@ -50,9 +50,9 @@ class LogCalls(Caller):
         """Return the rows of a partition from one sequence number up to, without, another (R3).
 
         The same rows each time, in order and without a hole: a hole is a LogGap. Without `end`, up
-        to what is there now. `limit` ends it after so many rows, `limit_bytes` before the block, the
-        first aside, that would make it more bytes. `incarnation` refuses an entity that was made again; `reader`
-        counts as a use of that named reader, and tells it what it has lost.
+        to what is there now. `limit` ends it after so many rows, `limit_bytes` before the block,
+        the first aside, that would make it more bytes. `incarnation` refuses an entity that was
+        made again; `reader` counts as a use of that named reader, and tells it what it has lost.
         """
         # pyarrow takes its time to import: not before somebody wants it.
         from onibus.core.log_batch import BatchMaker, schema_of

@@ -93,9 +93,7 @@ class StagingCalls(Caller):
         note = Note(0, producer, batch, task, attempt, piece, 0, 0)
         admission = await self._admit_arrow(entity, rows)
         await self.ask(
-            lambda reply: self.broker.producers.stage(
-                entity, admission.admitted(), note, lease_ms, reply
-            )
+            lambda reply: self.broker.producers.stage(entity, admission, note, lease_ms, reply)
         )
 
     async def publish(

@@ -44,6 +44,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from xxhash import xxh3_64_intdigest
 
 from onibus.core.block import ARROW, HEADER, INDEX, NEVER, UNREADABLE, VERSION, Block
 from onibus.core.errors import Damaged, InvalidArgument
@@ -87,8 +88,37 @@ _DEFAULTS = {"format": "", "hop_count": 0, "body": b""}
 #: The fields of a message, in the order of the columns.
 _FIELDS = attrgetter(*SCHEMA.names)
 
+#: What a stream has before its record batch, and after it.
+_SCHEMA_BYTES = SCHEMA.serialize().size
+_END_BYTES = 8
+
 #: Numbers, one for each row.
 Numbers = npt.ArrayLike
+
+
+class EncodedBody:
+    """The body of an Arrow block, and its checksum."""
+
+    __slots__ = ("checksum", "content")
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        """Encode a batch that `conform` has returned."""
+        # The length is known before: growing, a buffer would copy what it has again and again.
+        buffer = pa.allocate_buffer(
+            _SCHEMA_BYTES + pa.ipc.get_record_batch_size(batch) + _END_BYTES
+        )
+        with (
+            pa.FixedSizeBufferWriter(buffer) as sink,
+            pa.ipc.new_stream(sink, SCHEMA) as writer,
+        ):
+            writer.write_batch(batch)
+        self.content = memoryview(buffer)
+        self.checksum = checksum(self.content)
+
+
+def checksum(body: bytes | memoryview) -> int:
+    """Return what tells whether a body is as it was written: the low half of its XXH3."""
+    return xxh3_64_intdigest(body) & 0xFFFFFFFF
 
 
 def encode_arrow(
@@ -99,12 +129,14 @@ def encode_arrow(
     sessions: Numbers,
     kinds: Numbers,
     batch: pa.RecordBatch,
+    body: EncodedBody | None = None,
 ) -> bytes:
     """Return the bytes of a block of these rows; ordinals must rise. One number stands for all.
 
-    The batch is one that `conform` has returned.
+    The batch is one that `conform` has returned, and `body` the same, where it was encoded before.
     """
     assert batch.num_rows, "a block has at least one row"
+    body = body or EncodedBody(batch)
     entries = np.zeros(batch.num_rows, INDEX)
     entries["ordinal"] = ordinals
     entries["stamp"] = stamps
@@ -113,12 +145,8 @@ def encode_arrow(
     entries["session"] = sessions
     entries["kind"] = kinds
     index = entries.tobytes()
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, SCHEMA) as writer:
-        writer.write_batch(batch)
-    body = memoryview(sink.getvalue())
-    header = HEADER.pack(b"OB", VERSION, ARROW, batch.num_rows, crc32(index), crc32(body))
-    return b"".join((header, index, body))
+    header = HEADER.pack(b"OB", VERSION, ARROW, batch.num_rows, crc32(index), body.checksum)
+    return b"".join((header, index, body.content))
 
 
 def conform(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -169,7 +197,7 @@ class ArrowBody:
     __slots__ = ("_set", "batch")
 
     def __init__(self, payload: bytes, start: int, rows: int) -> None:
-        if crc32(memoryview(payload)[start:]) != HEADER.unpack_from(payload)[5]:
+        if checksum(memoryview(payload)[start:]) != HEADER.unpack_from(payload)[5]:
             raise Damaged("a block's body does not match its checksum")
         self.batch = _read(pa.py_buffer(payload).slice(start), rows)
         #: the columns that some sender has set

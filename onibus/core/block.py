@@ -3,7 +3,7 @@
 All numbers are little-endian. A block is
 
     header   magic "OB", version (1 byte), encoding (1 byte), rows (4), CRC-32 of the index (4),
-             CRC-32 of the body (4; 0 where each row has its own)
+             checksum of the body (4; 0 where each row has its own)
     index    one entry of 52 bytes a row, in order of ordinals:
                  ordinal  i64   the row's place in the partition's log; rises, may skip (compaction)
                  stamp    i64   EnqueuedTimeUtc, milliseconds since 1970
@@ -16,7 +16,8 @@ All numbers are little-endian. A block is
                                 its own at its time; 2 a further copy that a rule's action made
     body     rows encoding (0): the rows' bytes, one after the other (core/message.py)
              Arrow encoding (1): an Arrow IPC stream of one record batch (core/arrow_block.py);
-             `end` and `crc` of the index are 0
+             `end` and `crc` of the index are 0. Its checksum is the low half of its XXH3 (64 bits),
+             which takes a tenth of the time that CRC-32 takes
 
 The index is enough to expire messages and to find sessions; bodies are read on delivery. A row is
 checked when it is read, and an Arrow body whole before its first row is read, so a flipped bit is
@@ -125,7 +126,7 @@ class Block:
     def __init__(self, payload: bytes) -> None:
         if len(payload) < HEADER.size:
             raise Damaged(f"a block of {len(payload)} bytes has no header")
-        magic, version, encoding, rows, index_crc, body_crc = HEADER.unpack_from(payload)
+        magic, version, encoding, rows, index_crc, body_check = HEADER.unpack_from(payload)
         self._body = HEADER.size + rows * ENTRY.size
         if magic != b"OB" or version != VERSION or encoding > ARROW or not rows:
             raise Damaged("a block's header is not one of ours")
@@ -141,7 +142,7 @@ class Block:
         self._first: int = self.entry(0)[0]
         last, _, _, _, end, *_ = self.entry(rows - 1)
         self.contiguous: bool = last - self._first + 1 == rows
-        if encoding == ROWS and (body_crc or self._body + end != len(payload)):
+        if encoding == ROWS and (body_check or self._body + end != len(payload)):
             raise Damaged("a block's rows are not as long as its index says")
 
     @property

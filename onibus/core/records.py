@@ -34,7 +34,7 @@ and, in the namespace's own store:
     works        work                              content (broker/works.py)
     producers    entity, producer                  content (broker/producers.py)
     readers      entity, reader                    content (broker/readers.py)
-    claims       entity, reader, claim             content (broker/claims.py)
+    claims       entity, reader, claim             content (broker/claim_rows.py)
 
 `entity` is an entity's incarnation.
 """

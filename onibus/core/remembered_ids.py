@@ -94,6 +94,9 @@ class RememberedIds:
         answers = [-1] * len(hashes)
         unknown: Sequence[int] = range(len(hashes))
         for generation in (self._young, *reversed(self._full)):
+            if len(unknown) == len(hashes) and generation.places.keys().isdisjoint(hashes):
+                # The usual case, and by far the fastest way to find it out.
+                continue
             find = generation.places.get
             left = []
             for index in unknown:

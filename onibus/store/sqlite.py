@@ -4,6 +4,7 @@ Files, for a store at `<path>`:
 
     <path>            the database; every page has a checksum (connection.py)
     <path>-wal, -shm  SQLite's log and its index; gone after a clean close
+    <path>.blocks/    large blocks, a file each (block_files.py)
     <path>.lock       locked while the store is open (files.py)
     <path>.witness    how far the store had come (witness.py)
 
@@ -13,7 +14,8 @@ Of the table `meta` four names belong to the store itself: `format`, `identity` 
 A commit returns after the log was synced (synchronous=FULL). The log is moved into the main file
 by `maintain`, over a connection of its own, so that commits hardly wait for that. One thread may
 commit while others read and one maintains. With a simulated disk one connection does everything,
-there is neither lock nor witness nor page checksum, and only one thread may use the store.
+there is neither lock nor witness nor page checksum, and only one thread may use the store; its
+block files are those that it is given.
 """
 
 from __future__ import annotations
@@ -28,8 +30,14 @@ from typing import Any, NoReturn, cast
 import apsw
 
 from onibus.core.errors import Damaged, NewerFormat, StoreFailed
-from onibus.core.records import FORMAT_VERSION, Row, Table, Value, WriteBatch
+from onibus.core.records import BLOCKS, FORMAT_VERSION, Row, Table, Value, WriteBatch
 from onibus.store import sql, witness
+from onibus.store.block_files import (
+    FILE_BYTES_MIN,
+    BlockFiles,
+    DirectoryFiles,
+    LargeBlocks,
+)
 from onibus.store.connection import (
     PAGE_BYTES,
     close,
@@ -63,11 +71,16 @@ class SqliteStore:
         *,
         log_bytes_max: int = LOG_BYTES_MAX,
         free_bytes: FreeBytes = free_bytes,
+        block_files: BlockFiles | None = None,
+        file_bytes_min: int = FILE_BYTES_MIN,
     ) -> None:
         require_sqlite(apsw.sqlite_lib_version())
         self.name = name
         self.path = os.fspath(path) if vfs else os.path.abspath(path)
         self._simulated = vfs is not None
+        if not self._simulated:
+            block_files = DirectoryFiles(self.path + ".blocks")
+        self._large = LargeBlocks(block_files, file_bytes_min)
         self._log_bytes_max = log_bytes_max
         self._free_bytes = free_bytes
         self._unusable = ""
@@ -113,6 +126,8 @@ class SqliteStore:
             self._create()
         self._read_meta()
         self._check_witness(testimony)
+        statement = sql.STATEMENTS[BLOCKS.name].read
+        self._large.open(lambda block: self._writer.execute(statement, (block,)).fetchone())
         self._writer.set_wal_hook(self._note_log)
         if not self._simulated:
             self._open_beside()
@@ -221,9 +236,12 @@ class SqliteStore:
             self._move_log(self._writer)
         position = self._position + 1
         try:
+            files = self._large.write(batch)
             cursor = self._cursor
             cursor.execute(sql.BEGIN)
             for table, rows in batch.tables.items():
+                if table is BLOCKS and files:
+                    rows = rows | files
                 statements = sql.STATEMENTS[table.name]
                 puts = [row for row in rows.values() if row is not None]
                 if puts:
@@ -239,6 +257,10 @@ class SqliteStore:
         self._position = position
         if not self._simulated:
             self._witness.write(position, self._length)
+        try:
+            self._large.committed(batch, files)
+        except (apsw.Error, OSError) as error:
+            self._fail(error, "removing the file of a block failed")
 
     def maintain(self) -> None:
         self._check()
@@ -314,8 +336,21 @@ class SqliteStore:
     # Reading
 
     def read(self, table: Table, key: Row) -> Row | None:
-        rows = self._select(sql.STATEMENTS[table.name].read, key)
+        statement = sql.STATEMENTS[table.name].read
+        rows = self._select(statement, key)
+        if rows and table is BLOCKS and isinstance(rows[0][-1], int):
+            rows = [self._resolve(rows[0])]
+            if isinstance(rows[0][-1], int):
+                # Its file may have gone between the two: then its row is gone as well.
+                rows = self._select(statement, key)
         return rows[0] if rows else None
+
+    def _resolve(self, row: Row) -> Row:
+        """Return the row of a block with its payload, wherever that is."""
+        try:
+            return self._large.resolve(row)
+        except (apsw.Error, OSError) as error:
+            raise translate(error, f"reading the file of block {row[0]!r}") from error
 
     def highest(self, table: Table) -> Value:
         return self._select(sql.STATEMENTS[table.name].highest, ())[0][0]
@@ -323,7 +358,7 @@ class SqliteStore:
     def scan(self, table: Table, columns: tuple[str, ...] = ()) -> Iterator[Row]:
         statement = sql.scan(table, columns)
         if self._simulated:
-            return iter(self._select(statement, ()))
+            return self._resolved(table, columns, iter(self._select(statement, ())))
         self._check()
         # A connection of its own: an unfinished scan would hold all other reads at its moment.
         try:
@@ -335,7 +370,14 @@ class SqliteStore:
                 raise
         except apsw.Error as error:
             raise translate(error, f"scanning {table.name}") from error
-        return self._rows(table, connection, cursor)
+        return self._resolved(table, columns, self._rows(table, connection, cursor))
+
+    def _resolved(
+        self, table: Table, columns: tuple[str, ...], rows: Iterator[Row]
+    ) -> Iterator[Row]:
+        """Return rows with the payloads that are files, where they were asked for."""
+        whole = table is BLOCKS and columns in ((), BLOCKS.columns)
+        return map(self._resolve, rows) if whole else rows
 
     def _rows(
         self, table: Table, connection: apsw.Connection, cursor: apsw.Cursor
@@ -358,9 +400,10 @@ class SqliteStore:
 
     def size(self) -> int:
         self._check()
+        files = self._large.size()
         if self._simulated:
-            return int(self._writer.pragma("page_count")) * PAGE_BYTES
-        return _length(self.path) + _length(self.path + "-wal")
+            return int(self._writer.pragma("page_count")) * PAGE_BYTES + files
+        return _length(self.path) + _length(self.path + "-wal") + files
 
     def free(self) -> int:
         """Return how many bytes can still be written on the store's disk."""

@@ -46,6 +46,18 @@ KINDS: dict[str, dict[str, Any]] = {
         "default_time_to_live_ms": 40_000,
     },
     "fifo": {"fifo": True, "lock_duration_ms": 3_000},
+    "letters": {
+        "lock_duration_ms": 2_000,
+        "max_delivery_count": 1,
+        "default_time_to_live_ms": 20_000,
+        "dead_letter_on_expiration": True,
+        "forward_dead_letters_to": "everything",
+    },
+    "hop-4": {"forward_to": "keyed", "default_time_to_live_ms": 15_000},
+    "hop-3": {"forward_to": "hop-4", "enable_partitioning": True},
+    "hop-2": {"forward_to": "hop-3", "requires_duplicate_detection": True},
+    "hop-1": {"forward_to": "hop-2"},
+    "hop-0": {"forward_to": "hop-1", "forward_dead_letters_to": "hop-4"},
     "content": {
         "fifo": True,
         "content_based_deduplication": True,
@@ -70,6 +82,17 @@ class TopicKind(NamedTuple):
     settings: dict[str, Any]
     subscriptions: dict[str, tuple[dict[str, Any], list[str]]]
 
+
+#: What is made before an entity of a kind, or topic, because messages go on to it.
+BEFORE: dict[str, list[str]] = {
+    "letters": ["everything"],
+    "hop-0": ["keyed", "hop-4", "hop-3", "hop-2", "hop-1"],
+    "hop-1": ["keyed", "hop-4", "hop-3", "hop-2"],
+    "hop-2": ["keyed", "hop-4", "hop-3"],
+    "hop-3": ["keyed", "hop-4"],
+    "hop-4": ["keyed"],
+    "routed": ["plain", "new-news", "fifo"],
+}
 
 #: Every kind of topic; a run has some of them, with their subscriptions.
 TOPICS: dict[str, TopicKind] = {
@@ -112,6 +135,14 @@ TOPICS: dict[str, TopicKind] = {
             "plain": ({"lock_duration_ms": 5_000}, ["large"]),
         },
     ),
+    "routed": TopicKind(
+        {"default_time_to_live_ms": 40_000},
+        {
+            "plain": ({"forward_to": "plain"}, ["marked", "stripped"]),
+            "news": ({"forward_to": "new-news", "forward_dead_letters_to": "plain"}, ["divided"]),
+            "groups": ({"forward_to": "fifo"}, ["all"]),
+        },
+    ),
     "in-order": TopicKind(
         {},
         {
@@ -138,8 +169,9 @@ def subscription_of(topic: str, name: str) -> str:
 
 def names_of(kinds: Iterable[str]) -> list[str]:
     """Return the names of all entities of these kinds, topics before their subscriptions."""
+    wanted = [one for kind in kinds for one in (*BEFORE.get(kind, ()), kind)]
     names = []
-    for kind in kinds:
+    for kind in dict.fromkeys(wanted):
         names.append(kind)
         if kind in TOPICS:
             names += [subscription_of(kind, name) for name in TOPICS[kind].subscriptions]

@@ -72,6 +72,7 @@ def compare_row(words: str, real: ReceivedMessage, row: Row, base: int) -> None:
         real.message.partition_key,
         real.message.properties,
         real.message.enqueued_sequence_number,
+        real.message.hop_count,
     )
     message = row.message
     expected = (
@@ -87,6 +88,7 @@ def compare_row(words: str, real: ReceivedMessage, row: Row, base: int) -> None:
         message.partition_key,
         message.properties | row.properties,
         message.enqueued_sequence_number,
+        message.hop_count,
     )
     if seen != expected:
         same(f"{words}: message {real.sequence_number}", seen, expected)

@@ -15,11 +15,13 @@ from onibus.core.records import BLOCKS, COUNTERS, GONE, SESSIONS, Row, Table, Wr
 from onibus.store.interface import Store
 from onibus.store.memory import MemoryStore
 from onibus.store.sqlite import SqliteStore
-from onibus.testing.disk import SimulatedDisk
+from onibus.testing.disk import SimulatedBlockFiles, SimulatedDisk
 
 TABLES = (BLOCKS, COUNTERS, GONE, SESSIONS)
 #: Blocks that a trial keeps, so that its files stay small and their pages are used again.
 BLOCKS_KEPT = 8
+#: From this length on a trial's blocks are files: two of the five lengths that are drawn.
+FILE_BYTES_MIN = 1_000
 
 
 class Lost(AssertionError):
@@ -54,9 +56,11 @@ class Trial:
         seed: int,
         files: dict[str, bytes] | None = None,
         prepare: Callable[[SqliteStore], None] = lambda store: None,
+        syncing: bool = True,
     ) -> None:
         self.random = random.Random(seed)
         self.disk = SimulatedDisk(seed, files)
+        self._block_files = SimulatedBlockFiles(self.disk, syncing)
         self.acknowledged = 0
         self._prepare = prepare
         self._number = 0
@@ -66,7 +70,14 @@ class Trial:
     def open(self) -> None:
         """Open the store and compare it with the model."""
         # A log of any length may be moved, so that crashes meet that too.
-        self.store = SqliteStore("store", "one", vfs=self.disk.name, log_bytes_max=0)
+        self.store = SqliteStore(
+            "store",
+            "one",
+            vfs=self.disk.name,
+            log_bytes_max=0,
+            block_files=self._block_files,
+            file_bytes_min=FILE_BYTES_MIN,
+        )
         self._prepare(self.store)
         self.check()
 

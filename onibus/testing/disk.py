@@ -19,7 +19,10 @@ write meet its fate at once and *forgets* the rest, so the next sync succeeds wi
 as Linux does. `fill_at_write` and `capacity` refuse writes for want of space, once or as long as
 the files would outgrow the disk; a refused write leaves nothing.
 
-Not modelled: names of new or deleted files lost with power (both are durable at once), writes that
+`SimulatedBlockFiles` are large blocks on the same disk. Until their directory is synced the names
+of new ones, and the going of removed ones, are lost with power or not, each by the seed.
+
+Not modelled: names of SQLite's own files lost with power (they are durable at once), writes that
 land elsewhere, a disk that lies about a sync, shared memory (so SQLite must use one connection in
 exclusive locking mode).
 """
@@ -28,6 +31,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Iterable
 from typing import Literal
 
 import apsw
@@ -51,6 +55,9 @@ ERRORS = {
     "sync": apsw.SQLITE_IOERR_FSYNC,
     "truncate": apsw.SQLITE_IOERR_TRUNCATE,
 }
+
+#: What the names of block files begin with.
+_BLOCKS = "store.blocks/"
 
 _names = itertools.count(1)
 
@@ -192,6 +199,9 @@ class SimulatedDisk(apsw.VFS):
         self.capacity: int | None = None
         #: How many calls of each kind there were.
         self.calls: dict[Call, int] = dict.fromkeys(("read", "write", "sync", "truncate"), 0)
+        #: files that are new since their directory was synced, and those that were removed
+        self.unnamed: set[str] = set()
+        self.removed: dict[str, SimulatedFile] = {}
         self._changes_left = -1
         self._failing: tuple[Call, int, apsw.Error] | None = None
 
@@ -207,6 +217,13 @@ class SimulatedDisk(apsw.VFS):
     def restart(self) -> None:
         """Cut power if it is still there, let what was not synced meet its fate, and start."""
         fates = self.random.choice(FATES)
+        for name in sorted(self.unnamed):
+            if self.random.random() < 0.5:
+                self.files.pop(name, None)
+        for name in sorted(self.removed):
+            if self.random.random() < 0.5:
+                self.files.setdefault(name, self.removed[name])
+        self.sync_names()
         for name in sorted(self.files):
             self.files[name].restart(fates)
         self.powered = True
@@ -225,6 +242,11 @@ class SimulatedDisk(apsw.VFS):
         to_come = self._failing is not None
         self._failing = None
         return to_come
+
+    def sync_names(self) -> None:
+        """New and removed files are so for good."""
+        self.unnamed.clear()
+        self.removed.clear()
 
     def image(self) -> dict[str, bytes]:
         """Return what programs see of all files, to make another disk of."""
@@ -270,3 +292,49 @@ class SimulatedDisk(apsw.VFS):
 
     def xFullPathname(self, name: str) -> str:
         return name
+
+
+class SimulatedBlockFiles:
+    """Large blocks as files of a simulated disk (store/block_files.py)."""
+
+    def __init__(self, disk: SimulatedDisk, syncing: bool = True) -> None:
+        self._disk = disk
+        #: whether it does what it promises; a test of the tests wants one that does not
+        self._syncing = syncing
+
+    def sizes(self) -> dict[int, int]:
+        return {
+            int(name.removeprefix(_BLOCKS)): len(file.seen)
+            for name, file in self._disk.files.items()
+            if name.startswith(_BLOCKS)
+        }
+
+    def write(self, blocks: Iterable[tuple[int, bytes]]) -> None:
+        disk = self._disk
+        files = []
+        for block, payload in blocks:
+            name = f"{_BLOCKS}{block}"
+            if name not in disk.files:
+                disk.files[name] = SimulatedFile(disk)
+                disk.unnamed.add(name)
+            file = disk.files[name]
+            file.xTruncate(0)
+            file.xWrite(payload, 0)
+            files.append(file)
+        if self._syncing:
+            for file in files:
+                file.xSync(0)
+            disk.meet("sync")
+            disk.sync_names()
+
+    def read(self, block: int) -> bytes:
+        name = f"{_BLOCKS}{block}"
+        if name not in self._disk.files:
+            raise FileNotFoundError(name)
+        return self._disk.files[name].xRead(len(self._disk.files[name].seen), 0)
+
+    def remove(self, block: int) -> None:
+        self._disk.meet("truncate")
+        name = f"{_BLOCKS}{block}"
+        self._disk.removed[name] = self._disk.files.pop(name)
+        self._disk.unnamed.discard(name)

@@ -119,11 +119,15 @@ def prepare(message: Message, settings: LogSettings) -> Prepared:
     if session is not None and key is not None and session != key:
         raise InvalidOperation("two keys")
     if settings.requires_session and session is None:
-        raise InvalidOperation("no session")
+        what = "group (session_id)" if settings.fifo else "session_id"
+        raise InvalidOperation(f"this entity needs a {what} on every message")
     content = sha256(message.body).hexdigest()
     if settings.fifo and message.message_id is None:
         if not settings.content_based_deduplication:
-            raise InvalidOperation("no deduplication id")
+            raise InvalidOperation(
+                "a FIFO queue needs a deduplication id (message_id) on every message, "
+                "or content_based_deduplication"
+            )
         message = replace(message, message_id=content)
     key = key_of(message, settings)
     names = [message.message_id]
@@ -133,7 +137,10 @@ def prepare(message: Message, settings: LogSettings) -> Prepared:
     if settings.deduplication_scope == "messageGroup":
         scope = session
     if settings.requires_duplicate_detection and settings.enable_partitioning and key is None:
-        raise InvalidOperation("no id and no key")
+        raise InvalidOperation(
+            "a message to a partitioned entity with duplicate detection needs a message_id, "
+            "a partition_key or a session_id"
+        )
     known = settings.requires_duplicate_detection and message.message_id is not None
     identities = [(name, scope) for name in names] if known else []
     return Prepared(message, identities, time_to_live(message, settings), key)

@@ -21,14 +21,15 @@ from onibus.core.errors import (
 from onibus.core.message import Message
 from onibus.core.path.peek import Filter
 from onibus.core.settings import TopicSettings
-from onibus.testing.model import PartitionModel, Prepared, Row, prepare
+from onibus.testing.model import PartitionModel, Row, prepare
+from onibus.testing.model_moves import Moves
 from onibus.testing.model_parts import EntityModel, Given, Op, Request, meant
-from onibus.testing.model_works import WorkPart, Works
+from onibus.testing.model_works import WorkPart
 
 PURGE_SLICE = 5
 
 
-class BusModel(Works):
+class BusModel(Moves):
     """What clients may ask for, and what they must be answered."""
 
     # Sending
@@ -41,29 +42,14 @@ class BusModel(Works):
             raise EntityDisabled(name)
         return entity
 
-    def index_of(self, entity: EntityModel, prepared: Prepared) -> int:
-        """Return the partition of a message that has a key, or of any where there is one only."""
-        return crc32((prepared.key or "").encode()) % len(entity.parts)
-
     def send(self, op: Op, name: str, messages: Sequence[Message]) -> None:
         entity = self.sendable(name)
         batch = [prepare(message, entity.settings) for message in messages]
-        parts: dict[int, list[int]] = {}
-        keyless = []
-        for place, prepared in enumerate(batch):
-            if prepared.key is None and len(entity.partitions) > 1:
-                keyless.append(place)
-            else:
-                parts.setdefault(self.index_of(entity, prepared), []).append(place)
-        if not all(self.online(entity, index) for index in parts):
-            raise PartitionOffline(name)
         op.value = [None] * len(messages)
-        movable = not parts
-        if keyless:
-            index = self.any(entity)
-            parts[index] = sorted([*parts.get(index, []), *keyless])
+        parts = self.route(entity, batch)
         if len(parts) == 1:
             (index,) = parts
+            movable = len(entity.parts) > 1 and all(one.key is None for one in batch)
             request = Request(op, entity, index, [*range(len(batch))], batch, movable)
             self.stores[entity.stores[index]].inbox.append(request)
             return
@@ -87,7 +73,7 @@ class BusModel(Works):
 
     def receive(self, op: Op, name: str, limit: int, dead: bool, take: bool) -> None:
         entity = self.receivable(name)
-        if entity.settings.requires_session and not dead:
+        if (entity.settings.requires_session or entity.settings.forward_to) and not dead:
             raise InvalidOperation(name)
 
         def fetch() -> bool:

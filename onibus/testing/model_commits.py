@@ -8,6 +8,7 @@ commits must have finished before it may be given.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from zlib import crc32
 
 from onibus.core.errors import (
     EntityDisabled,
@@ -17,7 +18,7 @@ from onibus.core.errors import (
     Unknown,
 )
 from onibus.core.settings import AnySettings
-from onibus.testing.model import PartitionModel
+from onibus.testing.model import PartitionModel, Prepared
 from onibus.testing.model_parts import EntityModel, Op, StoreModel, SubscriptionModel, Time
 from onibus.testing.model_topics import TopicPartition
 
@@ -111,6 +112,26 @@ class Commits:
             if self.online(entity, index):
                 return index
         raise PartitionOffline(entity.name)
+
+    def index_of(self, entity: EntityModel, prepared: Prepared) -> int:
+        """Return the partition of a message that has a key, or of any where there is one only."""
+        return crc32((prepared.key or "").encode()) % len(entity.parts)
+
+    def route(self, entity: EntityModel, batch: Sequence[Prepared]) -> dict[int, list[int]]:
+        """Return which messages go to which partition; keyless ones share one (P4, P5)."""
+        parts: dict[int, list[int]] = {}
+        keyless = []
+        for place, prepared in enumerate(batch):
+            if prepared.key is None and len(entity.parts) > 1:
+                keyless.append(place)
+            else:
+                parts.setdefault(self.index_of(entity, prepared), []).append(place)
+        if not all(self.online(entity, index) for index in parts):
+            raise PartitionOffline(entity.name)
+        if keyless:
+            index = self.any(entity)
+            parts[index] = sorted([*parts.get(index, []), *keyless])
+        return parts
 
     # Commits
 

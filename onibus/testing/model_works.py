@@ -27,7 +27,7 @@ class Change(msgspec.Struct, frozen=True):
     #: the entity that it is in, and its ordinal there
     uid: int
     ordinal: int
-    #: complete, abandon, defer or dead-letter
+    #: complete, abandon, defer, dead-letter or move
     verb: str
     delay: int = 0
     properties: dict[str, Any] | None = None
@@ -170,6 +170,7 @@ class Works(Commits):
             outlets += partition.outlets.values()
         for outlet in outlets:
             outlet.unpin(number)
+        self.advance(entity, index)
 
     def publish(self, work: WorkModel) -> None:
         """It is decided: every partition that is up does its part."""
@@ -255,7 +256,7 @@ class Works(Commits):
 
 
 def _change(outlet: PartitionModel, row: Row, change: Change, now: int) -> None:
-    if change.verb == "complete":
+    if change.verb in ("complete", "move"):
         del outlet.rows[row.ordinal]
         return
     row = changed(row, change.properties)

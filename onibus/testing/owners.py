@@ -11,6 +11,7 @@ from onibus.broker.entity_rules import without_rule
 from onibus.broker.namespace import NAME
 from onibus.core import settings as core_settings
 from onibus.core.errors import (
+    EntityNotFound,
     InvalidArgument,
     InvalidOperation,
     OnibusError,
@@ -28,6 +29,7 @@ from onibus.testing.model_parts import EntityModel, Op, SubscriptionModel, meant
 from onibus.testing.model_topics import RULES
 
 HOUR = 3_600_000
+FORWARDS = ("forward_to", "forward_dead_letters_to")
 
 
 class Owners(Clients):
@@ -73,6 +75,13 @@ class Owners(Clients):
             sim.finish(NAME, carried_out)
         sim.settle_down()
 
+    def _targets_there(self, settings: Any) -> None:
+        """Refuse what forwards to an entity that is not there."""
+        for name in FORWARDS:
+            target = settings.get(name)
+            if target is not None and target not in self.sim.model.entities:
+                raise EntityNotFound(target)
+
     def _all_online(self, stores: list[str]) -> None:
         for store in stores:
             if not self.sim.model.stores[store].online:
@@ -86,6 +95,10 @@ class Owners(Clients):
             return
         kind = TopicSettings if name in TOPICS else QueueSettings
 
+        def expect() -> None:
+            self._targets_there(given)
+            self._all_online(list(sim.model.stores))
+
         def created() -> None:
             entity = entity_of(max(sim.tables[NAME][ENTITIES].values()), {})
             wanted = core_settings.make(given, kind)
@@ -94,7 +107,7 @@ class Owners(Clients):
         self._decide(
             f"create {name}",
             lambda reply: sim.broker.namespace.create(name, kind, given, reply),
-            lambda: self._all_online(list(sim.model.stores)),
+            expect,
             created,
         )
 
@@ -106,6 +119,10 @@ class Owners(Clients):
             return
         rules = list(TOPICS[topic_name].subscriptions[own_name][1])
 
+        def expect() -> None:
+            self._targets_there(given)
+            self._all_online(topic.stores)
+
         def created() -> None:
             wanted = core_settings.make(given, SubscriptionSettings)
             (uid,) = max(sim.tables[NAME][ENTITIES])
@@ -116,7 +133,7 @@ class Owners(Clients):
             lambda reply: sim.broker.namespace.create_subscription(
                 topic_name, own_name, given, [RULES[rule].rule for rule in rules], reply
             ),
-            lambda: self._all_online(topic.stores),
+            expect,
             created,
         )
 
@@ -193,6 +210,7 @@ class Owners(Clients):
                 {"dead_letter_on_expiration": self.random.random() < 0.5},
                 {"default_time_to_live_ms": self.random.choice((None, 5_000, 50_000))},
                 {"retry_backoff_ms": self.random.choice((0, 250))},
+                {"forward_to": self.random.choice((None, given_for(name).get("forward_to")))},
                 {"duplicate_detection_window_ms": self.random.choice((20_000, 45_000, HOUR))},
             )
         )
@@ -204,10 +222,14 @@ class Owners(Clients):
         sim.finish_all(flush=True)
         wanted = core_settings.change(entity.settings, given)
 
+        def expect() -> None:
+            self._targets_there({name: getattr(wanted, name) for name in FORWARDS})
+            self._all_online(entity.stores)
+
         self._decide(
             f"change {name} {given}",
             lambda reply: sim.broker.namespace.change(name, given, reply),
-            lambda: self._all_online(entity.stores),
+            expect,
             lambda: sim.model.change(entity, wanted),
             may_crash=not window,
         )

@@ -15,10 +15,11 @@ from typing import Any
 
 from onibus.broker import settling
 from onibus.broker.broker import Broker
-from onibus.broker.entity import Seat
+from onibus.broker.entity import PARTITIONS_MAX, Entity, Seat
+from onibus.broker.forwarding import Forwarding
 from onibus.broker.message_store import MessageStore
 from onibus.broker.namespace import NAME
-from onibus.broker.replies import Reply
+from onibus.broker.replies import Outcome, Reply
 from onibus.broker.works import Works
 from onibus.broker.writer import Done, Work
 from onibus.core import partition as core_partition
@@ -128,6 +129,38 @@ class SimulatedWorks(Works):
         model.works_opened(store.name)
 
 
+class SimulatedForwarding(Forwarding):
+    """Forwarding that tells the model when it looks for what goes on, and when that has ended."""
+
+    def __init__(self, broker: SimulatedBroker) -> None:
+        super().__init__(broker)
+        self._simulated = broker
+
+    def _forward(self, source: Entity, seat: Seat, target: str, dead: bool) -> None:
+        key = (source.incarnation, seat.id, dead)
+        before = key in self._moving
+        super()._forward(source, seat, target, dead)
+        model = self._simulated.model
+        entity = model.entities[source.name]
+        op = Op(f"forward {source.name} {seat.index} dead={dead}")
+        op.stores = model.stores
+        begun = model.forward(op, entity, seat.index, dead)
+        check(begun == (key in self._moving and not before), f"{op.words}: model says {begun}")
+        if begun:
+            model.ops.append(op)
+
+    def _moved(self, source: Entity, key: tuple[int, int, bool], outcome: Outcome) -> None:
+        model = self._simulated.model
+        op = model.moving.pop((key[0], key[1] % PARTITIONS_MAX, key[2]))
+        if outcome.error is not None:
+            op.reply.set_exception(outcome.error)
+        else:
+            # The numbers show where the messages are: nobody was told them.
+            op.value = None
+            op.reply.set_result(None)
+        super()._moved(source, key, outcome)
+
+
 class SimulatedBroker(Broker):
     """A broker that tells the model when it brings a partition up to the present."""
 
@@ -138,6 +171,7 @@ class SimulatedBroker(Broker):
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self.works = SimulatedWorks(self)
+        self.forwarding = SimulatedForwarding(self)
         commit = self.namespace.commit
 
         def told(records: WriteBatch, reply: Reply, value: Any = None) -> None:
@@ -398,7 +432,11 @@ class Simulation:
 
     def compare(self) -> None:
         """Compare everything that can be seen."""
+        self.settle_down()
         self.model.advance_all()
+        timers = self.broker.timers
+        entities = self.model.entities.values()
+        self.model.check_forwarded({e.uid for e in entities if timers.is_set(("forward", e.uid))})
         compare_all(self.broker, self.model)
 
     def compare_entity(self, name: str) -> None:

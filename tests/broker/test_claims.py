@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from onibus.core.errors import (
     MessageNotFound,
 )
 from onibus.core.invariants import violations
+from onibus.core.records import CLAIMS, HOLDS
 from tests.broker.claim_helpers import read, sound, take
 from tests.bus_helpers import (
     HOUR,
@@ -387,7 +389,7 @@ async def test_bad_claims_are_refused(clock: ManualClock) -> None:
                     await method("q", "r", wrong)
         for partition in (1, -1, "0"):
             with pytest.raises(InvalidArgument):
-                await bus.read_claim("q", "r", number, partition=partition)  # type: ignore[arg-type]
+                await others[1]("q", "r", number, partition=partition)
         assert not bus.claims("q")[0].read, "nothing of that was a reading"
         sound(bus)
 
@@ -433,28 +435,48 @@ async def test_an_entity_made_again_knows_no_claims_of_the_one_before(
     assert await read(bus, 1) == ["new"]
     await bus.delete_queue("q")
     await bus.close()
-    names = {table.name: len(rows) for table, rows in disks.open["namespace"].tables.items()}
-    assert names["claims"] == 0
-    assert not any(
-        table.name == "holds" and rows for table, rows in disks.open["main"].tables.items()
-    )
+    assert claim_rows(disks) == 0
+    assert not disks.open["main"].tables[HOLDS]
 
 
+@pytest.mark.parametrize("slices", [1, 3])
 @run
-async def test_a_queue_deleted_while_it_is_claimed(clock: ManualClock) -> None:
+async def test_a_subscription_deleted_while_it_is_claimed(clock: ManualClock, slices: int) -> None:
     disks = Disks()
     async with disks.bus(clock) as bus:
         await bus.create_topic("t")
         name = await bus.create_subscription("t", "s")
-        await send(bus, "t", "1")
-        claiming = asyncio.create_task(bus.claim(name, "r", 1))
+        await bus.send_batch("t", [msg("x")] * (slices * 1_000))
         deleting = asyncio.create_task(bus.delete_subscription(name))
+        await asyncio.sleep(0)
+        claiming = asyncio.create_task(bus.claim(name, "r", slices * 1_000))
+        # The first slice comes before the news that the deletion is on the disk.
+        time.sleep(0.05)
         await asyncio.gather(claiming, deleting, return_exceptions=True)
         assert deleting.exception() is None
         assert isinstance(claiming.exception(), EntityNotFound)
         assert bus.alarms == []
         assert violations(partition_at(bus, "t")) == []
+    assert claim_rows(disks) == 0
+
+
+@run
+async def test_rows_written_after_a_deletion_go_at_the_next_start(clock: ManualClock) -> None:
+    disks = Disks()
+    async with disks.bus(clock) as bus:
+        await bus.create_queue("q")
+        await send(bus, "q", "1")
+        number = await take(bus)
+        deleting = asyncio.create_task(bus.delete_queue("q"))
+        await asyncio.sleep(0)
+        with pytest.raises(ClaimNotFound):
+            await bus.read_claim("q", "r", number)
+        await deleting
+    assert claim_rows(disks) == 1
     async with disks.bus(clock):
         pass
-    names = {table.name: len(rows) for table, rows in disks.open["namespace"].tables.items()}
-    assert names["claims"] == 0
+    assert claim_rows(disks) == 0
+
+
+def claim_rows(disks: Disks) -> int:
+    return len(disks.open["namespace"].tables[CLAIMS])

@@ -55,8 +55,7 @@ def claimed_anywhere(bus: Bus) -> set[str]:
 
 
 def reopen(bus: Bus, *stores: str) -> None:
-    for store in stores:
-        assert bus.broker.reopen(bus.broker.stores[store])
+    assert all(bus.broker.reopen(bus.broker.stores[store]) for store in stores)
 
 
 async def everything(bus: Bus) -> list[str]:
@@ -310,10 +309,9 @@ async def test_the_namespace_fails_while_a_commit_is_decided(
         await bus.claim("q", "r", 20)
         messages = await bus.read_claim("q", "r", 1)
         disks.open["namespace"].fail_next(kept=kept)
-        with pytest.raises(Unknown):
-            await bus.commit_claim("q", "r", 1)
-        with pytest.raises(PartitionOffline):
-            await bus.commit_claim("q", "r", 1)
+        for error in (Unknown, PartitionOffline):
+            with pytest.raises(error):
+                await bus.commit_claim("q", "r", 1)
         assert claimed_anywhere(bus) == {"claim/r/1"}, "nothing is done that is not decided"
     async with disks.bus(clock, *STORES) as bus:
         await settle(bus)
@@ -375,32 +373,78 @@ async def test_the_namespace_fails_while_a_claim_is_read_or_given_back(
 
 
 @pytest.mark.promise("R5")
+@pytest.mark.parametrize("slow", ["a", "namespace"])
 @run
-async def test_a_store_reopened_while_a_claim_is_decided_keeps_its_part(clock: ManualClock) -> None:
+async def test_a_store_reopened_while_a_claim_is_made_keeps_its_part(
+    clock: ManualClock, slow: str
+) -> None:
     disks = Disks()
     async with disks.bus(clock, *STORES) as bus:
         await fill(bus)
-        store = disks.open["namespace"]
-        real = store.commit
-        reopened: list[bool] = []
-
-        def commit(batch: WriteBatch) -> None:
-            if CLAIMS in batch.tables and not reopened:
-                reopened.append(True)
-                bus._loop.call_soon_threadsafe(again.set)
-                asyncio.run_coroutine_threadsafe(done.wait(), bus._loop).result()
-            real(batch)
-
-        again, done = asyncio.Event(), asyncio.Event()
-        store.commit = commit  # type: ignore[method-assign]
+        await settle(bus)
+        started, go_on = hold_up(disks.open[slow], bus)
         claiming = asyncio.create_task(bus.claim("q", "r", 100))
-        await again.wait()
+        await started.wait()
+        while (loop := bus.broker.stores["b"].loop) is None or loop.busy or loop.waiting:
+            await asyncio.sleep(0.001)
         pull(bus, "b")
         reopen(bus, "b")
-        done.set()
+        go_on.set()
         claim = await claiming
         assert claim is not None
         assert len(await bus.read_claim("q", "r", 1)) == claim.count == 32
+
+
+@pytest.mark.promise("R5")
+@run
+async def test_a_store_lost_between_two_slices_of_a_claim(clock: ManualClock) -> None:
+    (key,) = keys_of(0, 1)
+    disks = Disks()
+    async with disks.bus(clock) as bus:
+        await bus.create_queue("q", enable_partitioning=True)
+        await bus.send_batch("q", [msg(f"{n}", partition_key=key) for n in range(3_000)])
+        claiming = asyncio.create_task(bus.claim("q", "r", 3_000))
+        while "claim/r/1" not in claimed_anywhere(bus):
+            await asyncio.sleep(0)
+        pull(bus, "main")
+        reopen(bus, "main")
+        with pytest.raises(PartitionOffline):
+            await claiming
+        assert bus.claims("q") == []
+        assert claimed_anywhere(bus) == set()
+        assert len(await everything(bus)) == 3_000
+
+
+@run
+async def test_a_bus_that_closes_finishes_what_was_asked_of_claims(clock: ManualClock) -> None:
+    disks = Disks()
+    bus = await disks.bus(clock)
+    await bus.create_queue("q")
+    await bus.send_batch("q", [msg("x" * 500)] * 5_000)
+    await bus.claim("q", "r", 5_000)
+    first = await bus.read_claim("q", "r", 1)
+    await bus.close()
+    bus = await disks.bus(clock)
+    await settle(bus)
+    again = asyncio.create_task(bus.read_claim("q", "r", 1))
+    await asyncio.sleep(0)
+    await bus.close()
+    assert await again == first
+
+
+def hold_up(store: MemoryStore, bus: Bus) -> tuple[asyncio.Event, asyncio.Event]:
+    """Let a store's next commit wait; return what tells that it does, and what lets it go on."""
+    started, go_on = asyncio.Event(), asyncio.Event()
+
+    def commit(batch: WriteBatch) -> None:
+        store.commit = real  # type: ignore[method-assign]
+        bus._loop.call_soon_threadsafe(started.set)
+        asyncio.run_coroutine_threadsafe(go_on.wait(), bus._loop).result()
+        real(batch)
+
+    real = store.commit
+    store.commit = commit  # type: ignore[method-assign]
+    return started, go_on
 
 
 def crash_at(store: MemoryStore, bus: Bus, when: Callable[[WriteBatch], bool]) -> None:

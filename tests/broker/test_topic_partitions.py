@@ -109,8 +109,8 @@ async def test_sessions_of_a_partitioned_topic(clock: ManualClock) -> None:
     name = await bus.create_subscription("t", "s", requires_session=True)
     names = [f"session {n}" for n in range(20)]
     for n in range(3):
-        for session in names:
-            await send(bus, "t", str(n), session_id=session)
+        for wanted in names:
+            await send(bus, "t", str(n), session_id=wanted)
     await send(bus, "t", "none")
     bus = await reopen(bus, disks, clock, *STORES)
     assert {one.session_id for one in bus.sessions(name)} == set(names)

@@ -10,15 +10,11 @@ import pytest
 from onibus import Bus, Filter, Rule
 from onibus.core.errors import (
     EntityDisabled,
-    EntityExists,
     EntityNotFound,
-    InvalidArgument,
-    InvalidName,
     InvalidOperation,
     LockLost,
     MessageNotFound,
     NoSession,
-    Unchangeable,
 )
 from tests.broker.topic_helpers import dead, sound, there, topic_with
 from tests.bus_helpers import (
@@ -32,7 +28,6 @@ from tests.bus_helpers import (
     get_one,
     msg,
     numbers,
-    partition_at,
     pass_ms,
     peek_everything,
     run,
@@ -151,7 +146,8 @@ async def test_a_body_is_stored_once_however_many_want_it(
             assert all(bus.subscription(name).active_count == 500 for name in names)
             assert bus.topic("t").size_bytes == bus.subscription(names[0]).size_bytes
             sizes[count] = bus.topic("t").size_bytes
-        assert 500_000 < (place / "main.sqlite").stat().st_size < 750_000
+        stored = [file.stat().st_size for file in place.rglob("*") if "main." in str(file)]
+        assert 500_000 < sum(stored) < 750_000
     assert sizes[1] == sizes[20]
 
 
@@ -294,9 +290,9 @@ async def test_sessions_of_a_subscription(clock: ManualClock) -> None:
         assert there(bus, plain) == ["a1", "b1", "a2", "e1", "none"]
         with pytest.raises(InvalidOperation):
             await get(bus, name)
-        async with await bus.accept_session(name, "a", owner="me") as session:
-            assert bodies(await session.receive(5)) == ["a1", "a2"]
-            await session.set_state(b"half")
+        async with await bus.accept_session(name, "a", owner="me") as held:
+            assert bodies(await held.receive(5)) == ["a1", "a2"]
+            await held.set_state(b"half")
             async with await bus.accept_session(other) as same:
                 assert (same.session_id, await same.get_state()) == ("a", None)
         assert {one.session_id: one.state for one in bus.sessions(name)} == {
@@ -304,14 +300,13 @@ async def test_sessions_of_a_subscription(clock: ManualClock) -> None:
             "b": None,
             "": None,
         }
-        async with await bus.accept_session(name, "") as session:
-            (empty,) = await session.receive(5)
-            await session.complete(empty)
+        async with await bus.accept_session(name, "") as held:
+            (empty,) = await held.receive(5)
+            await held.complete(empty)
+        for taken in ("a", "b", ""):
+            await bus.accept_session(other, taken)
         with pytest.raises(NoSession):
-            async with await bus.accept_session(other, "b"):
-                for taken in ("a", ""):
-                    await bus.accept_session(other, taken)
-                await bus.accept_session(other)
+            await bus.accept_session(other)
         (letter,) = await get(bus, name, dead_letters=True)
         await bus.receiver(name, dead_letters=True).abandon(letter)
         assert await bus.purge(name, Filter(state="dead-lettered")) == 1
@@ -434,106 +429,6 @@ async def test_a_topic_is_in_use_while_its_subscriptions_are(clock: ManualClock)
         assert bodies(await waiting) == ["1"]
         await pass_ms(bus, clock, HOUR)
         assert bus.topics() == []
-
-
-@pytest.mark.promise("B3")
-@run
-async def test_names(clock: ManualClock) -> None:
-    async with Bus.ephemeral(clock=clock) as bus:
-        (name,) = await topic_with(bus, "Alpha", topic="Area/Topic")
-        assert name == "area/topic/subscriptions/alpha"
-        assert bus.topics() == ["area/topic"]
-        await send(bus, "AREA/topic", "1")
-        assert bodies(await get(bus, "Area/Topic/Subscriptions/ALPHA")) == ["1"]
-        for bad in ("", "a/b", "x" * 51, "-a", "a b", 5, None):
-            with pytest.raises(InvalidName):
-                await bus.create_subscription("area/topic", bad)  # type: ignore[arg-type]
-        for create in (bus.create_queue, bus.create_topic):
-            with pytest.raises(InvalidName):
-                await create("area/topic/subscriptions/beta")
-            with pytest.raises(EntityExists):
-                await create("area/TOPIC")
-        with pytest.raises(EntityExists):
-            await bus.create_subscription("area/topic", "ALPHA")
-        await bus.create_queue("q")
-        with pytest.raises(InvalidOperation):
-            await bus.create_subscription("q", "s")
-        for unknown in ("nothing", 5):
-            with pytest.raises(EntityNotFound):
-                await bus.create_subscription(unknown, "s")  # type: ignore[arg-type]
-
-
-@pytest.mark.promise("B3")
-@run
-async def test_each_call_is_for_its_kind(clock: ManualClock) -> None:
-    async with Bus.ephemeral(clock=clock) as bus:
-        (name,) = await topic_with(bus, "s")
-        await bus.create_queue("q")
-        for look, wrong in ((bus.queue, "t"), (bus.topic, "q"), (bus.subscription, "t")):
-            with pytest.raises(EntityNotFound):
-                look(wrong)
-        for call, wrong in (
-            (bus.delete_queue, "t"),
-            (bus.delete_topic, name),
-            (bus.delete_subscription, "q"),
-        ):
-            with pytest.raises(EntityNotFound):
-                await call(wrong)
-        with pytest.raises(InvalidOperation):
-            await bus.send(name, msg("x"))
-        with pytest.raises(InvalidOperation):
-            await bus.schedule(name, msg("x"), clock.wall() + MINUTE)
-        for receiving in (
-            bus.receiver("t").receive(),
-            bus.receiver("t", dead_letters=True).receive(),
-            bus.receiver("t").receive_deferred([1]),
-            bus.accept_session("t"),
-            bus.accept_session(name),
-            bus.fifo_receiver("t").receive(),
-            bus.fifo_receiver(name).receive(),
-        ):
-            with pytest.raises(InvalidOperation):
-                await receiving
-        with pytest.raises(MessageNotFound):
-            await bus.undefer("t", [1])
-        with pytest.raises(EntityNotFound):
-            await bus.send("nothing", msg("x"))
-        assert (bus.sessions("t"), bus.peek("t")) == ([], [])
-        sound(bus)
-
-
-@pytest.mark.promise("D5", "X2")
-@run
-async def test_ids_are_forgotten_at_the_topic_only(clock: ManualClock) -> None:
-    async with Bus.ephemeral(clock=clock) as bus:
-        (name,) = await topic_with(bus, "s", requires_duplicate_detection=True)
-        await bus.send("t", msg("1", message_id="m"))
-        with pytest.raises(InvalidOperation):
-            await bus.purge(name, forget_ids=True)
-        assert there(bus, name) == ["1"]
-        assert (await bus.send("t", msg("2", message_id="m"))).duplicate_of == 1
-        await bus.purge("t", forget_ids=True)
-        await bus.send("t", msg("3", message_id="m"))
-        assert there(bus, name) == ["1", "3"]
-
-
-@pytest.mark.promise("B3", "D4")
-@run
-async def test_settings_are_checked(clock: ManualClock) -> None:
-    async with Bus.ephemeral(clock=clock) as bus:
-        (name,) = await topic_with(bus, "s")
-        for bad in ({"lock_duration_ms": 5_000}, {"requires_session": True}, {"fifo": True}):
-            with pytest.raises(InvalidArgument):
-                await bus.create_topic("u", **bad)
-        for bad in ({"max_size_bytes": 5}, {"lock_duration_ms": 5}, {"status": "asleep"}):
-            with pytest.raises(InvalidArgument):
-                await bus.create_subscription("t", "u", **bad)
-        with pytest.raises(Unchangeable):
-            await bus.change_topic("t", requires_duplicate_detection=True)
-        with pytest.raises(Unchangeable):
-            await bus.change_subscription(name, requires_session=True)
-        assert (bus.topics(), bus.topic("t").subscriptions) == (["t"], (name,))
-        assert partition_at(bus, "t").subscriptions.keys() == {0, bus.broker.find(name).number}
 
 
 @pytest.mark.promise("B1", "X4")

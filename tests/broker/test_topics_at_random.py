@@ -1,4 +1,4 @@
-"""Topics against a model of a page: random commands, restarts and crashes, then both are compared."""
+"""Topics against a model: random commands, restarts and crashes, then both are compared."""
 
 from __future__ import annotations
 

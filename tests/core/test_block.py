@@ -18,6 +18,7 @@ import pytest
 from onibus.core.arrow_block import (
     LOG_SCHEMA,
     SCHEMA,
+    checksum,
     conform,
     encode_arrow,
 )
@@ -373,7 +374,7 @@ def _arrow_payload(body: bytes, rows: int = 1) -> bytes:
     batch = arrow_batch([Message()] * rows)
     payload = encode_arrow(ordinals, STAMP, STAMP, NEVER, 0, MESSAGE, batch)
     index = payload[HEADER.size : HEADER.size + ENTRY.size * rows]
-    return HEADER.pack(b"OB", 1, ARROW, rows, crc32(index), crc32(body)) + index + body
+    return HEADER.pack(b"OB", 1, ARROW, rows, crc32(index), checksum(body)) + index + body
 
 
 def _stream(schema: pa.Schema, *batches: pa.RecordBatch) -> bytes:

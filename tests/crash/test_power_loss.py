@@ -19,13 +19,15 @@ CRASHES_A_SEED = 50
 REPLAY = os.environ.get("ONIBUS_SEED")
 
 
-def shake(seed: int, crashes: int = CRASHES_A_SEED, synchronous: str = "FULL") -> int:
+def shake(
+    seed: int, crashes: int = CRASHES_A_SEED, synchronous: str = "FULL", files: bool = True
+) -> int:
     """Crash one store again and again; return how many commits were acknowledged."""
 
     def prepare(store: SqliteStore) -> None:
         store._writer.pragma("synchronous", synchronous)
 
-    trial = Trial(seed, prepare=prepare)
+    trial = Trial(seed, prepare=prepare, syncing=files)
     try:
         trial.open()
         for crash in range(crashes):
@@ -108,6 +110,16 @@ def test_control_without_sync_is_caught(synchronous: str) -> None:
     for seed in range(20):
         try:
             shake(seed, crashes=20, synchronous=synchronous)
+        except Lost:
+            caught += 1
+    assert caught >= 15
+
+
+def test_control_without_synced_block_files_is_caught() -> None:
+    caught = 0
+    for seed in range(20):
+        try:
+            shake(seed, crashes=20, files=False)
         except Lost:
             caught += 1
     assert caught >= 15

@@ -5,6 +5,7 @@ What passes is prepared for the rest of the path: its bytes, its identities and 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hashlib import blake2b, sha256
 
 from onibus.core.checks import check_properties, check_whole
@@ -130,19 +131,33 @@ def _check_rare_fields(message: Message) -> None:
     check_whole("hop_count", message.hop_count, 0, HOP_COUNT_MAX)
 
 
-def hash_identity(secret: bytes, identity: bytes, scope: bytes | None) -> bytes:
-    """Return the keyed hash that stands for an id, inside its scope where it has one."""
-    if scope is not None:
-        # The length keeps ("a", "bc") and ("ab", "c") apart.
-        identity = len(identity).to_bytes(4, "little") + identity + scope
-    return blake2b(identity, digest_size=16, key=secret).digest()
+def hash_identities(
+    secret: bytes, identities: Sequence[bytes], scopes: Sequence[bytes | None] | None
+) -> list[bytes]:
+    """Return the keyed hashes that stand for ids, each inside its scope where it has one."""
+    if scopes is not None:
+        identities = list(map(_scoped, identities, scopes))
+    # For many, copies take two thirds of the time that new ones with their key take.
+    copy = blake2b(digest_size=16, key=secret).copy
+    hashes = []
+    for one in identities:
+        hasher = copy()
+        hasher.update(one)
+        hashes.append(hasher.digest())
+    return hashes
+
+
+def _scoped(identity: bytes, scope: bytes | None) -> bytes:
+    # The length keeps ("a", "bc") and ("ab", "c") apart.
+    return identity if scope is None else len(identity).to_bytes(4, "little") + identity + scope
 
 
 def _hash(secret: bytes, identity: str, scope: str | None) -> bytes:
     try:
-        return hash_identity(secret, identity.encode(), None if scope is None else scope.encode())
+        data = _scoped(identity.encode(), None if scope is None else scope.encode())
     except UnicodeEncodeError as error:
         raise InvalidArgument(f"an id cannot be encoded: {error}") from None
+    return blake2b(data, digest_size=16, key=secret).digest()
 
 
 def _identities(

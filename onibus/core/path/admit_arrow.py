@@ -17,16 +17,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from onibus.core.arrow_block import SCHEMA, conform, messages_of
+from onibus.core.arrow_block import SCHEMA, EncodedBody, conform, messages_of
 from onibus.core.block import UNREADABLE
 from onibus.core.checks import check_properties
 from onibus.core.errors import Damaged, InvalidArgument, MessageTooLarge, Refused
 from onibus.core.limits import BATCH_COUNT_MAX, HOP_COUNT_MAX, ID_LENGTH_MAX
 from onibus.core.message import FORMATS, decode_properties
-from onibus.core.path.admit import admit, hash_identity
+from onibus.core.path.admit import admit, hash_identities
 from onibus.core.settings import LogSettings
 
-Identities = tuple[bytes, ...]
 Numbers = npt.NDArray[np.int64]
 
 #: The time to live of a row that has none.
@@ -49,56 +48,63 @@ _STAGED = pa.schema(
 class PreparedBatch:
     """Messages in columns that were admitted together."""
 
-    __slots__ = ("columns", "identities", "keys", "sizes", "ttls")
+    __slots__ = ("bodies", "columns", "hashes", "keys", "owners", "sizes", "ttls")
 
     def __init__(
         self,
         columns: pa.RecordBatch,
-        identities: list[Identities],
+        hashes: list[bytes],
+        owners: Sequence[int],
         ttls: Numbers,
         sizes: Numbers,
         keys: pa.Array | None = None,
     ) -> None:
         #: by the schema of messages (core/arrow_block.py)
         self.columns = columns
-        #: for each row the hashes under which it is a duplicate
-        self.identities = identities
+        #: the hashes under which rows are duplicates, and the positions of the rows that have them
+        self.hashes = hashes
+        self.owners = owners
         #: how long each row lives, in milliseconds, or FOREVER
         self.ttls = ttls
         #: what each row counts towards the quota: as much as if it were sent alone
         self.sizes = sizes
         #: what decides the partition of each row (P3); null where any will do
         self.keys = keys
+        #: (start, end) of a block's rows → its body, where it was encoded ahead
+        self.bodies: dict[tuple[int, int], EncodedBody] = {}
 
     def __len__(self) -> int:
-        return len(self.identities)
+        return len(self.sizes)
 
     @property
     def size(self) -> int:
         return int(self.sizes.sum())
 
     def take(self, positions: Sequence[int]) -> PreparedBatch:
-        """Return the rows at these positions."""
+        """Return the rows at these positions, which rise."""
         chosen = np.asarray(positions, np.int64)
+        hashes, owners = self.hashes, self.owners
+        if isinstance(owners, range) and len(owners) == len(self):
+            hashes, owners = [hashes[position] for position in positions], range(len(positions))
+        else:
+            places = {position: place for place, position in enumerate(positions)}
+            kept = [at for at, owner in enumerate(owners) if owner in places]
+            hashes, owners = [hashes[at] for at in kept], [places[owners[at]] for at in kept]
         return PreparedBatch(
             self.columns.take(pa.array(chosen)),
-            [self.identities[position] for position in positions],
+            hashes,
+            owners,
             self.ttls[chosen],
             self.sizes[chosen],
         )
 
-    def slice(self, start: int, end: int) -> PreparedBatch:
-        """Return the rows from start to end, without copying them."""
-        return PreparedBatch(
-            self.columns.slice(start, end - start),
-            self.identities[start:end],
-            self.ttls[start:end],
-            self.sizes[start:end],
-        )
-
     def encode(self) -> bytes:
         """Return it as bytes, to be stored without numbers until it is published (R6)."""
-        identities = pa.array([list(some) for some in self.identities], pa.list_(_IDENTITY))
+        offsets = np.searchsorted(np.asarray(self.owners), np.arange(len(self) + 1))
+        hashes = pa.FixedSizeBinaryArray.from_buffers(
+            _IDENTITY, len(self.hashes), [None, pa.py_buffer(b"".join(self.hashes))]
+        )
+        identities = pa.ListArray.from_arrays(offsets.astype(np.int32), hashes)
         columns = [*self.columns.columns, identities, pa.array(self.ttls), pa.array(self.sizes)]
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, _STAGED) as writer:
@@ -112,13 +118,18 @@ def decode_prepared(content: bytes) -> PreparedBatch:
     try:
         with pa.ipc.open_stream(content) as reader:
             batch = reader.read_next_batch()
+        batch.validate(full=True)
     except (pa.ArrowException, OSError, StopIteration) as error:
         raise Damaged(f"a staged batch is no Arrow stream: {error}") from error
     if not batch.schema.equals(_STAGED):
         raise Damaged("a staged batch has other columns than it should")
+    identities = batch.column("identities")
+    hashes = identities.flatten().to_pylist()
+    owners: Sequence[int] = pc.list_parent_indices(identities).to_pylist()
     return PreparedBatch(
         batch.select(SCHEMA.names),
-        [tuple(some) for some in batch.column("identities").to_pylist()],
+        hashes,
+        range(len(hashes)) if owners == list(range(batch.num_rows)) else owners,
         batch.column("lives_ms").to_numpy(),
         batch.column("size").to_numpy(),
     )
@@ -138,8 +149,8 @@ def admit_arrow(
     first = _bad_properties(batch, int(bad.argmax()) if bad.any() else len(bad))
     if first < len(bad):
         _refuse(batch, first, int(sizes[first]), settings, secret)
-    identities = _identities(filled, keys, contents, settings, secret)
-    return PreparedBatch(filled, identities, _ttls(batch, settings), sizes, keys)
+    hashes, owners = _identities(filled, keys, contents, settings, secret)
+    return PreparedBatch(filled, hashes, owners, _ttls(batch, settings), sizes, keys)
 
 
 def _one_batch(given: pa.RecordBatch | pa.Table) -> pa.RecordBatch:
@@ -258,26 +269,38 @@ def _identities(
     contents: list[str] | None,
     settings: LogSettings,
     secret: bytes,
-) -> list[Identities]:
-    """Return under which hashes each row is a duplicate (D3, F1 – F7)."""
-    ids = raw_values(batch.column("message_id"))
+) -> tuple[list[bytes], Sequence[int]]:
+    """Return the hashes under which rows are duplicates (D3, F1 – F7), and whose they are."""
     if not settings.fifo and not settings.requires_duplicate_detection:
-        return [()] * len(ids)
-    scopes: Sequence[bytes | None] = [None] * len(ids)
+        return [], ()
+    ids = raw_values(batch.column("message_id"))
+    scopes: Sequence[bytes | None] | None = None
     if settings.fifo:
         if settings.deduplication_scope == "messageGroup":
             scopes = raw_values(batch.column("session_id"))
     elif settings.enable_partitioning:
         scopes = raw_values(keys)
-    found: list[Identities] = [
-        () if name is None else (hash_identity(secret, name, scope),)
-        for name, scope in zip(ids, scopes, strict=True)
-    ]
     if settings.content_matches_any_id and contents is not None:
-        for at, content in enumerate(contents):
-            if ids[at] != content.encode():
-                found[at] += (hash_identity(secret, content.encode(), scopes[at]),)
-    return found
+        return _twofold_identities(ids, scopes, contents, secret)
+    if None not in ids:
+        return hash_identities(secret, ids, scopes), range(len(ids))
+    owners = [at for at, name in enumerate(ids) if name is not None]
+    scopes = None if scopes is None else [scopes[at] for at in owners]
+    return hash_identities(secret, [ids[at] for at in owners], scopes), owners
+
+
+def _twofold_identities(
+    ids: list[bytes], scopes: Sequence[bytes | None] | None, contents: list[str], secret: bytes
+) -> tuple[list[bytes], Sequence[int]]:
+    """Return the same where a row's id and its content are both identities (F7)."""
+    names: list[bytes] = []
+    owners: list[int] = []
+    for at, (name, content) in enumerate(zip(ids, contents, strict=True)):
+        both = [name] if name == content.encode() else [name, content.encode()]
+        names += both
+        owners += [at] * len(both)
+    scopes = None if scopes is None else [scopes[at] for at in owners]
+    return hash_identities(secret, names, scopes), owners
 
 
 def _ttls(batch: pa.RecordBatch, settings: LogSettings) -> Numbers:

@@ -6,6 +6,7 @@ large ones keep their messages in columns (core/arrow_block.py).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from onibus.core.arrow_block import encode_arrow, messages_of
+from onibus.core.arrow_block import EncodedBody, encode_arrow, messages_of
 from onibus.core.block import MESSAGE, NEVER, SCHEDULED, encode_rows
 from onibus.core.limits import BLOCK_BYTES_MAX
 from onibus.core.message import encode
@@ -47,8 +48,20 @@ class SentRows:
 def find_duplicates(partition: Partition, batch: PreparedBatch, now: int) -> list[int]:
     """Return what each row repeats (path/deduplicate.py). Reads, and changes nothing."""
     return find_originals(
-        batch.identities, partition.ids, partition.forget_before(now), partition.forget_below
+        batch.hashes,
+        batch.owners,
+        len(batch),
+        partition.ids,
+        partition.forget_before(now),
+        partition.forget_below,
     )
+
+
+def encode_ahead(batch: PreparedBatch) -> None:
+    """Encode the blocks that a batch becomes if all of it is new, as it mostly is."""
+    for start, end in _blocks(batch.sizes):
+        if end - start >= ARROW_ROWS_MIN:
+            batch.bodies[start, end] = EncodedBody(batch.columns.slice(start, end - start))
 
 
 def send(
@@ -64,7 +77,8 @@ def send(
     dropped = repeats != -1
     fresh = batch.take(np.flatnonzero(~dropped).tolist()) if dropped.any() else batch
     stored = _store(partition, fresh, now, wall, out) if len(fresh) else np.zeros(0, np.int64)
-    remember(partition, fresh.identities, stored.tolist(), now, out)
+    recorded = stored if isinstance(fresh.owners, range) else stored[list(fresh.owners)]
+    remember(partition, fresh.hashes, recorded.tolist(), now, out)
     ordinals = np.empty(len(batch), np.int64)
     ordinals[~dropped] = stored
     # An original of this batch was stored, so its own ordinal is known by now.
@@ -79,27 +93,36 @@ def send(
     return SentRows(numbers, dropped)
 
 
+def _blocks(sizes: Numbers) -> Iterator[tuple[int, int]]:
+    """Yield (start, end) of the rows that go together into one block."""
+    ends = np.cumsum(sizes)
+    start = 0
+    while start < len(ends):
+        full = (int(ends[start - 1]) if start else 0) + BLOCK_BYTES_MAX
+        end = max(int(np.searchsorted(ends, full, side="right")), start + 1)
+        yield start, end
+        start = end
+
+
 def _store(
     partition: Partition, batch: PreparedBatch, now: int, wall: int, out: WriteBatch
 ) -> Numbers:
     """Store rows, duplicates or not; return their ordinals."""
     ordinals = np.empty(len(batch), np.int64)
-    ends = np.cumsum(batch.sizes)
-    start = 0
-    while start < len(batch):
-        before = int(ends[start - 1]) if start else 0
-        end = int(np.searchsorted(ends, before + BLOCK_BYTES_MAX, side="right"))
-        first, count, moment = stamp(partition, max(end - start, 1), wall, out)
-        piece = batch.slice(start, start + count)
-        _store_block(partition, piece, first, moment, now, wall, out)
-        ordinals[start : start + count] = np.arange(first, first + count)
-        start += count
+    for start, end in _blocks(batch.sizes):
+        at = start
+        while at < end:
+            first, count, moment = stamp(partition, end - at, wall, out)
+            _store_block(partition, batch, (at, at + count), first, moment, now, wall, out)
+            ordinals[at : at + count] = np.arange(first, first + count)
+            at += count
     return ordinals
 
 
 def _store_block(
     partition: Partition,
-    piece: PreparedBatch,
+    batch: PreparedBatch,
+    rows: tuple[int, int],
     first: int,
     moment: int,
     now: int,
@@ -107,38 +130,32 @@ def _store_block(
     out: WriteBatch,
 ) -> None:
     """Make a block of rows with ordinals from `first` on, and show it to who is to see it."""
-    count = len(piece)
-    expires = np.where(piece.ttls == FOREVER, NEVER, now + piece.ttls)
+    start, end = rows
+    count = end - start
+    columns, ttls = batch.columns.slice(start, count), batch.ttls[start:end]
+    expires = np.where(ttls == FOREVER, NEVER, now + ttls)
     kinds = np.full(count, MESSAGE)
-    scheduled = _scheduled(piece, now - wall, now)
+    scheduled = _scheduled(columns.column("scheduled_enqueue_time_ms"), now - wall, now)
     for at, _ in scheduled:
         # Its time to live counts from its activation, as a row of its own (S6).
         expires[at] = NEVER
         kinds[at] = SCHEDULED
-    sessions, hashes, keys = _sessions(partition, piece.columns.column("session_id"), first)
+    sessions, hashes, keys = _sessions(partition, columns.column("session_id"), first)
     if count < ARROW_ROWS_MIN:
-        rows = [encode(message) for message in messages_of(piece.columns)]
+        encoded = [encode(message) for message in messages_of(columns)]
         payload = encode_rows(
-            first, moment, now, expires.tolist(), hashes.tolist(), kinds.tolist(), rows
+            first, moment, now, expires.tolist(), hashes.tolist(), kinds.tolist(), encoded
         )
     else:
-        ordinals = np.arange(first, first + count)
-        payload = encode_arrow(ordinals, moment, now, expires, hashes, kinds, piece.columns)
-    block = Placed(
-        first,
-        moment,
-        payload,
-        int(expires.min()),
-        sessions,
-        keys,
-        [(first + at, due) for at, due in scheduled],
-    )
-    put_block(partition, block, lambda: messages_of(piece.columns), now, wall, out)
+        ordinals, body = np.arange(first, first + count), batch.bodies.get(rows)
+        payload = encode_arrow(ordinals, moment, now, expires, hashes, kinds, columns, body)
+    waiting = [(first + at, due) for at, due in scheduled]
+    block = Placed(first, moment, payload, int(expires.min()), sessions, keys, waiting)
+    put_block(partition, block, lambda: messages_of(columns), now, wall, out)
 
 
-def _scheduled(piece: PreparedBatch, offset: int, now: int) -> list[tuple[int, int]]:
+def _scheduled(column: pa.Array, offset: int, now: int) -> list[tuple[int, int]]:
     """Return (position, due in bus time) of what is not to be seen yet."""
-    column = piece.columns.column("scheduled_enqueue_time_ms")
     if column.null_count == len(column):
         return []
     dues = column.fill_null(0).to_numpy() + offset

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from onibus.core.path.admit import Prepared
@@ -19,39 +20,44 @@ def deduplicate(
 
     -2 - i stands for "repeats message i of this batch" (D10), whose ordinal is not known yet.
     """
-    return find_originals(
-        [prepared.identities for prepared in batch], ids, forget_before, forget_below
-    )
+    hashes = [identity for prepared in batch for identity in prepared.identities]
+    owners: Sequence[int] = range(len(batch))
+    if len(hashes) != len(batch):
+        # A message may have two identities (F7), or none (D11).
+        owners = [at for at, prepared in enumerate(batch) for _ in prepared.identities]
+    return find_originals(hashes, owners, len(batch), ids, forget_before, forget_below)
 
 
 def find_originals(
-    batch: Sequence[tuple[bytes, ...]], ids: RememberedIds, forget_before: int, forget_below: int
+    hashes: Sequence[bytes],
+    owners: Sequence[int],
+    count: int,
+    ids: RememberedIds,
+    forget_before: int,
+    forget_below: int,
 ) -> list[int]:
-    """Return the same for messages that are given by their identities alone."""
-    hashes = [identity for identities in batch for identity in identities]
+    """Return the same for so many messages, given by their identities.
+
+    owners[i] is the position of the message that has hashes[i]; those of one follow each other.
+    """
+    originals = [-1] * count
     if not hashes:
-        return [-1] * len(batch)
+        return originals
     known = ids.find(hashes, forget_before)
     if max(known) == -1 and len(set(hashes)) == len(hashes):
-        return [-1] * len(batch)
+        return originals
     in_batch: dict[bytes, int] = {}
-    originals = []
-    asked = 0
-    for at, identities in enumerate(batch):
-        original = -1
-        for identity in identities:
-            ordinal = known[asked]
-            asked += 1
-            if original != -1:
-                continue
-            if ordinal != -1 and ordinal >= forget_below:
-                original = ordinal
-            else:
-                original = in_batch.get(identity, -1)
-        if original == -1:
-            for identity in identities:
-                in_batch[identity] = -2 - at
-        originals.append(original)
+    for at, asked in groupby(range(len(hashes)), owners.__getitem__):
+        mine = list(asked)
+        for place in mine:
+            ordinal = known[place]
+            if ordinal == -1 or ordinal < forget_below:
+                ordinal = in_batch.get(hashes[place], -1)
+            if ordinal != -1:
+                originals[at] = ordinal
+                break
+        else:
+            in_batch.update((hashes[place], -2 - at) for place in mine)
     return originals
 
 

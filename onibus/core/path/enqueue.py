@@ -44,7 +44,17 @@ def send(
     if originals.count(-1) != len(originals):
         fresh = [batch[at] for at, original in enumerate(originals) if original == -1]
     stored = store(partition, fresh, now, wall, out, only=only)
-    remember(partition, [prepared.identities for prepared in fresh], stored, now, out)
+    hashes = [identity for prepared in fresh for identity in prepared.identities]
+    if len(hashes) == len(stored):
+        remember(partition, hashes, stored, now, out)
+    else:
+        # A message may have two identities (F7), or none (D11).
+        recorded = [
+            ordinal
+            for prepared, ordinal in zip(fresh, stored, strict=True)
+            for _ in prepared.identities
+        ]
+        remember(partition, hashes, recorded, now, out)
     number = partition.numbering.number
     if fresh is batch:
         return [Sent(number(ordinal)) for ordinal in stored]
@@ -64,23 +74,12 @@ def send(
 
 
 def remember(
-    partition: Partition,
-    batch: Sequence[tuple[bytes, ...]],
-    ordinals: Sequence[int],
-    now: int,
-    out: WriteBatch,
+    partition: Partition, hashes: list[bytes], ordinals: list[int], now: int, out: WriteBatch
 ) -> None:
-    """Record the identities of what was stored."""
-    hashes = [identity for identities in batch for identity in identities]
-    if not hashes:
-        return
-    if len(hashes) != len(batch):
-        # A message may have two identities (F7), or none (D11).
-        ordinals = [
-            ordinal for identities, ordinal in zip(batch, ordinals, strict=True) for _ in identities
-        ]
-    partition.ids.record_all(hashes, ordinals, now)
-    partition.ids.write(out)
+    """Record identities, each with the ordinal of the message that has it."""
+    if hashes:
+        partition.ids.record_all(hashes, ordinals, now)
+        partition.ids.write(out)
 
 
 def store(

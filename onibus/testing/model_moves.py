@@ -1,0 +1,164 @@
+"""Forwarding as the promises describe it: messages and dead letters that go on by themselves.
+
+When it is done is up to the bus, which tells (`forward`); what is done then, and that it is done at
+all, is up to the model (B6, P9).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from onibus.core.errors import InvalidOperation, OnibusError
+from onibus.core.message import Message
+from onibus.testing.mismatch import check
+from onibus.testing.model import Prepared, Row, prepare
+from onibus.testing.model_parts import EntityModel, Op
+from onibus.testing.model_works import Change, Place, WorkPart, Works
+
+HOPS_MAX = 4
+TOO_MANY_HOPS = (
+    "MaxTransferHopCountExceeded",
+    "The message was forwarded 4 times already.",
+)
+#: A source, its partition, and whether its dead letters go on.
+Key = tuple[int, int, bool]
+
+
+class TooManyHops(InvalidOperation):
+    """It was forwarded as often as is allowed."""
+
+
+class Moves(Works):
+    """Messages that leave one entity for another."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.moving: dict[Key, Op] = {}
+        #: dead letters that their destination does not take
+        self.kept: dict[Key, set[int]] = {}
+
+    def crashed(self, *given: Any) -> None:
+        self.moving, self.kept = {}, {}
+        super().crashed(*given)
+
+    def to_be_forwarded(self, source: EntityModel, index: int, dead: bool) -> list[Row]:
+        """Return what of a partition could go on just now."""
+        key = (source.uid, index, dead)
+        if key in self.moving or not self.online(source, index):
+            return []
+        self.advance(source, index)
+        kept = self.kept.get(key, set())
+        rows = source.partition(index).ready(dead=dead)
+        return [row for row in rows if row.ordinal not in kept]
+
+    def target(self, source: EntityModel, dead: bool) -> EntityModel | None:
+        """Return where messages, or dead letters, go on to, if any leave and are taken now."""
+        settings = source.settings
+        if settings.status not in ("active", "send-disabled"):
+            return None
+        name = settings.forward_dead_letters_to if dead else settings.forward_to
+        entity = self.entities.get(name or "")
+        if entity is None or entity.settings.status not in ("active", "receive-disabled"):
+            return None
+        return entity
+
+    def forward(self, op: Op, source: EntityModel, index: int, dead: bool) -> bool:
+        """The bus looks for what goes on; tell whether a work was begun."""
+        rows = self.to_be_forwarded(source, index, dead)
+        target = self.target(source, dead)
+        if not rows or target is None or self._in_doubt(source, index):
+            return False
+        base = source.log.parts[index].base
+        chosen: list[tuple[Row, Prepared]] = []
+        for row in rows:
+            try:
+                message = forwarded(row, base + row.ordinal, dead)
+                chosen.append((row, prepare(message, target.settings)))
+            except OnibusError as error:
+                self._keep(source, index, row, dead, error)
+        if not chosen:
+            return False
+        try:
+            parts = self.move(
+                source,
+                [(index, row) for row, _ in chosen],
+                target,
+                [prepared for _, prepared in chosen],
+            )
+            op.value = [None] * len(chosen)
+            self.do_work(op, parts)
+        except OnibusError:
+            return False
+        self.moving[source.uid, index, dead] = op
+        return True
+
+    def _in_doubt(self, source: EntityModel, index: int) -> bool:
+        """Tell whether only the namespace's store, which is down, knows what became of some."""
+        rows = source.partition(index).rows.values()
+        return not self.namespace.online and any(row.lock and row.lock.work for row in rows)
+
+    def _keep(
+        self, source: EntityModel, index: int, row: Row, dead: bool, error: OnibusError
+    ) -> None:
+        """What the destination never takes stays: as a dead letter that says why."""
+        if dead:
+            self.kept.setdefault((source.uid, index, True), set()).add(row.ordinal)
+            return
+        reason = (error.code, str(error))
+        self.part(source, index).kill(
+            row, *(TOO_MANY_HOPS if isinstance(error, TooManyHops) else reason)
+        )
+
+    def move(
+        self,
+        source: EntityModel,
+        rows: list[tuple[int, Row]],
+        target: EntityModel,
+        batch: list[Prepared],
+    ) -> dict[Place, WorkPart]:
+        """Return the work by which messages leave one entity for another."""
+        parts: dict[Place, WorkPart] = {}
+        for index, row in rows:
+            part = parts.setdefault((source.log, index), WorkPart())
+            part.changes = [*part.changes, Change(source.uid, row.ordinal, "move")]
+        for index, places in self.route(target, batch).items():
+            part = parts.setdefault((target, index), WorkPart())
+            part.batch, part.places = [batch[place] for place in places], places
+        return parts
+
+    def check_forwarded(self, waits: set[int]) -> None:
+        """Nothing stays that could go on, unless its source waits to try again."""
+        for source in self.entities.values():
+            for dead in (False, True):
+                target = self.target(source, dead) if source.uid not in waits else None
+                if target is None or not all(map(self.is_up, target.stores)):
+                    continue
+                for index in range(len(source.partitions)):
+                    rows = self.to_be_forwarded(source, index, dead)
+                    check(not rows, f"{source.name}: {len(rows)} messages are not forwarded")
+
+    def is_up(self, store: str) -> bool:
+        return self.stores[store].online
+
+
+def forwarded(row: Row, number: int, dead: bool) -> Message:
+    """Return a message as its next entity gets it."""
+    message = row.message
+    if message.hop_count >= HOPS_MAX:
+        raise TooManyHops("too many hops")
+    properties = message.properties | row.properties
+    if dead:
+        properties |= {
+            "DeadLetterReason": row.reason,
+            "DeadLetterErrorDescription": row.description,
+        }
+    return replace(
+        message,
+        hop_count=message.hop_count + 1,
+        enqueued_sequence_number=message.enqueued_sequence_number or number,
+        scheduled_enqueue_time_ms=None,
+        time_to_live_ms=None if dead else message.time_to_live_ms,
+        properties=properties,
+    )
