@@ -140,7 +140,9 @@ class BatchMaker:
         if name == "enqueued_time_ms":
             return pa.array(np.ascontiguousarray(index["stamp"]))
         if name == "kind":
-            return _KINDS.take(pa.array(np.ascontiguousarray(index["kind"])))
+            kinds = np.ascontiguousarray(index["kind"])
+            # Mostly there are none but messages.
+            return _KINDS.take(pa.array(kinds)) if kinds.any() else pa.repeat(_KINDS[0], len(kinds))
         expires = np.ascontiguousarray(index["expires"])
         return pa.array(expires, mask=expires == NEVER)
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Protocol, cast
 
 from xxhash import xxh3_64_intdigest
@@ -28,6 +29,9 @@ from onibus.store.files import sync_directory
 
 #: Payloads from this length on are files: below, one more sync costs more than writing twice.
 FILE_BYTES_MIN = 512 << 10
+SYNCS_AT_A_TIME = 4
+
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 
 
 class BlockFiles(Protocol):
@@ -45,6 +49,9 @@ class BlockFiles(Protocol):
     def remove(self, block: int) -> None:
         """Remove a file, soon or late."""
 
+    def close(self) -> None:
+        """Let go of everything; files stay."""
+
 
 class DirectoryFiles:
     """Files in a directory, which is made when the first of them is."""
@@ -52,6 +59,8 @@ class DirectoryFiles:
     def __init__(self, path: str) -> None:
         self._directory = path
         self._made = os.path.isdir(path)
+        #: waits for several syncs at a time, which the disk then does as one
+        self._syncing: ThreadPoolExecutor | None = None
 
     def sizes(self) -> dict[int, int]:
         if not self._made:
@@ -68,17 +77,30 @@ class DirectoryFiles:
         with contextlib.ExitStack() as opened:
             handles = []
             for block, payload in blocks:
-                flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-                handle = os.open(self._name(block), flags, 0o644)
+                handle = os.open(self._name(block), _NEW, 0o644)
                 opened.callback(os.close, handle)
                 handles.append(handle)
                 left = memoryview(payload)
                 while left:
                     left = left[os.write(handle, left) :]
-            # All are written before the first is waited for: the disk has them at a time.
-            for handle in handles:
-                os.fsync(handle)
-        sync_directory(self._directory)
+            self._sync(handles)
+
+    def _sync(self, handles: list[int]) -> None:
+        """Sync files, and the directory that has their names."""
+        if self._syncing is None:
+            self._syncing = ThreadPoolExecutor(SYNCS_AT_A_TIME, "block-files")
+        syncs = [self._syncing.submit(os.fsync, handle) for handle in handles]
+        try:
+            sync_directory(self._directory)
+        finally:
+            wait(syncs)
+        for sync in syncs:
+            sync.result()
+
+    def close(self) -> None:
+        if self._syncing is not None:
+            self._syncing.shutdown()
+            self._syncing = None
 
     def read(self, block: int) -> bytes:
         with open(self._name(block), "rb", buffering=0) as file:
@@ -149,6 +171,10 @@ class LargeBlocks:
 
     def size(self) -> int:
         return sum(self._sizes.values())
+
+    def close(self) -> None:
+        if self._files is not None:
+            self._files.close()
 
 
 def _fingerprint(payload: bytes) -> int:

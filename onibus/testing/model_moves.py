@@ -63,8 +63,10 @@ class Moves(Works):
         return [row for row in rows if row.ordinal not in kept]
 
     def target(self, source: EntityModel, dead: bool) -> EntityModel | None:
-        """Return where messages, or dead letters, go on to, if that takes any now."""
+        """Return where messages, or dead letters, go on to, if any leave and are taken now."""
         settings = source.settings
+        if settings.status not in ("active", "send-disabled"):
+            return None
         name = settings.forward_dead_letters_to if dead else settings.forward_to
         entity = self.entities.get(name or "")
         if entity is None or entity.settings.status not in ("active", "receive-disabled"):
@@ -75,7 +77,7 @@ class Moves(Works):
         """The bus looks for what goes on; tell whether a work was begun."""
         rows = self.to_be_forwarded(source, index, dead)
         target = self.target(source, dead)
-        if not rows or target is None:
+        if not rows or target is None or self._in_doubt(source, index):
             return False
         base = source.log.parts[index].base
         chosen: list[tuple[Row, Prepared]] = []
@@ -100,6 +102,11 @@ class Moves(Works):
             return False
         self.moving[source.uid, index, dead] = op
         return True
+
+    def _in_doubt(self, source: EntityModel, index: int) -> bool:
+        """Tell whether only the namespace's store, which is down, knows what became of some."""
+        rows = source.partition(index).rows.values()
+        return not self.namespace.online and any(row.lock and row.lock.work for row in rows)
 
     def _keep(
         self, source: EntityModel, index: int, row: Row, dead: bool, error: OnibusError

@@ -94,12 +94,13 @@ class TransactionModel:
             self.model.part(entity, index)
             part = parts.setdefault((entity, index), WorkPart())
             part.batch, part.places = [*part.batch, prepared], [*part.places, place]
-        self.ended = True
         op.value = [None] * len(self.sends)
         if parts:
+            # What is refused here may be tried again.
             self.model.do_work(op, parts)
         else:
             op.left = 0
+        self.ended = True
 
 
 class Transactions(Owners):

@@ -51,7 +51,7 @@ KEYS = [keys_of(index, 1)[0] for index in range(16)]
 
 async def stage(bus: Bus, task: int, *texts: str, queue: str = "q", **more: Any) -> None:
     """Stage messages of a task, attempt 0 of batch 0 unless told otherwise."""
-    given = {"producer": "spark", "batch": 0, "attempt": 0} | more
+    given: dict[str, Any] = {"producer": "spark", "batch": 0, "attempt": 0} | more
     messages = [msg(text, message_id=text) for text in texts]
     await bus.stage(queue, messages, task=task, **given)
 
