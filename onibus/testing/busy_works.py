@@ -67,7 +67,8 @@ class BusyWithWorks:
         self._bodies = (f"{seed}-{number}" for number in count())
 
     def write(self, phase: str, kind: str, body: str, **facts: object) -> None:
-        os.write(self._file, encode(Event(phase=phase, kind=kind, body=body, **facts)))  # type: ignore[arg-type]
+        event = Event(phase=phase, kind=kind, body=body, **facts)  # type: ignore[arg-type]
+        os.write(self._file, encode(event))
 
     async def told(self, kind: str, body: str, work: Awaitable[object]) -> None:
         """Do something, with what is asked and what is told in the history."""

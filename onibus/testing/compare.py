@@ -12,9 +12,9 @@ from onibus.core.message import ReceivedMessage, Sent
 from onibus.core.path.peek import Filter
 from onibus.core.path.session import list_sessions
 from onibus.testing.mismatch import check, same
-from onibus.testing.model import FOREVER, Row
 from onibus.testing.model_bus import BusModel
 from onibus.testing.model_parts import EntityModel, Given, Op
+from onibus.testing.model_rows import FOREVER, Row
 
 
 def compare_answer(op: Op) -> None:

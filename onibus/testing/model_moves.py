@@ -14,8 +14,8 @@ from onibus.core.errors import InvalidOperation, OnibusError
 from onibus.core.message import Message
 from onibus.core.settings import AnySettings
 from onibus.testing.mismatch import check
-from onibus.testing.model import Prepared, Row, prepare
 from onibus.testing.model_parts import EntityModel, Op
+from onibus.testing.model_rows import Prepared, Row, prepare
 from onibus.testing.model_works import Change, Place, WorkPart, Works
 
 HOPS_MAX = 4

@@ -8,7 +8,8 @@ from typing import Any, Protocol
 from onibus.broker.replies import Outcome
 from onibus.core.path.peek import Filter
 from onibus.core.settings import AnySettings, TopicSettings
-from onibus.testing.model import PartitionModel, Prepared, Row
+from onibus.testing.model import PartitionModel
+from onibus.testing.model_rows import Prepared, Row
 from onibus.testing.model_topics import TopicPartition
 
 #: A message that is given out: entity, partition, row, until when it is locked (None: it is not).

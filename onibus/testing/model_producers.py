@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from onibus.core.errors import BatchTooOld, Busy, NotStaged, PartitionOffline
 from onibus.core.message import Message
-from onibus.testing.model import prepare
 from onibus.testing.model_bus import BusModel
 from onibus.testing.model_parts import EntityModel, Op
+from onibus.testing.model_rows import prepare
 from onibus.testing.model_works import Note, WorkModel, WorkPart
 
 

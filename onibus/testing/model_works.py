@@ -13,9 +13,10 @@ import msgspec
 
 from onibus.core.errors import EntityNotFound, OnibusError, PartitionOffline, Unknown
 from onibus.testing.mismatch import check
-from onibus.testing.model import PartitionModel, Prepared, Row, changed
+from onibus.testing.model import PartitionModel
 from onibus.testing.model_commits import Commits
 from onibus.testing.model_parts import EntityModel, Op
+from onibus.testing.model_rows import Prepared, Row, changed
 from onibus.testing.model_topics import TopicPartition
 
 Place = tuple[EntityModel, int]
