@@ -61,6 +61,12 @@ def watch_claims(simulation: Simulation) -> None:
         setattr(owner, name, told)
 
 
+def leave_claims_alone() -> None:
+    """Undo `watch_claims`: whoever uses the bus after a simulation has no model to tell."""
+    for owner, name in _CLAIMING:
+        setattr(owner, name, getattr(claim_path, name))
+
+
 class SimulatedWorks(Works):
     """Works that tell the model when a store, or the namespace's own, is open again."""
 

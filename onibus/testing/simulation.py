@@ -30,7 +30,7 @@ from onibus.testing.model_bus import PURGE_SLICE
 from onibus.testing.model_claims import ClaimsModel
 from onibus.testing.model_parts import Op
 from onibus.testing.model_rows import begin_anew
-from onibus.testing.simulated_broker import SimulatedBroker, watch_claims
+from onibus.testing.simulated_broker import SimulatedBroker, leave_claims_alone, watch_claims
 
 STORES = ("a", "b")
 #: A bus that has work left after so many rounds of the same moment will never be done.
@@ -67,6 +67,7 @@ def small_sizes() -> Iterator[None]:
     finally:
         for (owner, name, _), value in zip(patches, before, strict=True):
             setattr(owner, name, value)
+        leave_claims_alone()
 
 
 class PendingWriter:
