@@ -8,6 +8,7 @@ import pytest
 
 from onibus import Bus
 from onibus.core.errors import EntityNotFound, InvalidArgument, InvalidOperation
+from onibus.core.message import encode
 from onibus.core.numbering import partition_index
 from tests.broker.fragile import (
     FragileDisks,
@@ -296,6 +297,25 @@ async def test_a_message_that_is_too_large_for_its_destination(clock: ManualCloc
         await quiet(bus)
         assert there(bus, "out") == ["small", "last"]
         assert dead(bus, "in") == [("x" * 200, "message-too-large")]
+
+
+@pytest.mark.promise("B6")
+@run
+async def test_a_message_of_the_largest_size_goes_all_the_way(clock: ManualClock) -> None:
+    async with Disks().bus(clock, "a", "b") as bus:
+        await chain(bus, "h0", "h1", "h2", max_message_bytes=200)
+        await bus.create_queue("morgue", max_message_bytes=200)
+        await bus.change_queue("h2", forward_dead_letters_to="morgue")
+        largest = next(
+            text
+            for text in ("x" * size for size in range(200, 0, -1))
+            if len(encode(msg(text))) <= 200
+        )
+        await send(bus, "h0", largest)
+        await quiet(bus)
+        await bus.receiver("h2").dead_letter(await get_one(bus, "h2"), reason="r" * 100)
+        await quiet(bus)
+        assert there(bus, "morgue") == [largest]
 
 
 @pytest.mark.promise("B6")
