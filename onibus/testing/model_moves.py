@@ -56,8 +56,9 @@ class Moves(Works):
         self.advance(source, index)
         kept = self.kept.get(key, set())
         partition = source.partition(index)
-        if any(row.lock is not None and row.lock.work > 0 for row in partition.rows.values()):
-            # What becomes of messages that came before is not known yet.
+        pinned = any(row.lock is not None and row.lock.work > 0 for row in partition.rows.values())
+        if pinned and not self.namespace.online:
+            # What becomes of messages that came before shows when that store is open again.
             return []
         rows = partition.ready(dead=dead)
         return [row for row in rows if row.ordinal not in kept]
