@@ -1,18 +1,20 @@
 """Read a store of a bus into a pandas frame, without Onibus: python read_block.py data/main.sqlite
 
-The format is that of docs/on-disk.md. SQLite, struct, CRC-32 and MessagePack are all it takes, and
-pyarrow and xxhash for blocks in Arrow. The file is opened read-only; its bus may be running, in a process of
-its own.
+The format is that of docs/on-disk.md. SQLite, struct, CRC-32, XXH3 and MessagePack are all it
+takes, and pyarrow for blocks in Arrow. The file is opened read-only; its bus may be running, in a
+process of its own.
 """
 
 import sqlite3
 import struct
 import sys
+from pathlib import Path
 from typing import Any
 from zlib import crc32
 
 import pandas as pd
 from msgspec import msgpack
+from xxhash import xxh3_64_intdigest
 
 FIELDS = (
     *("body", "message_id", "session_id", "partition_key", "properties", "time_to_live_ms"),
@@ -40,21 +42,33 @@ def messages_of(block: bytes) -> list[dict[str, Any]]:
 def arrow_messages(body: bytes, body_check: int) -> list[dict[str, Any]]:
     """Return the messages of a body in Arrow, their properties unpacked."""
     from pyarrow import ipc
-    from xxhash import xxh3_64_intdigest
 
     assert xxh3_64_intdigest(body) & 0xFFFFFFFF == body_check, "the body is damaged"
     messages = ipc.open_stream(body).read_all().to_pylist()
     return [m | {"properties": msgpack.decode(m["properties"] or b"\x80")} for m in messages]
 
 
+def payload_of(path: str, block: int, payload: bytes | int) -> bytes:
+    """Return a block's bytes: they are in its row, or, of a large one, in a file of their own."""
+    if isinstance(payload, bytes):
+        return payload
+    content = Path(f"{path}.blocks/{block}").read_bytes()
+    assert xxh3_64_intdigest(content) - 2**63 == payload, "the file of the block is damaged"
+    return content
+
+
 def read_store(path: str) -> pd.DataFrame:
     """Return the log of every partition in a store: all messages it still has, settled or not."""
     store = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
     blocks = store.execute(
-        "SELECT partition, payload FROM block_index JOIN blocks USING (block) "
+        "SELECT partition, block, payload FROM block_index JOIN blocks USING (block) "
         "ORDER BY partition, first"
     )
-    rows = [{"partition": p} | message for p, block in blocks for message in messages_of(block)]
+    rows = [
+        {"partition": partition} | message
+        for partition, block, payload in blocks
+        for message in messages_of(payload_of(path, block, payload))
+    ]
     store.close()
     return pd.DataFrame(
         rows, columns=["partition", "ordinal", "enqueued_time_ms", *FIELDS], dtype=object

@@ -70,6 +70,19 @@ def read_store(path: Path) -> pd.DataFrame:
     return read(str(path))
 
 
+def test_read_block_reads_large_blocks_too(tmp_path: Path) -> None:
+    async def send() -> None:
+        async with Bus.open(tmp_path) as bus:
+            await bus.create_queue("orders")
+            await bus.send_batch("orders", [Message(body=b"x" * 1_000)] * 1_000)
+
+    asyncio.run(send())
+    assert list(tmp_path.glob("main.sqlite.blocks/*"))
+    frame = read_store(tmp_path / "main.sqlite")
+    assert frame["ordinal"].tolist() == list(range(1, 1_001))
+    assert set(frame["body"]) == {b"x" * 1_000}
+
+
 @pytest.mark.parametrize("arrow", [False, True], ids=["rows", "arrow"])
 def test_read_block_shows_what_was_sent(tmp_path: Path, arrow: bool) -> None:
     path = fill(tmp_path)

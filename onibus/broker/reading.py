@@ -36,8 +36,9 @@ from onibus.store.interface import Store
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
 
-#: Bytes of blocks that one slice reads: enough to be worth a thread's while.
-SLICE_BYTES = 4 << 20
+#: Bytes of blocks that one slice reads: some milliseconds, so that going to the thread and back
+#: costs little beside it.
+SLICE_BYTES = 16 << 20
 
 T = TypeVar("T")
 P = TypeVar("P", Piece, OutcomePlace)

@@ -102,7 +102,8 @@ class Partition:
         """Add a subscription to a topic; it gets what is sent from now on."""
         subscription = Subscription(self, number, settings)
         subscription.rules = rules
-        subscription.pass_over(1, self.log.next_ordinal - 1)
+        if self.log.next_ordinal > 1:
+            subscription.pass_over([(1, self.log.next_ordinal - 1)])
         self.subscriptions[number] = subscription
         self.keep_outcomes()
         return subscription

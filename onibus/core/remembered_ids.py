@@ -295,7 +295,8 @@ class RememberedIds:
         self, hashes: Sequence[bytes], unknown: Sequence[int], forget_before: int,
         answers: list[int],
     ) -> None:  # fmt: skip
-        packed = b"".join([hashes[index] for index in unknown])
+        everything = len(unknown) == len(hashes)
+        packed = b"".join(hashes if everything else [hashes[index] for index in unknown])
         numbers = np.frombuffer(packed, dtype=np.uint64).reshape(-1, 2)
         highs, lows = numbers[:, HIGH], numbers[:, LOW]
         masks = masks_of(lows)

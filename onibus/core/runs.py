@@ -31,6 +31,14 @@ class Runs:
         """
         firsts, lasts = self.firsts, self.lasts
         self.count += last - first + 1
+        if not lasts or first > lasts[-1]:
+            # What arrives comes behind all others: nothing to look for, nothing to move.
+            if lasts and lasts[-1] == first - 1:
+                lasts[-1] = last
+            else:
+                firsts.append(first)
+                lasts.append(last)
+            return firsts[-1], last, -1
         at = bisect_right(firsts, first)
         assert at == 0 or lasts[at - 1] < first
         assert at == len(firsts) or last < firsts[at]
@@ -47,6 +55,16 @@ class Runs:
             del firsts[at], lasts[at]
             first = firsts[at - 1]
         return first, last, swallowed
+
+    def extend(self, runs: list[tuple[int, int]]) -> None:
+        """Add runs, in rising order and apart from each other, that lie behind all others."""
+        if runs:
+            self.add(*runs[0])
+            assert self.lasts[-1] == runs[0][1]
+            more = runs[1:]
+            self.firsts.extend([first for first, _ in more])
+            self.lasts.extend([last for _, last in more])
+            self.count += sum([last - first + 1 for first, last in more])
 
     def remove(self, ordinal: int) -> bool:
         """Take one ordinal out; tell whether it was in."""

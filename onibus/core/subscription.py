@@ -159,7 +159,7 @@ class Subscription:
 
     def enqueue(self, first: int, sessions: Sequence[str | None]) -> None:
         """Messages with ordinals from `first` on have been accepted."""
-        if not self.timers.is_set(("age", 0)):
+        if self.settings.expires_after_ms is not None and not self.timers.is_set(("age", 0)):
             self.watch_age(first)
         if not self.settings.requires_session:
             self.ready.add(first, first + len(sessions) - 1)
@@ -168,13 +168,23 @@ class Subscription:
             assert session_id is not None
             self.sessions.append(self.sessions.get(session_id), ordinal)
 
-    def pass_over(self, first: int, last: int) -> None:
-        """These messages of the log are not for this subscription.
+    def enqueue_runs(self, runs: list[tuple[int, int]], sessions: Sequence[str | None]) -> None:
+        """The same for runs of ordinals; `sessions` are those of all messages in them."""
+        if not self.settings.requires_session and self.settings.expires_after_ms is None:
+            self.ready.extend(runs)
+            return
+        start = 0
+        for first, last in runs:
+            end = start + last - first + 1
+            self.enqueue(first, sessions[start:end])
+            start = end
+
+    def pass_over(self, runs: list[tuple[int, int]]) -> None:
+        """These messages, the last of the log, are not for this subscription.
 
         Nothing is written: who takes what is stored with the block (core/fans.py).
         """
-        if first <= last:
-            self.gone.add(first, last)
+        self.gone.extend(runs)
 
     def overlay(self, ordinal: int, overlay: bytes, out: WriteBatch) -> None:
         """A message that has just arrived looks different here: a rule's action changed it."""

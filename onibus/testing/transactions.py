@@ -11,9 +11,9 @@ from onibus.core.message import Message
 from onibus.core.settings import TopicSettings
 from onibus.testing.client_parts import Held, brief
 from onibus.testing.mismatch import check
-from onibus.testing.model import Prepared, Row, prepare
 from onibus.testing.model_bus import BusModel
 from onibus.testing.model_parts import EntityModel, Op
+from onibus.testing.model_rows import Prepared, Row, prepare
 from onibus.testing.model_works import Change, Place, WorkPart
 from onibus.testing.owners import Owners
 

@@ -132,7 +132,7 @@ async def test_by_filter(clock: ManualClock, stores: tuple[str, ...]) -> None:
         rest = await bus.resubmit("p", where=Filter())
         assert len(rest.moved) == 22
         assert dead(bus, "p") == []
-        assert sorted(rest.moved.values()) == sorted(set(rest.moved.values()))  # type: ignore[type-var]
+        assert len(set(rest.moved.values())) == 22
         for wrong, error in ((Filter(state="active"), InvalidArgument),
                              (Filter(sql="n <"), InvalidFilter)):  # fmt: skip
             with pytest.raises(error):

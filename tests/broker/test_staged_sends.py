@@ -337,12 +337,13 @@ async def test_what_is_wrong_is_refused_at_once(clock: ManualClock) -> None:
     async with Disks().bus(clock, "a", "b") as bus:
         await bus.create_queue("q", max_message_bytes=200)
         await bus.create_queue("paused", status="send-disabled")
+        text: Any = "text"
         refused: list[tuple[Any, type[Exception]]] = [
             (stage(bus, 0), InvalidArgument),
             (stage(bus, 0, "x" * 300), InvalidArgument),
             (bus.stage("q", [msg("x" * 300)], producer="p", batch=0, task=0, attempt=0),
              MessageTooLarge),
-            (bus.stage("q", "text", producer="p", batch=0, task=0, attempt=0), InvalidArgument),  # type: ignore[arg-type]
+            (bus.stage("q", text, producer="p", batch=0, task=0, attempt=0), InvalidArgument),
             (stage(bus, 0, "x", queue="nowhere"), EntityNotFound),
             (stage(bus, 0, "x", queue="paused"), EntityDisabled),
             (stage(bus, 0, "x", producer=""), InvalidArgument),

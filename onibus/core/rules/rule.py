@@ -19,7 +19,7 @@ from onibus.core.limits import RULE_NAME_LENGTH_MAX
 from onibus.core.message import Message
 from onibus.core.rules.correlation import CorrelationFilter, compile_correlation
 from onibus.core.rules.sql_action import Act, compile_action
-from onibus.core.rules.sql_compile import Condition, compile_filter
+from onibus.core.rules.sql_compile import Condition, compile_filter, needed_text
 from onibus.core.rules.subject import Subject
 
 #: The name of the rule that every new subscription has.
@@ -84,10 +84,18 @@ class Rule(msgspec.Struct, frozen=True):
 class CompiledRule:
     """A rule, ready to be run on messages."""
 
-    __slots__ = ("act", "condition", "rule")
+    __slots__ = ("act", "condition", "needs", "rule")
 
-    def __init__(self, rule: Rule, condition: Condition, act: Act | None) -> None:
+    def __init__(
+        self,
+        rule: Rule,
+        condition: Condition,
+        act: Act | None,
+        needs: tuple[str, str] | None = None,
+    ) -> None:
         self.rule = rule
+        #: a property, and the text without which the rule selects nothing (`needed_text`)
+        self.needs = needs
         #: True where the message is selected; False or None, unknown, where it is not
         self.condition = condition
         #: gives the message as the action leaves it; None where the rule has no action
@@ -102,7 +110,10 @@ def compile_rule(rule: Rule) -> CompiledRule:
     """Return a rule ready to be run."""
     action = rule.action
     act = None if action is None else compile_action(action.expression, action.parameters)
-    return CompiledRule(rule, _condition(rule.filter), act)
+    needs = None
+    if isinstance(rule.filter, SqlFilter):
+        needs = needed_text(rule.filter.expression, rule.filter.parameters)
+    return CompiledRule(rule, _condition(rule.filter), act, needs)
 
 
 def _condition(wanted: Filter) -> Condition:

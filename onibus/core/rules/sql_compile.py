@@ -41,6 +41,28 @@ def compile_filter(
     return condition(parse_filter(text, parameters or {}, length_max))
 
 
+def needed_text(
+    text: str, parameters: Mapping[str, Any] | None = None, length_max: int = SQL_LENGTH_MAX
+) -> tuple[str, str] | None:
+    """Return the property and the text that a filter begins by comparing, if it does.
+
+    Of a message that has another text under exactly that name the filter is false, and nothing of
+    the rest of it is looked at.
+    """
+    node = parse_filter(text, parameters or {}, length_max)
+    if isinstance(node, tree.All):
+        node = node.terms[0]
+    if (
+        isinstance(node, tree.Comparison)
+        and node.sign == "="
+        and isinstance(node.left, tree.UserProperty)
+        and isinstance(node.right, tree.Constant)
+        and type(node.right.value) is str
+    ):
+        return node.left.name, node.right.value
+    return None
+
+
 def value(node: tree.Value) -> Evaluate:
     """Return the function of a value."""
     if isinstance(node, tree.Constant):
