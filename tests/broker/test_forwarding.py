@@ -11,15 +11,12 @@ from onibus.core.errors import EntityNotFound, InvalidArgument, InvalidOperation
 from onibus.core.message import encode
 from onibus.core.numbering import partition_index
 from tests.broker.fragile import (
-    FragileDisks,
-    crash_everywhere,
-    fail_everywhere,
-    nothing_staged,
     quiet,
     recover,
 )
 from tests.broker.topic_helpers import dead, sound, sql, there, topic_with
 from tests.bus_helpers import (
+    KEYS,
     MINUTE,
     SECOND,
     Disks,
@@ -27,21 +24,16 @@ from tests.bus_helpers import (
     bodies,
     get,
     get_one,
-    keys_of,
     msg,
     numbers,
     pass_ms,
     peek_everything,
     picture,
-    pull,
     run,
     send,
 )
 
 stores = pytest.mark.parametrize("stores", [("a",), ("a", "b")])
-
-#: One key for each partition.
-KEYS = [keys_of(index, 1)[0] for index in range(16)]
 
 
 async def chain(bus: Bus, *names: str, **settings: Any) -> None:
@@ -112,11 +104,12 @@ async def test_what_forwarding_cannot_be(clock: ManualClock) -> None:
                 with pytest.raises(InvalidOperation):
                     await bus.change_queue(name, **{setting: target})
             for target in ("t", "to-topic"):
+                given: Any = {setting: target}
                 # Through its own topic, whether the subscription is there already or not.
                 with pytest.raises(InvalidOperation):
-                    await bus.change_subscription(left, **{setting: target})
+                    await bus.change_subscription(left, **given)
                 with pytest.raises(InvalidOperation):
-                    await bus.create_subscription("t", "new", **{setting: target})
+                    await bus.create_subscription("t", "new", **given)
             with pytest.raises(InvalidOperation):
                 await bus.create_queue("new", **{setting: "new"})
             with pytest.raises(InvalidOperation):
@@ -157,65 +150,6 @@ async def test_a_forwarding_queue_gives_nothing_out_but_its_dead_letters(
         assert there(bus, "c") == ["other", "held"]
 
 
-@pytest.mark.promise("P9", "B6")
-@stores
-@run
-async def test_a_destination_that_is_paused_full_or_gone_keeps_messages_at_the_source(
-    clock: ManualClock, stores: tuple[str, ...]
-) -> None:
-    async with Disks().bus(clock, *stores) as bus:
-        await bus.create_queue("out", max_size_bytes=2_500)
-        await bus.create_queue("in", forward_to="out")
-
-        async def stays(*expected: str) -> None:
-            await recover(bus, clock)
-            assert [text[0] for text in there(bus, "in")] == list(expected)
-
-        await bus.change_queue("out", status="send-disabled")
-        await send(bus, "in", "0" * 1_000, "1" * 1_000, "2" * 1_000, "3" * 1_000)
-        await stays("0", "1", "2", "3")
-        await bus.change_queue("out", status="active")
-        # Two of them fit.
-        await stays("2", "3")
-        assert len(await get(bus, "out", delete=True)) == 2
-        await stays()
-        assert [text[0] for text in there(bus, "out")] == ["2", "3"]
-        await bus.delete_queue("out")
-        await send(bus, "in", "4")
-        await stays("4")
-        await bus.create_queue("out")
-        await stays()
-        assert there(bus, "out") == ["4"]
-        # A source that is paused gives nothing to its destination either.
-        await bus.change_queue("in", status="receive-disabled")
-        await send(bus, "in", "5")
-        await stays("5")
-        await bus.change_queue("in", status="active")
-        await stays()
-        assert there(bus, "out") == ["4", "5"]
-
-
-@pytest.mark.promise("P9")
-@run
-async def test_a_destination_that_is_down(clock: ManualClock) -> None:
-    disks = FragileDisks()
-    async with disks.bus(clock, "a", "b") as bus:
-        await bus.create_queue("out")
-        await bus.create_queue("in", forward_to="out")
-        pull(bus, bus.broker.find("out").stores[0])
-        await send(bus, "in", *"0123")
-        await quiet(bus)
-        assert there(bus, "in") == list("0123")
-        await recover(bus, clock)
-        assert (there(bus, "in"), there(bus, "out")) == ([], list("0123"))
-        pull(bus, bus.broker.find("in").stores[0])
-        await recover(bus, clock)
-        await send(bus, "in", "4")
-        await quiet(bus)
-        assert there(bus, "out") == list("01234")
-        nothing_staged(disks)
-
-
 @pytest.mark.promise("P9", "D10")
 @stores
 @run
@@ -252,9 +186,10 @@ async def test_from_to_and_between_partitioned_entities(
         found = [m for m in peek_everything(bus, "p2") if m.body != b"keyless"]
         assert len(found) == 48
         for message in found:
-            key, turn = message.body.decode().split("/")
+            key, place = message.body.decode().split("/")
             assert KEYS[partition_index(message.sequence_number, True)] == key
-            assert message.sequence_number & 0xFF in (int(turn) + 1, int(turn) + 2)
+            # The keyless one may have come before it.
+            assert message.sequence_number & 0xFF in (int(place) + 1, int(place) + 2)
         assert bodies([m for m in found if m.message.partition_key == KEYS[7]]) == [
             f"{KEYS[7]}/{turn}" for turn in range(3)
         ]
@@ -465,91 +400,3 @@ async def test_scheduled_and_deferred_messages(clock: ManualClock) -> None:
         await bus.undefer("in", [1])
         await quiet(bus)
         assert there(bus, "out") == ["delayed", "scheduled", "deferred"]
-
-
-@pytest.mark.promise("P9")
-@stores
-@run
-async def test_many_messages_go_on_in_order(clock: ManualClock, stores: tuple[str, ...]) -> None:
-    async with Disks().bus(clock, *stores) as bus:
-        await bus.create_queue("out")
-        await bus.create_queue("in", forward_to="out")
-        texts = [str(number) for number in range(1_000)]
-        for start in range(0, 1_000, 250):
-            await bus.send_batch("in", [msg(text) for text in texts[start : start + 250]])
-        await quiet(bus)
-        found = peek_everything(bus, "out")
-        assert bodies(found) == texts
-        assert numbers(found) == list(range(1, 1_001))
-
-
-@pytest.mark.promise("P9", "B6")
-@run
-async def test_a_source_that_was_deleted_and_made_again_while_messages_were_on_their_way(
-    clock: ManualClock,
-) -> None:
-    disks = FragileDisks()
-    async with disks.bus(clock, "a", "b") as bus:
-        await bus.create_topic("t")
-        await bus.create_queue("filler")
-        await bus.create_queue("out")
-        name = await bus.create_subscription("t", "s", forward_to="out")
-        await send(bus, "t", *"0123")
-        await bus.delete_subscription(name)
-        await bus.create_subscription("t", "s", forward_to="out")
-        await send(bus, "t", "4")
-        await recover(bus, clock)
-        assert there(bus, "out")[-1] == "4"
-        assert len(set(there(bus, "out"))) == len(there(bus, "out"))
-        nothing_staged(disks)
-        sound(bus)
-
-
-# Whatever fails: nothing is lost, nothing comes twice, order is kept.
-
-
-async def sources(bus: Bus) -> Any:
-    """Make a queue, a topic and a partitioned queue that will forward, with messages in them."""
-    await bus.create_queue("out", requires_duplicate_detection=False)
-    await bus.create_queue("morgue")
-    await bus.create_queue("in", forward_dead_letters_to=None)
-    await bus.create_queue("parted", enable_partitioning=True)
-    await bus.send_batch("in", [msg(f"in-{n}", partition_key=KEYS[n]) for n in range(6)])
-    for message in await get(bus, "in", 2):
-        await bus.receiver("in").dead_letter(message, reason="bad")
-
-
-async def forward_all(bus: Bus, _: Any) -> None:
-    await bus.change_queue("parted", forward_to="out")
-    await bus.change_queue("in", forward_to="parted", forward_dead_letters_to="morgue")
-
-
-async def all_arrived(bus: Bus, made: Any) -> bool:
-    """Once forwarding is on it goes on by itself, so all of it arrives in the end."""
-    changed = bus.queue("in").settings.forward_to is not None
-    await forward_all(bus, made)
-    await quiet(bus)
-    assert sorted(there(bus, "out")) == [f"in-{n}" for n in range(2, 6)]
-    assert there(bus, "morgue") == ["in-0", "in-1"]
-    assert numbers(peek_everything(bus, "out")) == [1, 2, 3, 4]
-    assert numbers(peek_everything(bus, "morgue")) == [1, 2]
-    for name in ("in", "parted"):
-        assert there(bus, name) == []
-        assert dead(bus, name) == []
-    return changed
-
-
-@pytest.mark.promise("P9", "B6", "S3")
-@stores
-@run
-async def test_a_crash_never_forwards_twice(clock: ManualClock, stores: tuple[str, ...]) -> None:
-    commits = await crash_everywhere(clock, sources, forward_all, all_arrived, stores)
-    assert commits > 3 * len(stores)
-
-
-@pytest.mark.promise("P9", "B6", "S3")
-@run
-async def test_a_store_that_fails_never_lets_a_message_be_forwarded_twice(
-    clock: ManualClock,
-) -> None:
-    await fail_everywhere(clock, sources, forward_all, all_arrived)

@@ -26,6 +26,7 @@ from tests.broker.fragile import crash_everywhere, fail_everywhere, quiet
 from tests.broker.topic_helpers import dead, sound, there, topic_with
 from tests.bus_helpers import (
     HOUR,
+    KEYS,
     MINUTE,
     SECOND,
     Disks,
@@ -34,7 +35,6 @@ from tests.bus_helpers import (
     get,
     get_one,
     index_in,
-    keys_of,
     msg,
     numbers,
     pass_ms,
@@ -46,9 +46,6 @@ from tests.bus_helpers import (
 )
 
 stores = pytest.mark.parametrize("stores", [("a",), ("a", "b")])
-
-#: One key for each partition.
-KEYS = [keys_of(index, 1)[0] for index in range(16)]
 
 
 async def bury(bus: Bus, name: str, reason: str = "bad") -> list[ReceivedMessage]:
@@ -135,7 +132,7 @@ async def test_by_filter(clock: ManualClock, stores: tuple[str, ...]) -> None:
         rest = await bus.resubmit("p", where=Filter())
         assert len(rest.moved) == 22
         assert dead(bus, "p") == []
-        assert sorted(rest.moved.values()) == sorted(set(rest.moved.values()))  # type: ignore[type-var]
+        assert len(set(rest.moved.values())) == 22
         for wrong, error in ((Filter(state="active"), InvalidArgument),
                              (Filter(sql="n <"), InvalidFilter)):  # fmt: skip
             with pytest.raises(error):
@@ -394,7 +391,7 @@ async def test_a_destination_that_is_down_or_full_leaves_them_dead(clock: Manual
         pull(bus, bus.broker.find("out").stores[0])
         for how in ({"numbers": [1, 2]}, {"where": Filter()}):
             with pytest.raises(PartitionOffline):
-                await bus.resubmit("q", to="out", **how)  # type: ignore[arg-type]
+                await bus.resubmit("q", to="out", **how)
         assert picture(bus, "q") == before
         await pass_ms(bus, clock, SECOND)
         await bus.create_queue("p", enable_partitioning=True)
@@ -403,7 +400,7 @@ async def test_a_destination_that_is_down_or_full_leaves_them_dead(clock: Manual
         pull(bus, "b")
         for how in ({"where": Filter()}, {"numbers": [(index_in(bus, "p", "b") << 48) + 1]}):
             with pytest.raises(PartitionOffline):
-                await bus.resubmit("p", **how)  # type: ignore[arg-type]
+                await bus.resubmit("p", **how)
         assert len((await bus.resubmit("p", [(index_in(bus, "p", "a") << 48) + 1])).moved) == 1
 
 

@@ -27,13 +27,13 @@ from tests.broker.fragile import (
 )
 from tests.broker.topic_helpers import dead, sound, there
 from tests.bus_helpers import (
+    KEYS,
     MINUTE,
     ManualClock,
     bodies,
     crash,
     get,
     get_one,
-    keys_of,
     msg,
     numbers,
     pass_ms,
@@ -43,9 +43,6 @@ from tests.bus_helpers import (
 )
 
 stores = pytest.mark.parametrize("stores", [("a",), ("a", "b")])
-
-#: One key for each partition.
-KEYS = [keys_of(index, 1)[0] for index in range(16)]
 
 
 async def two_queues(bus: Bus) -> Any:
