@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from onibus.broker import transacting
-from onibus.broker.transacting import verb
+from onibus.broker.transacting import COMMITTED, ROLLED_BACK, UNKNOWN, verb
 from onibus.core.errors import InvalidArgument, InvalidOperation
 from onibus.core.message import Message, ReceivedMessage, Sent
 from onibus.core.rules.rule import Rule
@@ -40,8 +40,7 @@ class Transaction:
 
     async def complete(self, source: Settler | str, *messages: ReceivedMessage | bytes) -> None:
         """Complete messages when the transaction commits."""
-        for message in messages:
-            self._settle(source, message, verb("complete"))
+        self._settle(source, messages, verb("complete"))
 
     async def abandon(
         self,
@@ -52,7 +51,7 @@ class Transaction:
         properties: dict[str, Any] | None = None,
     ) -> None:
         """Give a message back when the transaction commits."""
-        self._settle(source, message, verb("abandon", delay_ms=delay_ms, properties=properties))
+        self._settle(source, [message], verb("abandon", delay_ms=delay_ms, properties=properties))
 
     async def defer(
         self,
@@ -63,7 +62,7 @@ class Transaction:
         properties: dict[str, Any] | None = None,
     ) -> None:
         """Set a message aside when the transaction commits."""
-        self._settle(source, message, verb("defer", delay_ms=delay_ms, properties=properties))
+        self._settle(source, [message], verb("defer", delay_ms=delay_ms, properties=properties))
 
     async def dead_letter(
         self,
@@ -76,7 +75,7 @@ class Transaction:
     ) -> None:
         """Dead-letter a message when the transaction commits."""
         change = verb("dead-letter", reason=reason, description=description, properties=properties)
-        self._settle(source, message, change)
+        self._settle(source, [message], change)
 
     def create_rule(self, subscription: str, rule: Rule) -> NoReturn:
         """Refuse: rules are no part of transactions (P11)."""
@@ -96,11 +95,11 @@ class Transaction:
         self._gathered.rollback()
 
     def _settle(
-        self, source: Settler | str, message: ReceivedMessage | bytes, change: Change
+        self, source: Settler | str, messages: Sequence[ReceivedMessage | bytes], change: Change
     ) -> None:
         name = source.entity if isinstance(source, Settler) else source
-        token = token_of(message)
-        self._bus.tell(lambda: self._gathered.settle(name, token, change))
+        tokens = [token_of(message) for message in messages]
+        self._bus.tell(lambda: self._gathered.settle(name, tokens, change))
 
     async def __aenter__(self) -> Self:
         return self
@@ -111,7 +110,10 @@ class Transaction:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if kind is None and not self._gathered.ended:
-            await self.commit()
-        elif self._gathered.ended != "committed":
-            await self.rollback()
+        gathered = self._gathered
+        try:
+            if kind is None and gathered.ended not in (COMMITTED, ROLLED_BACK):
+                await self.commit()
+        finally:
+            if gathered.ended not in (COMMITTED, UNKNOWN):
+                gathered.rollback()

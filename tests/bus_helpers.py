@@ -46,11 +46,18 @@ class ManualClock:
 
 
 def run(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Run a test that is a coroutine."""
+    """Run a test that is a coroutine; what goes wrong beside it, in a callback, fails it too."""
+
+    async def watched(*args: P.args, **kwargs: P.kwargs) -> None:
+        failures: list[dict[str, Any]] = []
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, failure: failures.append(failure))
+        await asyncio.wait_for(test(*args, **kwargs), _PATIENCE_S)
+        assert not failures, failures
 
     @functools.wraps(test)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> None:
-        asyncio.run(asyncio.wait_for(test(*args, **kwargs), _PATIENCE_S))
+        asyncio.run(watched(*args, **kwargs))
 
     return wrapper
 

@@ -12,7 +12,7 @@ from onibus.broker.entity import Entity, Seat
 from onibus.broker.message_store import SendRequest
 from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.broker.routing import any_seat, check_room
-from onibus.broker.sending import open_for_sends, put, several_partitions
+from onibus.broker.sending import check_strict, open_for_sends, put
 from onibus.core.message import SentBatch
 from onibus.core.path.admit_arrow import PreparedBatch, admit_arrow, raw_values
 from onibus.core.path.bulk import SentRows, encode_ahead
@@ -69,8 +69,9 @@ class Admission:
     def send(self, reply: Reply) -> None:
         """Store what was admitted; the reply gets a `SentBatch` when all of it is durable."""
         parts = self.route()
-        if len(parts) > 1 and self._settings.strict_batches:
-            raise several_partitions()
+        if self._settings.strict_batches:
+            assert self._batch is not None
+            check_strict(self._settings, raw_values(self._batch.keys))
         _send(self._broker, parts, reply)
 
 

@@ -73,18 +73,20 @@ def check_targets(broker: Broker, name: str, wanted: AnySettings) -> None:
     """Refuse forwarding to what is not there, to itself, and in a circle (B6)."""
     if isinstance(wanted, TopicSettings):
         return
+    # What comes to a subscription comes through its topic.
+    home = name.split(f"/{SUBSCRIPTIONS}/")[0]
     for target in (wanted.forward_to, wanted.forward_dead_letters_to):
         if target is None:
             continue
-        if target.lower() == name:
+        if target.lower() in (name, home):
             raise InvalidOperation(f"{name} cannot forward to itself")
         entity = broker.namespace.entities.get(target.lower())
         if entity is None:
             raise EntityNotFound(f"there is no entity {target!r} to forward to")
         if entity.topic is not None:
             raise InvalidOperation(f"{target} is a subscription: forward to a queue or a topic")
-        if name in reachable(broker, entity.name):
-            raise InvalidOperation(f"forwarding from {name} to {target} would come back to {name}")
+        if home in reachable(broker, entity.name):
+            raise InvalidOperation(f"forwarding from {name} to {target} would come back to {home}")
 
 
 def reachable(broker: Broker, name: str) -> set[str]:

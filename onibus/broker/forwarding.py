@@ -16,11 +16,18 @@ from msgspec.structs import replace
 from onibus.broker.moving import Move
 from onibus.broker.replies import Outcome
 from onibus.broker.sending import open_for_sends
-from onibus.core.errors import InvalidOperation, OnibusError
+from onibus.broker.works import Parts
+from onibus.core.errors import (
+    InvalidOperation,
+    OnibusError,
+    PartitionOffline,
+    QuotaExceeded,
+)
 from onibus.core.limits import HOP_COUNT_MAX
 from onibus.core.message import Message, ReceivedMessage
 from onibus.core.partition import Partition
 from onibus.core.path.dead_letter import dead_letter
+from onibus.core.path.work import is_work
 from onibus.core.records import WriteBatch
 from onibus.core.subscription import Subscription
 
@@ -55,6 +62,13 @@ class Forwarding:
             self._awake.add(source)
             self._broker.call_soon(lambda: self._look(source))
 
+    def changed(self, source: Entity) -> None:
+        """A source has new settings: what it kept may be wanted now."""
+        for key in [key for key in self._kept if key[0] == source.incarnation]:
+            del self._kept[key]
+        if source.forwards:
+            self.wake(source)
+
     def retry(self, incarnation: int) -> None:
         """A destination was left alone for a while."""
         for entity in self._broker.namespace.entities.values():
@@ -64,9 +78,11 @@ class Forwarding:
 
     def _look(self, source: Entity) -> None:
         self._awake.discard(source)
-        if self._broker.closed or source.name not in self._broker.namespace.entities:
+        if self._broker.closed or self._broker.namespace.entities.get(source.name) is not source:
             return
         settings = source.outlet_settings()
+        if not settings.receives:
+            return
         for target, dead in (
             (settings.forward_to, False),
             (settings.forward_dead_letters_to, True),
@@ -89,18 +105,24 @@ class Forwarding:
             move = Move(self._broker, source, open_for_sends(self._broker, target))
             move.add(seat, ordinals, partial(_forwarded, dead=dead))
             if move.refused:
-                self._keep(source, seat, move, dead)
+                self._keep(source, seat, move, dead, now)
             if not move.messages:
                 self.wake(source)
                 return
+            parts = _fitting(move)
             self._moving.add(key)
-            self._broker.works.do(move.parts(), now, Outcome(partial(self._moved, source, key)))
+            self._broker.works.do(parts, now, Outcome(partial(self._moved, source, key)))
         except OnibusError:
             self._moving.discard(key)
             self._later(source)
 
     def _ready(self, partition: Partition, source: Entity, dead: bool, now: int) -> list[int]:
         subscription = source.part_of(partition)
+        if not self._broker.namespace.online and any(
+            is_work(hold.owner) for hold in subscription.holds.values()
+        ):
+            # What becomes of those that came before is not known: later ones must not overtake.
+            raise PartitionOffline("the namespace's own store is down")
         below = subscription.log.visible_below
         kept = self._kept.get((source.incarnation, subscription.key[0]), set()) if dead else set()
         runs = subscription.dead_ready if dead else subscription.ready
@@ -111,7 +133,7 @@ class Forwarding:
             if ordinal < below and (dead or subscription.expires(ordinal) > now)
         ]
 
-    def _keep(self, source: Entity, seat: Seat, move: Move, dead: bool) -> None:
+    def _keep(self, source: Entity, seat: Seat, move: Move, dead: bool, now: int) -> None:
         """Leave what is not taken: as a dead letter, which says why, or as the one it is."""
         if dead:
             kept = self._kept.setdefault((source.incarnation, seat.id), set())
@@ -125,7 +147,7 @@ class Forwarding:
                     reason, text = TOO_MANY_HOPS, TOO_MANY_HOPS_TEXT
                 dead_letter(subscription, ordinal, reason, text, out)
 
-        self._broker.use(source, seat, refuse)
+        self._broker.use(source, seat, refuse, now)
 
     def _moved(self, source: Entity, key: tuple[int, int, bool], outcome: Outcome) -> None:
         self._moving.discard(key)
@@ -137,6 +159,17 @@ class Forwarding:
     def _later(self, source: Entity) -> None:
         due = self._broker.clock.now() + RETRY_MS
         self._broker.timers.set(("forward", source.incarnation), due)
+
+
+def _fitting(move: Move) -> Parts:
+    """Return the work of as many messages, the first ones, as their destination has room for."""
+    while True:
+        try:
+            return move.parts()
+        except QuotaExceeded:
+            if len(move.messages) == 1:
+                raise
+            move.keep_first(len(move.messages) // 2)
 
 
 class TooManyHops(InvalidOperation):

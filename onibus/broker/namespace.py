@@ -296,6 +296,7 @@ class Namespace:
             for reader in one.readers:
                 batch.delete(READERS, (one.incarnation, reader))
             self._broker.claims.erase(one, batch)
+        self._broker.producers.erase(entity, batch)
         self._decide(entity.name, batch, reply, lambda: self._deleted(entity))
 
     def _like(self, entity: Entity, wanted: AnySettings, rules: list[Rule]) -> Entity:
@@ -386,8 +387,7 @@ class Namespace:
                 self._broker.apply(seat, change)
         entity.last_used = self._broker.clock.now()
         watch_idle(self._broker, entity)
-        if entity.forwards:
-            self._broker.forwarding.wake(entity)
+        self._broker.forwarding.changed(entity)
         if entity.kind != TOPIC and not wanted.receives:
             entity.send_away(EntityDisabled(f"{entity.name} is {wanted.status}"))
 
@@ -402,6 +402,9 @@ class Namespace:
         for one in [*entity.subscriptions.values(), entity]:
             del self.entities[one.name]
             one.send_away(EntityNotFound(f"{one.name} was deleted"))
+        if entity.topic is None:
+            self._broker.works.forget(entity)
+            self._broker.producers.forget(entity)
         for seat in entity.seats:
             if seat.partition is not None and seat.store.loop is not None:
                 out = WriteBatch()

@@ -9,6 +9,7 @@ The content of a `producers` row is the number of the producer's last batch.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,12 +19,19 @@ from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.broker.routing import route
 from onibus.broker.sending import open_for_sends
 from onibus.core.checks import check_text, check_whole
-from onibus.core.errors import BatchTooOld, Busy, InvalidArgument, NotStaged, OnibusError
+from onibus.core.errors import (
+    BatchTooOld,
+    Busy,
+    InvalidArgument,
+    NotStaged,
+    OnibusError,
+    Unknown,
+)
 from onibus.core.limits import BATCH_COUNT_MAX, ID_LENGTH_MAX, MINUTE_MS
 from onibus.core.message import Message
 from onibus.core.path.admit import admit
 from onibus.core.path.work import Result
-from onibus.core.records import PRODUCERS, WriteBatch
+from onibus.core.records import PRODUCERS, WORKS, WriteBatch
 from onibus.core.staged import Part
 
 if TYPE_CHECKING:
@@ -176,6 +184,9 @@ class Producers:
             if outcome.error is not None:
                 fail(reply, outcome.error)
                 return
+            if entity.seats[0].deleted:
+                fail(reply, Unknown(f"{entity.name} was deleted meanwhile"))
+                return
             results = [one for work in outcome.value.values() for one in work.values()]
             dropped = sum(_dropped(one) for one in results)
             count = sum(len(one) for one in results)
@@ -201,26 +212,36 @@ class Producers:
             if (note.entity, note.producer) == (entity.incarnation, producer)
             and batch in (None, note.batch)
         ]
-        self._drop(works, reply)
 
-    def lease_over(self, work: int) -> None:
-        """Something was never published: it goes."""
-        if work in dict(self._notes()):
-            self._drop([work], Outcome())
-
-    def _drop(self, works: list[int], reply: Reply) -> None:
         def dropped(outcome: Outcome) -> None:
             if outcome.error is not None:
                 fail(reply, outcome.error)
             else:
                 answer(reply, len(works))
 
-        try:
-            self._broker.works.decide([], works, WriteBatch(), None, Outcome(dropped))
-        except OnibusError as error:
-            fail(reply, error)
-            for work in works:
-                self._broker.timers.set(("lease", work), self._broker.clock.now() + MINUTE_MS)
+        self._broker.works.decide([], works, WriteBatch(), None, Outcome(dropped))
+
+    def lease_over(self, work: int) -> None:
+        """Something was never published: it goes."""
+        if work not in dict(self._notes()):
+            return
+        # Where the namespace's store is down, its opening finds this lease again.
+        with contextlib.suppress(OnibusError):
+            self._broker.works.decide([], [work], WriteBatch(), None, Outcome())
+
+    def erase(self, entity: Entity, out: WriteBatch) -> None:
+        """Delete what the namespace's store has of an entity's producers."""
+        for incarnation, producer in self._last:
+            if incarnation == entity.incarnation:
+                out.delete(PRODUCERS, (incarnation, producer))
+        for work, note in self._notes():
+            if note.entity == entity.incarnation:
+                out.delete(WORKS, (work,))
+
+    def forget(self, entity: Entity) -> None:
+        """An entity was deleted."""
+        for key in [key for key in self._last if key[0] == entity.incarnation]:
+            del self._last[key]
 
     def staged(self, name: str) -> list[Staged]:
         """Return what is staged for an entity."""
@@ -255,6 +276,8 @@ def _choose(notes: dict[int, Note], batch: int, attempts: Iterable[tuple[int, ..
     for attempt in attempts:
         if not isinstance(attempt, (tuple, list)) or len(attempt) not in (2, 3):
             raise InvalidArgument("an attempt is (task, attempt) or (task, attempt, pieces)")
+        for number in attempt:
+            check_whole("each number of an attempt", number, 0)
         pieces = attempt[2] if len(attempt) == 3 else 1
         for piece in range(pieces):
             work = by_piece.get((attempt[0], attempt[1], piece))

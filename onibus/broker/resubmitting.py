@@ -7,7 +7,7 @@ Where its MessageId is still remembered it gets a new one.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import islice
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,7 +17,7 @@ from onibus.broker.moving import Move
 from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.broker.sending import open_for_sends
 from onibus.broker.settling import seat_of_number
-from onibus.core.errors import InvalidArgument, MessageNotFound, OnibusError
+from onibus.core.errors import BusClosed, InvalidArgument, MessageNotFound, OnibusError
 from onibus.core.lifecycle import State
 from onibus.core.limits import BATCH_COUNT_MAX
 from onibus.core.message import Message, ReceivedMessage
@@ -57,6 +57,8 @@ class Resubmission:
         self._reply = reply
         self._moved: dict[int, int | None] = {}
         self._refused: dict[int, str] = {}
+        #: where each partition's log ended when a filter was given
+        self._below: dict[Seat, int] = {}
 
     def by_numbers(self, numbers: Sequence[int]) -> None:
         """Send these dead letters again: all of them, or none."""
@@ -64,8 +66,10 @@ class Resubmission:
             raise InvalidArgument(f"give a list of 1 to {BATCH_COUNT_MAX} numbers")
         now = self._broker.clock.now()
         by_seat: dict[Seat, list[int]] = {}
-        for number in dict.fromkeys(numbers):
-            by_seat.setdefault(seat_of_number(self._source, number), []).append(number)
+        for number in numbers:
+            chosen = by_seat.setdefault(seat_of_number(self._source, number), [])
+            if number not in chosen:
+                chosen.append(number)
         move = Move(self._broker, self._source, self._target)
         for seat, chosen in by_seat.items():
             self._broker.advance(seat, now)
@@ -78,8 +82,8 @@ class Resubmission:
     def by_filter(self, wanted: Filter) -> None:
         """Send all dead letters that a filter means again, slice by slice."""
         states_of(wanted, dead=True)
-        for seat in self._source.seats:
-            seat.online()
+        # What is dead-lettered again meanwhile is not sent again by the same call.
+        self._below = {seat: seat.online().log.next_ordinal for seat in self._source.seats}
         self._next_slice(list(self._source.seats), 0, wanted)
 
     def _next_slice(self, seats: list[Seat], start: int, wanted: Filter) -> None:
@@ -88,9 +92,11 @@ class Resubmission:
             return
         seat = seats[0]
         try:
+            if self._broker.closed:
+                raise BusClosed("the bus was closed")
             now = self._broker.clock.now()
             self._broker.advance(seat, now)
-            ordinals, after = self._broker.ask(seat, self._choose, start, wanted)
+            ordinals, after = self._broker.ask(seat, self._choose, start, self._below[seat], wanted)
             move = Move(self._broker, self._source, self._target)
             move.add(seat, ordinals, _again)
             for _, ordinal, error in move.refused:
@@ -105,7 +111,8 @@ class Resubmission:
         old = [seat.online().numbering.number(ordinal) for seat, ordinal in move.messages]
         if self._dry_run or not old:
             self._moved |= dict.fromkeys(old)
-            then()
+            # Others have their turn between two slices.
+            self._broker.call_soon(then)
             return
 
         def done(outcome: Outcome) -> None:
@@ -132,11 +139,13 @@ class Resubmission:
             ordinals.append(ordinal)
         return ordinals
 
-    def _choose(self, partition: Partition, start: int, wanted: Filter) -> tuple[list[int], int]:
+    def _choose(
+        self, partition: Partition, start: int, below: int, wanted: Filter
+    ) -> tuple[list[int], int]:
         """Return dead letters that a filter means, and where to go on: 0 at the end."""
         subscription = self._source.part_of(partition)
         dead = live_ordinals(subscription, start, frozenset({State.DEAD_LETTERED}))
-        looked_at = list(islice(dead, A_SLICE))
+        looked_at = list(islice(takewhile(lambda ordinal: ordinal < below, dead), A_SLICE))
         chosen = [ordinal for ordinal in looked_at if wanted.matches(subscription.view(ordinal))]
         return chosen, looked_at[-1] + 1 if len(looked_at) == A_SLICE else 0
 

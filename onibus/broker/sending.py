@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from onibus.core.limits import BATCH_COUNT_MAX
 from onibus.core.message import Message, Sent
 from onibus.core.path import enqueue
 from onibus.core.path.admit import Prepared, admit
+from onibus.core.settings import LogSettings
 from onibus.core.staged import Part as StagedPart
 
 if TYPE_CHECKING:
@@ -45,12 +46,13 @@ def send(broker: Broker, name: str, messages: Sequence[Message], reply: Reply) -
         raise InvalidArgument(f"a batch is a list of 1 to {BATCH_COUNT_MAX} messages")
     settings, secret = entity.log_settings, broker.namespace.secret
     batch = [admit(message, settings, secret) for message in messages]
+    check_strict(settings, (prepared.key for prepared in batch))
     parts = route(entity, batch)
     if len(parts) == 1:
         seat, _, keyless = parts[0]
         put(broker, SendRequest(seat, batch, reply, keyless, size_of(batch)))
     else:
-        _send_parts(broker, entity, batch, parts, reply)
+        _send_parts(broker, batch, parts, reply)
 
 
 def open_for_sends(broker: Broker, name: str) -> Entity:
@@ -58,17 +60,18 @@ def open_for_sends(broker: Broker, name: str) -> Entity:
     entity = broker.find(name)
     if entity.topic is not None:
         raise InvalidOperation(f"{entity.name} is a subscription: send to {entity.topic.name}")
-    if not entity.log_settings.sends:
-        raise EntityDisabled(f"{entity.name} is {entity.settings.status}: it takes no messages")
+    check_takes(entity)
     return entity
 
 
-def _send_parts(
-    broker: Broker, entity: Entity, batch: list[Prepared], parts: list[Part], reply: Reply
-) -> None:
+def check_takes(entity: Entity) -> None:
+    """Refuse where a queue or topic is paused for sends."""
+    if not entity.log_settings.sends:
+        raise EntityDisabled(f"{entity.name} is {entity.settings.status}: it takes no messages")
+
+
+def _send_parts(broker: Broker, batch: list[Prepared], parts: list[Part], reply: Reply) -> None:
     """Store a batch over several partitions, whole or not at all (P13)."""
-    if entity.log_settings.strict_batches:
-        raise several_partitions()
     now = broker.clock.now()
     for seat, _, _ in parts:
         broker.advance(seat, now)
@@ -90,12 +93,13 @@ def _send_parts(
     broker.works.do(work, now, Outcome(collect))
 
 
-def several_partitions() -> InvalidOperation:
-    """Return the refusal of a batch that a strict entity does not take."""
-    return InvalidOperation(
-        "the messages of this batch belong to several partitions, and strict_batches is set: "
-        "give all of them one partition_key or session_id"
-    )
+def check_strict(settings: LogSettings, keys: Iterable[Any]) -> None:
+    """Refuse a batch with several keys, or with and without one, where the owner wants that."""
+    if settings.strict_batches and settings.enable_partitioning and len(set(keys)) > 1:
+        raise InvalidOperation(
+            "the messages of this batch have several keys, and strict_batches is set: "
+            "give all of them one partition_key or session_id"
+        )
 
 
 def put(broker: Broker, request: SendRequest) -> None:

@@ -9,25 +9,39 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from onibus.broker.entity import Entity, Seat
 from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.broker.routing import route
-from onibus.broker.sending import open_for_sends
+from onibus.broker.sending import check_takes, open_for_sends
 from onibus.broker.settling import seat_of_token
 from onibus.core.checks import check_properties, check_text, check_whole
-from onibus.core.errors import InvalidArgument, InvalidOperation, QuotaExceeded
+from onibus.core.errors import (
+    InvalidArgument,
+    InvalidOperation,
+    OnibusError,
+    QuotaExceeded,
+    Refused,
+)
 from onibus.core.lifecycle import DEAD
 from onibus.core.limits import REASON_LENGTH_MAX, TRANSACTION_MS_MAX
-from onibus.core.message import Message, Sent
+from onibus.core.message import Message, Sent, encode_properties
 from onibus.core.path.admit import Prepared, admit
 from onibus.core.path.route import effective_key
 from onibus.core.staged import Change, Part
+from onibus.core.subscription import Subscription
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
 
-#: What ends a transaction early, in words; all it can do then is roll back.
-_ENDED = {"committed": "was committed", "rolled back": "was rolled back"}
+#: How a transaction ends. Any other word is why all that it can do is roll back.
+COMMITTED, ROLLED_BACK, UNKNOWN = "committed", "rolled back", "unknown"
+_ENDED = {
+    COMMITTED: "was committed",
+    ROLLED_BACK: "was rolled back",
+    UNKNOWN: "may have been committed: the outcome is not known",
+}
 
 
 class Settlement:
@@ -51,7 +65,7 @@ class Transaction:
         self._sends: list[tuple[Entity, Prepared]] = []
         self._settlements: list[Settlement] = []
         self._keys: dict[str, str] = {}
-        #: why it can only be rolled back; empty while all is well
+        #: how it ended, or why it can only be rolled back; empty while all is well
         self.ended = ""
 
     def send(self, name: str, messages: Sequence[Message]) -> None:
@@ -74,24 +88,22 @@ class Transaction:
                 "common partition_key or session_id; roll the transaction back"
             )
 
-    def settle(self, name: str, token: bytes, change: Change) -> None:
-        """Add a settlement; the token must hold its message now, and again at the commit."""
-        self._open(1)
-        check_whole("delay_ms", change.delay_ms, 0)
-        if change.properties is not None:
-            check_properties(change.properties)
-        for word, text in (("reason", change.reason), ("description", change.description)):
-            if text is not None:
-                check_text(word, text, REASON_LENGTH_MAX)
+    def settle(self, name: str, tokens: Sequence[bytes], change: Change) -> None:
+        """Add settlements, all or none; tokens must hold their messages now and at the commit."""
+        self._open(len(tokens))
+        _check(change)
         entity = self._broker.find(name)
         entity.outlet_settings()
-        seat = seat_of_token(entity, token)
-        _, mark, _ = self._broker.look(entity, seat, lambda one: one.held_by(token))
-        if change.verb == "dead-letter" and mark.state in DEAD:
-            raise InvalidOperation("a dead letter cannot be dead-lettered again")
-        if any(one.token == token for one in self._settlements):
-            raise InvalidArgument("this message is settled in the transaction already")
-        self._settlements.append(Settlement(entity, token, change))
+        settled = {one.token for one in self._settlements}
+        for token in tokens:
+            seat = seat_of_token(entity, token)
+            _, mark, _ = self._broker.look(entity, seat, Subscription.held_by, token)
+            if change.verb == "dead-letter" and mark.state in DEAD:
+                raise InvalidOperation("a dead letter cannot be dead-lettered again")
+            if token in settled:
+                raise InvalidArgument("this message is settled in the transaction already")
+            settled.add(token)
+        self._settlements += [Settlement(entity, token, replace(change)) for token in tokens]
 
     def commit(self, reply: Reply) -> None:
         """Do all of it; the reply gets a `Sent` for each message sent, in order."""
@@ -108,11 +120,12 @@ class Transaction:
         self._route(parts, positions)
         for seat in positions:
             self._broker.advance(seat, now)
-        self.ended = "committed"
+        self.ended = COMMITTED
         count = len(self._sends)
 
         def done(outcome: Outcome) -> None:
             if outcome.error is not None:
+                self._not_committed(outcome.error)
                 fail(reply, outcome.error)
                 return
             answers: list[Sent | None] = [None] * count
@@ -123,8 +136,16 @@ class Transaction:
 
         if not parts:
             answer(reply, [])
-        else:
+            return
+        try:
             self._broker.works.do(parts, now, Outcome(done))
+        except OnibusError as error:
+            self._not_committed(error)
+            raise
+
+    def _not_committed(self, error: BaseException) -> None:
+        """Where nothing was changed it may be committed again, or rolled back."""
+        self.ended = "" if isinstance(error, Refused) else UNKNOWN
 
     def _find(self, settlement: Settlement, parts: dict[Seat, Part]) -> None:
         entity, token = settlement.entity, settlement.token
@@ -141,6 +162,8 @@ class Transaction:
         for position, (entity, _) in enumerate(self._sends):
             by_entity.setdefault(entity, []).append(position)
         for entity, chosen in by_entity.items():
+            if not entity.seats[0].deleted:
+                check_takes(entity)
             batch = [self._sends[position][1] for position in chosen]
             for seat, places, _ in route(entity, batch):
                 places = places or list(range(len(batch)))
@@ -150,11 +173,11 @@ class Transaction:
 
     def rollback(self) -> None:
         """Forget all of it: nothing was sent, what was held is held as before."""
-        if self.ended == "committed":
-            raise InvalidOperation("this transaction was committed")
+        if self.ended in (COMMITTED, UNKNOWN):
+            raise InvalidOperation(f"this transaction {_ENDED[self.ended]}")
         self._sends.clear()
         self._settlements.clear()
-        self.ended = "rolled back"
+        self.ended = ROLLED_BACK
 
     def _open(self, more: int) -> None:
         """Refuse where the transaction has ended, has run out of time, or gets too large."""
@@ -165,6 +188,20 @@ class Transaction:
             raise InvalidOperation(f"this transaction {_ENDED.get(self.ended, self.ended)}")
         if len(self._sends) + len(self._settlements) + more > self._limit:
             raise QuotaExceeded(f"a transaction has at most {self._limit} messages")
+
+
+def _check(change: Change) -> None:
+    """Refuse what could not be carried out, or kept until then."""
+    check_whole("delay_ms", change.delay_ms, 0)
+    for word, text in (("reason", change.reason), ("description", change.description)):
+        if text is not None:
+            check_text(word, text, REASON_LENGTH_MAX)
+    if change.properties is not None:
+        check_properties(change.properties)
+        try:
+            encode_properties(change.properties)
+        except (TypeError, OverflowError, UnicodeEncodeError) as error:
+            raise InvalidArgument(f"properties cannot be encoded: {error}") from None
 
 
 def verb(name: str, **more: Any) -> Change:

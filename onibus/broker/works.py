@@ -26,14 +26,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from onibus.broker.replies import Outcome, Reply, answer, fail
-from onibus.core.errors import OnibusError, PartitionOffline, Refused, Unknown
+from onibus.core.errors import EntityNotFound, OnibusError, PartitionOffline, Refused, Unknown
 from onibus.core.path.work import Result, carry_out, prepare, publish, stage, unstage
 from onibus.core.records import STAGED, WORKS, WriteBatch
 from onibus.core.staged import Part, decode_part
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
-    from onibus.broker.entity import Seat
+    from onibus.broker.entity import Entity, Seat
     from onibus.broker.message_store import MessageStore
     from onibus.core.partition import Partition
     from onibus.store.interface import Store
@@ -60,7 +60,7 @@ _decode_row = msgspec.msgpack.Decoder(WorkRow).decode
 class Work:
     """A work over several stores that is under way."""
 
-    __slots__ = ("decided", "id", "note", "parts", "reply", "results", "waiting")
+    __slots__ = ("decided", "deciding", "id", "note", "parts", "reply", "results", "waiting")
 
     def __init__(self, work: int, parts: dict[int, Part | None], note: Any, reply: Reply) -> None:
         self.id = work
@@ -69,6 +69,8 @@ class Work:
         self.note = note
         self.reply = reply
         self.decided = False
+        #: it is being decided whether it happens: nobody else may
+        self.deciding = False
         #: partitions that have not done yet what is being done
         self.waiting = set(parts)
         self.results: dict[int, Result] = {}
@@ -97,6 +99,7 @@ class Works:
                 parts: dict[int, Part | None] = dict.fromkeys(row.partitions)
                 known = self._works[work_id] = Work(work_id, parts, row.note, Outcome())
                 known.waiting.clear()
+            known.deciding = False
             if row.decided and not known.decided:
                 self._decided(known)
 
@@ -110,7 +113,7 @@ class Works:
         stores = {seat.store for seat in parts}
         for seat in parts:
             seat.online()
-        for store in stores:
+        for store in {seat.store for seat, part in parts.items() if len(part.batch)}:
             store.check_disk()
         if len(stores) == 1:
             self._at_once(stores.pop(), parts, now, reply)
@@ -211,9 +214,7 @@ class Works:
     def _unstage(self, work: Work) -> None:
         for seat in self._seats(work.parts):
             with contextlib.suppress(OnibusError):
-                self._broker.apply(
-                    seat, lambda partition, now, out: unstage(partition, work.id, [0], now, out)
-                )
+                self._broker.apply(seat, partial(_unstage, work.id, [0]))
 
     # Publishing
 
@@ -222,7 +223,7 @@ class Works:
         return {
             one.id: one.note
             for one in self._works.values()
-            if one.note is not None and not one.decided and not one.waiting
+            if one.note is not None and not (one.decided or one.deciding or one.waiting)
         }
 
     def decide(
@@ -274,6 +275,8 @@ class Works:
                 answer(reply, results)
 
         self._broker.namespace.commit(records, Outcome(decided))
+        for work in (*works, *lost):
+            work.deciding = True
 
     def _decided(self, work: Work) -> None:
         work.decided = True
@@ -331,6 +334,21 @@ class Works:
         with contextlib.suppress(Refused):
             self._broker.namespace.commit(batch, Outcome())
 
+    def forget(self, entity: Entity) -> None:
+        """An entity is being deleted, and with it what is staged in its partitions."""
+        seats = {seat.id: seat for seat in entity.seats}
+        for work in [one for one in self._works.values() if one.parts.keys() & seats.keys()]:
+            for seat_id in work.parts.keys() & seats.keys():
+                out = WriteBatch()
+                out.delete(STAGED, (work.id, seat_id, 0))
+                loop = seats[seat_id].store.loop
+                if loop is not None:
+                    loop.write(out)
+            if work.note is not None and not (work.decided or work.deciding):
+                # Somebody's who wanted to publish it there.
+                self._works.pop(work.id)
+                fail(work.reply, EntityNotFound(f"{entity.name} was deleted"))
+
     # Stores that are opened
 
     def store_opened(self, store: MessageStore, staged: dict[int, dict[int, list[int]]]) -> None:
@@ -338,23 +356,28 @@ class Works:
         for seat in list(store.seats.values()):
             for work_id, pieces in staged.get(seat.id, {}).items():
                 self._go_on(seat, work_id, pieces)
-        for work in list(self._works.values()):
-            for seat in self._seats(work.parts):
-                if (
-                    work.decided
-                    and seat.store is store
-                    and seat.id in work.waiting
-                    and work.id not in staged.get(seat.id, {})
-                ):
-                    self._published(work, seat.id, Outcome())
+        for work in [one for one in self._works.values() if one.decided]:
+            for seat_id in list(work.waiting):
+                if self._has_done(work, self._broker.seat(seat_id), store, staged):
+                    self._published(work, seat_id, Outcome())
+
+    def _has_done(
+        self,
+        work: Work,
+        seat: Seat | None,
+        store: MessageStore,
+        staged: dict[int, dict[int, list[int]]],
+    ) -> bool:
+        """Tell whether a partition, of the store that was opened or gone, has no part left."""
+        if seat is None:
+            return True
+        return seat.store is store and work.id not in staged.get(seat.id, {})
 
     def _go_on(self, seat: Seat, work_id: int, pieces: list[int]) -> None:
         work = self._works.get(work_id)
         if work is None or seat.id not in work.parts:
             with contextlib.suppress(OnibusError):
-                self._broker.apply(
-                    seat, lambda partition, now, out: unstage(partition, work_id, pieces, now, out)
-                )
+                self._broker.apply(seat, partial(_unstage, work_id, pieces))
         elif work.decided:
             for piece in pieces:
                 self._publish(work, seat, piece, None)
@@ -379,3 +402,7 @@ class Works:
 
 def _stage(work: int, part: Part, partition: Partition, now: int, out: WriteBatch) -> None:
     stage(partition, work, part, out)
+
+
+def _unstage(work: int, pieces: list[int], partition: Partition, now: int, out: WriteBatch) -> None:
+    unstage(partition, work, pieces, now, out)

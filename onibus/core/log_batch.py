@@ -117,11 +117,9 @@ class BatchMaker:
     def _of_rows(self, gathered: list[Chosen]) -> pa.RecordBatch:
         columns: dict[str, pa.Array] = {}
         if self._messages:
-            messages: list[Message] = [
-                block.message(position)
-                for block, start, end in gathered
-                for position in range(start, end)
-            ]
+            messages: list[Message] = []
+            for block, start, end in gathered:
+                messages += block.messages(start, end)
             columns = dict(zip(SCHEMA.names, columns_of(messages), strict=True))
         index = np.concatenate([block.index[start:end] for block, start, end in gathered])
         return self._batch(index, columns)

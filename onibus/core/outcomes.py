@@ -43,7 +43,7 @@ class Fate(IntEnum):
     EXPIRED = 2
     CANCELLED = 3
     ACTIVATED = 4  #: its scheduled time came; it went on under a new number
-    FORWARDED = 5
+    FORWARDED = 5  #: it went on to another entity; a dead letter that was resubmitted, too
     PURGED = 6
 
 
@@ -56,6 +56,7 @@ FATES: dict[Input, Fate] = {
     Input.CANCEL: Fate.CANCELLED,
     Input.ACTIVATE: Fate.ACTIVATED,
     Input.PURGE: Fate.PURGED,
+    Input.MOVE: Fate.FORWARDED,
 }
 
 

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from onibus.broker.namespace import NAME
+from onibus.testing.log_readers import LogReaders
 from onibus.testing.mismatch import Mismatch
 from onibus.testing.owners import HOUR
 from onibus.testing.simulation import Simulation, replay_of, small_sizes
-from onibus.testing.transactions import Transactions
 
 SECOND = 1_000
 DAY = 24 * HOUR
 
 
-class Workload(Transactions):
+class Workload(LogReaders):
     """Draws commands of all sorts and runs them."""
 
     def __init__(self, simulation: Simulation, kinds: list[str] | None = None) -> None:
@@ -48,6 +49,12 @@ class Workload(Transactions):
             (self.session_command, 120),
             (self.transact, 60),
             (self.end_transaction, 15),
+            (self.make_reader, 8),
+            (self.use_reader, 25),
+            (self.claim, 25),
+            (self.use_claim, 40),
+            (self.stage, 25),
+            (self.publish, 15),
             (self.change, 8),
             (self.recreate, 4),
             (self.change_rules, 10),
@@ -67,9 +74,9 @@ class Workload(Transactions):
         for _ in range(commands):
             sim.commands += 1
             choose(self.commands, self.weights)[0]()
-            if sim.commands % 8 == 0:
+            if sim.commands % 12 == 0:
                 sim.compare_entity(self.random.choice(self.names))
-                if sim.commands % 96 == 0:
+                if sim.commands % 120 == 0:
                     sim.compare()
         sim.compare()
 
@@ -86,12 +93,19 @@ class Workload(Transactions):
         self.sim.jump(self.random.choice((-1, 1)) * self.random.choice((SECOND, HOUR, DAY)))
 
     def finish(self) -> None:
-        """Let a commit finish, or several."""
-        busy = self.sim.busy()
-        if busy and self.random.random() < 0.1:
-            self.sim.finish_all()
-        elif busy:
-            self.sim.finish(self.random.choice(busy))
+        """Let a commit finish, or several; of decisions some get lost just then."""
+        sim, busy = self.sim, self.sim.busy()
+        if not busy:
+            return
+        if NAME in busy and sim.model.namespace.flying and self.random.random() < 0.25:
+            if self.random.random() < 0.5:
+                self.crash()
+            else:
+                sim.fail(NAME, kept=self.random.random() < 0.5)
+        elif self.random.random() < 0.1:
+            sim.finish_all()
+        else:
+            sim.finish(self.random.choice(busy))
 
     def fail(self) -> None:
         busy = self.sim.busy()
@@ -118,6 +132,7 @@ class Workload(Transactions):
                 self.sessions.remove(session)
             else:
                 session.found, session.seat = entity, entity.seats[session.index]
+        self.publish_again()
 
 
 def run_seed(seed: int, commands: int, kinds: list[str] | None = None) -> Simulation:

@@ -88,6 +88,26 @@ async def test_everything_that_can_become_of_a_message(tmp_path: Path, clock: Ma
 
 @pytest.mark.promise("R4")
 @run
+async def test_what_went_on_to_another_entity_was_forwarded(clock: ManualClock) -> None:
+    async with Disks().bus(clock) as bus:
+        await bus.create_queue("there")
+        await bus.create_queue("q", retention_ms=HOUR)
+        await send(bus, "q", "bad", "good")
+        letter = await get_one(bus, "q")
+        await bus.receiver("q").dead_letter(letter, reason="why")
+        await bus.resubmit("q", [letter.sequence_number], to="there")
+        await bus.change_queue("q", forward_to="there")
+        await settle(bus)
+        assert [message.body for message in bus.peek("there")] == [b"bad", b"good"]
+        assert await outcomes(bus, "q") == [
+            (1, 1, "dead-lettered"),
+            (2, 1, "forwarded"),
+            (3, 2, "forwarded"),
+        ]
+
+
+@pytest.mark.promise("R4")
+@run
 async def test_expired_messages_that_are_dead_lettered_say_so(clock: ManualClock) -> None:
     async with Disks().bus(clock) as bus:
         await bus.create_queue("q", retention_ms=HOUR, dead_letter_on_expiration=True)

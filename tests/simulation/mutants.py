@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from onibus.broker import broker as broker_module
-from onibus.broker import commit_loop, receiving, routing, sending, settling
+from onibus.broker import commit_loop, receiving, routing, settling, ticking
 from onibus.broker.replies import answer
 from onibus.core import marks, remembered_ids, runs, sessions, subscription
 from onibus.core import partition as partition_module
@@ -28,6 +28,7 @@ from onibus.core.path import (
     recover,
     session,
     settle,
+    work,
 )
 from tests.simulation.mutating import Mutant
 
@@ -114,17 +115,20 @@ def forget_one_id(original: Any) -> Any:
 
 
 def extend_the_window(original: Any) -> Any:
-    def note(partition: Any, prepared: Any, ordinal: int, now: int, out: Any) -> None:
-        original(partition, prepared, ordinal, now, out)
-        hashes = list(prepared.identities)
-        partition.ids.record_all(hashes, [ordinal] * len(hashes), now)
-        partition.ids.write(out)
+    def send(
+        partition: Any, batch: Any, originals: Any, now: int, wall: int, out: Any, *rest: Any
+    ) -> Any:
+        for prepared, ordinal in zip(batch, originals, strict=True):
+            hashes = list(prepared.identities) if ordinal > 0 else []
+            partition.ids.record_all(hashes, [ordinal] * len(hashes), now)
+            partition.ids.write(out)
+        return original(partition, batch, originals, now, wall, out, *rest)
 
-    return note
+    return send
 
 
 def do_not_count_duplicates(original: Any) -> Any:
-    return lambda partition, prepared, ordinal, now, out: None
+    return lambda *given: None
 
 
 def store_duplicates(original: Any) -> Any:
@@ -415,20 +419,18 @@ MUTANTS = {
     "lose a write": Mutant(commit_loop.CommitLoop, "write", lose_every_tenth_write, _ANY),
     "do not wake those who wait": Mutant(broker_module.Broker, "wake", sleep_through, _ANY),
     "give up without a last look": Mutant(
-        broker_module, "give_up", give_up_at_once, ("spread", "plain", "fading")
+        ticking, "give_up", give_up_at_once, ("spread", "plain", "fading")
     ),
     "give nothing to those who wait": Mutant(receiving, "_fetch", find_nothing, _TIMED),
     "no fail-over": Mutant(broker_module, "move_elsewhere", refuse_to_fail_over, ("spread",)),
     "another partition": Mutant(routing, "partition_of", route_by_another_hash, _DUPLICATES),
     "forget one id": Mutant(remembered_ids.RememberedIds, "record_all", forget_one_id, _DUPLICATES),
-    "a duplicate extends the window": Mutant(
-        enqueue, "_note_duplicate", extend_the_window, ("detecting",)
-    ),
+    "a duplicate extends the window": Mutant(work, "send", extend_the_window, ("detecting",)),
     "duplicates are not counted": Mutant(
-        enqueue, "_note_duplicate", do_not_count_duplicates, _DUPLICATES
+        enqueue, "note_duplicate", do_not_count_duplicates, _DUPLICATES
     ),
     "duplicates are stored": Mutant(enqueue, "deduplicate", store_duplicates, _DUPLICATES),
-    "duplicates look new": Mutant(sending, "send_to_partition", hide_duplicates, _DUPLICATES),
+    "duplicates look new": Mutant(work, "send", hide_duplicates, _DUPLICATES),
     "the window is too short": Mutant(
         partition_module.Partition, "forget_before", shorten_the_window, _DUPLICATES
     ),

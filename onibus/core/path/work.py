@@ -37,6 +37,11 @@ def owner_of(work: int) -> str:
     return f"work/{work}"
 
 
+def is_work(owner: str) -> bool:
+    """Tell whether that is the owner of a work's holds."""
+    return owner.startswith("work/")
+
+
 def prepare(partition: Partition, part: Part, now: int) -> list[int]:
     """Return what each message of a part repeats. Reads, and changes nothing but the part."""
     if not isinstance(part.batch, list):

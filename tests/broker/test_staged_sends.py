@@ -1,0 +1,591 @@
+"""Staged sends: invisible until they are published, and published once (R6)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from onibus import Bus
+from onibus.broker.replies import Outcome
+from onibus.core.errors import (
+    BatchTooOld,
+    EntityDisabled,
+    EntityNotFound,
+    InvalidArgument,
+    MessageTooLarge,
+    NotStaged,
+    OnibusError,
+    PartitionOffline,
+    Unknown,
+)
+from onibus.core.records import PRODUCERS, STAGED, WORKS
+from tests.broker.fragile import FragileDisks, crash_everywhere, fail_everywhere, quiet
+from tests.broker.topic_helpers import sound, there, topic_with
+from tests.bus_helpers import (
+    HOUR,
+    MINUTE,
+    SECOND,
+    Disks,
+    ManualClock,
+    bodies,
+    crash,
+    get,
+    keys_of,
+    msg,
+    pass_ms,
+    peek_everything,
+    picture,
+    pull,
+    run,
+    send,
+    settle,
+)
+
+stores = pytest.mark.parametrize("stores", [("a",), ("a", "b")])
+
+#: One key for each partition.
+KEYS = [keys_of(index, 1)[0] for index in range(16)]
+
+
+async def stage(bus: Bus, task: int, *texts: str, queue: str = "q", **more: Any) -> None:
+    """Stage messages of a task, attempt 0 of batch 0 unless told otherwise."""
+    given: dict[str, Any] = {"producer": "spark", "batch": 0, "attempt": 0} | more
+    messages = [msg(text, message_id=text) for text in texts]
+    await bus.stage(queue, messages, task=task, **given)
+
+
+async def publish(bus: Bus, *attempts: tuple[int, ...], batch: int = 0, queue: str = "q") -> Any:
+    """Publish; return (accepted, duplicates, again)."""
+    done = await bus.publish(queue, producer="spark", batch=batch, attempts=attempts)
+    return done.accepted, done.duplicates, done.again
+
+
+def listed(bus: Bus, queue: str = "q") -> list[tuple[int, int, int, int, int]]:
+    return [(s.batch, s.task, s.attempt, s.piece, s.count) for s in bus.staged(queue)]
+
+
+def nothing_left(disks: FragileDisks) -> None:
+    """Nothing is staged anywhere, and there is no row of a work."""
+    for name in disks.open:
+        assert disks.rows(name, STAGED) == {}
+        assert disks.rows(name, WORKS) == {}
+
+
+@pytest.mark.promise("R6", "D10")
+@stores
+@run
+async def test_what_is_staged_is_invisible_until_it_is_published(
+    clock: ManualClock, stores: tuple[str, ...]
+) -> None:
+    disks = FragileDisks()
+    async with disks.bus(clock, *stores) as bus:
+        await bus.create_queue("q", requires_duplicate_detection=True)
+        before = picture(bus, "q")
+        await stage(bus, 0, "a", "b")
+        await stage(bus, 1, "c")
+        assert picture(bus, "q") == before
+        assert await get(bus, "q") == []
+        # No number was taken and no id recorded: what is sent meanwhile comes first.
+        (sent,) = await send(bus, "q", "a", message_id="a")
+        assert (sent.sequence_number, sent.duplicate_of) == (1, None)
+        assert await publish(bus, (0, 0), (1, 0)) == (2, 1, False)
+        assert [(m.sequence_number, m.body) for m in peek_everything(bus, "q")] == [
+            (1, b"a"),
+            (2, b"b"),
+            (3, b"c"),
+        ]
+        (sent,) = await send(bus, "q", "c", message_id="c")
+        assert sent.duplicate_of == 3
+        await settle(bus)
+        nothing_left(disks)
+        sound(bus)
+
+
+@pytest.mark.promise("R6")
+@run
+async def test_attempts_that_are_not_named_vanish(clock: ManualClock) -> None:
+    disks = FragileDisks()
+    async with disks.bus(clock, "a", "b") as bus:
+        await bus.create_queue("q")
+        await stage(bus, 0, "lost 0")
+        await stage(bus, 0, "won 0", attempt=1)
+        await stage(bus, 1, "won 1")
+        await stage(bus, 1, "lost 1", attempt=1)
+        await stage(bus, 2, "lost 2")
+        assert len(listed(bus)) == 5
+        assert await publish(bus, (1, 0), (0, 1)) == (2, 0, False)
+        assert there(bus, "q") == ["won 1", "won 0"]
+        assert listed(bus) == []
+        await settle(bus)
+        nothing_left(disks)
+
+
+@pytest.mark.promise("R6")
+@run
+async def test_an_attempt_that_was_staged_twice_is_published_once(clock: ManualClock) -> None:
+    async with Disks().bus(clock, "a", "b") as bus:
+        await bus.create_queue("q")
+        # The task did not hear that the first one was staged.
+        await stage(bus, 0, "x")
+        await stage(bus, 0, "x")
+        assert await publish(bus, (0, 0)) == (1, 0, False)
+        assert there(bus, "q") == ["x"]
+        assert listed(bus) == []
+
+
+@pytest.mark.promise("R6")
+@stores
+@run
+async def test_the_last_batch_again_does_nothing_and_an_older_one_is_an_error(
+    clock: ManualClock, stores: tuple[str, ...]
+) -> None:
+    disks = Disks()
+    async with disks.bus(clock, *stores) as bus:
+        await bus.create_queue("q")
+        for batch in (4, 7):
+            await stage(bus, 0, f"{batch}", batch=batch)
+            assert await publish(bus, (0, 0), batch=batch) == (1, 0, False)
+    async with disks.bus(clock, *stores) as bus:
+        for _ in range(2):
+            assert await publish(bus, (0, 0), batch=7) == (0, 0, True)
+            # Who publishes again may have staged again before.
+            await stage(bus, 0, "7 again", batch=7)
+            assert await publish(bus, (0, 0), (1, 5), batch=7) == (0, 0, True)
+        with pytest.raises(BatchTooOld):
+            await publish(bus, (0, 0), batch=6)
+        with pytest.raises(BatchTooOld):
+            await stage(bus, 0, "6", batch=6)
+        assert there(bus, "q") == ["4", "7"]
+        await stage(bus, 0, "8", batch=8)
+        assert await publish(bus, (0, 0), batch=8) == (1, 0, False)
+        assert there(bus, "q") == ["4", "7", "8"]
+        assert listed(bus) == []
+
+
+@pytest.mark.promise("R6")
+@run
+async def test_a_missing_attempt_publishes_nothing(clock: ManualClock) -> None:
+    async with Disks().bus(clock, "a", "b") as bus:
+        await bus.create_queue("q")
+        await stage(bus, 0, "x")
+        await stage(bus, 0, "of the next batch", batch=1)
+        for attempts in ([(0, 0), (1, 0)], [(0, 1)], [(0, 0, 2)]):
+            with pytest.raises(NotStaged):
+                await publish(bus, *attempts)
+        assert there(bus, "q") == []
+        assert len(listed(bus)) == 2
+        assert await publish(bus, (0, 0)) == (1, 0, False)
+        assert await publish(bus, (0, 0), batch=1) == (1, 0, False)
+
+
+@pytest.mark.promise("R6")
+@run
+async def test_a_batch_without_rows_counts(clock: ManualClock) -> None:
+    async with Disks().bus(clock, "a", "b") as bus:
+        await bus.create_queue("q")
+        await stage(bus, 0, "lost")
+        assert await publish(bus) == (0, 0, False)
+        assert await publish(bus) == (0, 0, True)
+        assert (there(bus, "q"), listed(bus)) == ([], [])
+
+
+@pytest.mark.promise("R6")
+@run
+async def test_a_task_stages_in_pieces(clock: ManualClock) -> None:
+    async with Disks().bus(clock, "a", "b") as bus:
+        await bus.create_queue("q")
+        for piece in (2, 0, 1):
+            await stage(bus, 0, f"piece {piece}", piece=piece)
+        await stage(bus, 1, "other")
+        assert await publish(bus, (1, 0), (0, 0, 3), (5, 5, 0)) == (4, 0, False)
+        assert there(bus, "q") == ["other", "piece 0", "piece 1", "piece 2"]
+
+
+@pytest.mark.promise("R6")
+@stores
+@run
+async def test_what_is_never_published_goes_after_its_lease(
+    clock: ManualClock, stores: tuple[str, ...]
+) -> None:
+    disks = FragileDisks()
+    bus = await disks.bus(clock, *stores)
+    await bus.create_queue("q")
+    await stage(bus, 0, "short", lease_ms=MINUTE)
+    await stage(bus, 1, "long")
+    await pass_ms(bus, clock, MINUTE - 1)
+    assert len(listed(bus)) == 2
+    await bus.close()
+    async with disks.bus(clock, *stores) as bus:
+        await pass_ms(bus, clock, 1)
+        await settle(bus)
+        assert [task for _, task, *_ in listed(bus)] == [1]
+        with pytest.raises(NotStaged):
+            await publish(bus, (0, 0), (1, 0))
+        await pass_ms(bus, clock, HOUR)
+        assert listed(bus) == []
+        nothing_left(disks)
+
+
+@pytest.mark.promise("R6")
+@run
+async def test_a_lease_that_ends_while_it_is_published(clock: ManualClock) -> None:
+    disks = FragileDisks()
+    async with disks.bus(clock, "a", "b") as bus:
+        await bus.create_queue("p", enable_partitioning=True)
+        rows = [msg(key, partition_key=key) for key in KEYS]
+        await bus.stage("p", rows, producer="spark", batch=0, task=0, attempt=0, lease_ms=MINUTE)
+        # The decision is on its way when the lease ends and a store goes down.
+        clock.advance(MINUTE)
+        published, discarded = Outcome(), Outcome()
+        bus.broker.producers.publish("p", "spark", 0, [(0, 0)], published)
+        bus.broker.tick()
+        bus.broker.producers.discard("p", "spark", None, discarded)
+        pull(bus, "b")
+        await settle(bus)
+        assert isinstance(published.error, Unknown)
+        assert discarded.value == 0
+        await pass_ms(bus, clock, SECOND)
+        await quiet(bus)
+        assert sorted(there(bus, "p")) == sorted(KEYS)
+        nothing_left(disks)
+        sound(bus)
+
+
+@pytest.mark.promise("R6")
+@pytest.mark.parametrize("crashed", [False, True])
+@stores
+@run
+async def test_a_restart_between_staging_and_publishing(
+    clock: ManualClock, stores: tuple[str, ...], crashed: bool
+) -> None:
+    disks = FragileDisks()
+    bus = await disks.bus(clock, *stores)
+    await bus.create_queue("p", enable_partitioning=True, requires_duplicate_detection=True)
+    rows = [msg(key, partition_key=key, message_id="m") for key in KEYS]
+    await bus.stage("p", rows, producer="spark", batch=0, task=0, attempt=0)
+    if crashed:
+        crash(bus)
+    else:
+        await bus.close()
+    async with disks.bus(clock, *stores) as bus:
+        assert there(bus, "p") == []
+        assert listed(bus, "p") == [(0, 0, 0, 0, 16)]
+        assert await publish(bus, (0, 0), queue="p") == (16, 0, False)
+        assert there(bus, "p") == KEYS
+        await settle(bus)
+        nothing_left(disks)
+
+
+@pytest.mark.promise("R6")
+@run
+async def test_a_store_that_is_down_in_between(clock: ManualClock) -> None:
+    disks = FragileDisks()
+    async with disks.bus(clock, "a", "b") as bus:
+        await bus.create_queue("p", enable_partitioning=True)
+        rows = [msg(key, partition_key=key) for key in KEYS]
+        await bus.stage("p", rows, producer="spark", batch=0, task=0, attempt=0)
+        pull(bus, "b")
+        with pytest.raises(PartitionOffline):
+            await bus.stage("p", rows, producer="spark", batch=0, task=1, attempt=0)
+        # It is decided; the store that is down does its part when it is up again.
+        with pytest.raises(Unknown):
+            await publish(bus, (0, 0), queue="p")
+        assert await publish(bus, (0, 0), queue="p") == (0, 0, True)
+        await settle(bus)
+        assert len(there(bus, "p")) == 8
+        await pass_ms(bus, clock, SECOND)
+        assert there(bus, "p") == KEYS
+        await quiet(bus)
+        nothing_left(disks)
+        sound(bus)
+
+
+@pytest.mark.promise("R6")
+@run
+async def test_discarding(clock: ManualClock) -> None:
+    disks = FragileDisks()
+    async with disks.bus(clock, "a", "b") as bus:
+        await bus.create_queue("q")
+        for batch in range(3):
+            await stage(bus, 0, "x", batch=batch)
+            await stage(bus, 1, "x", batch=batch)
+        await stage(bus, 0, "x", producer="other")
+        assert await bus.discard("q", producer="spark", batch=1) == 2
+        assert [batch for batch, *_ in listed(bus)] == [0, 0, 2, 2, 0]
+        assert await bus.discard("q", producer="spark") == 4
+        assert await bus.discard("q", producer="spark") == 0
+        assert [one.producer for one in bus.staged("q")] == ["other"]
+        with pytest.raises(NotStaged):
+            await publish(bus, (0, 0))
+        assert await bus.discard("q", producer="other") == 1
+        await settle(bus)
+        nothing_left(disks)
+
+
+@pytest.mark.promise("R6")
+@run
+async def test_discarding_when_the_namespace_is_down_leaves_the_lease(clock: ManualClock) -> None:
+    disks = FragileDisks()
+    async with disks.bus(clock, "a", "b") as bus:
+        await bus.create_queue("q")
+        await stage(bus, 0, "x")
+        disks.open["namespace"].fail_next(kept=False)
+        with pytest.raises(Unknown):
+            await bus.create_queue("r")
+        with pytest.raises(PartitionOffline):
+            await bus.discard("q", producer="spark")
+        with pytest.raises(PartitionOffline):
+            await publish(bus, (0, 0))
+        await pass_ms(bus, clock, SECOND)
+        await pass_ms(bus, clock, 10 * MINUTE)
+        assert await publish(bus, (0, 0)) == (1, 0, False)
+
+
+@pytest.mark.promise("R6")
+@run
+async def test_what_is_staged_is_listed(clock: ManualClock) -> None:
+    async with Disks().bus(clock, "a", "b") as bus:
+        await bus.create_queue("q")
+        await bus.create_queue("r")
+        await stage(bus, 3, "x", "y", batch=5, attempt=2, piece=1, lease_ms=MINUTE)
+        (one,) = bus.staged("q")
+        assert (one.producer, one.batch, one.task, one.attempt, one.piece) == ("spark", 5, 3, 2, 1)
+        assert one.count == 2
+        assert one.until_ms == bus.broker.clock.now() + MINUTE
+        assert bus.staged("r") == []
+        with pytest.raises(EntityNotFound):
+            bus.staged("nowhere")
+
+
+@pytest.mark.promise("R6")
+@run
+async def test_producers_of_different_entities_are_apart(clock: ManualClock) -> None:
+    async with Disks().bus(clock, "a", "b") as bus:
+        for queue in ("q", "r"):
+            await bus.create_queue(queue)
+            await stage(bus, 0, queue, queue=queue, batch=1)
+        assert await publish(bus, (0, 0), batch=1) == (1, 0, False)
+        assert (there(bus, "q"), there(bus, "r")) == (["q"], [])
+        assert await publish(bus, batch=3) == (0, 0, False)
+        assert await publish(bus, (0, 0), batch=1, queue="r") == (1, 0, False)
+        assert there(bus, "r") == ["r"]
+
+
+@pytest.mark.promise("R6", "R8")
+@run
+async def test_an_entity_that_was_deleted_and_made_again(clock: ManualClock) -> None:
+    disks = FragileDisks()
+    async with disks.bus(clock, "a", "b") as bus:
+        await bus.create_queue("p", enable_partitioning=True)
+        rows = [msg(key, partition_key=key) for key in KEYS]
+        for batch in (0, 1):
+            await bus.stage("p", rows, producer="spark", batch=batch, task=0, attempt=0)
+        await publish(bus, (0, 0), queue="p")
+        await bus.delete_queue("p")
+        await bus.create_queue("p", enable_partitioning=True)
+        assert bus.staged("p") == []
+        with pytest.raises(NotStaged):
+            await publish(bus, (0, 0), batch=1, queue="p")
+        await quiet(bus)
+        await pass_ms(bus, clock, SECOND)
+        # What was staged in it went with it, and so did what its producers had published.
+        nothing_left(disks)
+        assert disks.rows("namespace", PRODUCERS) == {}
+        await bus.stage("p", rows, producer="spark", batch=0, task=0, attempt=0)
+        assert await publish(bus, (0, 0), queue="p") == (16, 0, False)
+
+
+@pytest.mark.promise("R6")
+@run
+async def test_an_entity_that_is_deleted_while_something_is_staged_or_published(
+    clock: ManualClock,
+) -> None:
+    disks = FragileDisks()
+    async with disks.bus(clock, "a", "b") as bus:
+        rows = [msg(key, partition_key=key) for key in KEYS]
+        for published in (False, True):
+            await bus.create_queue("p", enable_partitioning=True)
+            await bus.stage("p", rows, producer="spark", batch=0, task=0, attempt=0)
+            ask = (
+                publish(bus, (0, 0), queue="p")
+                if published
+                else bus.stage("p", rows, producer="spark", batch=0, task=1, attempt=0)
+            )
+            first = bus._loop.create_task(ask)
+            second = bus._loop.create_task(bus.delete_queue("p"))
+            await second
+            try:
+                await first
+            except OnibusError as error:
+                assert isinstance(error, EntityNotFound | Unknown)
+            await quiet(bus)
+            await pass_ms(bus, clock, SECOND)
+            for name in ("a", "b"):
+                assert disks.rows(name, STAGED) == {}
+    async with disks.bus(clock, "a", "b") as bus:
+        await pass_ms(bus, clock, 2 * HOUR)
+        await quiet(bus)
+        nothing_left(disks)
+
+
+@pytest.mark.promise("R6", "D10")
+@stores
+@run
+async def test_rows_that_repeat_what_was_sent_or_staged(
+    clock: ManualClock, stores: tuple[str, ...]
+) -> None:
+    async with Disks().bus(clock, *stores) as bus:
+        await bus.create_queue("q", requires_duplicate_detection=True)
+        await send(bus, "q", "old", message_id="old")
+        await stage(bus, 0, "old", "x", "y", "x")
+        await stage(bus, 1, "y", "z")
+        assert await publish(bus, (0, 0), (1, 0)) == (3, 3, False)
+        assert there(bus, "q") == ["old", "x", "y", "z"]
+        assert bus.queue("q").duplicates_dropped == 3
+        # The window counts from the publishing.
+        await pass_ms(bus, clock, 10 * MINUTE - 1)
+        (sent,) = await send(bus, "q", "again", message_id="z")
+        assert sent.duplicate_of == 4
+
+
+@pytest.mark.promise("R6", "B3")
+@stores
+@run
+async def test_staged_for_a_topic(clock: ManualClock, stores: tuple[str, ...]) -> None:
+    async with Disks().bus(clock, *stores) as bus:
+        left, right = await topic_with(bus, "left", "right", enable_partitioning=True)
+        rows = [msg(key, partition_key=key) for key in KEYS]
+        await bus.stage("t", rows, producer="spark", batch=0, task=0, attempt=0)
+        await bus.delete_subscription(right)
+        late = await bus.create_subscription("t", "late")
+        assert await publish(bus, (0, 0), queue="t") == (16, 0, False)
+        assert there(bus, left) == there(bus, late) == KEYS
+        with pytest.raises(OnibusError):
+            await stage(bus, 0, "x", queue=left)
+        sound(bus)
+
+
+@pytest.mark.promise("R6", "B4", "S5", "B2")
+@stores
+@run
+async def test_sessions_schedule_and_life(clock: ManualClock, stores: tuple[str, ...]) -> None:
+    async with Disks().bus(clock, *stores) as bus:
+        await bus.create_queue("s", requires_session=True, dead_letter_on_expiration=True)
+        due = clock.wall() + HOUR // 2
+        rows = [
+            msg("first", session_id="x"),
+            msg("later", session_id="x", scheduled_enqueue_time_ms=due),
+            msg("short", session_id="y", time_to_live_ms=MINUTE),
+        ]
+        await bus.stage("s", rows, producer="spark", batch=0, task=0, attempt=0)
+        await pass_ms(bus, clock, HOUR // 2 - SECOND)
+        assert await publish(bus, (0, 0), queue="s") == (3, 0, False)
+        # A life begins when its message is published; a moment is a moment.
+        assert [m.state for m in peek_everything(bus, "s")] == ["active", "scheduled", "active"]
+        await pass_ms(bus, clock, MINUTE)
+        assert bodies(peek_everything(bus, "s", dead_letters=True)) == ["short"]
+        assert bodies(await (await bus.accept_session("s", "x")).receive(5)) == ["first", "later"]
+
+
+@pytest.mark.promise("R6", "D10")
+@pytest.mark.parametrize("count", [5, 400])
+@stores
+@run
+async def test_rows_in_arrow(clock: ManualClock, stores: tuple[str, ...], count: int) -> None:
+    disks = FragileDisks()
+    bus = await disks.bus(clock, *stores)
+    await bus.create_queue("p", enable_partitioning=True, requires_duplicate_detection=True)
+    ids = [str(n) for n in range(count)]
+    table = pa.table({"message_id": ids, "body": [text.encode() for text in ids]})
+    for task in (0, 1):
+        await bus.stage_arrow("p", table, producer="spark", batch=0, task=task, attempt=0)
+    assert there(bus, "p") == []
+    assert [one.count for one in bus.staged("p")] == [count, count]
+    crash(bus)
+    async with disks.bus(clock, *stores) as bus:
+        await bus.send("p", msg("1", message_id="1"))
+        assert await publish(bus, (1, 0), queue="p") == (count - 1, 1, False)
+        assert sorted(there(bus, "p")) == sorted(ids)
+        await settle(bus)
+        nothing_left(disks)
+        sound(bus)
+
+
+@pytest.mark.promise("R6")
+@run
+async def test_what_is_wrong_is_refused_at_once(clock: ManualClock) -> None:
+    async with Disks().bus(clock, "a", "b") as bus:
+        await bus.create_queue("q", max_message_bytes=200)
+        await bus.create_queue("paused", status="send-disabled")
+        refused: list[tuple[Any, type[Exception]]] = [
+            (stage(bus, 0), InvalidArgument),
+            (stage(bus, 0, "x" * 300), InvalidArgument),
+            (bus.stage("q", [msg("x" * 300)], producer="p", batch=0, task=0, attempt=0),
+             MessageTooLarge),
+            (bus.stage("q", "text", producer="p", batch=0, task=0, attempt=0), InvalidArgument),  # type: ignore[arg-type]
+            (stage(bus, 0, "x", queue="nowhere"), EntityNotFound),
+            (stage(bus, 0, "x", queue="paused"), EntityDisabled),
+            (stage(bus, 0, "x", producer=""), InvalidArgument),
+            (stage(bus, 0, "x", producer="\ud800"), InvalidArgument),
+            (stage(bus, 0, "x", producer=1), InvalidArgument),
+            (stage(bus, 0, "x", batch=-1), InvalidArgument),
+            (stage(bus, 0, "x", batch=2**80), InvalidArgument),
+            (stage(bus, 0, "x", piece=None), InvalidArgument),
+            (stage(bus, 0, "x", lease_ms=0), InvalidArgument),
+            (stage(bus, 0, "x", lease_ms=2**80), InvalidArgument),
+            (publish(bus, (0,)), InvalidArgument),
+            (publish(bus, (0, 0, "2")), InvalidArgument),  # type: ignore[arg-type]
+            (publish(bus, (0, [])), InvalidArgument),  # type: ignore[arg-type]
+            (publish(bus, 7), InvalidArgument),  # type: ignore[arg-type]
+            (publish(bus, (0, 0), batch=2**80), InvalidArgument),
+        ]  # fmt: skip
+        for act, error in refused:
+            with pytest.raises(error):
+                await act
+        await stage(bus, 0, "x")
+        with pytest.raises(InvalidArgument, match="twice"):
+            await publish(bus, (0, 0), (0, 0))
+        assert await publish(bus, (0, 0)) == (1, 0, False)
+
+
+async def staged_batch(bus: Bus) -> None:
+    await bus.create_queue("p", enable_partitioning=True, requires_duplicate_detection=True)
+    await bus.send("p", msg("0/0", partition_key=KEYS[0], message_id="0"))
+
+
+async def stage_and_publish(bus: Bus, _: Any) -> None:
+    for task in range(2):
+        rows = [
+            msg(f"{task}/{at}", partition_key=KEYS[at], message_id=str(task)) for at in range(4)
+        ]
+        await bus.stage("p", rows, producer="spark", batch=0, task=task, attempt=0)
+    await bus.publish("p", producer="spark", batch=0, attempts=[(0, 0), (1, 0)])
+
+
+async def published_once(bus: Bus, made: Any) -> bool:
+    """Whatever happened: doing all of it again gives each row once."""
+    found = sorted(there(bus, "p"))
+    everything = sorted(f"{task}/{at}" for task in range(2) for at in range(4))
+    assert found in (everything, ["0/0"])
+    await bus.discard("p", producer="spark")
+    await stage_and_publish(bus, made)
+    assert sorted(there(bus, "p")) == everything
+    assert [m.sequence_number & 0xFFFF for m in peek_everything(bus, "p")] == [1, 2] * 4
+    await bus.discard("p", producer="spark")
+    await quiet(bus)
+    return found == everything
+
+
+@pytest.mark.promise("R6", "S3")
+@stores
+@run
+async def test_a_crash_at_any_step(clock: ManualClock, stores: tuple[str, ...]) -> None:
+    await crash_everywhere(clock, staged_batch, stage_and_publish, published_once, stores)
+
+
+@pytest.mark.promise("R6", "S3")
+@run
+async def test_a_store_fails_at_any_step(clock: ManualClock) -> None:
+    await fail_everywhere(clock, staged_batch, stage_and_publish, published_once)

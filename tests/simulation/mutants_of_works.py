@@ -1,0 +1,349 @@
+"""Deliberate mistakes in topics, works over several stores, and what moves by itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from onibus.broker import broker as broker_module
+from onibus.broker import (
+    claim_settling,
+    claiming,
+    forwarding,
+    moving,
+    namespace,
+    producers,
+    transacting,
+    works,
+)
+from onibus.broker import entity as entity_module
+from onibus.broker.replies import Outcome
+from onibus.core import partition as partition_module
+from onibus.core.block import NEVER
+from onibus.core.errors import OnibusError
+from onibus.core.fans import Fans
+from onibus.core.lifecycle import Input, State
+from onibus.core.path import claim as claim_module
+from onibus.core.path import enqueue, fan_out, recover
+from onibus.core.path import work as work_module
+from onibus.core.path.peek import Filter
+from onibus.core.path.purge import purge
+from onibus.core.records import STAGED
+from tests.simulation.mutating import Mutant
+
+# Topics
+
+
+def release_too_much(original: Any) -> Any:
+    def release(self: Any, first: int, last: int) -> int:
+        self.counts[self.ordinals == first] = 1
+        return int(original(self, first, last))
+
+    return release
+
+
+def take_unknown_for_true(original: Any) -> Any:
+    def compile_rule(rule: Any) -> Any:
+        compiled = original(rule)
+        condition = compiled.condition
+        compiled.condition = lambda subject: condition(subject) is not False
+        return compiled
+
+    return compile_rule
+
+
+def lose_overlays(original: Any) -> Any:
+    def recover_marks(subscription: Any, rows: Any) -> None:
+        original(subscription, [row for row in rows if row[3] != State.ACTIVE])
+
+    return recover_marks
+
+
+def keep_rows_of_the_deleted(original: Any) -> Any:
+    def unsubscribe(partition: Any, number: int, out: Any) -> None:
+        partition.subscriptions.pop(number)
+
+    return unsubscribe
+
+
+def forget_a_member(original: Any) -> Any:
+    def decode_fans(fans: bytes, first: int, rows: int) -> Any:
+        ordinals, taken = original(fans, first, rows)
+        return ordinals, {number: members[: max(len(members) - 1, 1)] if number else members
+                          for number, members in taken.items()}  # fmt: skip
+
+    return decode_fans
+
+
+def let_failures_in(original: Any) -> Any:
+    def fail(subscription: Any, share: Any, at: int, error: Any) -> None:
+        share.positions.append(at)
+
+    return fail
+
+
+def keep_the_old_session(original: Any) -> Any:
+    return lambda changed, message: True
+
+
+def make_one_copy(original: Any) -> Any:
+    return lambda partition, copies, *rest: original(partition, copies[:1], *rest)
+
+
+# Works
+
+
+def publish_without_decision(original: Any) -> Any:
+    def staged(self: Any, work: Any, seat_id: int, outcome: Any) -> None:
+        work.waiting.discard(seat_id)
+        if outcome.error is None and not work.waiting:
+            self._decided(work)
+
+    return staged
+
+
+def forget_decisions(original: Any) -> Any:
+    return lambda self, store: None
+
+
+def forget_doubts(original: Any) -> Any:
+    def opened(self: Any, store: Any) -> None:
+        if not self._works:
+            original(self, store)
+
+    return opened
+
+
+def leave_what_was_published(original: Any) -> Any:
+    def publish(partition: Any, work: int, piece: int, part: Any, *rest: Any) -> Any:
+        result = original(partition, work, piece, part, *rest)
+        rest[-1].tables[STAGED].pop((work, partition.id, piece))
+        return result
+
+    return publish
+
+
+def store_when_staged(original: Any) -> Any:
+    def stage(partition: Any, work: int, part: Any, out: Any) -> None:
+        original(partition, work, part, out)
+        now = partition.seen
+        found = enqueue.find_duplicates(partition, part.batch, now)
+        enqueue.send(partition, part.batch, found, now, now, out)
+
+    return stage
+
+
+def remember_when_staged(original: Any) -> Any:
+    def stage(partition: Any, work: int, part: Any, out: Any) -> None:
+        original(partition, work, part, out)
+        hashes = [identity for one in part.batch for identity in one.identities]
+        partition.ids.record_all(hashes, [1] * len(hashes), partition.seen)
+        partition.ids.write(out)
+
+    return stage
+
+
+def do_nothing(original: Any) -> Any:
+    return lambda *given: None
+
+
+def do_without_staging(original: Any) -> Any:
+    def do(self: Any, parts: Any, now: int, reply: Any) -> None:
+        for store in {seat.store for seat in parts}:
+            own = {seat: part for seat, part in parts.items() if seat.store is store}
+            original(self, own, now, reply)
+
+    return do
+
+
+def publish_what_is_up_only(original: Any) -> Any:
+    def decided(self: Any, work: Any) -> None:
+        original(self, work)
+        for seat_id in list(work.waiting):
+            if self._broker.seat(seat_id).partition is None:
+                self._published(work, seat_id, Outcome())
+
+    return decided
+
+
+def settle_what_is_held(original: Any) -> Any:
+    def find(self: Any, settlement: Any, parts: Any) -> None:
+        try:
+            original(self, settlement, parts)
+        except OnibusError:
+            return
+
+    return find
+
+
+def commit_instead(original: Any) -> Any:
+    return lambda self: self.commit(Outcome())
+
+
+# Forwarding
+
+
+def leave_at_the_source(original: Any) -> Any:
+    def parts(self: Any, **given: Any) -> Any:
+        found = original(self, **given)
+        for part in found.values():
+            part.changes = part.changes[1:]
+        return found
+
+    return parts
+
+
+def count_no_hops(original: Any) -> Any:
+    def forwarded(received: Any, dead: bool) -> Any:
+        message = original(received, dead)
+        message.hop_count = 0
+        return message
+
+    return forwarded
+
+
+# Producers and claims
+
+
+def publish_any_batch(original: Any) -> Any:
+    return lambda self, entity, note: None
+
+
+def forget_the_last_batch(original: Any) -> Any:
+    def opened(self: Any, store: Any) -> None:
+        original(self, store)
+        self._last = {}
+
+    return opened
+
+
+def publish_all_that_is_staged(original: Any) -> Any:
+    return lambda notes, batch, attempts: list(notes)
+
+
+def read_the_newest(original: Any) -> Any:
+    def claimed(subscription: Any, owner: str, limit: Any = None) -> Any:
+        found = original(subscription, owner, limit)
+        if found and subscription.state(found[-1] + 1) is State.ACTIVE:
+            found[-1] += 1
+        return found
+
+    return claimed
+
+
+def commit_again(original: Any) -> Any:
+    def commit(claims: Any, name: str, reader: str, number: int, *rest: Any) -> None:
+        known = claims.find(name, reader, rest[1])
+        if number in known.committed:
+            entity = claims.broker.find(name)
+            seat = next(seat for seat in entity.seats if seat.partition is not None)
+            wanted = Filter(state="active")
+            claims.use(entity, seat, lambda one, _, out: purge(one, wanted, 0, 1, out))
+        original(claims, name, reader, number, *rest)
+
+    return commit
+
+
+def claim_before_it_is_durable(original: Any) -> Any:
+    def sync(self: Any) -> None:
+        self._held.content.partitions = sorted(
+            (seat.index, count) for seat, count in self._taken.items()
+        )
+        self._staged(None)
+
+    return sync
+
+
+def count_what_is_released(original: Any) -> Any:
+    def give_back(subscription: Any, ordinal: int, event: Any, now: int, out: Any) -> None:
+        original(subscription, ordinal, Input.ABANDON, now, out)
+
+    return give_back
+
+
+def raise_the_floor(original: Any) -> Any:
+    return lambda partition, wall, out: partition.log.raise_floor(NEVER, out)
+
+
+_TOPICS = ("news", "new-news")
+_OVER_STORES = ("keyed", "spread", "plain")
+_CHAIN = ("hop-0",)
+
+OF_WORKS = {
+    "a row goes while somebody wants it": Mutant(Fans, "release", release_too_much, _TOPICS),
+    "unknown is true": Mutant(entity_module, "compile_rule", take_unknown_for_true, _TOPICS),
+    "an overlay is lost at restart": Mutant(recover, "_recover_marks", lose_overlays, _TOPICS),
+    "rows of a deleted subscription are kept": Mutant(
+        namespace, "unsubscribe", keep_rows_of_the_deleted, _TOPICS
+    ),
+    "a subscription forgets a message at restart": Mutant(
+        recover, "decode_fans", forget_a_member, _TOPICS
+    ),
+    "a failing filter lets in": Mutant(fan_out, "_fail", let_failures_in, _TOPICS),
+    "a changed session changes nothing": Mutant(
+        fan_out, "_lies_over", keep_the_old_session, ("in-order", "new-news")
+    ),
+    "two rules make one copy": Mutant(enqueue, "_store_copies", make_one_copy, ("news",)),
+    "publish without a decision": Mutant(
+        works.Works, "_staged", publish_without_decision, _OVER_STORES
+    ),
+    "decisions are forgotten at restart": Mutant(
+        works.Works, "open", forget_decisions, _OVER_STORES
+    ),
+    "what was in doubt stays so": Mutant(works.Works, "open", forget_doubts, _OVER_STORES),
+    "publish again after a restart": Mutant(
+        works, "publish", leave_what_was_published, _OVER_STORES
+    ),
+    "staged messages are stored": Mutant(works, "stage", store_when_staged, _OVER_STORES),
+    "ids are remembered when staged": Mutant(
+        works, "stage", remember_when_staged, ("keyed", "everything")
+    ),
+    "what a work will change is given out": Mutant(
+        work_module, "_pin", do_nothing, ("plain", "fading", "mortal")
+    ),
+    "what will not happen stays staged": Mutant(
+        works.Works, "_unstage", do_nothing, ("plain", "fading", "mortal")
+    ),
+    "several stores, no staging": Mutant(works.Works, "do", do_without_staging, _OVER_STORES),
+    "a store that was down forgets its part": Mutant(
+        works.Works, "_decided", publish_what_is_up_only, _OVER_STORES
+    ),
+    "a store does not go on with its works": Mutant(
+        works.Works, "store_opened", do_nothing, _OVER_STORES
+    ),
+    "half a transaction": Mutant(
+        transacting.Transaction, "_find", settle_what_is_held, ("plain", "fading", "mortal")
+    ),
+    "a rollback commits": Mutant(
+        transacting.Transaction, "rollback", commit_instead, ("plain", "fading", "mortal")
+    ),
+    "what is forwarded stays as well": Mutant(moving.Move, "parts", leave_at_the_source, _CHAIN),
+    "an older batch is published": Mutant(
+        producers.Producers, "_check_new", publish_any_batch, _OVER_STORES
+    ),
+    "the last batch is forgotten at restart": Mutant(
+        producers.Producers, "open", forget_the_last_batch, _OVER_STORES
+    ),
+    "every attempt is published": Mutant(
+        producers, "_choose", publish_all_that_is_staged, _OVER_STORES
+    ),
+    "a claim that is read again has other messages": Mutant(
+        claim_module, "claimed", read_the_newest, ("plain", "spread", "fading")
+    ),
+    "a claim committed again completes others": Mutant(
+        claim_settling, "commit", commit_again, ("plain", "spread", "fading")
+    ),
+    "a claim is decided before its messages are held": Mutant(
+        claiming.Staging, "_sync", claim_before_it_is_durable, ("plain", "spread", "keyed")
+    ),
+    "giving a claim back counts a delivery": Mutant(
+        claim_module, "give_back", count_what_is_released, ("plain", "spread", "fading")
+    ),
+    "nothing is kept for readers": Mutant(
+        partition_module.Partition, "keep_for", do_nothing, ("plain", "fading", "spread")
+    ),
+    "compaction drops what readers want": Mutant(
+        broker_module, "forget_retained", raise_the_floor, ("plain", "fading", "spread")
+    ),
+    "hops are not counted": Mutant(forwarding, "_forwarded", count_no_hops, _CHAIN),
+    "forwarding gives up": Mutant(forwarding.Forwarding, "_later", do_nothing, _CHAIN),
+}
