@@ -36,9 +36,9 @@ from onibus.store.interface import Store
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
 
-#: Bytes of blocks that one slice reads: some milliseconds, so that going to the thread and back
-#: costs little beside it.
-SLICE_BYTES = 16 << 20
+#: What one slice reads at least: a bulk block, or many small ones. With less on its way the memory
+#: of the last slice is used again; larger slices take new pages of the system for each.
+SLICE_BYTES = 2 << 20
 
 T = TypeVar("T")
 P = TypeVar("P", Piece, OutcomePlace)
