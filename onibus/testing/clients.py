@@ -198,7 +198,7 @@ class Clients:
         name: str,
         wait: int,
         words: str,
-        ask: Callable[[Any], None],
+        ask: Callable[[Any], object],
         expect: Callable[[Op], None],
     ) -> None:
         """Receive; where that waits, the model tries whenever the broker does."""
