@@ -50,6 +50,7 @@ from onibus.core.settings import (
     SubscriptionSettings,
     TopicSettings,
 )
+from onibus.core.tally import Durations
 from onibus.store.interface import Store
 
 if TYPE_CHECKING:
@@ -97,6 +98,8 @@ class Namespace:
         self._opened = False
         self.secret = b""
         self._identities: dict[str, bytes] = {}
+        #: how long its commits took
+        self.commit_seconds = Durations()
 
     def open(self) -> None:
         """Open the store and read what there is."""
@@ -106,7 +109,9 @@ class Namespace:
         loop = CommitLoop(
             store, self._writer, before=lambda: None, after=self._after, failed=self._failed
         )
+        loop.seconds = self.commit_seconds
         self._loop = loop
+        self._broker.alarms.over(f"store {NAME}")
         self._read_meta(store)
         self._read_entities(store)
         self._broker.works.open(store)
@@ -357,10 +362,9 @@ class Namespace:
             for seat in entity.seats:
                 self._seat_new(seat)
         else:
-            assert isinstance(entity.settings, SubscriptionSettings)
             for seat in entity.seats:
                 if seat.partition is not None:
-                    seat.partition.subscribe(entity.number, entity.settings, entity.compiled)
+                    entity.subscribe(seat.partition)
         watch_idle(self._broker, entity)
 
     def _seat_new(self, seat: Seat) -> None:
@@ -427,7 +431,7 @@ class Namespace:
         self._down(error)
 
     def _down(self, error: BaseException) -> None:
-        self._broker.alarms.append(f"store {NAME}: {error}")
+        self._broker.alarms.raise_one(f"store {NAME}", error)
         if self._loop is not None:
             # It failed before; there is nothing more to lose.
             with contextlib.suppress(OnibusError):
