@@ -192,6 +192,11 @@ class Namespace:
             self._loop = None
 
     @property
+    def store(self) -> Store | None:
+        """Its own store, while that is open."""
+        return None if self._loop is None else self._loop.store
+
+    @property
     def online(self) -> bool:
         """Tell whether anything can be decided."""
         return self._loop is not None

@@ -12,10 +12,12 @@ from types import TracebackType
 from typing import Self
 
 from onibus.bus import Bus
+from onibus.operation.logs import log_alarms
 from onibus.protocols.http.app import HttpApp
 from onibus.protocols.http.connection import Connections, Limits
 from onibus.protocols.http.routes import router
 from onibus.security.keys import Keyring
+from onibus.server.notify import READY, STOPPING, notify
 
 #: How long requests that are under way may take to finish when the server stops.
 DRAIN_SECONDS = 10.0
@@ -40,7 +42,7 @@ class Server:
         self._host = host
         self._http_port = http_port
         self._tls = tls
-        self._connections = Connections(self.app, limits)
+        self._connections = Connections(self.app, limits, self.app.traffic)
         self._listener: asyncio.Server | None = None
 
     @property
@@ -51,14 +53,17 @@ class Server:
         return port
 
     async def start(self) -> None:
-        """Listen."""
+        """Listen, and say so."""
+        log_alarms(self.bus.broker.alarms)
         loop = asyncio.get_running_loop()
         self._listener = await loop.create_server(
             self._connections, self._host, self._http_port, ssl=self._tls, backlog=4_096
         )
+        notify(READY)
 
     async def stop(self) -> None:
         """Take no new work, finish what is under way, close the bus."""
+        notify(STOPPING)
         if self._listener is not None:
             self._listener.close()
         await self._connections.drain(DRAIN_SECONDS)

@@ -11,6 +11,8 @@ import msgspec
 
 from onibus.bus import Bus
 from onibus.core.errors import OnibusError, Unauthorized
+from onibus.operation.collector import Collector
+from onibus.operation.traffic import Traffic
 from onibus.protocols.http.messages import PROBLEM, Request, Respond, Response
 from onibus.protocols.http.problems import Problem, problem
 from onibus.protocols.http.route import Call, Route, Router, encoded
@@ -40,22 +42,21 @@ class HttpApp:
         self._keys = keys
         self.test_mode = test_mode
         self._tasks: set[asyncio.Task[None]] = set()
-        self.requests = 0
-        self.refused = 0
-        self.failed = 0
+        self.traffic = Traffic()
+        self.collector = Collector(bus, self.traffic)
 
     @property
     def routes(self) -> list[Route]:
         return self._router.routes
 
     def __call__(self, request: Request, respond: Respond) -> None:
-        self.requests += 1
         try:
             routes, names = self._router.find(request.segments)
             route = routes.get(request.method)
             if route is None or (route.test_mode and not self.test_mode):
                 respond(_no_route(request, sorted(routes)))
                 return
+            request.route = (route.method, route.path)
             self._grant(route, request, names)
             call = Call(self, request, names, respond)
             if route.fast is not None:
@@ -88,10 +89,7 @@ class HttpApp:
 
     def fail(self, error: BaseException, respond: Respond) -> None:
         """Tell of an error; a fault of ours goes to the log with all its details."""
-        if isinstance(error, OnibusError):
-            self.refused += 1
-        else:
-            self.failed += 1
+        if not isinstance(error, OnibusError):
             _log.error("a request failed", exc_info=error)
         respond(problem(error))
 

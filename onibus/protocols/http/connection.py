@@ -15,6 +15,7 @@ from typing import Any
 
 import httptools
 
+from onibus.operation.traffic import NOWHERE, Traffic
 from onibus.protocols.http.messages import PROBLEM, REASONS, App, Request, Response
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -41,12 +42,13 @@ class Limits:
 class Connections:
     """All open connections of a listener."""
 
-    def __init__(self, app: App, limits: Limits | None = None) -> None:
+    def __init__(
+        self, app: App, limits: Limits | None = None, traffic: Traffic | None = None
+    ) -> None:
         self.app = app
         self.limits = limits or Limits()
-        self.open: set[Connection] = set()
-        self.refused = 0
-        self.accepted = 0
+        self.traffic = traffic or Traffic()
+        self.open: set[Connection] = self.traffic.open
         self.closing = False
 
     def __call__(self) -> Connection:
@@ -81,6 +83,9 @@ class Connection(asyncio.Protocol):
         self._task: asyncio.Task[None] | None = None
         self._may_write: asyncio.Event | None = None
         self._queue: deque[Request] = deque()
+        #: what is being answered, and since when
+        self._request: Request | None = None
+        self._asked_at = 0.0
         self._deadline = float("inf")
         self._reset()
 
@@ -98,10 +103,10 @@ class Connection(asyncio.Protocol):
         self._secure = transport.get_extra_info("sslcontext") is not None
         owner = self._owner
         if owner.closing or len(owner.open) >= self._limits.connections_max:
-            owner.refused += 1
+            owner.traffic.turned_away += 1
             self._refuse(503, "too many connections")
             return
-        owner.accepted += 1
+        owner.traffic.opened += 1
         owner.open.add(self)
         self._wait(self._limits.idle_seconds)
 
@@ -201,10 +206,17 @@ class Connection(asyncio.Protocol):
         request = self._queue.popleft()
         self._busy = True
         self._stop_waiting()
+        self._request, self._asked_at = request, self._loop.time()
         self._owner.app(request, self.respond)
 
     def respond(self, response: Response) -> None:
         """Answer the request that was handed out; called once for each."""
+        request = self._request
+        assert request is not None
+        took = self._loop.time() - self._asked_at
+        self._owner.traffic.answered(
+            request.route, request.method, request.path, response.status, took
+        )
         if self._transport.is_closing():
             return
         if response.stream is not None:
@@ -278,6 +290,7 @@ class Connection(asyncio.Protocol):
         self._keep_alive = False
         body = b'{"title":"refused","status":%d,"detail":"%b"}' % (status, detail.encode())
         response = Response(status, body, PROBLEM)
+        self._owner.traffic.answered(NOWHERE, "", "", status, 0.0)
         if not self._transport.is_closing():
             head = self._head(response, f"content-length: {len(body)}")
             self._transport.write(head + body)

@@ -38,7 +38,7 @@ REASONS = {
 class Request:
     """One request, read whole."""
 
-    __slots__ = ("body", "headers", "method", "path", "query_text", "secure")
+    __slots__ = ("body", "headers", "method", "path", "query_text", "route", "secure")
 
     def __init__(
         self,
@@ -58,6 +58,8 @@ class Request:
         self.body = body
         #: it came over TLS
         self.secure = secure
+        #: method and path of the route that it took, once that was found
+        self.route = ("", "")
 
     @property
     def segments(self) -> list[str]:

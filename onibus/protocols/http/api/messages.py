@@ -20,6 +20,7 @@ from onibus.protocols.http.schema import (
     sent_out,
     token_of,
 )
+from onibus.protocols.http.tracing import put_trace
 from onibus.security.rights import Right
 
 _decode_message = msgspec.json.Decoder(MessageIn).decode
@@ -56,6 +57,7 @@ def send(call: Call) -> None:
         given = _decode_message(call.request.body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidArgument(f"the body cannot be read: {error}") from None
+    put_trace(call.request, given)
     bus = call.bus
     bus.check_alive()
     sending.send_one(bus.broker, call.entity, message_of(given), SentReply(call))
@@ -82,6 +84,8 @@ async def send_batch(call: Call) -> SentBatchOut:
         result = await call.bus.send_arrow(call.entity, read_arrow(call.request.body))
         return SentBatchOut(result.accepted, result.duplicates)
     given: Batch = call.decode(Batch)
+    for one in given.messages:
+        put_trace(call.request, one)
     messages = [message_of(one) for one in given.messages]
     sent = [sent_out(one) for one in await call.bus.send_batch(call.entity, messages)]
     dropped = sum(one.duplicate_of is not None for one in sent)
