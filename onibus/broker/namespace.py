@@ -61,7 +61,7 @@ NAME = "namespace"
 #: How long a failed store rests before it is opened anew.
 REOPEN_MS = 1_000
 #: `meta` rows of this prefix have the identities of the message stores.
-_STORE_ROW = "store/"
+STORE_ROW = "store/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +169,8 @@ class Namespace:
         if incarnation is not None and isinstance(incarnation[1], int):
             self._incarnation = max(self._incarnation, incarnation[1])
         for name, value in store.scan(META):
-            if isinstance(name, str) and name.startswith(_STORE_ROW) and isinstance(value, bytes):
-                self._identities[name.removeprefix(_STORE_ROW)] = value
+            if isinstance(name, str) and name.startswith(STORE_ROW) and isinstance(value, bytes):
+                self._identities[name.removeprefix(STORE_ROW)] = value
 
     def store_identity(self, name: str) -> bytes | None:
         """Return what a message store was known by when it was first opened."""
@@ -180,7 +180,7 @@ class Namespace:
         """Remember a message store, so that an empty one in its place is noticed."""
         if name not in self._identities and self._loop is not None:
             batch = WriteBatch()
-            batch.put(META, (_STORE_ROW + name, identity))
+            batch.put(META, (STORE_ROW + name, identity))
             self._loop.store.commit(batch)
             self._identities[name] = identity
 

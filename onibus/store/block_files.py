@@ -124,7 +124,7 @@ class LargeBlocks:
         if large:
             self._files.write(large)
             self._sizes.update((block, len(payload)) for block, payload in large)
-        return {(block,): (block, _fingerprint(payload)) for block, payload in large}
+        return {(block,): (block, fingerprint(payload)) for block, payload in large}
 
     def committed(self, batch: WriteBatch, written: Mapping[Row, Row | None]) -> None:
         """A batch is durable: remove the files of blocks that it has deleted or replaced."""
@@ -143,7 +143,7 @@ class LargeBlocks:
             payload = self._files.read(block)
         except FileNotFoundError:
             return row
-        if _fingerprint(payload) != expected:
+        if fingerprint(payload) != expected:
             raise Damaged(f"the file of block {block} is not what was written")
         return block, payload
 
@@ -151,6 +151,6 @@ class LargeBlocks:
         return sum(self._sizes.values())
 
 
-def _fingerprint(payload: bytes) -> int:
+def fingerprint(payload: bytes) -> int:
     """Return what a row has of a payload that is a file."""
     return xxh3_64_intdigest(payload) - (1 << 63)
