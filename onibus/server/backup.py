@@ -21,7 +21,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 import apsw
 import msgspec
@@ -30,7 +29,7 @@ from xxhash import xxh3_128
 from onibus.core.errors import Damaged, InvalidArgument, StoreFailed
 from onibus.server.data_directory import Directory, Places, find_paths, missing, paths_of
 from onibus.store.block_files import DirectoryFiles, fingerprint
-from onibus.store.connection import checksum_vfs, close, open_writer, translate
+from onibus.store.connection import checksum_vfs, close, open_to_look, open_writer, translate
 from onibus.store.cut import Cut, StoreCut
 from onibus.store.files import sync_directory
 
@@ -234,10 +233,7 @@ def verify(source: Directory) -> Manifest:
 
 def file_rows(path: str) -> list[tuple[int, int]]:
     """Return the large blocks of a store in a backup, each with the fingerprint of its file."""
-    # Nobody writes it, and opening it must leave nothing beside it.
-    name = f"file:{quote(path)}?immutable=1"
-    flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
-    reader = apsw.Connection(name, flags, checksum_vfs())
+    reader = open_to_look(path)
     try:
         statement = "SELECT block, payload FROM blocks WHERE typeof(payload) = 'integer'"
         rows: Any = reader.execute(statement).fetchall()

@@ -11,7 +11,7 @@ import apsw
 
 from onibus.broker.namespace import NAME, STORE_ROW
 from onibus.core.errors import InvalidArgument
-from onibus.store.connection import checksum_vfs, close, translate
+from onibus.store.connection import close, open_to_look, translate
 from onibus.store.sql import READ_META
 from onibus.store.sqlite import SqliteStore
 
@@ -57,17 +57,15 @@ def missing(paths: Mapping[str, str]) -> list[str]:
 
 def known_stores(namespace: str) -> dict[str, bytes]:
     """Return the identities of the stores that a namespace knows, by their names."""
+    connection = None
     try:
-        connection = apsw.Connection(namespace, apsw.SQLITE_OPEN_READWRITE, checksum_vfs())
-    except apsw.Error as error:
-        raise translate(error, f"opening {namespace}") from error
-    try:
-        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        connection = open_to_look(namespace)
         rows = connection.execute(READ_META).fetchall()
     except apsw.Error as error:
         raise translate(error, f"reading {namespace}") from error
     finally:
-        close(connection)
+        if connection is not None:
+            close(connection)
     return {
         name.removeprefix(STORE_ROW): value
         for name, value in cast("list[tuple[str, Any]]", rows)
