@@ -7,14 +7,12 @@ is blotted out here, whoever wrote it.
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import sys
-from collections.abc import MutableMapping
 from datetime import UTC, datetime
 from typing import Any, TextIO
-
-import msgspec
 
 from onibus.broker.alarms import Alarms
 from onibus.core.errors import Damaged
@@ -32,6 +30,9 @@ _SECRETS = re.compile(
 )
 _BLOT = r"\1***"
 
+#: What every record has; all else was given by whoever wrote it, and is told.
+_OF_EVERY_RECORD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
+
 _alarms = logging.getLogger("onibus.alarms")
 
 
@@ -40,7 +41,12 @@ def without_secrets(text: str) -> str:
     return _SECRETS.sub(_BLOT, text)
 
 
-class TextFormatter(logging.Formatter):
+def _given(record: logging.LogRecord) -> dict[str, Any]:
+    """Return what was given with a record besides its words."""
+    return {name: value for name, value in vars(record).items() if name not in _OF_EVERY_RECORD}
+
+
+class Lines(logging.Formatter):
     """Lines for people."""
 
     def __init__(self) -> None:
@@ -49,41 +55,37 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         line = super().format(record)
-        fields: dict[str, Any] = getattr(record, "fields", {})
-        if fields:
-            line += " " + " ".join(f"{name}={value}" for name, value in fields.items())
+        given = _given(record)
+        if given:
+            line += " (" + ", ".join(f"{name}: {value}" for name, value in given.items()) + ")"
         return without_secrets(line)
 
 
-class JsonFormatter(logging.Formatter):
+class JsonLines(logging.Formatter):
     """One JSON object a line."""
 
     def format(self, record: logging.LogRecord) -> str:
         moment = datetime.fromtimestamp(record.created, UTC)
-        line: MutableMapping[str, Any] = {
+        line: dict[str, Any] = {
             "time": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": without_secrets(record.getMessage()),
         }
-        for name, value in getattr(record, "fields", {}).items():
+        for name, value in _given(record).items():
             line[name] = without_secrets(value) if isinstance(value, str) else value
         if record.exc_info:
             line["error"] = without_secrets(self.formatException(record.exc_info))
-        return msgspec.json.encode(line, enc_hook=str).decode()
+        return json.dumps(line, default=lambda value: without_secrets(str(value)))
 
 
-def set_up(form: str = TEXT, level: str = "info", stream: TextIO | None = None) -> logging.Handler:
-    """Send all that this package logs to a stream; return the handler that does it."""
+def start_logs(form: str, level: str, stream: TextIO | None = None) -> None:
+    """Write logs to a stream, standard error if none is given, in that form, from that level on."""
     handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(JsonFormatter() if form == JSON else TextFormatter())
-    logger = logging.getLogger("onibus")
-    for old in logger.handlers[:]:
-        logger.removeHandler(old)
-    logger.addHandler(handler)
-    logger.setLevel(level.upper())
-    logger.propagate = False
-    return handler
+    handler.setFormatter(JsonLines() if form == JSON else Lines())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
 
 
 def log_alarms(alarms: Alarms) -> None:
@@ -93,4 +95,4 @@ def log_alarms(alarms: Alarms) -> None:
 
 def _log_alarm(where: str, error: BaseException) -> None:
     level = logging.ERROR if isinstance(error, Damaged) else logging.WARNING
-    _alarms.log(level, "%s: %s", where, error, extra={"fields": {"where": where}})
+    _alarms.log(level, "%s: %s", where, error, extra={"where": where})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import Any, Protocol
 
 from onibus.core.tally import Durations
 
@@ -12,6 +12,14 @@ _log = logging.getLogger("onibus.requests")
 #: Method and path of a route, with its names in braces; two empty texts where none was found.
 RouteKey = tuple[str, str]
 NOWHERE: RouteKey = ("", "")
+
+
+class Asked(Protocol):
+    """What has to be known of a request."""
+
+    method: str
+    path: str
+    route: RouteKey
 
 
 class RouteTraffic:
@@ -36,14 +44,23 @@ class Traffic:
         self.opened = 0
         self.turned_away = 0
 
-    def answered(self, route: RouteKey, method: str, path: str, status: int, took: float) -> None:
-        """A request was answered."""
-        seen = self.routes.get(route)
-        if seen is None:
-            seen = self.routes[route] = RouteTraffic()
+    def answered(self, request: Asked, status: int, took: float) -> None:
+        """A request was answered, after so many seconds."""
+        seen = self._of(request.route)
         seen.statuses[status // 100] += 1
         seen.seconds.note(took)
         if _log.isEnabledFor(logging.DEBUG):
             # Neither the query nor any header: both may have credentials in them.
+            method, path = request.method, request.path
             words = {"method": method, "path": path, "status": status, "ms": round(took * 1000, 3)}
-            _log.debug("%s %s %s", method, path, status, extra={"fields": words})
+            _log.debug("%s %s %s", method, path, status, extra=words)
+
+    def refused(self, status: int) -> None:
+        """What is no request at all was answered."""
+        self._of(NOWHERE).statuses[status // 100] += 1
+
+    def _of(self, route: RouteKey) -> RouteTraffic:
+        seen = self.routes.get(route)
+        if seen is None:
+            seen = self.routes[route] = RouteTraffic()
+        return seen

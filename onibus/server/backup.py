@@ -16,6 +16,7 @@ can read it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -28,7 +29,7 @@ from xxhash import xxh3_128
 
 from onibus.core.errors import Damaged, InvalidArgument, StoreFailed
 from onibus.server.data_directory import Directory, Places, find_paths, missing, paths_of
-from onibus.store.block_files import DirectoryFiles, fingerprint
+from onibus.store.block_files import DirectoryFiles, check_file
 from onibus.store.connection import checksum_vfs, close, open_to_look, open_writer, translate
 from onibus.store.cut import Cut, StoreCut
 from onibus.store.files import sync_directory
@@ -177,13 +178,13 @@ def _verify_pages(path: str) -> None:
 
 def _copy_files(store: StoreCut, path: str) -> tuple[int, int]:
     rows = store.file_rows()
-    files = DirectoryFiles(path + ".blocks")
     size = 0
-    for start in range(0, len(rows), _FILES_A_STEP):
-        step = rows[start : start + _FILES_A_STEP]
-        some = [(block, store.read_file(block, expected)) for block, expected in step]
-        files.write(some)
-        size += sum(len(payload) for _, payload in some)
+    with contextlib.closing(DirectoryFiles(path + ".blocks")) as files:
+        for start in range(0, len(rows), _FILES_A_STEP):
+            step = rows[start : start + _FILES_A_STEP]
+            some = [(block, store.read_file(block, expected)) for block, expected in step]
+            files.write(some)
+            size += sum(len(payload) for _, payload in some)
     return len(rows), size
 
 
@@ -250,8 +251,7 @@ def read_file(path: str, block: int, expected: int) -> bytes:
         payload = Path(f"{path}.blocks", str(block)).read_bytes()
     except FileNotFoundError:
         raise Damaged(f"{path}.blocks/{block} is missing") from None
-    if fingerprint(payload) != expected:
-        raise Damaged(f"{path}.blocks/{block} is not what was written")
+    check_file(block, payload, expected)
     return payload
 
 

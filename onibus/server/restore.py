@@ -13,6 +13,7 @@ taken for what deleted entities left behind.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import uuid
@@ -74,9 +75,9 @@ def _copy(source: Path, home: Path, name: str) -> None:
     made = home / f"{name}.sqlite"
     original = str(source / f"{name}.sqlite")
     shutil.copyfile(original, f"{made}{_UNFINISHED}")
-    files = DirectoryFiles(f"{made}.blocks")
-    for block, expected in file_rows(original):
-        files.write([(block, read_file(original, block, expected))])
+    with contextlib.closing(DirectoryFiles(f"{made}.blocks")) as files:
+        for block, expected in file_rows(original):
+            files.write([(block, read_file(original, block, expected))])
 
 
 def _make_new(path: Path, name: str, identities: dict[str, bytes]) -> None:

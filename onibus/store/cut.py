@@ -28,9 +28,9 @@ from typing import Any, Self, cast
 
 import apsw
 
-from onibus.core.errors import OnibusError, StoreFailed
+from onibus.core.errors import Damaged, OnibusError, StoreFailed
 from onibus.core.records import BLOCKS
-from onibus.store.block_files import fingerprint
+from onibus.store.block_files import check_file
 from onibus.store.connection import checksum_vfs, close, open_reader, translate
 from onibus.store.sql import BEGIN, READ_META, ROLLBACK
 
@@ -82,17 +82,13 @@ class StoreCut:
         return cast("list[tuple[int, int]]", self.reader.execute(statement).fetchall())
 
     def read_file(self, block: int, expected: int) -> bytes:
-        """Return the bytes of a block that is a file."""
+        """Return the bytes of a block that is a file, verified."""
         try:
             with open(os.path.join(self.blocks, str(block)), "rb", buffering=0) as file:
                 payload = file.read()
         except FileNotFoundError:
-            payload = b""
-        if fingerprint(payload) != expected:
-            raise StoreFailed(
-                f"{self.path}: the file of block {block} is not what its row says: the store "
-                "failed meanwhile, or is damaged (`onibus check`)"
-            )
+            raise Damaged(f"{self.path}: the file of block {block} is missing") from None
+        check_file(block, payload, expected)
         return payload
 
     def close(self) -> None:

@@ -88,6 +88,7 @@ class Rehearsal:
         return 1 << 62
 
     def close(self) -> None:
+        self._large.close()
         close(self.connection)
 
     def _resolve(self, table: Table, row: Row) -> Row:

@@ -270,7 +270,7 @@ async def test_what_is_no_whole_backup_is_not_restored(tmp_path: Path) -> None:
     (block,) = (target / "main.sqlite.blocks").iterdir()
     for path in (target / "main.sqlite", target / "namespace.sqlite", block):
         content = path.read_bytes()
-        path.write_bytes(content[:5_000] + b"?" + content[5_001:])
+        path.write_bytes(content[:5_000] + bytes([content[5_000] ^ 1]) + content[5_001:])
         with pytest.raises(Damaged):
             restore(target, new)
         path.write_bytes(content)

@@ -193,7 +193,7 @@ def a_wrong_index(data: Path) -> None:
     ("plant", "words"),
     [
         (flip_in_a_page, "one: "),
-        (flip_in_a_block_file, "is not what was written"),
+        (flip_in_a_block_file, "does not match its checksum"),
         (remove_a_block_file, "its file is missing"),
         (remove_a_store, "is missing"),
         (cut_the_end_off, "its end is missing"),

@@ -13,7 +13,7 @@ from onibus.core.path import dead_letter, fan_out
 from onibus.core.tally import BROKER_REASONS, BY_APPLICATION, Durations
 from onibus.operation.exposition import COUNTER
 from onibus.operation.metrics import METRICS
-from onibus.security.keys import DEVELOPMENT_KEY, DEVELOPMENT_NAME, Keyring
+from onibus.security.keys import DEVELOPMENT_KEY, ROOT_NAME, Keyring
 from onibus.security.sas import make_token
 from onibus.server.server import Server
 from tests.bus_helpers import (
@@ -38,11 +38,11 @@ Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 async def scrape(server: Server, path: str = "/metrics", **headers: str) -> Samples:
     """Return the samples of a page, as Prometheus's own parser reads them."""
     answer = await ask(server, "GET", path, headers=headers)
-    assert answer.status == 200, answer.body
+    assert answer.status_code == 200, answer.content
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value
-        for family in text_string_to_metric_families(answer.body.decode())
+        for family in text_string_to_metric_families(answer.text)
         for sample in family.samples
     }
 
@@ -80,9 +80,9 @@ async def test_what_was_done_is_counted() -> None:
             answer = await ask(
                 server, "POST", "/v1/entities/orders/messages", {"message_id": message_id}
             )
-            assert answer.status == 200
+            assert answer.status_code == 200
         wrong = await ask(server, "POST", "/v1/entities/nothing/messages", {})
-        assert wrong.status == 404
+        assert wrong.status_code == 404
         receiver = bus.receiver("orders")
         first, second, third = await receiver.receive(3)
         await receiver.complete(first)
@@ -127,7 +127,7 @@ async def test_ages_sizes_sessions_readers_and_claims() -> None:
         assert await bus.claim("plain", "spark", 1) is not None
         await pass_ms(bus, clock, 5_000)
         await bus.accept_session("s", "one")
-        token = make_token("sb://localhost", DEVELOPMENT_NAME, DEVELOPMENT_KEY, 9_999_999_999)
+        token = make_token("sb://localhost", ROOT_NAME, DEVELOPMENT_KEY, 9_999_999_999)
         detailed = await scrape(server, "/metrics/per-object", authorization=token)
         totals = await scrape(server)
     labels = {"entity": "plain", "partition": "0"}
@@ -188,14 +188,14 @@ async def test_sums_do_not_fall_when_an_entity_or_a_store_goes() -> None:
 
 @run
 async def test_names_of_entities_are_shown_to_managers_only() -> None:
-    async with Bus.ephemeral() as bus, serving(bus, Keyring([], development=True)) as server:
+    async with Bus.ephemeral() as bus, serving(bus, Keyring(development=True)) as server:
         await bus.create_queue("secret-project")
-        assert (await ask(server, "GET", "/metrics")).status == 200
-        assert b"secret-project" not in (await ask(server, "GET", "/metrics")).body
-        assert (await ask(server, "GET", "/metrics/per-object")).status == 401
-        token = make_token("sb://localhost", DEVELOPMENT_NAME, DEVELOPMENT_KEY, 9_999_999_999)
+        assert (await ask(server, "GET", "/metrics")).status_code == 200
+        assert b"secret-project" not in (await ask(server, "GET", "/metrics")).content
+        assert (await ask(server, "GET", "/metrics/per-object")).status_code == 401
+        token = make_token("sb://localhost", ROOT_NAME, DEVELOPMENT_KEY, 9_999_999_999)
         answer = await ask(server, "GET", "/metrics/per-object", headers={"authorization": token})
-        assert b"secret-project" in answer.body
+        assert b"secret-project" in answer.content
 
 
 @run

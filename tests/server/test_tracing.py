@@ -57,7 +57,7 @@ def test_the_header_comes_onto_messages_that_have_none(
             one = await ask(server, "POST", f"{at}/messages", message, headers)
             batch = {"messages": [message, {"body": "y"}]}
             many = await ask(server, "POST", f"{at}/batch", batch, headers)
-            assert (one.status, many.status) == (200, 200)
+            assert (one.status_code, many.status_code) == (200, 200)
             first, second, bare = [m.message.properties for m in await get(bus, "q")]
         assert first == second == expected
         assert bare == ({"traceparent": header} if header == PARENT else {})

@@ -19,10 +19,11 @@ _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-
 _LENGTH_MAX = 256
 
 
-def put_trace(request: Request, message: MessageIn) -> None:
-    """Copy the trace context of a request onto a message that was sent without one."""
+def put_trace(request: Request, *messages: MessageIn) -> None:
+    """Copy the trace context of a request onto messages that were sent without one."""
     given = request.headers.get(HEADER)
     if given is None or len(given) > _LENGTH_MAX or not _TRACEPARENT.fullmatch(given):
         return
-    if not any(name in message.properties for name in _NAMES):
-        message.properties = {**message.properties, HEADER: given}
+    for message in messages:
+        if not any(name in message.properties for name in _NAMES):
+            message.properties = {**message.properties, HEADER: given}

@@ -69,6 +69,7 @@ ROUTES = [
         right=None,
         handler=ready,
         gives=Readiness,
+        may_be_down=True,
         tag="operation",
     ),
     Route(
@@ -78,6 +79,7 @@ ROUTES = [
         right=None,
         handler=healthy,
         gives=Health,
+        may_be_down=True,
         tag="operation",
     ),
     Route(
@@ -86,7 +88,7 @@ ROUTES = [
         summary="Return metrics for Prometheus, added up over entities.",
         right=None,
         handler=metrics,
-        gives=str,
+        gives_text=True,
         tag="operation",
     ),
     Route(
@@ -95,7 +97,7 @@ ROUTES = [
         summary="Return metrics for Prometheus of each entity, partition and reader.",
         right=Right.MANAGE,
         handler=metrics_per_object,
-        gives=str,
+        gives_text=True,
         tag="operation",
     ),
 ]
