@@ -17,6 +17,7 @@ from onibus import Bus, Message
 from onibus.core.errors import Damaged, InvalidArgument, LockLost, OnibusError
 from onibus.core.invariants import violations
 from onibus.server.backup import MANIFEST, backup, read_manifest, verify
+from onibus.server.data_directory import paths_of
 from onibus.server.restore import restore
 from onibus.store.cut import Cut, StoreCut
 from tests.bus_helpers import get, get_one, msg, peek_everything, run, send, settle
@@ -209,6 +210,26 @@ async def test_large_blocks_come_along_though_they_go_meanwhile(tmp_path: Path) 
     async with Bus.open(tmp_path / "new") as bus:
         there = [m.body for m in await get(bus, "q", delete=True)]
         assert there == [m.body for m in large]
+
+
+@run
+async def test_commits_do_not_wait_for_a_long_backup(tmp_path: Path) -> None:
+    async with Bus.open(tmp_path / "data") as bus:
+        await bus.create_queue("q")
+        await send(bus, "q", "before")
+        store = bus.broker.stores["main"]
+        with Cut(paths_of(bus)):
+            await send(bus, "q", "after")
+            # The second time it finds that nobody has committed, and wants the log to itself.
+            for _ in range(2):
+                while store._housekeeping:
+                    await asyncio.sleep(0.01)
+                bus.broker.keep_house(store)
+            await asyncio.sleep(0.1)
+            began = time.monotonic()
+            await send(bus, "q", "meanwhile")
+            assert time.monotonic() - began < 2
+        assert bus.alarms == []
 
 
 @run
