@@ -20,14 +20,17 @@ PROCESSES ?= 2
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint bench simulate docs promises clean
+.PHONY: help setup run demonstrate test lint bench simulate docs promises clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(READY) ## Make .venv and install everything into it (again when pyproject.toml changes)
 
-run: $(READY) ## Run the short demonstration
+run: $(READY) ## Run a server with examples/onibus.toml, its data in data/ (Ctrl-C stops it)
+	$(BIN)/onibus serve --config examples/onibus.toml --data data $(ARGS)
+
+demonstrate: $(READY) ## Run the short demonstration of the library
 	$(BIN)/python examples/demonstration.py
 
 test: $(READY) ## Run all tests (PROCESSES=2, ARGS="-k sessions")

@@ -95,9 +95,9 @@ class Bus(EntityCalls, StagingCalls, LogCalls, ClaimCalls):
         return OpeningBus(list(places), open_store, clock or SystemClock(), reserve_bytes, quotas)
 
     @staticmethod
-    def ephemeral(*, clock: Clock | None = None) -> OpeningBus:
+    def ephemeral(*, clock: Clock | None = None, quotas: Quotas | None = None) -> OpeningBus:
         """Open a bus that lives in memory only: for tests."""
-        return OpeningBus(["main"], MemoryStore, clock or MovableClock(), 0)
+        return OpeningBus(["main"], MemoryStore, clock or MovableClock(), 0, quotas)
 
     async def close(self) -> None:
         """Finish what is on its way, keep locks (B8), and let the directory go."""

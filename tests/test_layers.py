@@ -28,6 +28,8 @@ LAYERS = {
     "onibus.security": 4,
     "onibus.protocols": 5,
     "onibus.server": 6,
+    "onibus.cli": 7,
+    "onibus.__main__": 8,
 }
 
 FILES = python_files("onibus")

@@ -23,6 +23,7 @@ from onibus.broker.entity_rules import (
     subscription_name,
 )
 from onibus.broker.idling import watch_idle
+from onibus.broker.key_rows import KeyRows
 from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.broker.writer import Writer
 from onibus.core import limits, settings
@@ -97,6 +98,7 @@ class Namespace:
         self._opened = False
         self.secret = b""
         self._identities: dict[str, bytes] = {}
+        self.keys = KeyRows()
 
     def open(self) -> None:
         """Open the store and read what there is."""
@@ -108,6 +110,7 @@ class Namespace:
         )
         self._loop = loop
         self._read_meta(store)
+        self.keys.open(store)
         self._read_entities(store)
         self._broker.works.open(store)
         self._broker.producers.open(store)
@@ -296,8 +299,17 @@ class Namespace:
             for reader in one.readers:
                 batch.delete(READERS, (one.incarnation, reader))
             self._broker.claims.erase(one, batch)
+            self.keys.erase(one.name, batch)
         self._broker.producers.erase(entity, batch)
         self._decide(entity.name, batch, reply, lambda: self._deleted(entity))
+
+    def keep_key(self, entity: str, name: str, content: bytes | None, reply: Reply) -> None:
+        """Keep a shared access key of an entity ("" for the namespace), or forget it."""
+        if entity:
+            entity = self._broker.find(entity).name
+            self._not_deciding(entity)
+        batch = self.keys.written((entity, name), content)
+        self._decide(entity, batch, reply, lambda: self.keys.take((entity, name), content))
 
     def _like(self, entity: Entity, wanted: AnySettings, rules: list[Rule]) -> Entity:
         """Return what an entity will be, for its row."""
@@ -402,6 +414,7 @@ class Namespace:
         for one in [*entity.subscriptions.values(), entity]:
             del self.entities[one.name]
             one.send_away(EntityNotFound(f"{one.name} was deleted"))
+            self.keys.forget(one.name)
         if entity.topic is None:
             self._broker.works.forget(entity)
             self._broker.producers.forget(entity)

@@ -217,10 +217,29 @@ class Forbidden(Refused):
     code = "forbidden"
 
 
+class KeyNotFound(Refused):
+    """There is no shared access key of that name."""
+
+    code = "key-not-found"
+
+
+class KeyExists(Refused):
+    """There is a shared access key of that name already."""
+
+    code = "key-exists"
+
+
 class BusClosed(Refused):
     """The bus was closed."""
 
     code = "bus-closed"
+
+
+class Stopping(BusClosed):
+    """The server is stopping: it gives no more messages out."""
+
+    code = "stopping"
+    retryable = True
 
 
 class AlreadyOpen(Refused):

@@ -1,57 +1,105 @@
 """Shared access keys: two a name, so that one can be replaced while the other is in use.
 
 The emulator's well-known key is accepted on loopback only, unless the operator says otherwise.
-Comparisons take the same time whatever is wrong. No key is ever part of an error or a log line.
+Comparisons take the same time whatever is wrong. No key is ever part of an error, a log line or
+what `repr` tells.
 """
 
 from __future__ import annotations
 
-from hmac import compare_digest
+import re
+import secrets
+from collections.abc import Iterable
 
 import msgspec
 
-from onibus.core.errors import Unauthorized
+from onibus.core.errors import InvalidArgument, Unauthorized
+from onibus.core.settings import check_name
 from onibus.security.rights import ALL, Granted, Right
 from onibus.security.sas import PREFIX, Token
 
 #: What the Service Bus emulator lets in, and every program that was written against it uses.
-DEVELOPMENT_NAME = "RootManageSharedAccessKey"
+ROOT_NAME = "RootManageSharedAccessKey"
 DEVELOPMENT_KEY = "SAS_KEY_VALUE"
 
 #: Tokens that were checked and found good are remembered; so many of them.
 TOKENS_KEPT = 10_000
+#: A token can be tried against guessed keys by whoever has seen it: short keys are soon found.
+KEY_LENGTH_MIN = 16
+KEY_LENGTH_MAX = 256
+#: Bytes of chance in a key that we make.
+_KEY_BYTES = 32
+
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,256}")
+#: What a signature is checked against where there is no key of its name: it takes as long.
+_NO_KEY = secrets.token_urlsafe(_KEY_BYTES)
 
 
-class AccessKey(msgspec.Struct, frozen=True, kw_only=True):
+class AccessKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A named key with what it allows."""
 
     name: str
     primary: str
     secondary: str = ""
     rights: frozenset[Right] = ALL
-    #: the entity it is for; empty for the whole namespace
+    #: the entity it is for, in lower case; empty for the whole namespace
     entity: str = ""
 
     def __repr__(self) -> str:
-        return f"AccessKey({self.name!r}, rights={sorted(right.value for right in self.rights)})"
+        rights = sorted(right.value for right in self.rights)
+        return f"AccessKey({self.name!r}, entity={self.entity!r}, rights={rights})"
 
-    def opens(self, key: str) -> bool:
-        """Tell whether this is one of the two keys."""
-        found = compare_digest(self.primary.encode(), key.encode())
-        if self.secondary:
-            found |= compare_digest(self.secondary.encode(), key.encode())
-        return found
+    @property
+    def is_well_known(self) -> bool:
+        """Everybody knows it, under whatever name."""
+        return DEVELOPMENT_KEY in (self.primary, self.secondary)
+
+
+DEVELOPMENT = AccessKey(name=ROOT_NAME, primary=DEVELOPMENT_KEY)
+
+
+def generate() -> str:
+    """Return a new key."""
+    return secrets.token_urlsafe(_KEY_BYTES)
+
+
+def check_key(key: AccessKey) -> AccessKey:
+    """Return a key as it is kept, or refuse it; the texts never show it."""
+    if not _NAME.fullmatch(key.name):
+        raise InvalidArgument("a key's name has 1 to 256 letters, digits and . - _")
+    if not key.rights:
+        raise InvalidArgument(f"key {key.name!r} allows nothing: give Send, Listen or Manage")
+    for which, text in (("primary", key.primary), ("secondary", key.secondary)):
+        if text == DEVELOPMENT_KEY or (which == "secondary" and not text):
+            continue
+        if not KEY_LENGTH_MIN <= len(text) <= KEY_LENGTH_MAX:
+            raise InvalidArgument(
+                f"the {which} key of {key.name!r} must have {KEY_LENGTH_MIN} to {KEY_LENGTH_MAX} "
+                "characters; leave both out and they are made"
+            )
+        if not text.isascii() or not text.isprintable() or ";" in text:
+            raise InvalidArgument(
+                f"the {which} key of {key.name!r} must have printable ASCII characters and no ;"
+            )
+    entity = check_name(key.entity) if key.entity else ""
+    return msgspec.structs.replace(key, entity=entity)
 
 
 class Keyring:
     """All keys, and the tokens that were found good."""
 
-    def __init__(self, keys: list[AccessKey], *, development: bool = False) -> None:
-        self._keys = {(key.name, key.entity.lower()): key for key in keys}
-        if development:
-            known = AccessKey(name=DEVELOPMENT_NAME, primary=DEVELOPMENT_KEY)
-            self._keys.setdefault((known.name, ""), known)
+    def __init__(self, keys: Iterable[AccessKey] = (), *, development: bool = False) -> None:
+        self.development = development
+        self._keys: dict[tuple[str, str], list[AccessKey]] = {}
         self._tokens: dict[str, Granted] = {}
+        self.replace(keys)
+
+    def replace(self, keys: Iterable[AccessKey]) -> None:
+        """Take these keys and no others from now on: what was found good is asked again."""
+        self._keys = {}
+        for key in [*keys, DEVELOPMENT] if self.development else keys:
+            self._keys.setdefault((key.name, key.entity.lower()), []).append(key)
+        self._tokens = {}
 
     def check(self, credentials: str, now: float) -> Granted:
         """Return what the text of an Authorization header allows, or refuse it."""
@@ -68,22 +116,24 @@ class Keyring:
 
     def _check_token(self, token: Token, now: float) -> Granted:
         scope = token.scope()
+        found = None
         for key in self._candidates(token.key_name, scope):
-            if token.is_signed_by(key.primary) or (
-                key.secondary and token.is_signed_by(key.secondary)
-            ):
-                if int(token.expiry) <= now:
-                    raise Unauthorized("the shared access signature has expired: make a new one")
-                return Granted(key.name, key.rights, scope or key.entity.lower(), int(token.expiry))
-        raise Unauthorized("the shared access signature is not one of this bus")
+            good = token.is_signed_by(key.primary)
+            if token.is_signed_by(key.secondary or _NO_KEY) or good:
+                found = key
+        if found is None:
+            token.is_signed_by(_NO_KEY)
+            raise Unauthorized("the shared access signature is not one of this bus")
+        until = int(token.expiry)
+        if until <= now:
+            raise Unauthorized("the shared access signature has expired: make a new one")
+        return Granted(found.name, found.rights, entity=found.entity, scope=scope, until=until)
 
     def _candidates(self, name: str, scope: str) -> list[AccessKey]:
         """Return the keys of that name that may have made a token for a scope."""
-        found = []
+        found: list[AccessKey] = []
         while True:
-            key = self._keys.get((name, scope))
-            if key is not None:
-                found.append(key)
+            found += self._keys.get((name, scope), ())
             if not scope:
                 return found
             scope = scope.rpartition("/")[0]

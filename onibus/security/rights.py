@@ -1,8 +1,8 @@
 """Rights, and the one function that grants them.
 
-A shared access key gives rights on the whole namespace, or on one entity and what belongs to it.
-Manage includes Send and Listen. Everything that a protocol does for a client asks `Guard.grant`
-first; a test walks all routes to prove it.
+A shared access key gives rights on the whole namespace, or on one entity and what belongs to it. A
+token narrows that to a resource and what lies below it. Manage includes Send and Listen. Everything
+that a protocol does for a client asks `Granted.grant` first; a test walks all routes to prove it.
 """
 
 from __future__ import annotations
@@ -26,15 +26,23 @@ ALL = frozenset(Right)
 class Granted:
     """What somebody who has shown a key or a token may do, and until when."""
 
-    __slots__ = ("name", "rights", "scope", "until")
+    __slots__ = ("entity", "name", "rights", "scope", "until")
 
     def __init__(
-        self, name: str, rights: frozenset[Right], scope: str = "", until: float = float("inf")
+        self,
+        name: str,
+        rights: frozenset[Right],
+        *,
+        entity: str = "",
+        scope: str = "",
+        until: float = float("inf"),
     ) -> None:
         #: the key's name, for people
         self.name = name
         self.rights = rights
-        #: the entity it is about, in lower case; empty for the whole namespace
+        #: the entity that the key is for, in lower case; empty for the whole namespace
+        self.entity = entity
+        #: what the token is for: a path in lower case; empty for the whole namespace
         self.scope = scope
         #: wall time, seconds since 1970
         self.until = until
@@ -45,11 +53,24 @@ class Granted:
             raise Forbidden("the token has expired: make a new one")
         if right not in self.rights and Right.MANAGE not in self.rights:
             raise Forbidden(f"key {self.name!r} does not allow {right.value}")
-        if self.scope and not covers(self.scope, entity):
-            raise Forbidden(f"key {self.name!r} is for {self.scope} only")
+        if self.entity and not belongs(entity, self.entity):
+            raise Forbidden(f"key {self.name!r} is for {self.entity} only")
+        if self.scope and not below(entity, self.scope):
+            raise Forbidden(f"the token is for {self.scope} only")
 
 
-def covers(scope: str, entity: str) -> bool:
-    """Tell whether an entity is what a scope names, or belongs to it; segment by segment."""
+def below(entity: str, scope: str) -> bool:
+    """Tell whether an entity is what a token names, or lies below; segment by segment."""
     entity = entity.lower()
     return entity == scope or entity.startswith(scope + "/")
+
+
+def belongs(entity: str, owner: str) -> bool:
+    """Tell whether an entity is the one that a key is for, or a part of it.
+
+    Parts are subscriptions, and what begins with a $: dead letters, management. A queue orders/eu
+    is no part of a queue orders, though a token for orders, made with the namespace's key, reaches
+    both.
+    """
+    entity = entity.lower()
+    return entity == owner or entity.startswith((f"{owner}/subscriptions/", f"{owner}/$"))

@@ -9,16 +9,19 @@ in seconds since 1970. Parts may come in any order.
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
 from hashlib import sha256
 from hmac import compare_digest, new
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, unquote
 
 from onibus.core.errors import Unauthorized
 
 PREFIX = "SharedAccessSignature "
 #: Longer ones are no tokens of anybody.
 TOKEN_LENGTH_MAX = 4_096
+
+_QUERY = re.compile("[?#]")
 
 
 class Token:
@@ -35,15 +38,15 @@ class Token:
             if not equals or name in parts:
                 raise Unauthorized("the shared access signature is malformed")
             parts[name] = value
-        try:
-            #: exactly as it came: it is what was signed
-            self.resource = parts["sr"]
-            self.expiry = parts["se"]
-            self.signature = unquote(parts["sig"])
-            # The Python SDK encodes the name twice.
-            self.key_name = unquote(unquote(parts["skn"]))
-        except KeyError as error:
-            raise Unauthorized(f"the shared access signature lacks {error}") from None
+        for name in ("sr", "sig", "se", "skn"):
+            if name not in parts:
+                raise Unauthorized(f"the shared access signature lacks {name}")
+        #: exactly as it came: it is what was signed
+        self.resource = parts["sr"]
+        self.expiry = parts["se"]
+        self.signature = unquote(parts["sig"])
+        # The Python SDK encodes the name twice.
+        self.key_name = unquote(unquote(parts["skn"]))
         if not self.expiry.isascii() or not self.expiry.isdigit() or len(self.expiry) > 15:
             raise Unauthorized("the shared access signature has no expiry in seconds")
 
@@ -53,14 +56,14 @@ class Token:
         return compare_digest(expected.encode(), self.signature.encode("utf-8", "replace"))
 
     def scope(self) -> str:
-        """Return the entity that the token is for, in lower case; empty for the namespace."""
+        """Return what the token is for, in lower case; empty for the namespace."""
         return scope_of(unquote(self.resource))
 
 
 def signature(resource: str, expiry: str, key: str) -> str:
     """Return the signature of a resource, as it is written in the token, and an expiry."""
-    signed = new(key.encode(), f"{resource}\n{expiry}".encode(), sha256).digest()
-    return b64encode(signed).decode()
+    text = f"{resource}\n{expiry}".encode("utf-8", "replace")
+    return b64encode(new(key.encode(), text, sha256).digest()).decode()
 
 
 def make_token(resource: str, key_name: str, key: str, expiry: int) -> str:
@@ -71,6 +74,15 @@ def make_token(resource: str, key_name: str, key: str, expiry: int) -> str:
 
 
 def scope_of(resource: str) -> str:
-    """Return the entity in a resource: its path, whatever its scheme and host are."""
-    path = urlsplit(resource).path if "://" in resource else f"/{resource.partition('/')[2]}"
+    """Return the path in a resource, whatever its scheme and host are.
+
+    A resource without a scheme begins with its host. One word alone is refused: it may be meant as
+    an entity, and read as a host it would stand for the whole namespace.
+    """
+    scheme, mark, rest = resource.partition("://")
+    if not mark:
+        rest = scheme
+    host, slash, path = _QUERY.split(rest, maxsplit=1)[0].partition("/")
+    if not mark and not (host and slash):
+        raise Unauthorized("the token is for no resource such as sb://localhost/orders")
     return path.strip("/").lower()

@@ -6,17 +6,20 @@ the bus, which keeps its locks.
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 from types import TracebackType
 from typing import Self
 
 from onibus.bus import Bus
+from onibus.core.errors import Stopping
 from onibus.protocols.http.app import HttpApp
 from onibus.protocols.http.connections import Connections
 from onibus.protocols.http.limits import Limits
+from onibus.protocols.http.plain_text import PlainTextRefused
 from onibus.protocols.http.routes import router
+from onibus.security.kept_keys import KeptKeys
 from onibus.security.keys import Keyring
+from onibus.server.listener import Listener
 
 #: How long requests that are under way may take to finish when the server stops.
 DRAIN_SECONDS = 10.0
@@ -28,42 +31,53 @@ class Server:
     def __init__(
         self,
         bus: Bus,
-        keys: Keyring | None,
+        keys: KeptKeys | Keyring | None,
         *,
         host: str = "127.0.0.1",
         http_port: int = 5300,
         tls: ssl.SSLContext | None = None,
+        plain_text: bool = True,
         limits: Limits | None = None,
         test_mode: bool = False,
     ) -> None:
         self.bus = bus
-        self.app = HttpApp(bus, router(), keys, test_mode=test_mode)
+        keyring = keys.keyring if isinstance(keys, KeptKeys) else keys
+        self.app = HttpApp(bus, router(), keyring, test_mode=test_mode)
+        self.app.kept_keys = keys if isinstance(keys, KeptKeys) else None
         self._host = host
         self._http_port = http_port
-        self._tls = tls
         self._connections = Connections(self.app, limits)
-        self._listener: asyncio.Server | None = None
+        chosen = self._connections.limits
+        self._listener = Listener(
+            self._connections,
+            tls=tls,
+            plain=None if plain_text else PlainTextRefused,
+            silent_max=chosen.connections_max,
+            silent_seconds=chosen.head_seconds,
+        )
 
     @property
     def http_port(self) -> int:
         """The port that is listened on, also where 0 was asked for."""
-        assert self._listener is not None
-        port: int = self._listener.sockets[0].getsockname()[1]
-        return port
+        return self._listener.port
 
     async def start(self) -> None:
         """Listen."""
-        loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(
-            self._connections, self._host, self._http_port, ssl=self._tls, backlog=4_096
-        )
+        await self._listener.start(self._host, self._http_port)
 
-    async def stop(self) -> None:
+    async def stop(self, seconds: float = DRAIN_SECONDS) -> None:
         """Take no new work, finish what is under way, close the bus."""
-        if self._listener is not None:
-            self._listener.close()
-        await self._connections.drain(DRAIN_SECONDS)
+        self._listener.close()
+        self._connections.closing = True
+        if not self.bus.broker.closed:
+            for entity in self.bus.broker.namespace.entities.values():
+                entity.send_away(Stopping("the server is stopping: ask again when it is back"))
+        await self._connections.drain(seconds)
         await self.bus.close()
+
+    def hurry(self) -> None:
+        """Wait for nobody's answer any more; what is being committed is still finished."""
+        self._connections.abort()
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -13,6 +13,8 @@ from onibus.core.errors import Failed, OnibusError, Unauthorized
 from onibus.protocols.http.messages import Request, Respond, Response
 from onibus.protocols.http.problems import problem, refusal
 from onibus.protocols.http.route import Call, Route, Router, encoded
+from onibus.security.kept_keys import KeptKeys
+from onibus.security.origins import refuse_web_pages
 from onibus.security.rights import ALL, Granted
 
 _log = logging.getLogger("onibus.http")
@@ -37,6 +39,8 @@ class HttpApp:
         self._router = router
         #: None where the operator asks for no credentials
         self._keys = keys
+        #: what is asked about keys themselves
+        self.kept_keys: KeptKeys | None = None
         self.test_mode = test_mode
         self._tasks: set[asyncio.Task[None]] = set()
         self.requests = 0
@@ -96,6 +100,8 @@ class HttpApp:
 
     def _grant(self, route: Route, request: Request, names: dict[str, str]) -> Granted:
         """Ask for the right that a route needs, and tell who asks."""
+        if self._keys is None:
+            refuse_web_pages(request.headers)
         if route.right is None or self._keys is None:
             return ANYBODY
         credentials = request.headers.get("authorization")

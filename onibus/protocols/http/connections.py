@@ -33,5 +33,9 @@ class Connections:
         deadline = asyncio.get_running_loop().time() + seconds
         while self.open and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.01)
+        self.abort()
+
+    def abort(self) -> None:
+        """Close every connection at once."""
         for connection in list(self.open):
             connection.abort()

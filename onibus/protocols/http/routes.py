@@ -6,6 +6,7 @@ from onibus.protocols.http.api import (
     about,
     claims,
     entities,
+    keys,
     log,
     messages,
     receiving,
@@ -32,6 +33,7 @@ GROUPS = (
     log,
     claims,
     staging,
+    keys,
     testing,
     about,
 )

@@ -1,0 +1,5 @@
+"""`python -m onibus` is `onibus`."""
+
+from onibus.cli.main import main
+
+main()

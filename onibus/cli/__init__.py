@@ -1,0 +1,1 @@
+"""The command line: `main` puts the commands together, each file has one or one group."""

@@ -1,0 +1,13 @@
+"""Exit codes of the command line."""
+
+from __future__ import annotations
+
+OK = 0
+#: something went wrong on our side
+FAILED = 1
+#: the command, a flag or the configuration is wrong
+USAGE = 2
+#: the server cannot listen: the port is in use, or the address is not this machine's
+CANNOT_LISTEN = 3
+#: the data directory cannot be opened: in use, damaged, or of a newer version
+CANNOT_OPEN = 4

@@ -1,0 +1,121 @@
+"""`onibus serve`: run a server in the foreground."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from onibus.cli import exits
+
+if TYPE_CHECKING:
+    from onibus.server.config import Config
+    from onibus.server.run import Ready
+
+_Flag = bool | None
+
+
+def serve(
+    config: Annotated[
+        str | None,
+        typer.Option(help="TOML, or a Service Bus emulator's Config.json.", metavar="FILE"),
+    ] = None,
+    data: Annotated[str | None, typer.Option(help="Directory of the data.", metavar="DIR")] = None,
+    ephemeral: Annotated[_Flag, typer.Option("--ephemeral", help="Memory only: for tests.")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
+    http_port: Annotated[int | None, typer.Option(help="Port of the native API (5300).")] = None,
+    amqp_port: Annotated[int | None, typer.Option(help="Port of AMQP (5672).")] = None,
+    sqs_port: Annotated[int | None, typer.Option(help="Port of SQS (9324).")] = None,
+    tls: Annotated[_Flag, typer.Option("--tls/--no-tls", help="TLS, self-made if need be.")] = None,
+    tls_certificate: Annotated[str | None, typer.Option(help="In PEM.", metavar="FILE")] = None,
+    tls_key: Annotated[str | None, typer.Option(help="In PEM.", metavar="FILE")] = None,
+    insecure: Annotated[
+        _Flag, typer.Option("--insecure", help="Ask for no credentials. On loopback only.")
+    ] = None,
+    allow_plain_text: Annotated[
+        _Flag, typer.Option("--allow-plain-text", help="Also off loopback.")
+    ] = None,
+    allow_development_key: Annotated[
+        _Flag,
+        typer.Option(
+            "--allow-development-key/--refuse-development-key",
+            help="SAS_KEY_VALUE; by default on loopback, where no key is configured.",
+        ),
+    ] = None,
+    test_mode: Annotated[
+        _Flag, typer.Option("--test-mode", help="Offer reset and a clock that can be moved.")
+    ] = None,
+    reserve_bytes: Annotated[
+        int | None, typer.Option(help="Refuse sends when less of the disk is free.")
+    ] = None,
+    log_format: Annotated[str | None, typer.Option(help="text or json.")] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Tell that it is ready in JSON.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="One line when ready, no more.")] = False,
+) -> None:
+    """Run a server until it is told to stop (SIGTERM, Ctrl-C)."""
+    given = locals()
+    flags = {name: given[name] for name in given if name not in ("config", "as_json", "quiet")}
+    raise typer.Exit(_run(config, flags, as_json=as_json, quiet=quiet))
+
+
+def _run(file: str | None, flags: dict[str, object], *, as_json: bool, quiet: bool) -> int:
+    begun = time.monotonic()
+    # Imported here: other commands do not wait for the whole server.
+    from onibus.core.errors import InvalidArgument
+    from onibus.server.config import load
+    from onibus.server.logs import start_logs
+
+    try:
+        config = load(file, os.environ, flags)
+    except InvalidArgument as error:
+        return _fail(exits.USAGE, str(error))
+    # Whatever is made from here on is readable by its owner only.
+    os.umask(0o077)
+    start_logs(config.options.log_format, config.options.log_level)
+
+    def announce(ready: Ready) -> None:
+        if as_json:
+            print(json.dumps({"ready": True, **asdict(ready)}), flush=True)
+            return
+        if not quiet:
+            _show(config, ready)
+        print(f"onibus is ready: {ready.http} ({ready.seconds:.2f} s)", flush=True)
+
+    from onibus.cli.running import run_server
+
+    return run_server(config, announce, begun, _fail)
+
+
+def _fail(code: int, text: str) -> int:
+    print(f"onibus: {text}", file=sys.stderr, flush=True)
+    return code
+
+
+def _show(config: Config, ready: Ready) -> None:
+    """Tell people where things are and what to try."""
+    from rich.console import Console
+
+    rows = [
+        ("native API", ready.http),
+        ("data", ready.data or "in memory: gone when the server stops"),
+        ("credentials", "none are asked for" if config.options.insecure else ""),
+        ("connection string", ready.development),
+        ("with a key of its own", ready.connection_file),
+        ("certificate to trust", ready.certificate),
+        ("made", ", ".join(ready.made)),
+    ]
+    console = Console(soft_wrap=True, highlight=False)
+    for name, value in rows:
+        if value:
+            console.print(f"[dim]{name:<22}[/dim]", end="")
+            console.print(value, markup=False)
+    queue = ready.made[0] if ready.made else "orders"
+    console.print("[dim]try, in another terminal:[/dim]")
+    for command in ("onibus queue list", f"onibus send {queue} 'three apples'", "onibus top"):
+        console.print(f"    {command}", markup=False)

@@ -1,0 +1,157 @@
+"""Shared access keys over HTTP. Secrets are told once: to whoever makes or rotates a key."""
+
+from __future__ import annotations
+
+import msgspec
+
+from onibus.core.errors import InvalidOperation
+from onibus.protocols.http.route import Call, Route
+from onibus.security.kept_keys import PRIMARY, KeptKeys
+from onibus.security.keys import AccessKey
+from onibus.security.rights import Right
+
+
+class KeyIn(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A key to be made; its secrets are made by the bus."""
+
+    name: str
+    rights: list[Right]
+    #: the entity it is for; the whole namespace where it is left out
+    entity: str = ""
+
+
+class KeyOut(msgspec.Struct, kw_only=True):
+    """A key without its secrets."""
+
+    name: str
+    entity: str
+    rights: list[str]
+    #: it is of the configuration, and is changed there
+    configured: bool
+
+
+class KeysOut(msgspec.Struct):
+    """All keys, by entity and name."""
+
+    keys: list[KeyOut]
+
+
+class KeyWithSecrets(msgspec.Struct, kw_only=True):
+    """A key with its secrets."""
+
+    name: str
+    entity: str
+    rights: list[str]
+    primary: str
+    secondary: str
+
+
+class Whose(msgspec.Struct, kw_only=True):
+    """Which key of that name is meant."""
+
+    #: the entity it is for; empty for the whole namespace
+    entity: str = ""
+
+
+class Rotation(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Which of a key's two secrets is replaced."""
+
+    #: primary or secondary
+    which: str = PRIMARY
+    #: the entity that the key is for; empty for the whole namespace
+    entity: str = ""
+
+
+def _keys(call: Call) -> KeptKeys:
+    keys = call.app.kept_keys
+    if keys is None:
+        raise InvalidOperation("this server asks for no credentials (--insecure): it has no keys")
+    return keys
+
+
+def _rights(key: AccessKey) -> list[str]:
+    return [right.value for right in Right if right in key.rights]
+
+
+def _with_secrets(key: AccessKey) -> KeyWithSecrets:
+    return KeyWithSecrets(
+        name=key.name,
+        entity=key.entity,
+        rights=_rights(key),
+        primary=key.primary,
+        secondary=key.secondary,
+    )
+
+
+async def list_keys(call: Call) -> KeysOut:
+    """List all keys, without their secrets."""
+    return KeysOut(
+        [
+            KeyOut(name=key.name, entity=key.entity, rights=_rights(key), configured=configured)
+            for key, configured in _keys(call).list()
+        ]
+    )
+
+
+async def create_key(call: Call) -> KeyWithSecrets:
+    """Make a key; this answer is the only one that has its secrets."""
+    given: KeyIn = call.decode(KeyIn)
+    wanted = AccessKey(
+        name=given.name, primary="", rights=frozenset(given.rights), entity=given.entity
+    )
+    return _with_secrets(await _keys(call).create(wanted))
+
+
+async def rotate_key(call: Call) -> KeyWithSecrets:
+    """Replace one of a key's two secrets; the old one is good no more."""
+    given: Rotation = call.decode(Rotation)
+    return _with_secrets(await _keys(call).rotate(given.entity, call.names["name"], given.which))
+
+
+async def delete_key(call: Call) -> None:
+    """Delete a key: tokens made with it are good no more."""
+    given: Whose = call.query(Whose)
+    await _keys(call).delete(given.entity, call.names["name"])
+
+
+ROUTES = [
+    Route(
+        method="GET",
+        path="/v1/keys",
+        summary="List shared access keys, without their secrets.",
+        right=Right.MANAGE,
+        handler=list_keys,
+        gives=KeysOut,
+        tag="keys",
+    ),
+    Route(
+        method="POST",
+        path="/v1/keys",
+        summary="Make a shared access key.",
+        right=Right.MANAGE,
+        handler=create_key,
+        takes=KeyIn,
+        gives=KeyWithSecrets,
+        status=201,
+        tag="keys",
+    ),
+    Route(
+        method="POST",
+        path="/v1/keys/{name}/rotate",
+        summary="Replace one of the two secrets of a key.",
+        right=Right.MANAGE,
+        handler=rotate_key,
+        takes=Rotation,
+        gives=KeyWithSecrets,
+        tag="keys",
+    ),
+    Route(
+        method="DELETE",
+        path="/v1/keys/{name}",
+        summary="Delete a key.",
+        right=Right.MANAGE,
+        handler=delete_key,
+        query=Whose,
+        tag="keys",
+    ),
+]

@@ -1,0 +1,105 @@
+"""Keys over their life: those of the configuration, and those that the bus keeps itself.
+
+A key of the configuration is changed there; it wins over a kept one of its name. A kept key is
+made, rotated and deleted here, and counts, or counts no more, as soon as that is on the disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from onibus.bus import Bus
+from onibus.core.errors import InvalidArgument, KeyExists, KeyNotFound
+from onibus.security.keys import ROOT_NAME, AccessKey, Keyring, check_key, generate
+
+PRIMARY = "primary"
+SECONDARY = "secondary"
+
+
+class KeptKeys:
+    """The keys of one bus. The keyring follows them."""
+
+    def __init__(self, bus: Bus, keyring: Keyring, configured: Iterable[AccessKey] = ()) -> None:
+        self.keyring = keyring
+        self._bus = bus
+        self._configured = {(key.entity, key.name): key for key in configured}
+        self._kept: dict[tuple[str, str], AccessKey] = {}
+        #: called when keys have come, changed or gone
+        self.changed: Callable[[], None] = lambda: None
+        self._rows = bus.broker.namespace.keys
+        self._rows.changed = self._read
+        self._read()
+
+    def _read(self) -> None:
+        self._kept = {
+            name: msgspec.json.decode(content, type=AccessKey)
+            for name, content in self._rows.rows.items()
+        }
+        self.keyring.replace((self._kept | self._configured).values())
+        self.changed()
+
+    def list(self) -> list[tuple[AccessKey, bool]]:
+        """Return all keys by entity and name, and whether each is of the configuration."""
+        keys = self._kept | self._configured
+        return [(keys[name], name in self._configured) for name in sorted(keys)]
+
+    async def create(self, key: AccessKey) -> AccessKey:
+        """Keep a new key; one that is left empty is made. Return it with its secrets."""
+        made = msgspec.structs.replace(
+            key, primary=key.primary or generate(), secondary=key.secondary or generate()
+        )
+        made = check_key(made)
+        if made.is_well_known:
+            raise InvalidArgument("that key is well known: leave it out and one is made")
+        name = (made.entity, made.name)
+        if name in self._kept or name in self._configured:
+            raise KeyExists(f"there is a key {made.name!r} already: rotate it")
+        await self._keep(made)
+        return made
+
+    async def rotate(self, entity: str, name: str, which: str) -> AccessKey:
+        """Replace one of the two keys; who uses the other goes on."""
+        key = self._find(entity, name)
+        if which == PRIMARY:
+            made = msgspec.structs.replace(key, primary=generate())
+        elif which == SECONDARY:
+            made = msgspec.structs.replace(key, secondary=generate())
+        else:
+            raise InvalidArgument("rotate the primary or the secondary key")
+        await self._keep(made)
+        return made
+
+    async def delete(self, entity: str, name: str) -> None:
+        """Delete a key: tokens made with it are good no more."""
+        key = self._find(entity, name)
+        namespace = self._bus.broker.namespace
+        await self._bus.ask(
+            lambda reply: namespace.keep_key(key.entity, key.name, None, reply),
+        )
+
+    async def make_root(self) -> None:
+        """Make the first key, where there is none at all."""
+        if not self._kept and not self._configured:
+            await self.create(AccessKey(name=ROOT_NAME, primary=""))
+
+    @property
+    def root(self) -> AccessKey | None:
+        """The key that allows everything, if there is one of that name."""
+        return (self._kept | self._configured).get(("", ROOT_NAME))
+
+    def _find(self, entity: str, name: str) -> AccessKey:
+        found = (entity.lower(), name)
+        if found in self._configured:
+            raise InvalidArgument(f"key {name!r} is of the configuration: change it there")
+        if found not in self._kept:
+            raise KeyNotFound(f"there is no key {name!r}" + (f" of {entity}" if entity else ""))
+        return self._kept[found]
+
+    async def _keep(self, key: AccessKey) -> None:
+        content = msgspec.json.encode(key)
+        namespace = self._bus.broker.namespace
+        await self._bus.ask(
+            lambda reply: namespace.keep_key(key.entity, key.name, content, reply),
+        )

@@ -1,0 +1,167 @@
+"""A port: plain text, TLS, or both, told apart by the first byte that a client sends.
+
+A TLS connection begins with a handshake record, whose first byte is 0x16; nothing else that is
+spoken here does. The byte is looked at and left where it is (MSG_PEEK), so that asyncio takes the
+connection over as if nobody had. What has not said anything yet is bounded in number and time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import ssl
+from collections.abc import Callable
+
+_TLS_HANDSHAKE = b"\x16"
+#: New connections taken before others get their turn.
+_ACCEPT_MAX = 100
+#: The process has no file handles left: accepting rests for so long.
+_REST_SECONDS = 0.5
+_NO_HANDLES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+Factory = Callable[[], asyncio.Protocol]
+
+
+class Listener:
+    """Sockets that take connections, and hand each to a protocol of its own."""
+
+    def __init__(
+        self,
+        factory: Factory,
+        *,
+        tls: ssl.SSLContext | None = None,
+        plain: Factory | None = None,
+        silent_max: int = 20_000,
+        silent_seconds: float = 10.0,
+    ) -> None:
+        self._factory = factory
+        self._tls = tls
+        #: who answers plain text where there is TLS too; the same as all, if not told
+        self._plain = plain or factory
+        self._silent_max = silent_max
+        self._silent_seconds = silent_seconds
+        self._loop: asyncio.AbstractEventLoop
+        self._sockets: list[socket.socket] = []
+        #: connections that have not said anything yet
+        self._silent: dict[socket.socket, asyncio.TimerHandle] = {}
+        self._opening: set[asyncio.Task[None]] = set()
+
+    @property
+    def port(self) -> int:
+        """The port, also where 0 was asked for."""
+        port: int = self._sockets[0].getsockname()[1]
+        return port
+
+    async def start(self, host: str, port: int, backlog: int = 4_096) -> None:
+        """Listen on all addresses of a host."""
+        self._loop = asyncio.get_running_loop()
+        infos = await self._loop.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        try:
+            for family, _, _, _, address in dict.fromkeys(infos):
+                self._sockets.append(_bound(family, address, backlog))
+        except OSError:
+            self.close()
+            raise
+        for sock in self._sockets:
+            self._loop.add_reader(sock, self._accept, sock)
+
+    def close(self) -> None:
+        """Take no more connections; those that said nothing yet are closed."""
+        for sock in self._sockets:
+            self._loop.remove_reader(sock)
+            sock.close()
+        self._sockets.clear()
+        for sock in list(self._silent):
+            self._forget(sock)
+            sock.close()
+        for task in self._opening:
+            task.cancel()
+
+    def _accept(self, listening: socket.socket) -> None:
+        for _ in range(_ACCEPT_MAX):
+            try:
+                sock, _ = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in _NO_HANDLES:
+                    raise
+                self._loop.remove_reader(listening)
+                self._loop.call_later(_REST_SECONDS, self._resume, listening)
+                return
+            sock.setblocking(False)
+            if self._tls is None:
+                self._open(sock, self._factory, None)
+            elif len(self._silent) + len(self._opening) >= self._silent_max:
+                sock.close()
+            else:
+                late = self._loop.call_later(self._silent_seconds, self._close_silent, sock)
+                self._silent[sock] = late
+                self._loop.add_reader(sock, self._look, sock)
+
+    def _resume(self, listening: socket.socket) -> None:
+        if listening in self._sockets:
+            self._loop.add_reader(listening, self._accept, listening)
+
+    def _look(self, sock: socket.socket) -> None:
+        """A client has said something: see what it speaks."""
+        try:
+            first = sock.recv(1, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            first = b""
+        self._forget(sock)
+        if not first:
+            sock.close()
+        elif first == _TLS_HANDSHAKE:
+            self._open(sock, self._factory, self._tls)
+        else:
+            self._open(sock, self._plain, None)
+
+    def _forget(self, sock: socket.socket) -> None:
+        self._loop.remove_reader(sock)
+        self._silent.pop(sock).cancel()
+
+    def _close_silent(self, sock: socket.socket) -> None:
+        self._forget(sock)
+        sock.close()
+
+    def _open(self, sock: socket.socket, factory: Factory, tls: ssl.SSLContext | None) -> None:
+        task = self._loop.create_task(self._hand_over(sock, factory, tls))
+        self._opening.add(task)
+        task.add_done_callback(self._opening.discard)
+
+    async def _hand_over(
+        self, sock: socket.socket, factory: Factory, tls: ssl.SSLContext | None
+    ) -> None:
+        timeout = None if tls is None else self._silent_seconds
+        try:
+            await self._loop.connect_accepted_socket(
+                factory, sock, ssl=tls, ssl_handshake_timeout=timeout
+            )
+        except (OSError, EOFError):
+            # A handshake that failed, or a client that has gone: nothing was asked yet.
+            sock.close()
+        except asyncio.CancelledError:
+            sock.close()
+            raise
+
+
+def _bound(family: int, address: object, backlog: int) -> socket.socket:
+    """Return a socket that listens on an address."""
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        sock.setblocking(False)
+        sock.bind(address)  # type: ignore[arg-type]
+        sock.listen(backlog)
+    except OSError:
+        sock.close()
+        raise
+    return sock

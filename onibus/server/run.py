@@ -1,0 +1,201 @@
+"""From a configuration to a running server, and to its end.
+
+The order: what would be unsafe is refused, the bus is opened, keys and entities that are missing
+are made, and only then does anybody listen. SIGTERM or SIGINT stops: no new work, what is being
+committed is finished, locks survive. A second signal waits for no client any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import signal
+import ssl
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from onibus.broker.clock import Clock
+from onibus.bus import Bus
+from onibus.security.kept_keys import KeptKeys
+from onibus.security.keys import DEVELOPMENT, Keyring
+from onibus.server.config import Config
+from onibus.server.connection_strings import (
+    CONNECTION_FILE,
+    ConnectionFile,
+    connection_string,
+    reachable_name,
+)
+from onibus.server.exposure import (
+    check_exposure,
+    speaks_tls,
+    takes_development_key,
+    takes_plain_text,
+)
+from onibus.server.server import Server
+from onibus.server.tls import context, self_made
+from onibus.server.wanted import create_missing
+
+_log = logging.getLogger("onibus.server")
+
+
+class CannotListen(Exception):
+    """The address or the port cannot be had."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """What can be told of a server that has started. There is no secret in it."""
+
+    #: where the native API is
+    http: str
+    #: the directory of the data; empty where they are in memory
+    data: str
+    #: the emulator's well-known connection string, where it is let in
+    development: str
+    #: the file that has the connection string of the root key; empty where there is none
+    connection_file: str
+    #: the certificate that clients have to trust; empty where it is not ours
+    certificate: str
+    #: names of entities that were missing and have been made
+    made: list[str]
+    #: how long it took, in seconds
+    seconds: float
+
+
+async def serve(config: Config, announce: Callable[[Ready], None], begun: float) -> None:
+    """Run a server until somebody asks it to stop."""
+    check_exposure(config)
+    stopping = asyncio.Event()
+    hurrying = asyncio.Event()
+    _on_signals(stopping, hurrying)
+    bus = await open_bus(config)
+    try:
+        server, ready = await _start(config, bus, begun)
+    except BaseException:
+        await bus.close()
+        raise
+    announce(ready)
+    _log.info("ready", extra={"http": ready.http, "seconds": round(ready.seconds, 3)})
+    await stopping.wait()
+    _log.info("stopping: no new work, what is under way is finished")
+    finish = asyncio.ensure_future(server.stop())
+    hurried = asyncio.ensure_future(hurrying.wait())
+    await asyncio.wait((finish, hurried), return_when=asyncio.FIRST_COMPLETED)
+    if not finish.done():
+        server.hurry()
+    hurried.cancel()
+    await finish
+    _log.info("stopped")
+
+
+async def open_bus(config: Config, clock: Clock | None = None) -> Bus:
+    """Open the bus that a configuration names."""
+    options = config.options
+    if options.ephemeral:
+        bus: Bus = await Bus.ephemeral(clock=clock, quotas=config.quotas)
+        return bus
+    data = Path(options.data)
+    # Keys and messages are in there: it is nobody else's.
+    data.mkdir(mode=0o700, parents=True, exist_ok=True)
+    bus = await Bus.open(
+        data,
+        stores=config.stores or ("main",),
+        clock=clock,
+        reserve_bytes=options.reserve_bytes,
+        quotas=config.quotas,
+    )
+    return bus
+
+
+async def _start(config: Config, bus: Bus, begun: float) -> tuple[Server, Ready]:
+    options = config.options
+    for alarm in bus.alarms:
+        _log.error("%s", alarm)
+    made = await create_missing(bus, config.entities)
+    keys = None
+    if not options.insecure:
+        keyring = Keyring(development=takes_development_key(config))
+        keys = KeptKeys(bus, keyring, config.keys)
+        if not options.ephemeral:
+            await keys.make_root()
+    tls, certificate = _tls(config)
+    server = Server(
+        bus,
+        keys,
+        host=options.host,
+        http_port=options.http_port,
+        tls=tls,
+        plain_text=takes_plain_text(config),
+        limits=config.limits,
+        test_mode=options.test_mode,
+    )
+    try:
+        await server.start()
+    except OSError as error:
+        raise CannotListen(_why_not(options.host, options.http_port, error)) from None
+    ready = _ready(config, server.http_port, keys, certificate, made, time.monotonic() - begun)
+    return server, ready
+
+
+def _tls(config: Config) -> tuple[ssl.SSLContext | None, str]:
+    """Return what TLS needs, and the file of a self-made certificate."""
+    options = config.options
+    if options.tls_certificate:
+        return context(Path(options.tls_certificate), Path(options.tls_key)), ""
+    if not speaks_tls(config):
+        return None, ""
+    certificate, key = self_made(Path(options.data), options.host)
+    return context(certificate, key), str(certificate)
+
+
+def _why_not(host: str, port: int, error: OSError) -> str:
+    where = f"{host} port {port}"
+    if error.errno == errno.EADDRINUSE:
+        return f"{where} is in use: stop what listens there, or choose another with --http-port"
+    if error.errno == errno.EACCES:
+        return f"{where} is not for everybody: choose a port from 1024 on with --http-port"
+    return f"{where}: {os.strerror(error.errno) if error.errno else error}: choose another --host"
+
+
+def _ready(
+    config: Config,
+    port: int,
+    keys: KeptKeys | None,
+    certificate: str,
+    made: list[str],
+    seconds: float,
+) -> Ready:
+    options = config.options
+    tls = speaks_tls(config)
+    name = reachable_name(options.host)
+    development = ""
+    file = ""
+    if takes_development_key(config):
+        development = connection_string(DEVELOPMENT, name, port, tls=tls)
+    if keys is not None and not options.ephemeral:
+        path = Path(options.data) / CONNECTION_FILE
+        ConnectionFile(path, keys, name, port, tls=tls)
+        file = str(path) if keys.root is not None else ""
+    host = f"[{options.host}]" if ":" in options.host else options.host
+    return Ready(
+        http=f"{'https' if tls else 'http'}://{host}:{port}",
+        data="" if options.ephemeral else options.data,
+        development=development,
+        connection_file=file,
+        certificate=certificate,
+        made=made,
+        seconds=seconds,
+    )
+
+
+def _on_signals(stopping: asyncio.Event, hurrying: asyncio.Event) -> None:
+    def stop() -> None:
+        (hurrying if stopping.is_set() else stopping).set()
+
+    loop = asyncio.get_running_loop()
+    for one in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(one, stop)

@@ -1,0 +1,145 @@
+"""TLS: the operator's certificate, or one that we make and keep in the data directory.
+
+A self-made certificate is for this machine's names. It is made once, and again shortly before it
+runs out; clients trust it by its file.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from onibus.core.errors import InvalidArgument
+from onibus.server.private_files import write_private
+
+if TYPE_CHECKING:
+    from cryptography import x509
+
+CERTIFICATE_FILE = "tls-certificate.pem"
+KEY_FILE = "tls-key.pem"
+#: As long as browsers and most libraries take a certificate for good.
+_LIFE = timedelta(days=397)
+#: A certificate that runs out sooner than this is made again at start.
+_RENEW = timedelta(days=30)
+
+
+def context(certificate: Path, key: Path) -> ssl.SSLContext:
+    """Return what a server needs to speak TLS with a certificate and its key."""
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    made.minimum_version = ssl.TLSVersion.TLSv1_2
+    for file in (certificate, key):
+        if not os.access(file, os.R_OK):
+            raise InvalidArgument(f"{file} cannot be read")
+    try:
+        made.load_cert_chain(certificate, key, password=_no_password)
+    except (ssl.SSLError, OSError) as error:
+        raise InvalidArgument(
+            f"{certificate} and {key} are no certificate and its key in PEM: {error}"
+        ) from None
+    return made
+
+
+def _no_password() -> str:
+    """A server that starts by itself has nobody to ask."""
+    raise InvalidArgument("the key of the certificate has a password: give one without")
+
+
+def self_made(directory: Path, host: str) -> tuple[Path, Path]:
+    """Return the files of our own certificate and its key, made where they are missing."""
+    certificate, key = directory / CERTIFICATE_FILE, directory / KEY_FILE
+    names = _names(host)
+    if not _is_good(certificate, key, names):
+        directory.mkdir(parents=True, exist_ok=True)
+        made, secret = _make(names)
+        write_private(key, secret)
+        write_private(certificate, made)
+    return certificate, key
+
+
+def _names(host: str) -> list[str]:
+    """Return the names by which clients may reach this machine."""
+    names = ["localhost", "127.0.0.1", "::1", socket.gethostname()]
+    if host not in ("", "0.0.0.0", "::"):
+        names.append(host)
+    return sorted({name.lower() for name in names if name.isascii() and len(name) < 64})
+
+
+def _is_good(certificate: Path, key: Path, names: list[str]) -> bool:
+    """Tell whether what is there can be used for a while, for all names."""
+    # It takes long to import: only those who make certificates wait for it.
+    from cryptography import x509
+
+    try:
+        found = x509.load_pem_x509_certificate(certificate.read_bytes())
+        others = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        context(certificate, key)
+    except (OSError, ValueError, InvalidArgument, x509.ExtensionNotFound):
+        return False
+    return found.not_valid_after_utc > datetime.now(UTC) + _RENEW and {
+        str(name.value) for name in others
+    } >= set(names)
+
+
+def _make(names: list[str]) -> tuple[bytes, bytes]:
+    """Return a certificate and its key, in PEM."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Onibus, self-made")])
+    now = datetime.now(UTC)
+    others = [_general_name(one) for one in names]
+    built = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + _LIFE)
+        .add_extension(x509.SubjectAlternativeName(others), critical=False)
+        # It has signed itself: clients that trust it want it to be one that may.
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    secret = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    return built.public_bytes(serialization.Encoding.PEM), secret
+
+
+def _usage() -> x509.KeyUsage:
+    from cryptography import x509
+
+    return x509.KeyUsage(
+        digital_signature=True,
+        key_cert_sign=True,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        crl_sign=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _general_name(name: str) -> x509.GeneralName:
+    from cryptography import x509
+
+    try:
+        return x509.IPAddress(ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)

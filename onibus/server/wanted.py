@@ -1,0 +1,136 @@
+"""Entities that a configuration wants to be there, and making those that are missing.
+
+What is there already is left as it is, whatever the configuration says: somebody may have changed
+it since. Where the two differ, the log says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from onibus.broker.entity_rules import subscription_name
+from onibus.bus import Bus
+from onibus.core import settings
+from onibus.core.errors import EntityExists, InvalidArgument, OnibusError
+from onibus.core.rules.rule import Rule
+from onibus.core.settings import AnySettings, QueueSettings, SubscriptionSettings, TopicSettings
+
+_log = logging.getLogger("onibus.server")
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """One entity, checked as far as it can be without the others."""
+
+    #: where it was read, for errors: file and key
+    where: str
+    name: str
+    settings: AnySettings
+    given: dict[str, Any]
+    #: the topic of a subscription
+    topic: str = ""
+    #: its own name
+    short_name: str = ""
+    #: None where none are named: it gets every message
+    rules: list[Rule] | None = None
+
+    @property
+    def needs(self) -> set[str]:
+        """The entities that must be there before."""
+        forward = getattr(self.settings, "forward_to", None)
+        dead = getattr(self.settings, "forward_dead_letters_to", None)
+        return {name.lower() for name in (self.topic, forward, dead) if name}
+
+
+def queue(where: str, name: str, given: dict[str, Any]) -> Wanted:
+    """Return a queue that is wanted."""
+    return _checked(where, name, given, QueueSettings)
+
+
+def topic(where: str, name: str, given: dict[str, Any]) -> Wanted:
+    """Return a topic that is wanted."""
+    return _checked(where, name, given, TopicSettings)
+
+
+def subscription(
+    where: str, topic: str, name: str, given: dict[str, Any], rules: list[Rule] | None
+) -> Wanted:
+    """Return a subscription that is wanted."""
+    return _checked(where, name, given, SubscriptionSettings, topic, rules)
+
+
+def _checked(
+    where: str,
+    name: str,
+    given: dict[str, Any],
+    kind: type[QueueSettings] | type[TopicSettings] | type[SubscriptionSettings],
+    topic: str = "",
+    rules: list[Rule] | None = None,
+) -> Wanted:
+    try:
+        whole = subscription_name(topic.lower(), name) if topic else settings.check_name(name)
+        made = settings.make(given, kind)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{where}: {error}") from None
+    return Wanted(
+        where=where,
+        name=whole,
+        settings=made,
+        given=given,
+        topic=topic.lower(),
+        short_name=name,
+        rules=rules,
+    )
+
+
+async def create_missing(bus: Bus, wanted: Sequence[Wanted]) -> list[str]:
+    """Make what is not there; return the names of what was made."""
+    present = bus.broker.namespace.entities
+    for one in wanted:
+        if one.name in present:
+            _compare(one, present[one.name].settings)
+    missing = {one.name: one for one in wanted if one.name not in present}
+    made: list[str] = []
+    while missing:
+        # What is forwarded to must be there first. In a circle nothing is, and the bus says so.
+        ready = [one for one in missing.values() if not one.needs & missing.keys()]
+        ready = ready or list(missing.values())[:1]
+        results = await asyncio.gather(
+            *(_create(bus, one) for one in ready), return_exceptions=True
+        )
+        for result in results:
+            if result is not None:
+                raise result
+        for one in ready:
+            del missing[one.name]
+            made.append(one.name)
+    return made
+
+
+async def _create(bus: Bus, one: Wanted) -> None:
+    try:
+        if isinstance(one.settings, QueueSettings):
+            await bus.create_queue(one.name, **one.given)
+        elif isinstance(one.settings, TopicSettings):
+            await bus.create_topic(one.name, **one.given)
+        else:
+            await bus.create_subscription(one.topic, one.short_name, rules=one.rules, **one.given)
+    except OnibusError as error:
+        raise InvalidArgument(f"{one.where}: {error}") from None
+
+
+def _compare(one: Wanted, present: AnySettings) -> None:
+    """Say where an entity is not what the configuration wants."""
+    if type(present) is not type(one.settings):
+        raise EntityExists(f"{one.where}: {one.name} is there already, and is no such entity")
+    differing = [
+        f"{name} is {getattr(present, name)!r}, not {getattr(one.settings, name)!r}"
+        for name in one.given
+        if getattr(present, name) != getattr(one.settings, name)
+    ]
+    if differing:
+        _log.warning("%s: left as it is: %s", one.where, "; ".join(differing))
