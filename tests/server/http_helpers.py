@@ -161,7 +161,7 @@ def post(path: str, body: Any, *headers: str) -> bytes:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     lines = [
         f"POST {path} HTTP/1.1",
-        "host: x",
+        "host: localhost",
         "content-type: application/json",
         f"content-length: {len(content)}",
         *headers,
@@ -171,4 +171,4 @@ def post(path: str, body: Any, *headers: str) -> bytes:
 
 def get(path: str, *headers: str, method: str = "GET") -> bytes:
     """Return the bytes of a GET."""
-    return "\r\n".join((f"{method} {path} HTTP/1.1", "host: x", *headers, "", "")).encode()
+    return "\r\n".join((f"{method} {path} HTTP/1.1", "host: localhost", *headers, "", "")).encode()

@@ -60,7 +60,7 @@ async def echoing(
 
 
 def chunked(path: str, *pieces: bytes, trailer: bytes = b"") -> bytes:
-    head = f"POST {path} HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n".encode()
+    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n".encode()
     return head + b"".join(b"%x\r\n%b\r\n" % (len(p), p) for p in pieces) + b"0\r\n%b\r\n" % trailer
 
 
@@ -422,6 +422,11 @@ async def test_stopping_lets_those_who_wait_go() -> None:
         began = asyncio.get_running_loop().time()
     assert asyncio.get_running_loop().time() - began < 2
     status, headers, body = await raw.answer()
-    assert (status, headers["connection"]) == (200, "close")
-    assert json.loads(body) == {"messages": []}
+    assert (status, headers["connection"]) == (503, "close")
+    problem = json.loads(body)
+    assert (problem["type"], problem["outcome"], problem["retryable"]) == (
+        "stopping",
+        "refused",
+        True,
+    )
     assert await raw.ended()

@@ -12,7 +12,7 @@ import pytest
 
 from onibus.protocols.http.route import Route
 from onibus.protocols.http.routes import routes
-from onibus.security.keys import DEVELOPMENT_KEY, DEVELOPMENT_NAME, AccessKey, Keyring
+from onibus.security.keys import DEVELOPMENT_KEY, ROOT_NAME, AccessKey, Keyring
 from onibus.security.rights import Right
 from onibus.security.sas import make_token
 from tests.bus_helpers import run
@@ -145,7 +145,7 @@ async def test_only_good_tokens_are_let_in() -> None:
         "without its word": good.replace("SharedAccessSignature ", ""),
         "huge": good + "&x=" + "y" * 5_000,
         "the development key": make_token(
-            NAMESPACE, DEVELOPMENT_NAME, DEVELOPMENT_KEY, int(time.time()) + 60
+            NAMESPACE, ROOT_NAME, DEVELOPMENT_KEY, int(time.time()) + 60
         ),
     }
     async with serving(keys=keyring()) as client:
@@ -175,7 +175,7 @@ async def test_a_token_that_was_good_ends_with_its_time() -> None:
 @run
 async def test_the_development_key_is_let_in_where_the_operator_wants_it() -> None:
     async with serving(keys=Keyring([], development=True)) as client:
-        headers = token(NAMESPACE, DEVELOPMENT_NAME, DEVELOPMENT_KEY)
+        headers = token(NAMESPACE, ROOT_NAME, DEVELOPMENT_KEY)
         assert (await client.ask("GET", "/queues", headers=headers)).status_code == 200
 
 
@@ -216,7 +216,7 @@ async def test_a_token_is_for_what_it_names_and_nothing_beside(
 
 @run
 async def test_a_key_of_one_entity_opens_no_other() -> None:
-    own = AccessKey(name="own", primary="own-key", entity="Orders")
+    own = AccessKey(name="own", primary="own-key", entity="orders")
     async with serving(keys=keyring(own)) as client:
         for name in ("orders", "secrets"):
             await client.do("PUT", f"/queues/{name}", {}, headers=OWNER)
@@ -277,7 +277,7 @@ async def test_a_transaction_needs_send_and_listen_where_it_sends_and_settles() 
 async def test_large_bodies_are_not_read_from_strangers() -> None:
     async with serving(keys=keyring()) as client:
         raw = await client.raw()
-        head = "POST /v1/entities/q/batch HTTP/1.1\r\nhost: x\r\n"
+        head = "POST /v1/entities/q/batch HTTP/1.1\r\nhost: localhost\r\n"
         await raw.write(f"{head}content-length: 9000000\r\n\r\n".encode())
         assert (await raw.answer())[0] == 401
         assert await raw.ended()
