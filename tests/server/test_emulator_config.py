@@ -242,9 +242,7 @@ async def test_what_is_there_is_left_as_it_is(
         assert "Queues[0]: left as it is: max_delivery_count is 7, not 3" in caplog.text
         assert bus.queue("q").settings.max_delivery_count == 7
         with pytest.raises(EntityExists, match=r"Topics\[0\]: q is there already"):
-            await create_missing(
-                bus, load(config(tmp_path, {"Topics": [{"Name": "Q"}]})).entities
-            )
+            await create_missing(bus, load(config(tmp_path, {"Topics": [{"Name": "Q"}]})).entities)
 
 
 def test_what_means_nothing_is_left_aside_and_told(
