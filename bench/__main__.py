@@ -1,6 +1,7 @@
 """make bench: all figures in one table.
 
 python -m bench [--quick] [sending] [remembering] [waiting] [recovery] [bulk] [topics]
+                       [transactions]
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 from rich.console import Console
 from rich.table import Table
 
-from bench import bulk, recovery, remembering, sending, topics, waiting
+from bench import bulk, recovery, remembering, sending, topics, transactions, waiting
 from bench.measure import Figure
 
 
@@ -30,6 +31,7 @@ def main() -> None:
         "waiting": lambda: waiting.measure(100_000 if quick else 1_000_000),
         "bulk": lambda: bulk.measure(3 if quick else 7),
         "topics": lambda: topics.measure(3 if quick else 7),
+        "transactions": lambda: transactions.measure(3 if quick else 7),
         "recovery": lambda: recovery.measure(3 if quick else 7, 0.1 if quick else 1.0),
     }
     console = Console()

@@ -26,7 +26,7 @@ from msgspec.structs import replace
 from onibus.broker import receiving, sending, settling
 from onibus.broker.admission import RESERVE_BYTES
 from onibus.broker.broker import Broker
-from onibus.broker.clock import Clock, SystemClock
+from onibus.broker.clock import Clock, MovableClock, SystemClock
 from onibus.broker.namespace import NAME, Quotas
 from onibus.broker.writer import ThreadWriter
 from onibus.calls.claims import ClaimCalls
@@ -34,7 +34,8 @@ from onibus.calls.entities import EntityCalls
 from onibus.calls.log import LogCalls
 from onibus.calls.staging import StagingCalls
 from onibus.core.block import NEVER
-from onibus.core.errors import InvalidArgument
+from onibus.core.checks import check_whole
+from onibus.core.errors import InvalidArgument, InvalidOperation
 from onibus.core.message import Message, ReceivedMessage, Sent, SentBatch
 from onibus.core.path.deduplicate import list_duplicates
 from onibus.core.path.peek import Filter
@@ -96,19 +97,22 @@ class Bus(EntityCalls, StagingCalls, LogCalls, ClaimCalls):
     @staticmethod
     def ephemeral(*, clock: Clock | None = None, quotas: Quotas | None = None) -> OpeningBus:
         """Open a bus that lives in memory only: for tests."""
-        return OpeningBus(["main"], MemoryStore, clock or SystemClock(), 0, quotas)
+        return OpeningBus(["main"], MemoryStore, clock or MovableClock(), 0, quotas)
 
     async def close(self) -> None:
         """Finish what is on its way, keep locks (B8), and let the directory go."""
         if self.broker.closed:
             return
+        await self._flush()
+        if self._timer is not None:
+            self._timer.cancel()
+        self.broker.close()
+
+    async def _flush(self) -> None:
         self.broker.flush()
         while not self.broker.idle():
             await asyncio.sleep(0.001)
             self.broker.flush()
-        if self._timer is not None:
-            self._timer.cancel()
-        self.broker.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -254,6 +258,19 @@ class Bus(EntityCalls, StagingCalls, LogCalls, ClaimCalls):
         """What went wrong with stores and partitions since the bus was opened."""
         return list(self.broker.alarms)
 
+    # For tests
+
+    async def advance(self, ms: int) -> None:
+        """Let time pass at once, and do what comes due: of a bus in memory, for tests (X10)."""
+        self.check_alive()
+        check_whole("ms", ms, 0)
+        clock = self.broker.clock.machine
+        if not isinstance(clock, MovableClock):
+            raise InvalidOperation("the clock of this bus cannot be moved: open it as ephemeral")
+        clock.advance(ms)
+        self._tick()
+        await self._flush()
+
     # Being there in time
 
     def arm(self) -> None:
@@ -267,6 +284,8 @@ class Bus(EntityCalls, StagingCalls, LogCalls, ClaimCalls):
             self._timer = self._loop.call_later(delay / 1000, self._tick)
 
     def _tick(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         self._timer = None
         self._timer_due = NEVER
         self.broker.tick()

@@ -181,6 +181,10 @@ def keys_of(index: int, count: int = 2, of: int = 16) -> list[str]:
     return [next(found) for _ in range(count)]
 
 
+#: One key for each partition of a partitioned entity.
+KEYS = [keys_of(index, 1)[0] for index in range(16)]
+
+
 def index_in(bus: Bus, queue: str, store: str) -> int:
     """Return the index of a partition that lives in that store."""
     return bus.broker.find(queue).stores.index(store)

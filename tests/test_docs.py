@@ -11,25 +11,37 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pytest
 
 from onibus import (
     Bus,
+    Claim,
     CorrelationFilter,
     Filter,
+    LogPositions,
     Message,
+    Quotas,
+    ReaderInfo,
     ReceivedMessage,
     Rule,
     Sent,
+    SentBatch,
     SqlAction,
     SqlFilter,
 )
 from onibus.broker.entity import KINDS, EntityInfo
-from onibus.broker.namespace import Quotas
+from onibus.broker.producers import Published, Staged
+from onibus.broker.resubmitting import Resubmitted
 from onibus.core import errors, limits
+from onibus.core.arrow_block import SCHEMA
+from onibus.core.claimed_rows import CLAIMED_SCHEMA
+from onibus.core.log_batch import READ_SCHEMA
+from onibus.core.outcomes import Fate
 from onibus.core.path.session import SessionInfo
 from onibus.core.settings import FIXED
 from onibus.receiver import FifoReceiver, Receiver, SessionReceiver
+from onibus.transaction import Transaction
 from tests.source_tree import ROOT, text_of
 from tools import lifecycle, promises
 
@@ -255,7 +267,7 @@ def arguments(signature: str) -> list[tuple[str, object]]:
     return [(one.arg, ast.literal_eval(default) if default else empty) for one, default in found]
 
 
-@pytest.mark.parametrize("member", [Bus, Receiver, SessionReceiver, FifoReceiver])
+@pytest.mark.parametrize("member", [Bus, Transaction, Receiver, SessionReceiver, FifoReceiver])
 def test_every_call_is_listed_as_it_is(member: type) -> None:
     cells = first_cells(section("docs/api.md", member.__name__))
     listed = {re.split(r"\W", row[0].strip("`"))[0]: row for row in cells}
@@ -281,6 +293,13 @@ def test_every_call_is_listed_as_it_is(member: type) -> None:
         Message,
         ReceivedMessage,
         Sent,
+        SentBatch,
+        Resubmitted,
+        Staged,
+        Published,
+        Claim,
+        ReaderInfo,
+        LogPositions,
         EntityInfo,
         SessionInfo,
         Filter,
@@ -319,6 +338,29 @@ def default_of(member: type, name: str) -> object:
     (field,) = [one for one in msgspec.structs.fields(member) if one.name == name]
     factory = field.default_factory
     return field.default if factory is msgspec.NODEFAULT else factory()
+
+
+def test_the_columns_of_bulk_sends_are_listed_with_their_types() -> None:
+    listed = {
+        name: kind.split(":")[0]
+        for names, kind in rows("docs/how-to/bulk.md", "column")
+        for name in re.findall(r"`(\w+)`", names)
+    }
+    assert listed == {field.name: str(field.type) for field in SCHEMA}
+
+
+@pytest.mark.parametrize(
+    ("page", "schema"), [("read-the-log", READ_SCHEMA), ("claims", CLAIMED_SCHEMA)]
+)
+def test_columns_before_those_of_messages_are_named(page: str, schema: pa.Schema) -> None:
+    named = set(re.findall(r"`(\w+)`", text_of(f"docs/how-to/{page}.md")))
+    assert set(schema.names) - set(SCHEMA.names) <= named
+
+
+def test_every_outcome_is_named() -> None:
+    page = text_of("docs/how-to/read-the-log.md")
+    words = {fate.name.lower().replace("_", "-") for fate in Fate}
+    assert words <= set(re.findall(r"`([\w-]+)`", page))
 
 
 def test_what_is_not_there_yet_is_marked() -> None:

@@ -29,19 +29,36 @@ class SystemClock:
         return time.monotonic_ns() // 1_000_000
 
 
+class MovableClock(SystemClock):
+    """The machine's own clocks, and the time that a test lets pass besides (X10)."""
+
+    def __init__(self) -> None:
+        self._passed = 0
+
+    def wall(self) -> int:
+        return super().wall() + self._passed
+
+    def monotonic(self) -> int:
+        return super().monotonic() + self._passed
+
+    def advance(self, ms: int) -> None:
+        """Let time pass at once."""
+        self._passed += ms
+
+
 class BusClock:
     """Bus time on top of a machine's clock."""
 
     def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+        self.machine = clock
         self._offset = clock.wall() - clock.monotonic()
 
     def not_before(self, seen: int) -> None:
         """Bus time goes on from what a store has seen, if that is later."""
-        self._offset = max(self._offset, seen - self._clock.monotonic())
+        self._offset = max(self._offset, seen - self.machine.monotonic())
 
     def wall(self) -> int:
-        return self._clock.wall()
+        return self.machine.wall()
 
     def now(self) -> int:
-        return self._clock.monotonic() + self._offset
+        return self.machine.monotonic() + self._offset

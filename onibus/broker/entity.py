@@ -183,7 +183,7 @@ class Entity:
         position = reader.positions[index]
         if reader.log == MESSAGES:
             partition.keep_for(reader.name, position)
-        else:
+        elif self.number in partition.subscriptions:
             partition.subscriptions[self.number].outcomes.readers[reader.name] = position
             partition.keep_outcomes()
 
@@ -191,7 +191,7 @@ class Entity:
         """Keep in a partition nothing for a reader any more."""
         if reader.log == MESSAGES:
             partition.readers.pop(reader.name, None)
-        else:
+        elif self.number in partition.subscriptions:
             partition.subscriptions[self.number].outcomes.readers.pop(reader.name, None)
             partition.keep_outcomes()
 

@@ -17,7 +17,12 @@ from onibus.broker.moving import Move
 from onibus.broker.replies import Outcome
 from onibus.broker.sending import open_for_sends
 from onibus.broker.works import Parts
-from onibus.core.errors import InvalidOperation, OnibusError, QuotaExceeded
+from onibus.core.errors import (
+    InvalidOperation,
+    OnibusError,
+    PartitionOffline,
+    QuotaExceeded,
+)
 from onibus.core.limits import HOP_COUNT_MAX
 from onibus.core.message import Message, ReceivedMessage
 from onibus.core.partition import Partition
@@ -113,9 +118,11 @@ class Forwarding:
 
     def _ready(self, partition: Partition, source: Entity, dead: bool, now: int) -> list[int]:
         subscription = source.part_of(partition)
-        if any(is_work(hold.owner) for hold in subscription.holds.values()):
-            # What becomes of messages that came before is not known yet.
-            return []
+        if not self._broker.namespace.online and any(
+            is_work(hold.owner) for hold in subscription.holds.values()
+        ):
+            # What becomes of those that came before is not known: later ones must not overtake.
+            raise PartitionOffline("the namespace's own store is down")
         below = subscription.log.visible_below
         kept = self._kept.get((source.incarnation, subscription.key[0]), set()) if dead else set()
         runs = subscription.dead_ready if dead else subscription.ready

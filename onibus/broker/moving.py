@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from onibus.broker.routing import route
 from onibus.broker.works import Parts, Results
 from onibus.core.errors import InvalidArgument, InvalidOperation, MessageTooLarge, OnibusError
-from onibus.core.message import Message, ReceivedMessage
+from onibus.core.message import Message, ReceivedMessage, encode
 from onibus.core.partition import Partition
-from onibus.core.path.admit import Prepared, admit
+from onibus.core.path.admit import Prepared, admit, of_any_size
 from onibus.core.staged import Change, Part
 
 if TYPE_CHECKING:
@@ -43,16 +45,26 @@ class Move:
         self, seat: Seat, ordinals: list[int], change: Callable[[ReceivedMessage], Message]
     ) -> None:
         """Take messages along, changed; those that the destination refuses stay."""
-        settings, secret = self._target.log_settings, self._broker.namespace.secret
         for ordinal in ordinals:
             received = self._broker.ask(seat, self._view, ordinal)
             try:
-                prepared = admit(change(received), settings, secret)
+                prepared = self._admit(received.message, change(received))
             except NEVER_TAKEN as error:
                 self.refused.append((seat, ordinal, error))
             else:
                 self.messages.append((seat, ordinal))
                 self._batch.append(prepared)
+
+    def _admit(self, message: Message, changed: Message) -> Prepared:
+        settings, secret = self._target.log_settings, self._broker.namespace.secret
+        try:
+            return admit(changed, settings, secret)
+        except MessageTooLarge:
+            # What it grew by on its way is ours, not its sender's.
+            sent = replace(message, enqueued_sequence_number=None, hop_count=0)
+            if len(encode(sent)) > settings.max_message_bytes:
+                raise
+            return admit(changed, of_any_size(settings), secret)
 
     def _view(self, partition: Partition, ordinal: int) -> ReceivedMessage:
         return self._source.part_of(partition).view(ordinal)

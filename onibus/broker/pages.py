@@ -12,7 +12,7 @@ from onibus.core.records import BLOCKS, ID_CHUNKS, ID_RUNS, MARKS, RECENT_IDS
 from onibus.store.interface import Store
 
 #: Blocks that were read or written last; enough for receivers that keep up.
-CACHE_BYTES_MAX = 16 << 20
+CACHE_BYTES_MAX = 32 << 20
 
 
 class StorePages:

@@ -36,8 +36,9 @@ from onibus.store.interface import Store
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
 
-#: Bytes of blocks that one slice reads: enough to be worth a thread's while.
-SLICE_BYTES = 4 << 20
+#: What one slice reads at least: a bulk block, or many small ones. With less on its way the memory
+#: of the last slice is used again; larger slices take new pages of the system for each.
+SLICE_BYTES = 2 << 20
 
 T = TypeVar("T")
 P = TypeVar("P", Piece, OutcomePlace)

@@ -49,7 +49,7 @@ def receive(
     *,
     dead: bool = False,
     take: bool = False,
-) -> None:
+) -> Waiter | None:
     """Give out messages from any partition, under a lock or for good; wait if there are none."""
     entity = _receivable(broker, name, limit, wait_ms)
     settings = entity.outlet_settings()
@@ -85,7 +85,7 @@ def receive(
             answer(waiter.reply, found)
         return bool(found)
 
-    _try_or_wait(broker, Waiter(entity, fetch, [], reply), wait_ms)
+    return _try_or_wait(broker, Waiter(entity, fetch, [], reply), wait_ms)
 
 
 def receive_fifo(
@@ -97,7 +97,7 @@ def receive_fifo(
     *,
     visibility_ms: int | None = None,
     attempt_id: str | None = None,
-) -> None:
+) -> Waiter | None:
     """Give out messages of a FIFO queue, group by group."""
     entity = _receivable(broker, name, limit, wait_ms)
     settings = entity.outlet_settings()
@@ -120,12 +120,12 @@ def receive_fifo(
             answer(waiter.reply, found)
         return bool(found)
 
-    _try_or_wait(broker, Waiter(entity, fetch, [], reply), wait_ms)
+    return _try_or_wait(broker, Waiter(entity, fetch, [], reply), wait_ms)
 
 
 def accept(
     broker: Broker, name: str, session_id: str | None, owner: str, wait_ms: int, reply: Reply
-) -> None:
+) -> Waiter | None:
     """Lock a session: a named one at once, or the next that is free, waiting for one."""
     entity = _receivable(broker, name, 1, wait_ms)
     if not entity.outlet_settings().requires_session:
@@ -154,7 +154,7 @@ def accept(
         return False
 
     nothing = NoSession(f"no session of {entity.name} was free")
-    _try_or_wait(broker, Waiter(entity, fetch, nothing, reply), wait_ms)
+    return _try_or_wait(broker, Waiter(entity, fetch, nothing, reply), wait_ms)
 
 
 def receive_session(
@@ -168,7 +168,7 @@ def receive_session(
     reply: Reply,
     *,
     take: bool = False,
-) -> None:
+) -> Waiter | None:
     """Give out messages of a session that the caller holds."""
     _receivable(broker, entity.name, limit, wait_ms)
 
@@ -186,7 +186,7 @@ def receive_session(
             answer(waiter.reply, messages)
         return bool(messages)
 
-    _try_or_wait(broker, Waiter(entity, fetch, [], reply), wait_ms)
+    return _try_or_wait(broker, Waiter(entity, fetch, [], reply), wait_ms)
 
 
 def serve(broker: Broker, entity: Entity) -> None:
@@ -207,21 +207,34 @@ def give_up(broker: Broker, waiter: Waiter) -> None:
         waiter.entity.waiters.remove(waiter)
         if waiter.reply.done() or _fetch(waiter):
             return
+    _tell_nothing(waiter)
+
+
+def stop_waiting(broker: Broker, waiter: Waiter) -> None:
+    """A receiver waits no longer; where it was served already, that stands."""
+    if broker.timers.is_set(("waiter", waiter)):
+        broker.timers.cancel(("waiter", waiter))
+        _tell_nothing(waiter)
+
+
+def _tell_nothing(waiter: Waiter) -> None:
     if isinstance(waiter.nothing, BaseException):
         fail(waiter.reply, waiter.nothing)
     else:
         answer(waiter.reply, waiter.nothing)
 
 
-def _try_or_wait(broker: Broker, waiter: Waiter, wait_ms: int) -> None:
+def _try_or_wait(broker: Broker, waiter: Waiter, wait_ms: int) -> Waiter | None:
+    """Try, and wait if there is nothing; return who waits, so that it may stop doing so."""
     if waiter.fetch(waiter):
-        return
+        return None
     if wait_ms <= 0:
         give_up(broker, waiter)
-        return
+        return None
     _forget_done(broker, waiter.entity)
     waiter.entity.waiters.append(waiter)
     broker.timers.set(("waiter", waiter), broker.clock.now() + wait_ms)
+    return waiter
 
 
 def _forget_done(broker: Broker, entity: Entity) -> None:

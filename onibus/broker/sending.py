@@ -60,9 +60,14 @@ def open_for_sends(broker: Broker, name: str) -> Entity:
     entity = broker.find(name)
     if entity.topic is not None:
         raise InvalidOperation(f"{entity.name} is a subscription: send to {entity.topic.name}")
+    check_takes(entity)
+    return entity
+
+
+def check_takes(entity: Entity) -> None:
+    """Refuse where a queue or topic is paused for sends."""
     if not entity.log_settings.sends:
         raise EntityDisabled(f"{entity.name} is {entity.settings.status}: it takes no messages")
-    return entity
 
 
 def _send_parts(broker: Broker, batch: list[Prepared], parts: list[Part], reply: Reply) -> None:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from onibus.broker.entity import Entity, Seat
 from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.broker.routing import route
-from onibus.broker.sending import open_for_sends
+from onibus.broker.sending import check_takes, open_for_sends
 from onibus.broker.settling import seat_of_token
 from onibus.core.checks import check_properties, check_text, check_whole
 from onibus.core.errors import (
@@ -162,7 +162,8 @@ class Transaction:
         for position, (entity, _) in enumerate(self._sends):
             by_entity.setdefault(entity, []).append(position)
         for entity, chosen in by_entity.items():
-            open_for_sends(self._broker, entity.name)
+            if not entity.seats[0].deleted:
+                check_takes(entity)
             batch = [self._sends[position][1] for position in chosen]
             for seat, places, _ in route(entity, batch):
                 places = places or list(range(len(batch)))

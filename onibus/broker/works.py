@@ -83,7 +83,6 @@ class Works:
         self._broker = broker
         self._works: dict[int, Work] = {}
         self._next = 0
-        self._opened = False
 
     def open(self, store: Store) -> None:
         """Read what was staged or decided when the namespace's store was last open."""
@@ -96,10 +95,6 @@ class Works:
         for work_id, row in rows.items():
             self._next = max(self._next, work_id)
             known = self._works.get(work_id)
-            if known is None and self._opened:
-                # It is done. That its row may go got lost when the namespace's store failed.
-                self._delete_row(work_id)
-                continue
             if known is None:
                 parts: dict[int, Part | None] = dict.fromkeys(row.partitions)
                 known = self._works[work_id] = Work(work_id, parts, row.note, Outcome())
@@ -107,7 +102,6 @@ class Works:
             known.deciding = False
             if row.decided and not known.decided:
                 self._decided(known)
-        self._opened = True
 
     # A work, from its first step
 
@@ -334,11 +328,8 @@ class Works:
         if work.waiting or self._works.pop(work.id, None) is None:
             return
         answer(work.reply, work.results)
-        self._delete_row(work.id)
-
-    def _delete_row(self, work_id: int) -> None:
         batch = WriteBatch()
-        batch.delete(WORKS, (work_id,))
+        batch.delete(WORKS, (work.id,))
         # If this is lost, the next opening finds that nobody has a part of it left.
         with contextlib.suppress(Refused):
             self._broker.namespace.commit(batch, Outcome())

@@ -25,7 +25,7 @@ class Caller:
         self.broker = broker
         self._loop = loop
 
-    async def ask(self, command: Callable[[Reply], None]) -> Any:
+    async def ask(self, command: Callable[[Reply], object]) -> Any:
         """Give the broker a command and wait for its answer."""
         self.check_alive()
         reply: asyncio.Future[Any] = self._loop.create_future()

@@ -9,6 +9,7 @@
     path/settle       completed, abandoned, deferred or rejected        lifecycle, marks
     path/expire       what happens by itself when time passes           timers
     path/dead_letter  set aside with its reason
+    path/read         read again, and what became of it                 log, outcomes
 
 `partition` holds the state that they share; `subscription` is the only place where a message's
 state changes; `path/recover` reads all of it back. Every change is a row in a `records.WriteBatch`,

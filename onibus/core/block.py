@@ -191,6 +191,24 @@ class Block:
             ordinal = self.entry(position)[0]
             raise Damaged(f"the row of ordinal {ordinal} is not a message: {error}") from error
 
+    def messages(self, start: int, end: int) -> list[Message]:
+        """Return the rows from one position up to another as the messages that were sent."""
+        if self.encoding:
+            return [self._arrow_body().message(position) for position in range(start, end)]
+        payload, begin = self._payload, self._body
+        bounds = [begin + offset for offset in self.index["end"][:end].tolist()]
+        bounds.insert(0, begin)
+        found = []
+        for position, crc in enumerate(self.index["crc"][start:end].tolist(), start):
+            row = payload[bounds[position] : bounds[position + 1]]
+            if crc32(row) != crc:
+                raise Damaged(f"the row at {position} of a block does not match its checksum")
+            try:
+                found.append(decode(row))
+            except UNREADABLE as error:
+                raise Damaged(f"the row at {position} of a block is no message: {error}") from error
+        return found
+
     def record_batch(self) -> pa.RecordBatch:
         """Return all rows, decoded and verified, by the schema of core/arrow_block.py."""
         from onibus.core.arrow_block import record_batch

@@ -47,7 +47,7 @@ class Generation:
         self.places.update(zip(hashes, range(place, place + len(hashes)), strict=True))
         self.hashes.extend(hashes)
         self.ordinals.extend(ordinals)
-        self.times.extend([now] * len(hashes))
+        self.times.extend(array("q", (now,)) * len(hashes))
 
     def __len__(self) -> int:
         return len(self.hashes)

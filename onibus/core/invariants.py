@@ -15,6 +15,7 @@ they are no part of serving. `violations` returns the statements that do not hol
 9. Whatever has a time has a timer: holds, session locks, attempts, due messages.
 10. A block is looked at no later than its first row that can expire.
 11. A free session that could be given out is offered.
+12. From `complete_from` on no ordinal is without its row.
 """
 
 from __future__ import annotations
@@ -130,12 +131,13 @@ def _blocks(partition: Partition) -> Iterator[str]:
     for subscription in partition.subscriptions.values():
         live.update(_live(subscription))
     found: set[int] = set()
-    previous = size = 0
+    previous = size = complete = 0
     for place in log.places:
         ordinals = log.read(place).index["ordinal"].tolist()
         if ordinals[0] <= previous or (ordinals[0], ordinals[-1]) != (place.first, place.last):
             yield f"6: block {place.block} has {ordinals[0]}–{ordinals[-1]} after {previous}"
         previous = ordinals[-1]
+        complete += sum(ordinal >= log.complete_from for ordinal in ordinals)
         here = live.keys() & set(ordinals)
         found |= here
         size += place.live_bytes
@@ -144,6 +146,8 @@ def _blocks(partition: Partition) -> Iterator[str]:
             yield f"7: block {place.block} counts {place.live} live rows and has {len(here)}"
         if place.fans is not None and place.fans.counts.tolist() != [live[o] for o in ordinals]:
             yield f"7: block {place.block} has {place.fans.counts} takers"
+    if complete != log.next_ordinal - log.complete_from:
+        yield f"12: {complete} rows from {log.complete_from} on, the next is {log.next_ordinal}"
     if found != live.keys():
         yield f"6: live and in no block: {sorted(live.keys() - found)}"
     if size != log.live_bytes:

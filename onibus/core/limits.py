@@ -63,6 +63,9 @@ CLAIM_LEASE_MS_MIN = 1 * SECOND_MS
 CLAIM_LEASE_MS_MAX = 7 * DAY_MS
 #: (ours) Bytes of a block; larger batches are cut, so that reading one message stays cheap.
 BLOCK_BYTES_MAX = 1 << 20
+#: (ours) The same for bulk sends: each block read costs as much as reading a megabyte, and a log
+#: that came in bulk is mostly read whole.
+BULK_BLOCK_BYTES_MAX = 3 << 20
 #: (ours) Dropped duplicates a partition lists (X1).
 DUPLICATES_LISTED_MAX = 1_000
 #: [SB] Names of subscriptions and rules.

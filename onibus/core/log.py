@@ -114,7 +114,9 @@ class Log:
         self.places = places
         self.live_bytes = sum([place.live_bytes for place in places])
         self.total_bytes = sum([place.size for place in places])
-        self._expiries = [(place.expires, place.first) for place in places if place.mortal]
+        # What is kept for readers only does not expire any more.
+        mortal = [place for place in places if place.mortal and place.live]
+        self._expiries = [(place.expires, place.first) for place in mortal]
         heapify(self._expiries)
         self.complete_from = self.next_ordinal
         for place in reversed(places):

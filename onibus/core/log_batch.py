@@ -117,11 +117,9 @@ class BatchMaker:
     def _of_rows(self, gathered: list[Chosen]) -> pa.RecordBatch:
         columns: dict[str, pa.Array] = {}
         if self._messages:
-            messages: list[Message] = [
-                block.message(position)
-                for block, start, end in gathered
-                for position in range(start, end)
-            ]
+            messages: list[Message] = []
+            for block, start, end in gathered:
+                messages += block.messages(start, end)
             columns = dict(zip(SCHEMA.names, columns_of(messages), strict=True))
         index = np.concatenate([block.index[start:end] for block, start, end in gathered])
         return self._batch(index, columns)
@@ -142,7 +140,9 @@ class BatchMaker:
         if name == "enqueued_time_ms":
             return pa.array(np.ascontiguousarray(index["stamp"]))
         if name == "kind":
-            return _KINDS.take(pa.array(np.ascontiguousarray(index["kind"])))
+            kinds = np.ascontiguousarray(index["kind"])
+            # Mostly there are none but messages.
+            return _KINDS.take(pa.array(kinds)) if kinds.any() else pa.repeat(_KINDS[0], len(kinds))
         expires = np.ascontiguousarray(index["expires"])
         return pa.array(expires, mask=expires == NEVER)
 

@@ -163,18 +163,23 @@ def make(given: dict[str, Any], kind: type[S]) -> S:
     """Return checked settings of that kind, made of what the caller gave."""
     if given.get("fifo"):
         given = given | _fifo(given)
-    known = kind.__struct_fields__
-    for name in given:
-        if name not in known:
-            near = get_close_matches(name, known, 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise InvalidArgument(f"there is no setting {name!r}{hint}")
+    check_known(given, kind)
     try:
         settings = msgspec.convert(given, kind)
     except msgspec.ValidationError as error:
         raise InvalidArgument(f"settings: {error}") from None
     _check(settings)
     return settings
+
+
+def check_known(given: dict[str, Any], kind: type[S]) -> None:
+    """Refuse settings that there are none of."""
+    known = kind.__struct_fields__
+    for name in given:
+        if name not in known:
+            near = get_close_matches(name, known, 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise InvalidArgument(f"there is no setting {name!r}{hint}")
 
 
 def _fifo(given: dict[str, Any]) -> dict[str, Any]:

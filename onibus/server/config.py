@@ -19,7 +19,7 @@ import msgspec
 from onibus.broker.admission import RESERVE_BYTES
 from onibus.broker.namespace import Quotas
 from onibus.core.errors import InvalidArgument
-from onibus.protocols.http.connection import Limits
+from onibus.protocols.http.limits import Limits
 from onibus.security.keys import ROOT_NAME, AccessKey, check_key
 from onibus.server.config_file import (
     as_struct,

@@ -13,7 +13,8 @@ from typing import Self
 from onibus.bus import Bus
 from onibus.core.errors import Stopping
 from onibus.protocols.http.app import HttpApp
-from onibus.protocols.http.connection import Connections, Limits
+from onibus.protocols.http.connections import Connections
+from onibus.protocols.http.limits import Limits
 from onibus.protocols.http.plain_text import PlainTextRefused
 from onibus.protocols.http.routes import router
 from onibus.security.kept_keys import KeptKeys

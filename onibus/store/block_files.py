@@ -2,22 +2,30 @@
 
 A large block would be written twice through SQLite, once to its log and once to its file, in pages;
 and read in pages again. As a file it is written once and read whole. For a store at `<path>` the
-block `n` is the file `<path>.blocks/n`; its row in `blocks` has the XXH3 (64 bits) of the file's
-bytes, less 2 to the 63rd, in place of the payload.
+block `n` is the file `<path>.blocks/n`; its row in `blocks` has a fingerprint of the file in place
+of the payload: the XXH3 (64 bits) of its first 4,096 bytes, with its length as the seed, less 2 to
+the 63rd. It tells one file from another. What lies behind is guarded by the checksums that a block
+has of its own, in those first bytes, and which whoever reads it looks at.
+
+They are written past the system's cache where that can be done: it is faster, the disk has them
+sooner, and what others have in the cache stays there.
 
 Rules:
 1. A file is synced, and its name too, before the commit begins that makes its row. So a row never
    speaks of a file that a power cut takes away.
 2. A file goes after the commit has returned that deletes its row. What a crash leaves between the
    two, or before the first, is a file without a row, removed at the next opening.
-3. Files never change. A file that is missing, or has other bytes than its row says, is damage.
+3. Files never change. A file that is missing, or is not the one that its row means, is damage.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import mmap
 import os
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Protocol, cast
 
 from xxhash import xxh3_64_intdigest
@@ -28,6 +36,14 @@ from onibus.store.files import sync_directory
 
 #: Payloads from this length on are files: below, one more sync costs more than writing twice.
 FILE_BYTES_MIN = 512 << 10
+#: What a fingerprint is made of.
+HEAD_BYTES = 4_096
+SYNCS_AT_A_TIME = 4
+#: What is written at once past the cache, and what addresses and lengths are multiples of there.
+STAGING_BYTES = 4 << 20
+ALIGNED_BYTES = 4_096
+
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 
 
 class BlockFiles(Protocol):
@@ -45,6 +61,9 @@ class BlockFiles(Protocol):
     def remove(self, block: int) -> None:
         """Remove a file, soon or late."""
 
+    def close(self) -> None:
+        """Let go of everything; files stay."""
+
 
 class DirectoryFiles:
     """Files in a directory, which is made when the first of them is."""
@@ -52,6 +71,11 @@ class DirectoryFiles:
     def __init__(self, path: str) -> None:
         self._directory = path
         self._made = os.path.isdir(path)
+        #: waits for several syncs at a time, which the disk then does as one
+        self._syncing: ThreadPoolExecutor | None = None
+        #: the flag that opens a file past the system's cache, 0 where there is no such way
+        self._direct: int = getattr(os, "O_DIRECT", 0)
+        self._staging: memoryview | None = None
 
     def sizes(self) -> dict[int, int]:
         if not self._made:
@@ -68,17 +92,62 @@ class DirectoryFiles:
         with contextlib.ExitStack() as opened:
             handles = []
             for block, payload in blocks:
-                flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-                handle = os.open(self._name(block), flags, 0o644)
+                handle = self._write(self._name(block), payload)
                 opened.callback(os.close, handle)
                 handles.append(handle)
-                left = memoryview(payload)
-                while left:
-                    left = left[os.write(handle, left) :]
-            # All are written before the first is waited for: the disk has them at a time.
-            for handle in handles:
-                os.fsync(handle)
-        sync_directory(self._directory)
+            self._sync(handles)
+
+    def _write(self, name: str, payload: bytes) -> int:
+        """Write a file; return it open, and to be synced."""
+        if self._direct:
+            try:
+                return self._write_direct(name, payload)
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    raise
+                # This file system has no such way.
+                self._direct = 0
+        handle = os.open(name, _NEW, 0o644)
+        try:
+            _write_all(handle, memoryview(payload))
+        except BaseException:
+            os.close(handle)
+            raise
+        return handle
+
+    def _write_direct(self, name: str, payload: bytes) -> int:
+        """Write a file past the system's cache, through pages of our own that are used again."""
+        if self._staging is None:
+            self._staging = memoryview(mmap.mmap(-1, STAGING_BYTES))
+        handle = os.open(name, _NEW | self._direct, 0o644)
+        try:
+            content = memoryview(payload)
+            for start in range(0, len(content), STAGING_BYTES):
+                some = content[start : start + STAGING_BYTES]
+                self._staging[: len(some)] = some
+                _write_all(handle, self._staging[: len(some) + -len(some) % ALIGNED_BYTES])
+            os.ftruncate(handle, len(payload))
+        except BaseException:
+            os.close(handle)
+            raise
+        return handle
+
+    def _sync(self, handles: list[int]) -> None:
+        """Sync files, and the directory that has their names."""
+        if self._syncing is None:
+            self._syncing = ThreadPoolExecutor(SYNCS_AT_A_TIME, "block-files")
+        syncs = [self._syncing.submit(os.fsync, handle) for handle in handles]
+        try:
+            sync_directory(self._directory)
+        finally:
+            wait(syncs)
+        for sync in syncs:
+            sync.result()
+
+    def close(self) -> None:
+        if self._syncing is not None:
+            self._syncing.shutdown()
+            self._syncing = None
 
     def read(self, block: int) -> bytes:
         with open(self._name(block), "rb", buffering=0) as file:
@@ -90,6 +159,11 @@ class DirectoryFiles:
 
     def _name(self, block: int) -> str:
         return os.path.join(self._directory, str(block))
+
+
+def _write_all(handle: int, content: memoryview) -> None:
+    while content:
+        content = content[os.write(handle, content) :]
 
 
 class LargeBlocks:
@@ -150,7 +224,11 @@ class LargeBlocks:
     def size(self) -> int:
         return sum(self._sizes.values())
 
+    def close(self) -> None:
+        if self._files is not None:
+            self._files.close()
+
 
 def _fingerprint(payload: bytes) -> int:
     """Return what a row has of a payload that is a file."""
-    return xxh3_64_intdigest(payload) - (1 << 63)
+    return xxh3_64_intdigest(payload[:HEAD_BYTES], len(payload)) - (1 << 63)

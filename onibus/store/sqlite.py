@@ -127,6 +127,7 @@ class SqliteStore:
         self._read_meta()
         self._check_witness(testimony)
         statement = sql.STATEMENTS[BLOCKS.name].read
+        self._held.callback(self._large.close)
         self._large.open(lambda block: self._writer.execute(statement, (block,)).fetchone())
         self._writer.set_wal_hook(self._note_log)
         if not self._simulated:

@@ -338,3 +338,6 @@ class SimulatedBlockFiles:
         name = f"{_BLOCKS}{block}"
         self._disk.removed[name] = self._disk.files.pop(name)
         self._disk.unnamed.discard(name)
+
+    def close(self) -> None:
+        pass

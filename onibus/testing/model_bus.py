@@ -21,9 +21,10 @@ from onibus.core.errors import (
 from onibus.core.message import Message
 from onibus.core.path.peek import Filter
 from onibus.core.settings import TopicSettings
-from onibus.testing.model import PartitionModel, Row, prepare
+from onibus.testing.model import PartitionModel
 from onibus.testing.model_moves import Moves
 from onibus.testing.model_parts import EntityModel, Given, Op, Request, meant
+from onibus.testing.model_rows import Row, prepare
 from onibus.testing.model_works import WorkPart
 
 PURGE_SLICE = 5
@@ -159,8 +160,8 @@ class BusModel(Moves):
         limit: int,
         take: bool,
     ) -> None:
-        self.still_there(op, entity)
         self.receivable(entity.name)
+        self.still_there(op, entity)
 
         def fetch() -> bool:
             partition = self.part(entity, index)

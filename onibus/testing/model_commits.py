@@ -18,8 +18,9 @@ from onibus.core.errors import (
     Unknown,
 )
 from onibus.core.settings import AnySettings
-from onibus.testing.model import PartitionModel, Prepared
+from onibus.testing.model import PartitionModel
 from onibus.testing.model_parts import EntityModel, Op, StoreModel, SubscriptionModel, Time
+from onibus.testing.model_rows import Prepared
 from onibus.testing.model_topics import TopicPartition
 
 

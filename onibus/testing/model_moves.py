@@ -12,9 +12,10 @@ from msgspec.structs import replace
 
 from onibus.core.errors import InvalidOperation, OnibusError
 from onibus.core.message import Message
+from onibus.core.settings import AnySettings
 from onibus.testing.mismatch import check
-from onibus.testing.model import Prepared, Row, prepare
 from onibus.testing.model_parts import EntityModel, Op
+from onibus.testing.model_rows import Prepared, Row, prepare
 from onibus.testing.model_works import Change, Place, WorkPart, Works
 
 HOPS_MAX = 4
@@ -43,6 +44,10 @@ class Moves(Works):
         self.moving, self.kept = {}, {}
         super().crashed(*given)
 
+    def change(self, entity: EntityModel, settings: AnySettings) -> None:
+        self.kept = {key: kept for key, kept in self.kept.items() if key[0] != entity.uid}
+        super().change(entity, settings)
+
     def to_be_forwarded(self, source: EntityModel, index: int, dead: bool) -> list[Row]:
         """Return what of a partition could go on just now."""
         key = (source.uid, index, dead)
@@ -50,12 +55,15 @@ class Moves(Works):
             return []
         self.advance(source, index)
         kept = self.kept.get(key, set())
-        rows = source.partition(index).ready(dead=dead)
+        partition = source.partition(index)
+        rows = partition.ready(dead=dead)
         return [row for row in rows if row.ordinal not in kept]
 
     def target(self, source: EntityModel, dead: bool) -> EntityModel | None:
-        """Return where messages, or dead letters, go on to, if that takes any now."""
+        """Return where messages, or dead letters, go on to, if any leave and are taken now."""
         settings = source.settings
+        if settings.status not in ("active", "send-disabled"):
+            return None
         name = settings.forward_dead_letters_to if dead else settings.forward_to
         entity = self.entities.get(name or "")
         if entity is None or entity.settings.status not in ("active", "receive-disabled"):
@@ -66,7 +74,7 @@ class Moves(Works):
         """The bus looks for what goes on; tell whether a work was begun."""
         rows = self.to_be_forwarded(source, index, dead)
         target = self.target(source, dead)
-        if not rows or target is None:
+        if not rows or target is None or self._in_doubt(source, index):
             return False
         base = source.log.parts[index].base
         chosen: list[tuple[Row, Prepared]] = []
@@ -91,6 +99,11 @@ class Moves(Works):
             return False
         self.moving[source.uid, index, dead] = op
         return True
+
+    def _in_doubt(self, source: EntityModel, index: int) -> bool:
+        """Tell whether only the namespace's store, which is down, knows what became of some."""
+        rows = source.partition(index).rows.values()
+        return not self.namespace.online and any(row.lock and row.lock.work > 0 for row in rows)
 
     def _keep(
         self, source: EntityModel, index: int, row: Row, dead: bool, error: OnibusError
@@ -125,7 +138,9 @@ class Moves(Works):
         """Nothing stays that could go on, unless its source waits to try again."""
         for source in self.entities.values():
             for dead in (False, True):
-                target = self.target(source, dead) if source.uid not in waits else None
+                target = None
+                if source.uid not in waits and source.settings.receives:
+                    target = self.target(source, dead)
                 if target is None or not all(map(self.is_up, target.stores)):
                     continue
                 for index in range(len(source.partitions)):

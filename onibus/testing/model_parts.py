@@ -8,7 +8,8 @@ from typing import Any, Protocol
 from onibus.broker.replies import Outcome
 from onibus.core.path.peek import Filter
 from onibus.core.settings import AnySettings, TopicSettings
-from onibus.testing.model import PartitionModel, Prepared, Row
+from onibus.testing.model import PartitionModel
+from onibus.testing.model_rows import Prepared, Row
 from onibus.testing.model_topics import TopicPartition
 
 #: A message that is given out: entity, partition, row, until when it is locked (None: it is not).
@@ -44,7 +45,16 @@ class Op:
         self.steps: Iterator[str] | None = None
         self.awaits = ("", 0)
         self.turn = 0
-        self.stores: dict[str, StoreModel] = {}
+        self.stores: dict[str, Any] = {}
+        #: the producer that publishes with it (R6)
+        self.publishes: tuple[int, str] | None = None
+        #: how many commits of the namespace's store had been asked for when it began
+        self.begun_at = 0
+        #: checks its value, where the bus alone knows what it must be; the claim that it is about
+        self.audit: Callable[[Any], None] | None = None
+        self.claim: tuple[int, str, int] | None = None
+        #: gives its value, where that is known at the end only
+        self.outcome: Callable[[], Any] | None = None
         #: that a receiver waits for
         self.entity: EntityModel | None = None
 

@@ -16,7 +16,8 @@ from onibus.core.message import Message
 from onibus.core.rules.correlation import CorrelationFilter
 from onibus.core.rules.rule import FalseFilter, Rule, SqlAction, SqlFilter, TrueFilter
 from onibus.core.settings import SubscriptionSettings, TopicSettings
-from onibus.testing.model import FOREVER, PartitionModel, Row, time_to_live
+from onibus.testing.model import PartitionModel
+from onibus.testing.model_rows import FOREVER, Row, time_to_live
 
 FILTER_FAILED = "FilterEvaluationException"
 DIVIDED = "a whole number is divided by zero"
@@ -186,6 +187,7 @@ class TopicPartition(PartitionModel):
 
     def arrive(self, row: Row, now: int) -> None:
         """Deal a message out to the subscriptions that want it."""
+        self.history[row.ordinal] = row.message.body
         if row.state == "scheduled":
             self.put(row)
             return
@@ -211,5 +213,6 @@ class TopicPartition(PartitionModel):
             expires = FOREVER if ttl is None else now + ttl
             self.stamp = max(self.stamp, wall)
             row = Row(self.next, message, self.stamp, expires)
+            self.history[row.ordinal] = message.body
             self.next += 1
             self.outlets[number].arrive(row, now)

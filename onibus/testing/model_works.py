@@ -11,11 +11,12 @@ from typing import Any
 
 import msgspec
 
-from onibus.core.errors import OnibusError, PartitionOffline, Unknown
+from onibus.core.errors import EntityNotFound, OnibusError, PartitionOffline, Unknown
 from onibus.testing.mismatch import check
-from onibus.testing.model import PartitionModel, Prepared, Row, changed
+from onibus.testing.model import PartitionModel
 from onibus.testing.model_commits import Commits
 from onibus.testing.model_parts import EntityModel, Op
+from onibus.testing.model_rows import Prepared, Row, changed
 from onibus.testing.model_topics import TopicPartition
 
 Place = tuple[EntityModel, int]
@@ -41,15 +42,47 @@ class WorkPart(msgspec.Struct):
     changes: list[Change] = []
 
 
-class WorkModel:
-    """A work over several stores that is under way."""
+class Note(msgspec.Struct, frozen=True):
+    """Whose a staged work is (R6), and until when it is kept."""
 
-    def __init__(self, number: int, parts: dict[Place, WorkPart], op: Op) -> None:
-        self.number, self.parts, self.op = number, parts, op
+    entity: int
+    producer: str
+    batch: int
+    task: int
+    attempt: int
+    until: int
+
+
+class WorkModel:
+    """A work over several stores that is under way, or one that waits to be published."""
+
+    def __init__(
+        self, number: int, parts: dict[Place, WorkPart], op: Op, note: Note | None
+    ) -> None:
+        self.number, self.parts, self.op, self.note = number, parts, op, note
         #: the commits that stage it: store → which
         self.staging: dict[str, int] = {}
         self.left = dict.fromkeys(parts)
         self.decided = False
+        #: its row is durable, and does not decide
+        self.recorded = False
+        #: it was not chosen when its producer published
+        self.passed_over = False
+        #: since which commit of the namespace's store it is being decided what becomes of it
+        self.deciding = 0
+        self.sent: list[tuple[int, int | None]] = []
+
+
+class Written(msgspec.Struct, frozen=True):
+    """Something that is written into the namespace's own store."""
+
+    #: decide, record or drop a work; or the last batch of a producer
+    kind: str
+    work: WorkModel | None = None
+    key: tuple[int, str] = (0, "")
+    batch: int = 0
+    #: who waits for it
+    op: Any = None
 
 
 class NamespaceModel:
@@ -57,15 +90,31 @@ class NamespaceModel:
 
     def __init__(self) -> None:
         self.online = True
+        self.started = self.finished = 0
         self.decided: set[int] = set()
-        self.gathering: list[WorkModel] = []
-        self.flying: list[WorkModel] | None = None
-        #: decided just now, or in doubt until the store is open again
-        self.to_publish: list[WorkModel] = []
-        self.in_doubt: list[WorkModel] = []
+        self.gathering: list[Written] = []
+        self.flying: list[Written] | None = None
+        #: durable just now, or in doubt until the store is open again
+        self.to_do: list[Written] = []
+        self.in_doubt: list[Written] = []
         #: works by the numbers that the bus has given them
         self.known: dict[int, WorkModel] = {}
-        self.last_number = 0
+        self.last_number = self.last_commit = self.told = 0
+        #: the last batch of each producer, as it is known and as it is on the disk
+        self.producers: dict[tuple[int, str], int] = {}
+        self.kept: dict[tuple[int, str], int] = {}
+
+    def keep(self, written: list[Written]) -> None:
+        """These rows are durable."""
+        for one in written:
+            if one.kind == "producer":
+                self.kept[one.key] = one.batch
+            elif one.kind == "no producer":
+                self.kept.pop(one.key, None)
+            elif one.work is not None and one.kind == "decide":
+                self.decided.add(one.work.number)
+            elif one.work is not None:
+                one.work.recorded = one.kind == "record"
 
 
 def outlet_of(partition: PartitionModel, uid: int) -> PartitionModel | None:
@@ -82,6 +131,10 @@ class Works(Commits):
         self.works: dict[int, WorkModel] = {}
         self.last_work = 0
 
+    def all_stores(self) -> dict[str, Any]:
+        """Return the stores whose commits an answer may wait for."""
+        return {**self.stores, "namespace": self.namespace}
+
     def do_work(self, op: Op, parts: dict[Place, WorkPart]) -> None:
         """Carry out a work at once where one store has all of it, or stage it."""
         for entity, index in parts:
@@ -92,8 +145,12 @@ class Works(Commits):
                 self.carry_out(entity, index, part, op)
             op.left = 0
             return
+        self.stage(op, parts, None)
+
+    def stage(self, op: Op, parts: dict[Place, WorkPart], note: Note | None) -> None:
+        """Keep the parts of a work until it is decided."""
         self.last_work += 1
-        work = self.works[self.last_work] = WorkModel(self.last_work, parts, op)
+        work = self.works[self.last_work] = WorkModel(self.last_work, parts, op, note)
         self.namespace.known[self.namespace.last_number] = work
         for (entity, index), part in parts.items():
             partition = self.part(entity, index)
@@ -105,17 +162,22 @@ class Works(Commits):
             store = entity.stores[index]
             work.staging[store] = self.stores[store].started + 1
 
-    def carry_out(self, entity: EntityModel, index: int, part: WorkPart, op: Op) -> None:
-        """Do what a part says to its partition."""
+    def carry_out(
+        self, entity: EntityModel, index: int, part: WorkPart, op: Op
+    ) -> list[tuple[int, int | None]]:
+        """Do what a part says to its partition; return what was sent."""
         partition = self.part(entity, index, op)
         now, wall = self.time.now(), self.time.wall()
-        for place, prepared in zip(part.places, part.batch, strict=True):
-            op.value[place] = partition.send(prepared, now, wall)
+        sent = [partition.send(prepared, now, wall) for prepared in part.batch]
         partition.arrived(now, wall)
+        for place, one in zip(part.places, sent, strict=True):
+            if op.value is not None:
+                op.value[place] = one
         for change in part.changes:
             outlet = outlet_of(partition, change.uid)
             if outlet is not None:
                 _change(outlet, outlet.rows[change.ordinal], change, now)
+        return sent
 
     # The steps of a work over several stores
 
@@ -123,6 +185,7 @@ class Works(Commits):
         if name in self.stores:
             super().commit_started(name)
         else:
+            self.namespace.started += 1
             self.namespace.flying, self.namespace.gathering = self.namespace.gathering, []
 
     def commit_finished(self, name: str) -> None:
@@ -132,26 +195,60 @@ class Works(Commits):
                 if work.staging.get(name, 1 << 62) <= self.stores[name].finished:
                     del work.staging[name]
             return
-        flying, self.namespace.flying = self.namespace.flying, None
+        namespace = self.namespace
+        flying, namespace.flying = namespace.flying, None
         assert flying is not None
-        self.namespace.decided |= {work.number for work in flying}
-        self.namespace.to_publish += flying
+        namespace.finished = namespace.started
+        namespace.keep(flying)
+        namespace.to_do += flying
 
-    def namespace_written(self, numbers: list[int]) -> None:
-        """The bus is about to decide works, those with these numbers of its own."""
-        for number in numbers:
-            work = self.namespace.known[number]
-            check(not work.staging, f"{work.op.words}: decided before all of it was staged")
-            self.namespace.gathering.append(work)
+    def namespace_written(
+        self, rows: dict[int, bool | None], producers: dict[tuple[int, str], int | None]
+    ) -> None:
+        """The bus is about to write rows of works: decided or not, or None where they go."""
+        for number, decided in rows.items():
+            work = self.namespace.known.get(number)
+            if decided is None:
+                if work is not None and work.number in self.works and not work.decided:
+                    work.deciding = self.namespace.told
+                    self.namespace.gathering.append(Written("drop", work))
+                continue
+            assert work is not None
+            check(not work.staging, f"{work.op.words}: written before all of it was staged")
+            kind = "decide" if decided else "record"
+            work.deciding = self.namespace.told if decided else 0
+            self.namespace.gathering.append(Written(kind, work, op=work.op))
+        for key, batch in producers.items():
+            kind = "no producer" if batch is None else "producer"
+            self.namespace.gathering.append(Written(kind, None, key, batch or 0))
 
     def go_on(self, name: str) -> None:
         super().go_on(name)
-        for work in [one for one in self.works.values() if not (one.staging or one.decided)]:
-            if not self.namespace.online and work not in self.namespace.in_doubt:
+        doubted = [one.work for one in self.namespace.in_doubt]
+        for work in list(self.works.values()):
+            ready = not (work.staging or work.decided or work.recorded)
+            if ready and not self.namespace.online and work not in doubted:
                 self.abort(work, PartitionOffline)
-        chosen, self.namespace.to_publish = self.namespace.to_publish, []
-        for work in chosen:
-            self.publish(work)
+        to_do, self.namespace.to_do = self.namespace.to_do, []
+        if name not in self.stores:
+            self.namespace.producers = dict(self.namespace.kept)
+        for one in to_do:
+            if one.work is not None and one.kind == "drop":
+                self.drop(one.work)
+        for one in to_do:
+            if one.work is not None and one.kind == "decide":
+                self.publish(one.work)
+            elif one.work is not None and one.kind == "record":
+                one.op.left = 0
+
+    def drop(self, work: WorkModel) -> None:
+        """What was staged goes: nobody chose it, or its lease is over."""
+        if work.number not in self.works:
+            return
+        assert work.note is not None
+        over = work.note.until <= self.time.now()
+        check(over or work.passed_over, f"{work.op.words}: dropped, while it could be published")
+        self.abort(work, Unknown)
 
     def abort(self, work: WorkModel, error: type[OnibusError]) -> None:
         """A work will not happen: what was staged of it is forgotten."""
@@ -189,20 +286,29 @@ class Works(Commits):
         self.advance(entity, index)
         part = self.part(entity, index).staged.pop(number)
         work = self.works.get(number)
-        op = Op("a work of before") if work is None else work.op
-        if work is None:
-            op.value = [None] * 1_000
-        self.carry_out(entity, index, part, op)
+        sent = self.carry_out(entity, index, part, Op("before") if work is None else work.op)
         if work is not None:
+            work.sent += sent
             del work.left[entity, index]
             self._finished(work)
 
     def _finished(self, work: WorkModel) -> None:
         if not work.left and self.works.pop(work.number, None) is not None:
-            work.op.left = 0
+            work.op.left -= 1
 
     def _is_there(self, entity: EntityModel) -> bool:
         return self.entities.get(entity.name) is entity
+
+    def delete(self, name: str) -> None:
+        uid = self.entities[name].uid
+        for work in list(self.works.values()):
+            if work.note is not None and work.note.entity == uid and not work.decided:
+                del self.works[work.number]
+                work.op.fail(EntityNotFound)
+        for op in self.ops:
+            if op.publishes is not None and op.publishes[0] == uid:
+                op.tolerated.add(Unknown)
+        super().delete(name)
 
     # Faults
 
@@ -213,23 +319,34 @@ class Works(Commits):
                 self.abort(work, PartitionOffline)
             return
         namespace = self.namespace
-        flying, gathering = namespace.flying or [], namespace.gathering
+        lost = [*(namespace.flying or []), *namespace.gathering]
         if kept:
-            namespace.decided |= {work.number for work in flying}
+            namespace.keep(namespace.flying or [])
         namespace.online, namespace.flying, namespace.gathering = False, None, []
-        namespace.in_doubt += [*flying, *gathering]
-        for work in (*flying, *gathering):
-            work.op.fail(Unknown)
+        for op in self.ops:
+            if op.needs.get("namespace", 0) > namespace.finished and not op.answered:
+                op.fail(Unknown)
+        namespace.finished = namespace.started
+        namespace.in_doubt += lost
+        for one in lost:
+            if one.kind in ("decide", "record"):
+                one.op.fail(Unknown)
 
     def namespace_opened(self) -> None:
         """The namespace's store is open again: what was in doubt is so no more."""
-        self.namespace.online = True
-        works, self.namespace.in_doubt = self.namespace.in_doubt, []
+        namespace = self.namespace
+        namespace.online = True
+        namespace.producers = dict(namespace.kept)
+        doubted, namespace.in_doubt = namespace.in_doubt, []
+        works = list(dict.fromkeys(one.work for one in doubted if one.work is not None))
         for work in works:
-            if work.number not in self.namespace.decided:
+            work.deciding = 0
+            if work.number in self.works and not (
+                work.recorded or work.number in namespace.decided
+            ):
                 self.abort(work, Unknown)
         for work in works:
-            if work.number in self.namespace.decided:
+            if work.number in namespace.decided and not work.decided:
                 self.publish(work)
 
     def works_opened(self, name: str) -> None:
@@ -246,12 +363,20 @@ class Works(Commits):
                         self.unstage(entity, index, number)
 
     def crashed(self, kept: dict[str, bool], *given: Any) -> None:
-        namespace = self.namespace
+        before = self.namespace
         if kept.get("namespace"):
-            namespace.decided |= {work.number for work in namespace.flying or ()}
-        decided, self.namespace = namespace.decided, NamespaceModel()
-        self.namespace.decided = decided
-        self.works = {}
+            before.keep(before.flying or [])
+        namespace = self.namespace = NamespaceModel()
+        namespace.decided, namespace.kept = before.decided, before.kept
+        namespace.producers = dict(before.kept)
+        self.works = {
+            number: work
+            for number, work in self.works.items()
+            if work.recorded and number not in namespace.decided
+        }
+        namespace.known = {
+            number: work for number, work in before.known.items() if work.number in self.works
+        }
         super().crashed(kept, *given)
 
 

@@ -22,17 +22,17 @@ from onibus.core.path.peek import Filter
 from onibus.core.records import ENTITIES
 from onibus.core.settings import QueueSettings, SubscriptionSettings, TopicSettings
 from onibus.testing.client_parts import TOPICS, given_for
-from onibus.testing.clients import Clients
 from onibus.testing.compare import compare_row
 from onibus.testing.mismatch import same
 from onibus.testing.model_parts import EntityModel, Op, SubscriptionModel, meant
 from onibus.testing.model_topics import RULES
+from onibus.testing.session_clients import SessionClients
 
 HOUR = 3_600_000
 FORWARDS = ("forward_to", "forward_dead_letters_to")
 
 
-class Owners(Clients):
+class Owners(SessionClients):
     """Draws the commands of owners."""
 
     def crash(self) -> None:

@@ -14,27 +14,23 @@ from random import Random
 from typing import Any
 
 from onibus.broker import settling
-from onibus.broker.broker import Broker
-from onibus.broker.entity import PARTITIONS_MAX, Entity, Seat
-from onibus.broker.forwarding import Forwarding
-from onibus.broker.message_store import MessageStore
 from onibus.broker.namespace import NAME
-from onibus.broker.replies import Outcome, Reply
-from onibus.broker.works import Works
 from onibus.broker.writer import Done, Work
+from onibus.core import limits
 from onibus.core import partition as core_partition
 from onibus.core.errors import NoSession, OnibusError, StoreFailed
 from onibus.core.id_runs import Sizes
-from onibus.core.path import compact
-from onibus.core.records import META, TABLES, WORKS, WriteBatch
-from onibus.store.interface import Store
+from onibus.core.path import compact, expire
+from onibus.core.records import META, TABLES
 from onibus.store.memory import MemoryStore, Tables
 from onibus.testing.clock import SimulatedClock
 from onibus.testing.compare import compare_all, compare_answer, compare_counts
 from onibus.testing.mismatch import check
-from onibus.testing.model import begin_anew
-from onibus.testing.model_bus import PURGE_SLICE, BusModel
+from onibus.testing.model_bus import PURGE_SLICE
+from onibus.testing.model_claims import ClaimsModel
 from onibus.testing.model_parts import Op
+from onibus.testing.model_rows import begin_anew
+from onibus.testing.simulated_broker import SimulatedBroker, leave_claims_alone, watch_claims
 
 STORES = ("a", "b")
 #: A bus that has work left after so many rounds of the same moment will never be done.
@@ -59,6 +55,9 @@ def small_sizes() -> Iterator[None]:
         (compact, "MERGE_COUNT_MIN", 3),
         (compact, "UNTOUCHED", 1),
         (settling, "PURGE_SLICE", PURGE_SLICE),
+        (limits, "PARTITION_COUNT", 5),
+        # What is left for a moment later would differ from a model that is never late.
+        (expire, "BLOCKS_A_SLICE", 1_000_000),
     ]
     before = [getattr(owner, name) for owner, name, _ in patches]
     for owner, name, value in patches:
@@ -68,6 +67,7 @@ def small_sizes() -> Iterator[None]:
     finally:
         for (owner, name, _), value in zip(patches, before, strict=True):
             setattr(owner, name, value)
+        leave_claims_alone()
 
 
 class PendingWriter:
@@ -102,93 +102,6 @@ class AtOnce:
         return None
 
 
-class SimulatedWorks(Works):
-    """Works that tell the model when a store, or the namespace's own, is open again."""
-
-    def __init__(self, broker: SimulatedBroker) -> None:
-        super().__init__(broker)
-        self._simulated = broker
-
-    def stage(self, *given: Any) -> int:
-        number = super().stage(*given)
-        self._simulated.model.namespace.last_number = number
-        return number
-
-    def open(self, store: Store) -> None:
-        model = self._simulated.model
-        super().open(store)
-        if not model.namespace.online:
-            model.namespace_opened()
-
-    def store_opened(self, store: MessageStore, staged: Any) -> None:
-        model = self._simulated.model
-        if not model.stores[store.name].online:
-            self._simulated.opened_now = True
-            model.store_opened(store.name)
-        super().store_opened(store, staged)
-        model.works_opened(store.name)
-
-
-class SimulatedForwarding(Forwarding):
-    """Forwarding that tells the model when it looks for what goes on, and when that has ended."""
-
-    def __init__(self, broker: SimulatedBroker) -> None:
-        super().__init__(broker)
-        self._simulated = broker
-
-    def _forward(self, source: Entity, seat: Seat, target: str, dead: bool) -> None:
-        key = (source.incarnation, seat.id, dead)
-        before = key in self._moving
-        super()._forward(source, seat, target, dead)
-        model = self._simulated.model
-        entity = model.entities[source.name]
-        op = Op(f"forward {source.name} {seat.index} dead={dead}")
-        op.stores = model.stores
-        begun = model.forward(op, entity, seat.index, dead)
-        check(begun == (key in self._moving and not before), f"{op.words}: model says {begun}")
-        if begun:
-            model.ops.append(op)
-
-    def _moved(self, source: Entity, key: tuple[int, int, bool], outcome: Outcome) -> None:
-        model = self._simulated.model
-        op = model.moving.pop((key[0], key[1] % PARTITIONS_MAX, key[2]))
-        if outcome.error is not None:
-            op.reply.set_exception(outcome.error)
-        else:
-            # The numbers show where the messages are: nobody was told them.
-            op.value = None
-            op.reply.set_result(None)
-        super()._moved(source, key, outcome)
-
-
-class SimulatedBroker(Broker):
-    """A broker that tells the model when it brings a partition up to the present."""
-
-    model: BusModel
-    #: a store was opened since the answers were looked at last
-    opened_now = False
-
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self.works = SimulatedWorks(self)
-        self.forwarding = SimulatedForwarding(self)
-        commit = self.namespace.commit
-
-        def told(records: WriteBatch, reply: Reply, value: Any = None) -> None:
-            if self.model.namespace.online:
-                rows: Any = records.tables.get(WORKS, {})
-                self.model.namespace_written([work for (work,), row in rows.items() if row])
-            commit(records, reply, value)
-
-        self.namespace.commit = told  # type: ignore[method-assign]
-
-    def advance(self, seat: Seat, now: int) -> None:
-        super().advance(seat, now)
-        entity = self.model.entities.get(seat.entity.name)
-        if entity is not None and entity.uid == seat.entity.incarnation:
-            self.model.advance(entity, seat.index)
-
-
 class Simulation:
     """A bus, its model, and what clients know of it."""
 
@@ -211,8 +124,9 @@ class Simulation:
         self.failures = 0
         self.history: deque[str] = deque(maxlen=40)
         self.on_answer: Callable[[Op], None] = lambda op: None
+        watch_claims(self)
         self.broker = self._new_broker()
-        self.model = self.broker.model = BusModel(STORES, self.broker.clock)
+        self.model = self.broker.model = ClaimsModel(STORES, self.broker.clock)
         self.broker.open()
 
     def _new_broker(self) -> SimulatedBroker:
@@ -240,7 +154,8 @@ class Simulation:
     def begin(self, words: str) -> Op:
         """Return a new command under way."""
         op = Op(words)
-        op.stores = self.model.stores
+        op.stores = self.model.all_stores()
+        op.begun_at = self.model.namespace.told
         self.history.append(words)
         return op
 
@@ -329,7 +244,7 @@ class Simulation:
             check(not self._would_find(op), f"{op.words}: waits, while there is something")
             return
         check(not (op.errors - {NoSession}), f"{op.words}: {op.errors} expected, no answer")
-        finished = all(self.model.stores[n].finished >= s for n, s in op.needs.items())
+        finished = all(op.stores[n].finished >= s for n, s in op.needs.items())
         check(op.left > 0 or not finished, f"{op.words}: everything is durable, no answer")
 
     # Time and faults

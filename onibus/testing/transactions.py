@@ -11,9 +11,9 @@ from onibus.core.message import Message
 from onibus.core.settings import TopicSettings
 from onibus.testing.client_parts import Held, brief
 from onibus.testing.mismatch import check
-from onibus.testing.model import Prepared, Row, prepare
 from onibus.testing.model_bus import BusModel
 from onibus.testing.model_parts import EntityModel, Op
+from onibus.testing.model_rows import Prepared, Row, prepare
 from onibus.testing.model_works import Change, Place, WorkPart
 from onibus.testing.owners import Owners
 
@@ -89,16 +89,18 @@ class TransactionModel:
             part.changes = [*part.changes, known]
         for place, (entity, prepared) in enumerate(self.sends):
             self.model.still_there(op, entity)
+            self.model.sendable(entity.name)
             index = self.model.index_of(entity, prepared)
             self.model.part(entity, index)
             part = parts.setdefault((entity, index), WorkPart())
             part.batch, part.places = [*part.batch, prepared], [*part.places, place]
-        self.ended = True
         op.value = [None] * len(self.sends)
         if parts:
+            # What is refused here may be tried again.
             self.model.do_work(op, parts)
         else:
             op.left = 0
+        self.ended = True
 
 
 class Transactions(Owners):

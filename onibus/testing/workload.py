@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from onibus.broker.namespace import NAME
+from onibus.testing.log_readers import LogReaders
 from onibus.testing.mismatch import Mismatch
 from onibus.testing.owners import HOUR
 from onibus.testing.simulation import Simulation, replay_of, small_sizes
-from onibus.testing.transactions import Transactions
 
 SECOND = 1_000
 DAY = 24 * HOUR
 
 
-class Workload(Transactions):
+class Workload(LogReaders):
     """Draws commands of all sorts and runs them."""
 
     def __init__(self, simulation: Simulation, kinds: list[str] | None = None) -> None:
@@ -49,6 +49,12 @@ class Workload(Transactions):
             (self.session_command, 120),
             (self.transact, 60),
             (self.end_transaction, 15),
+            (self.make_reader, 8),
+            (self.use_reader, 25),
+            (self.claim, 25),
+            (self.use_claim, 40),
+            (self.stage, 25),
+            (self.publish, 15),
             (self.change, 8),
             (self.recreate, 4),
             (self.change_rules, 10),
@@ -68,9 +74,9 @@ class Workload(Transactions):
         for _ in range(commands):
             sim.commands += 1
             choose(self.commands, self.weights)[0]()
-            if sim.commands % 8 == 0:
+            if sim.commands % 12 == 0:
                 sim.compare_entity(self.random.choice(self.names))
-                if sim.commands % 96 == 0:
+                if sim.commands % 120 == 0:
                     sim.compare()
         sim.compare()
 
@@ -126,6 +132,7 @@ class Workload(Transactions):
                 self.sessions.remove(session)
             else:
                 session.found, session.seat = entity, entity.seats[session.index]
+        self.publish_again()
 
 
 def run_seed(seed: int, commands: int, kinds: list[str] | None = None) -> Simulation:

@@ -48,6 +48,8 @@ class FragileDisks(Disks):
         self._store_fails: tuple[str, bool] | None = None
         #: what was chosen has come to pass
         self.struck = False
+        #: stores that cannot be opened
+        self.broken: set[str] = set()
 
     def cut_power(self, after: int) -> None:
         """Let all stores stop for good after so many commits."""
@@ -81,6 +83,8 @@ class FragileDisks(Disks):
         return self._tables[store][table]
 
     def _store(self, name: str) -> MemoryStore:
+        if name in self.broken:
+            raise StoreFailed("it is broken")
         store = self.open[name] = FragileStore(name, self._tables.get(name), self)
         self._tables[name] = store.tables
         return store

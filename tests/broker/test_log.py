@@ -439,6 +439,12 @@ class Owner:
 
     async def compare(self, bus: Bus, floor: int) -> None:
         """What can be read is what was sent; what was to be kept can be read."""
+        kept = [(n, self.sent[n - 1]) for n in range(floor, len(self.sent) + 1)]
+        assert await texts(bus, "q", floor) == kept
+        # While the clock stands still nothing more goes after this, whenever the bus tidies.
+        for _ in range(2):
+            tidy(bus)
+            await settle(bus)
         positions = bus.log_positions("q")
         earliest, latest = positions.earliest[0], positions.latest[0]
         assert earliest is not None

@@ -14,6 +14,7 @@ from onibus.core.numbering import partition_index
 from tests.broker.fragile import crash_everywhere, fail_everywhere, quiet
 from tests.broker.topic_helpers import sound, there, topic_with
 from tests.bus_helpers import (
+    KEYS,
     MINUTE,
     SECOND,
     Disks,
@@ -31,9 +32,6 @@ from tests.bus_helpers import (
 )
 
 stores = pytest.mark.parametrize("stores", [("a",), ("a", "b")])
-
-#: One key for each partition.
-KEYS = [keys_of(index, 1)[0] for index in range(16)]
 
 
 @pytest.mark.promise("P13", "S2", "P4")

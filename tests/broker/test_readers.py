@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -328,6 +327,27 @@ async def test_an_entity_that_is_deleted_while_a_reader_of_it_is_made(clock: Man
         assert disks.open["namespace"].tables[READERS] == {}, "nothing is left of it"
 
 
+@pytest.mark.promise("R8")
+@run
+async def test_a_subscription_that_is_deleted_while_its_reader_moves(clock: ManualClock) -> None:
+    async with Disks().bus(clock) as bus:
+        await bus.create_topic("t")
+        name = await bus.create_subscription("t", "s")
+        info = await bus.create_reader(name, "r", log="outcomes")
+        await send(bus, "t", "a")
+        await consume(bus, name)
+        await asyncio.gather(
+            bus.delete_subscription(name),
+            bus.move_reader(name, "r", [2], info.incarnation),
+            bus.create_reader(name, "another", log="outcomes"),
+            return_exceptions=True,
+        )
+        await settle(bus)
+        assert bus.topic("t").subscriptions == ()
+        await send(bus, "t", "b")
+        assert bus.alarms == []
+
+
 @pytest.mark.promise("R2", "R4")
 @run
 async def test_a_reader_of_outcomes_keeps_them(clock: ManualClock) -> None:
@@ -410,72 +430,6 @@ async def test_compaction_and_purge_leave_what_a_reader_wants(clock: ManualClock
         assert rows_kept(bus) < 25
         (info,) = bus.readers("q")
         assert (info.lost, info.lag) == ((None,), (0,))
-
-
-BAD_READERS: list[tuple[dict[str, Any], type[errors.OnibusError], str]] = [
-    ({"name": ""}, errors.InvalidArgument, "a reader's name"),
-    ({"name": 7}, errors.InvalidArgument, "a reader's name"),
-    ({"name": "x" * 129}, errors.InvalidArgument, "a reader's name"),
-    ({"log": "letters"}, errors.InvalidArgument, "none of messages, outcomes"),
-    ({"start": "first"}, errors.InvalidArgument, "none of earliest, latest"),
-    ({"start": [1, 2]}, errors.InvalidArgument, "list of 1 positions"),
-    ({"start": 1}, errors.InvalidArgument, "list of 1 positions"),
-    ({"start": ["1"]}, errors.InvalidArgument, "no sequence number"),
-    ({"start": [9]}, errors.InvalidArgument, "the next one is 4"),
-    ({"start": [9], "log": "outcomes"}, errors.InvalidArgument, "1 is the next"),
-    ({"idle_ms": 0}, errors.InvalidArgument, "idle_ms"),
-    ({"idle_ms": "1"}, errors.InvalidArgument, "idle_ms"),
-    ({"name": "there"}, errors.EntityExists, "already"),
-    ({"entity": "nothing"}, errors.EntityNotFound, "nothing"),
-]
-
-
-@pytest.mark.parametrize(("how", "kind", "words"), BAD_READERS)
-@run
-async def test_readers_that_cannot_be_made_are_refused(how: Any, kind: Any, words: str) -> None:
-    async with Disks().bus(ManualClock()) as bus:
-        await bus.create_queue("q")
-        await send(bus, "q", "a", "b", "c")
-        await bus.create_reader("q", "there")
-        entity, name = how.pop("entity", "q"), how.pop("name", "r")
-        with pytest.raises(kind, match=words):
-            await bus.create_reader(entity, name, **how)
-        assert [info.name for info in bus.readers("q")] == ["there"]
-
-
-@pytest.mark.promise("R8")
-@pytest.mark.parametrize(
-    ("name", "positions", "kind", "words"),
-    [
-        ("unknown", [3], errors.EntityNotFound, "no reader 'unknown'"),
-        (None, [3], errors.EntityNotFound, "no reader None"),
-        ("r", [1], errors.InvalidArgument, "forward only: it has come to 2"),
-        ("r", [5], errors.InvalidArgument, "the next one is 4"),
-        ("r", [], errors.InvalidArgument, "list of 1"),
-        ("r", 3, errors.InvalidArgument, "list of 1"),
-        ("r", ["3"], errors.InvalidArgument, "no sequence number"),
-        ("r", [True], errors.InvalidArgument, "no sequence number"),
-    ],
-)
-@run
-async def test_moves_that_make_no_sense_are_refused(
-    name: Any, positions: Any, kind: Any, words: str
-) -> None:
-    async with Disks().bus(ManualClock()) as bus:
-        await bus.create_queue("q")
-        await send(bus, "q", "a", "b", "c")
-        info = await bus.create_reader("q", "r", start=[2])
-        with pytest.raises(kind, match=words):
-            await bus.move_reader("q", name, positions, info.incarnation)
-        with pytest.raises(errors.EntityReplaced):
-            await bus.move_reader("q", "r", [3], info.incarnation + 1)
-        with pytest.raises(errors.InvalidArgument, match="incarnation"):
-            await bus.move_reader("q", "r", [3], None)  # type: ignore[arg-type]
-        with pytest.raises(errors.EntityNotFound):
-            await texts(bus, "q", reader="unknown")
-        with pytest.raises(errors.EntityNotFound):
-            await bus.delete_reader("q", "unknown")
-        assert bus.readers("q")[0].positions == (2,)
 
 
 @run

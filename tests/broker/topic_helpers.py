@@ -35,6 +35,11 @@ def there(bus: Bus, subscription: str) -> list[str]:
     return bodies(peek_everything(bus, subscription))
 
 
+def states(bus: Bus, name: str) -> list[tuple[str, str]]:
+    """Return the texts and states of what an entity has, dead letters aside."""
+    return [(m.body.decode(), m.state) for m in peek_everything(bus, name)]
+
+
 def dead(bus: Bus, subscription: str) -> list[tuple[str, str | None]]:
     """Return the texts and reasons of a subscription's dead letters."""
     found = peek_everything(bus, subscription, dead_letters=True)

@@ -196,6 +196,8 @@ def test_messages_come_back_exactly(make: Maker) -> None:
         assert block.entry(position)[:4] == (5 + position, STAMP, expires[position], position)
         assert block.position(5 + position) == position
     assert block.position(4) == block.position(5 + count) == -1
+    assert same(dict(enumerate(block.messages(0, count))), dict(enumerate(MESSAGES)))
+    assert [encode(one) for one in block.messages(2, 4)] == [encode(one) for one in MESSAGES[2:4]]
 
 
 def test_amqp_sqs_and_arrow_go_through_one_block() -> None:
@@ -348,6 +350,16 @@ def test_a_flipped_bit_is_never_served(make: Maker) -> None:
 
 
 @both_encodings
+def test_a_flipped_bit_in_one_of_many_messages_is_never_served(make: Maker) -> None:
+    payload = make([Message(body=b"ab", properties={"k": 1}), MESSAGES[5]], [1, 3], [NEVER, STAMP])
+    for bit in range(8 * len(payload)):
+        damaged = bytearray(payload)
+        damaged[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(Damaged):
+            Block(bytes(damaged)).messages(0, 2)
+
+
+@both_encodings
 def test_a_cut_block_is_never_served(make: Maker) -> None:
     payload = make([Message(body=b"ab"), MESSAGES[5]], [1, 3], [NEVER, STAMP])
     for length in range(len(payload)):
@@ -429,6 +441,8 @@ def test_rows_that_are_no_messages_are_damaged() -> None:
     for row in (b"\xc1", b"\x91", encode({"a": 1}), encode([1]), b"\x90\x90", no_text, nested):
         with pytest.raises(Damaged):
             simple_rows(1, [row]).message(0)
+        with pytest.raises(Damaged):
+            simple_rows(1, [row]).messages(0, 1)
 
 
 def test_a_number_that_no_column_holds_is_damaged() -> None:

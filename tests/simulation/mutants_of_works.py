@@ -4,14 +4,29 @@ from __future__ import annotations
 
 from typing import Any
 
+from onibus.broker import broker as broker_module
+from onibus.broker import (
+    claim_settling,
+    claiming,
+    forwarding,
+    moving,
+    namespace,
+    producers,
+    transacting,
+    works,
+)
 from onibus.broker import entity as entity_module
-from onibus.broker import forwarding, moving, namespace, transacting, works
 from onibus.broker.replies import Outcome
+from onibus.core import partition as partition_module
+from onibus.core.block import NEVER
 from onibus.core.errors import OnibusError
 from onibus.core.fans import Fans
-from onibus.core.lifecycle import State
+from onibus.core.lifecycle import Input, State
+from onibus.core.path import claim as claim_module
 from onibus.core.path import enqueue, fan_out, recover
 from onibus.core.path import work as work_module
+from onibus.core.path.peek import Filter
+from onibus.core.path.purge import purge
 from onibus.core.records import STAGED
 from tests.simulation.mutating import Mutant
 
@@ -186,6 +201,69 @@ def count_no_hops(original: Any) -> Any:
     return forwarded
 
 
+# Producers and claims
+
+
+def publish_any_batch(original: Any) -> Any:
+    return lambda self, entity, note: None
+
+
+def forget_the_last_batch(original: Any) -> Any:
+    def opened(self: Any, store: Any) -> None:
+        original(self, store)
+        self._last = {}
+
+    return opened
+
+
+def publish_all_that_is_staged(original: Any) -> Any:
+    return lambda notes, batch, attempts: list(notes)
+
+
+def read_the_newest(original: Any) -> Any:
+    def claimed(subscription: Any, owner: str, limit: Any = None) -> Any:
+        found = original(subscription, owner, limit)
+        if found and subscription.state(found[-1] + 1) is State.ACTIVE:
+            found[-1] += 1
+        return found
+
+    return claimed
+
+
+def commit_again(original: Any) -> Any:
+    def commit(claims: Any, name: str, reader: str, number: int, *rest: Any) -> None:
+        known = claims.find(name, reader, rest[1])
+        if number in known.committed:
+            entity = claims.broker.find(name)
+            seat = next(seat for seat in entity.seats if seat.partition is not None)
+            wanted = Filter(state="active")
+            claims.use(entity, seat, lambda one, _, out: purge(one, wanted, 0, 1, out))
+        original(claims, name, reader, number, *rest)
+
+    return commit
+
+
+def claim_before_it_is_durable(original: Any) -> Any:
+    def sync(self: Any) -> None:
+        self._held.content.partitions = sorted(
+            (seat.index, count) for seat, count in self._taken.items()
+        )
+        self._staged(None)
+
+    return sync
+
+
+def count_what_is_released(original: Any) -> Any:
+    def give_back(subscription: Any, ordinal: int, event: Any, now: int, out: Any) -> None:
+        original(subscription, ordinal, Input.ABANDON, now, out)
+
+    return give_back
+
+
+def raise_the_floor(original: Any) -> Any:
+    return lambda partition, wall, out: partition.log.raise_floor(NEVER, out)
+
+
 _TOPICS = ("news", "new-news")
 _OVER_STORES = ("keyed", "spread", "plain")
 _CHAIN = ("hop-0",)
@@ -239,6 +317,33 @@ OF_WORKS = {
         transacting.Transaction, "rollback", commit_instead, ("plain", "fading", "mortal")
     ),
     "what is forwarded stays as well": Mutant(moving.Move, "parts", leave_at_the_source, _CHAIN),
+    "an older batch is published": Mutant(
+        producers.Producers, "_check_new", publish_any_batch, _OVER_STORES
+    ),
+    "the last batch is forgotten at restart": Mutant(
+        producers.Producers, "open", forget_the_last_batch, _OVER_STORES
+    ),
+    "every attempt is published": Mutant(
+        producers, "_choose", publish_all_that_is_staged, _OVER_STORES
+    ),
+    "a claim that is read again has other messages": Mutant(
+        claim_module, "claimed", read_the_newest, ("plain", "spread", "fading")
+    ),
+    "a claim committed again completes others": Mutant(
+        claim_settling, "commit", commit_again, ("plain", "spread", "fading")
+    ),
+    "a claim is decided before its messages are held": Mutant(
+        claiming.Staging, "_sync", claim_before_it_is_durable, ("plain", "spread", "keyed")
+    ),
+    "giving a claim back counts a delivery": Mutant(
+        claim_module, "give_back", count_what_is_released, ("plain", "spread", "fading")
+    ),
+    "nothing is kept for readers": Mutant(
+        partition_module.Partition, "keep_for", do_nothing, ("plain", "fading", "spread")
+    ),
+    "compaction drops what readers want": Mutant(
+        broker_module, "forget_retained", raise_the_floor, ("plain", "fading", "spread")
+    ),
     "hops are not counted": Mutant(forwarding, "_forwarded", count_no_hops, _CHAIN),
     "forwarding gives up": Mutant(forwarding.Forwarding, "_later", do_nothing, _CHAIN),
 }

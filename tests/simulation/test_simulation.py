@@ -20,7 +20,8 @@ SEEDS = COMMANDS // COMMANDS_A_SEED // CHUNKS
     "F1", "F2", "F4", "F5", "F6", "F7", "F8", "F9", "F10",
     "P2", "P3", "P4", "P5", "P6", "P7", "P10", "P12", "P13",
     "S1", "S2", "S3", "S4", "S5", "S6", "S7",
-    "L1", "L2", "L3", "L4", "L5", "B1", "B2", "B4", "B7", "B8",
+    "L1", "L2", "L3", "L4", "L5", "B1", "B2", "B3", "B4", "B5", "B6", "B7", "B8",
+    "D6", "P8", "P9", "P11", "R2", "R3", "R5", "R6", "R7",
     "X1", "X2", "X3", "X4", "X5", "X8", "X9",
 )  # fmt: skip
 @pytest.mark.parametrize("chunk", range(CHUNKS))

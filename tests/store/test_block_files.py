@@ -9,7 +9,13 @@ import pytest
 
 from onibus.core.errors import Damaged, StoreFailed
 from onibus.core.records import BLOCKS, COUNTERS, WriteBatch
-from onibus.store.block_files import FILE_BYTES_MIN
+from onibus.store.block_files import (
+    ALIGNED_BYTES,
+    FILE_BYTES_MIN,
+    HEAD_BYTES,
+    STAGING_BYTES,
+    DirectoryFiles,
+)
 from onibus.store.sqlite import SqliteStore
 
 LARGE = os.urandom(FILE_BYTES_MIN)
@@ -78,8 +84,8 @@ def test_what_a_crash_left_behind_is_removed(path: Path) -> None:
     store.close()
 
 
-@pytest.mark.parametrize("at", [0, len(LARGE) // 2, len(LARGE) - 1])
-def test_a_flipped_bit_is_damage(path: Path, at: int) -> None:
+@pytest.mark.parametrize("at", [0, HEAD_BYTES // 2, HEAD_BYTES - 1])
+def test_a_file_that_is_not_the_one_meant_is_damage(path: Path, at: int) -> None:
     store = SqliteStore(path, "one")
     put(store, (1, LARGE))
     file = Path(f"{path}.blocks") / "1"
@@ -123,3 +129,33 @@ def test_a_file_that_cannot_be_written_fails_the_commit(path: Path) -> None:
     assert list(store.scan(BLOCKS)) == [(1, LARGE)]
     assert list(store.scan(COUNTERS)) == []
     store.close()
+
+
+@pytest.mark.parametrize("direct", [True, False], ids=["past the cache", "through the cache"])
+@pytest.mark.parametrize("more", [-1, 0, 1, ALIGNED_BYTES, STAGING_BYTES + 17])
+def test_files_of_every_length(path: Path, direct: bool, more: int) -> None:
+    files = DirectoryFiles(f"{path}.blocks")
+    if not direct:
+        files._direct = 0
+    content = os.urandom(STAGING_BYTES + more)
+    files.write([(1, content), (2, content[:5])])
+    files.write([(2, content[:4])])
+    assert files.read(1) == content
+    assert files.read(2) == content[:4]
+    assert files.sizes() == {1: len(content), 2: 4}
+    files.remove(1)
+    files.remove(1)
+    assert files.sizes() == {2: 4}
+    with pytest.raises(FileNotFoundError):
+        files.read(1)
+    files.close()
+
+
+def test_a_file_system_without_a_way_past_the_cache(path: Path) -> None:
+    files = DirectoryFiles(f"{path}.blocks")
+    # What such a file system answers is what Linux answers to a flag that asks for a directory.
+    files._direct = os.O_DIRECTORY
+    files.write([(1, LARGE)])
+    assert files.read(1) == LARGE
+    assert files._direct == 0
+    files.close()

@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from hashlib import blake2b, sha256
 
+from msgspec.structs import replace
+
 from onibus.core.checks import check_properties, check_whole
 from onibus.core.errors import InvalidArgument, InvalidOperation, MessageTooLarge
-from onibus.core.limits import HOP_COUNT_MAX, ID_LENGTH_MAX
+from onibus.core.limits import HOP_COUNT_MAX, ID_LENGTH_MAX, MESSAGE_BYTES_MAX
 from onibus.core.message import FORMATS, Message, encode
 from onibus.core.path.route import effective_key
 from onibus.core.settings import LogSettings
@@ -59,6 +61,11 @@ def admit(message: Message, settings: LogSettings, secret: bytes) -> Prepared:
             f"the message takes {len(row)} bytes; this entity takes {settings.max_message_bytes}"
         )
     return Prepared(message, row, identities, time_to_live(message, settings), key)
+
+
+def of_any_size(settings: LogSettings) -> LogSettings:
+    """Return settings for a message whose size was checked before the broker added to it."""
+    return replace(settings, max_message_bytes=2 * MESSAGE_BYTES_MAX)
 
 
 def time_to_live(message: Message, settings: LogSettings) -> int | None:

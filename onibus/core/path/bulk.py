@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from onibus.core.arrow_block import EncodedBody, encode_arrow, messages_of
 from onibus.core.block import MESSAGE, NEVER, SCHEDULED, encode_rows
-from onibus.core.limits import BLOCK_BYTES_MAX
+from onibus.core.limits import BULK_BLOCK_BYTES_MAX
 from onibus.core.message import encode
 from onibus.core.path.admit_arrow import FOREVER, Numbers, PreparedBatch
 from onibus.core.path.deduplicate import find_originals
@@ -88,9 +88,7 @@ def send(
     ids = batch.columns.column("message_id")
     for at in np.flatnonzero(dropped).tolist():
         note_duplicate(partition, ids[at].as_py(), int(ordinals[at]), now, out)
-    number = partition.numbering.number
-    numbers = np.array([number(ordinal) for ordinal in ordinals.tolist()], np.int64)
-    return SentRows(numbers, dropped)
+    return SentRows(partition.numbering.numbers(ordinals), dropped)
 
 
 def _blocks(sizes: Numbers) -> Iterator[tuple[int, int]]:
@@ -98,7 +96,7 @@ def _blocks(sizes: Numbers) -> Iterator[tuple[int, int]]:
     ends = np.cumsum(sizes)
     start = 0
     while start < len(ends):
-        full = (int(ends[start - 1]) if start else 0) + BLOCK_BYTES_MAX
+        full = (int(ends[start - 1]) if start else 0) + BULK_BLOCK_BYTES_MAX
         end = max(int(np.searchsorted(ends, full, side="right")), start + 1)
         yield start, end
         start = end

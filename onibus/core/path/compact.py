@@ -6,6 +6,7 @@ the new one, since both change in one commit.
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -62,7 +63,7 @@ def forget_retained(partition: Partition, wall: int, out: WriteBatch) -> None:
 
 def _first_younger(log: Log, moment: int, at: int) -> int:
     """Return the first ordinal, from that block on, of a block that ends after a moment."""
-    for place in log.places[at:]:
+    for place in islice(log.places, at, None):
         if log.last_stamp_of(place) > moment:
             return place.first
     return log.next_ordinal

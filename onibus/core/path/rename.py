@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from onibus.core.limits import ID_LENGTH_MAX, MESSAGE_BYTES_MAX
-from onibus.core.path.admit import Prepared, admit
+from onibus.core.limits import ID_LENGTH_MAX
+from onibus.core.path.admit import Prepared, admit, of_any_size
 from onibus.core.path.enqueue import find_duplicates
 from onibus.core.path.route import effective_key
 
@@ -52,9 +52,7 @@ def _rename(partition: Partition, prepared: Prepared, word: str, attempt: int) -
     changed = replace(message, message_id=_shortened(message.message_id, tail))
     if partition.settings.enable_partitioning:
         changed.partition_key = effective_key(message, partition.settings)
-    # It was not too large before; the little that it grows by is no reason to refuse it.
-    settings = replace(partition.settings, max_message_bytes=2 * MESSAGE_BYTES_MAX)
-    admitted = admit(changed, settings, partition.secret)
+    admitted = admit(changed, of_any_size(partition.settings), partition.secret)
     # Only the id counts now: where equal content is a duplicate too (F7), it is meant to be sent.
     admitted.identities = admitted.identities[:1]
     admitted.time_to_live_ms = prepared.time_to_live_ms

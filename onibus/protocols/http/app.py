@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import Protocol
-
-import msgspec
+from collections.abc import Coroutine
+from typing import Any, Protocol
 
 from onibus.bus import Bus
-from onibus.core.errors import OnibusError, Unauthorized
-from onibus.protocols.http.messages import PROBLEM, Request, Respond, Response
-from onibus.protocols.http.problems import Problem, problem
+from onibus.core.errors import Failed, OnibusError, Unauthorized
+from onibus.protocols.http.messages import Request, Respond, Response
+from onibus.protocols.http.problems import problem, refusal
 from onibus.protocols.http.route import Call, Route, Router, encoded
 from onibus.security.kept_keys import KeptKeys
 from onibus.security.origins import refuse_web_pages
@@ -55,62 +54,84 @@ class HttpApp:
     def __call__(self, request: Request, respond: Respond) -> None:
         self.requests += 1
         try:
-            routes, names = self._router.find(request.segments)
-            route = routes.get(request.method)
-            if route is None or (route.test_mode and not self.test_mode):
-                respond(_no_route(request, sorted(routes)))
+            found = self._find(request)
+            if isinstance(found, Response):
+                respond(found)
                 return
-            self._grant(route, request, names)
-            call = Call(self, request, names, respond)
+            route, names = found
+            call = Call(self, route, request, names, self._grant(route, request, names), respond)
             if route.fast is not None:
                 route.fast(call)
             else:
-                task = asyncio.get_running_loop().create_task(self._run(route, call))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                assert route.handler is not None
+                self.run(route.handler(call), call)
         except Exception as error:
             self.fail(error, respond)
 
-    def _grant(self, route: Route, request: Request, names: dict[str, str]) -> None:
-        """Ask for the right that a route needs: the only place where this is done."""
+    def look(self, request: Request) -> Response | None:
+        """Refuse a request of which only the head is there, or let it send its large body."""
+        try:
+            found = self._find(request)
+            if isinstance(found, Response):
+                return found
+            self._grant(found[0], request, found[1])
+        except OnibusError as error:
+            self.refused += 1
+            return problem(error)
+        return None
+
+    def _find(self, request: Request) -> tuple[Route, dict[str, str]] | Response:
+        routes, names = self._router.find(request.segments)
+        # HEAD is GET without the body, which the connection leaves out.
+        method = "GET" if request.method == "HEAD" else request.method
+        route = routes.get(method)
+        if route is not None and (self.test_mode or not route.test_mode):
+            return route, names
+        self.refused += 1
+        open_to = sorted(
+            one.method for one in routes.values() if self.test_mode or not one.test_mode
+        )
+        if not open_to:
+            return refusal(404, "no such path")
+        if "GET" in open_to:
+            open_to.append("HEAD")
+        allowed = ", ".join(open_to)
+        return refusal(405, f"{request.path} is asked by {allowed}", (("allow", allowed),))
+
+    def _grant(self, route: Route, request: Request, names: dict[str, str]) -> Granted:
+        """Ask for the right that a route needs, and tell who asks."""
         if self._keys is None:
             refuse_web_pages(request.headers)
         if route.right is None or self._keys is None:
-            return
+            return ANYBODY
         credentials = request.headers.get("authorization")
         if credentials is None:
             raise Unauthorized("show a shared access signature in the Authorization header")
         now = time.time()
-        self._keys.check(credentials, now).grant(route.right, names.get("entity", ""), now)
+        granted = self._keys.check(credentials, now)
+        if not route.names_entities_inside:
+            granted.grant(route.right, names.get("entity", ""), now)
+        return granted
 
-    async def _run(self, route: Route, call: Call) -> None:
-        assert route.handler is not None
+    def run(self, answer: Coroutine[Any, Any, Any], call: Call) -> None:
+        """Answer with what a coroutine returns."""
+        task = asyncio.get_running_loop().create_task(self._run(answer, call))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, answer: Coroutine[Any, Any, Any], call: Call) -> None:
         try:
-            result = await route.handler(call)
+            response = encoded(call.route, await answer)
         except Exception as error:
             self.fail(error, call.respond)
         else:
-            call.respond(encoded(route, result))
+            call.respond(response)
 
     def fail(self, error: BaseException, respond: Respond) -> None:
         """Tell of an error; a fault of ours goes to the log with all its details."""
-        if isinstance(error, OnibusError):
+        if isinstance(error, OnibusError) and not isinstance(error, Failed):
             self.refused += 1
         else:
             self.failed += 1
             _log.error("a request failed", exc_info=error)
         respond(problem(error))
-
-
-def _no_route(request: Request, methods: list[str]) -> Response:
-    status = 405 if methods else 404
-    detail = f"{request.path} is asked by {', '.join(methods)}" if methods else "no such path"
-    document = Problem(
-        type="no-such-method" if methods else "no-such-path",
-        outcome="refused",
-        title="there is nothing there",
-        status=status,
-        detail=detail,
-    )
-    headers = (("allow", ", ".join(methods)),) if methods else ()
-    return Response(status, msgspec.json.encode(document), PROBLEM, headers)

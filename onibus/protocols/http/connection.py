@@ -1,8 +1,10 @@
 """One connection of HTTP/1.1: bytes in, whole requests to the app, its answers out.
 
-One request at a time: what a client sends ahead waits in a bounded buffer. Everything a peer can
-make long has a limit (`Limits`), and every wait a timeout: a head or a body that does not come, an
-idle connection, an answer that nobody reads.
+One request at a time, in the order they came: what a client sends ahead waits, and so does
+everything else while it does not read its answers. Everything a peer can make long has a limit
+(`Limits`), and every wait a deadline: a head or a body that does not come, an idle connection, an
+answer that nobody reads. What is no request is answered with a problem document, after what came
+before it, and the connection ends.
 """
 
 from __future__ import annotations
@@ -10,62 +12,23 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httptools
 
-from onibus.protocols.http.messages import PROBLEM, REASONS, App, Request, Response
+from onibus.protocols.http.deadline import Deadline
+from onibus.protocols.http.messages import JSON, REASONS, Request, Response
+from onibus.protocols.http.problems import refusal
+
+if TYPE_CHECKING:
+    from onibus.protocols.http.connections import Connections
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What one connection may take."""
-
-    #: bytes of the request line and all headers; as nginx and h11 have it, about
-    head_bytes_max: int = 32 << 10
-    #: bytes of a body; a batch of Arrow is the largest
-    body_bytes_max: int = 256 << 20
-    #: seconds for the head of a request that has begun, and for each part of its body
-    head_seconds: float = 10.0
-    body_seconds: float = 30.0
-    #: seconds that a connection may do nothing
-    idle_seconds: float = 120.0
-    #: seconds in which an answer must find a reader
-    write_seconds: float = 60.0
-    connections_max: int = 20_000
-
-
-class Connections:
-    """All open connections of a listener."""
-
-    def __init__(self, app: App, limits: Limits | None = None) -> None:
-        self.app = app
-        self.limits = limits or Limits()
-        self.open: set[Connection] = set()
-        self.refused = 0
-        self.accepted = 0
-        self.closing = False
-
-    def __call__(self) -> Connection:
-        return Connection(self)
-
-    async def drain(self, seconds: float) -> None:
-        """Take no more requests; wait for those under way, then close what is left."""
-        self.closing = True
-        for connection in list(self.open):
-            connection.close_if_idle()
-        deadline = asyncio.get_running_loop().time() + seconds
-        while self.open and asyncio.get_running_loop().time() < deadline:
-            await asyncio.sleep(0.01)
-        self.abort()
-
-    def abort(self) -> None:
-        """Close every connection at once."""
-        for connection in list(self.open):
-            connection.abort()
+#: What is parsed at once: bounds the requests that a client can send ahead.
+_SLICE = 4_096
+_CHUNKED_SLICE = 16 << 10
+#: Chunks may be framed by so many times their own bytes: one byte a chunk takes five.
+_FRAMING_MAX = 8
 
 
 class Connection(asyncio.Protocol):
@@ -74,26 +37,44 @@ class Connection(asyncio.Protocol):
     def __init__(self, owner: Connections) -> None:
         self._owner = owner
         self._limits = owner.limits
-        self._transport: Any = None
         self._loop = asyncio.get_running_loop()
         self._parser = httptools.HttpRequestParser(self)
-        self._waiting = bytearray()
-        self._busy = False
-        self._timer: asyncio.TimerHandle | None = None
+        self._transport: Any = None
         self._secure = False
-        self._keep_alive = True
-        self._task: asyncio.Task[None] | None = None
-        self._may_write: asyncio.Event | None = None
+        #: bytes that wait to be parsed, and requests that wait to be answered
+        self._waiting = bytearray()
         self._queue: deque[Request] = deque()
-        self._deadline = float("inf")
+        #: the request that the app works on
+        self._current: Request | None = None
+        self._task: asyncio.Task[None] | None = None
+        #: what is said last, once all before it is answered; from then on nothing is read
+        self._refusal: Response | None = None
+        self._deaf = False
+        self._last_words = False
+        self._feeding = False
+        self._going_on = False
+        self._reading = True
+        #: set while the client does not read; a streamed answer waits for it
+        self._unread: asyncio.Future[None] | None = None
+        #: bytes of bodies that count for this connection
+        self._held_bytes = 0
+        self._deadline = Deadline(self._loop, self._late)
+        #: the client may send more: it did not say that its last request is the last one
+        self._more_follows = True
+        self._ended = False
         self._reset()
 
     def _reset(self) -> None:
+        self._in_head = False
+        self._in_body = False
         self._url = b""
         self._headers: dict[str, str] = {}
-        self._head_bytes = 0
-        self._body: list[bytes] = []
-        self._body_bytes = 0
+        self._body: bytes | bytearray = b""
+        self._body_begun = 0.0
+        self._body_length = 0
+        self._looked = False
+        self._fed = 0
+        self._expects = False
 
     # What asyncio tells
 
@@ -101,225 +82,410 @@ class Connection(asyncio.Protocol):
         self._transport = transport
         self._secure = transport.get_extra_info("sslcontext") is not None
         owner = self._owner
-        if owner.closing or len(owner.open) >= self._limits.connections_max:
+        full = len(owner.open) >= self._limits.connections_max
+        owner.open.add(self)
+        if owner.closing or full:
             owner.refused += 1
-            self._refuse(503, "too many connections")
+            self._refuse(503, "too many connections: try again later")
             return
         owner.accepted += 1
-        owner.open.add(self)
-        self._wait(self._limits.idle_seconds)
+        self._deadline.set(self._limits.idle_seconds)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._owner.open.discard(self)
-        if self._timer is not None:
-            self._timer.cancel()
+        self._owner.body_bytes -= self._held_bytes
+        self._held_bytes = 0
+        self._deaf = True
+        self._queue.clear()
+        self._deadline.cancel()
         if self._task is not None:
             self._task.cancel()
-        if self._may_write is not None:
-            self._may_write.set()
+        self._hurry()
+
+    def eof_received(self) -> bool:
+        """The client sends no more; what it asked before is answered, but nothing is waited for."""
+        self._ended = True
+        self._hurry()
+        asked = self._current is not None or self._queue or self._waiting
+        return bool(asked) and not self._secure
+
+    def pause_writing(self) -> None:
+        self._unread = self._loop.create_future()
+        self._deadline.set(self._limits.write_seconds)
+
+    def resume_writing(self) -> None:
+        if self._unread is not None:
+            self._unread.set_result(None)
+            self._unread = None
+        self._deadline.clear()
+        if self._current is None:
+            self._go_on_soon()
 
     def data_received(self, data: bytes) -> None:
-        if self._busy:
+        if self._deaf:
+            return
+        if self._stopped or self._waiting:
             self._waiting += data
             if len(self._waiting) > self._limits.head_bytes_max:
                 # It sends ahead more than we keep for it: let the socket hold the rest.
+                self._reading = False
                 self._transport.pause_reading()
-            return
-        self._feed(data)
+        elif len(data) <= _SLICE:
+            self._feed(data)
+        else:
+            self._waiting += data
+            self._feed_waiting()
+
+    # Parsing
+
+    @property
+    def _stopped(self) -> bool:
+        """Nothing more is parsed for now: answers come first."""
+        return (
+            self._current is not None
+            or self._unread is not None
+            or self._deaf
+            or len(self._queue) > 0
+        )
+
+    def _feed_waiting(self) -> None:
+        waiting = self._waiting
+        while waiting and not self._stopped:
+            size = _SLICE
+            if self._in_body:
+                left = self._body_length - len(self._body)
+                size = max(left, size) if left > 0 else _CHUNKED_SLICE
+            some = bytes(memoryview(waiting)[:size])
+            del waiting[:size]
+            self._feed(some)
+        if self._deaf:
+            waiting.clear()
+        if not self._reading and len(waiting) <= self._limits.head_bytes_max:
+            self._reading = True
+            self._transport.resume_reading()
 
     def _feed(self, data: bytes) -> None:
-        if self._parser.should_upgrade():
-            self._refuse(400, "this server does not change protocols")
-            return
+        self._feeding = True
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._refuse(400, "this server does not change protocols")
+        except httptools.HttpParserUpgrade as upgrade:
+            self._ignore_upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserError as error:
-            self._refuse(400, f"that is no HTTP/1.1: {error}")
-        else:
-            if not self._busy and not self._transport.is_closing():
-                begun = self._head_bytes or self._url
-                in_body = self._body_bytes or self._headers
-                limits = self._limits
-                seconds = limits.idle_seconds if not begun else limits.head_seconds
-                self._wait(limits.body_seconds if begun and in_body else seconds)
+            if self._more_follows:
+                self._refuse(400, f"that is no HTTP/1.1: {error}")
+            self._deaf = True
+        finally:
+            self._feeding = False
+        if self._in_head or self._in_body:
+            self._check_progress(len(data))
+        elif self._current is None:
+            self._rest()
+
+    def _ignore_upgrade(self, rest: bytes) -> None:
+        """Answer a request that offers another protocol in this one; its body was not parsed."""
+        method, headers = self._parser.get_method(), self._headers
+        self._parser = httptools.HttpRequestParser(self)
+        if method == b"CONNECT":
+            self._refuse(400, "this server is no proxy")
+            return
+        offers = ("upgrade", "connection", "http2-settings")
+        lines = [f"{name}: {value}" for name, value in headers.items() if name not in offers]
+        head = b"%b %b HTTP/1.1\r\n" % (method, self._url)
+        self._reset()
+        self._feed(head + "\r\n".join((*lines, "", "")).encode("latin-1") + rest)
+
+    def _check_progress(self, size: int) -> None:
+        """A request has begun and is not whole yet."""
+        limits = self._limits
+        self._fed += size
+        if self._in_head:
+            if self._fed > limits.head_bytes_max:
+                self._refuse(431, f"a head has at most {limits.head_bytes_max} bytes")
+            elif self._fed == size:
+                self._deadline.set(limits.head_seconds)
+            return
+        came = len(self._body)
+        if self._fed > _FRAMING_MAX * (came + limits.head_bytes_max):
+            self._refuse(400, "that is more framing than body")
+            return
+        allowed = limits.body_seconds + came / limits.body_rate_min
+        self._deadline.set(self._body_begun + allowed - self._loop.time())
 
     # What the parser tells
 
+    def on_message_begin(self) -> None:
+        self._in_head = True
+
     def on_url(self, url: bytes) -> None:
         self._url += url
-        self._count_head(len(url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._count_head(len(name) + len(value))
-        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+        # What comes after a body in chunks is not asked for, and must not change what was said.
+        if self._in_head:
+            self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
-        length = self._headers.get("content-length", "0")
-        if length.isdigit() and int(length) > self._limits.body_bytes_max:
-            self._refuse(413, f"a body has at most {self._limits.body_bytes_max} bytes")
-        elif self._headers.get("expect", "").lower() == "100-continue":
+        self._in_head = False
+        headers = self._headers
+        length = headers.get("content-length")
+        if length is None and "transfer-encoding" not in headers:
+            return
+        self._in_body = True
+        self._fed = 0
+        self._body_begun = self._loop.time()
+        self._body_length = int(length or 0)
+        self._check_size(self._body_length)
+        if "expect" in headers and headers["expect"].lower() == "100-continue":
+            if self._current is None and not self._queue:
+                self._continue()
+            else:
+                self._expects = True
+
+    def _continue(self) -> None:
+        self._expects = False
+        if not self._deaf:
             self._transport.write(_CONTINUE)
 
+    def _check_size(self, size: int) -> None:
+        """Refuse a body that is too large for who sends it, or for us now."""
+        limits = self._limits
+        if size > limits.body_bytes_max:
+            self._refuse(413, f"a body has at most {limits.body_bytes_max} bytes")
+        elif self._owner.body_bytes > limits.all_bodies_bytes_max:
+            self._refuse(503, "too much is being sent at once: try again later")
+        elif size > limits.unknown_bytes_max and not self._looked:
+            self._looked = True
+            request = self._make_request()
+            refused = None if request is None else self._owner.app.look(request)
+            if refused is not None:
+                self._refuse_with(refused)
+
     def on_body(self, body: bytes) -> None:
-        self._body_bytes += len(body)
-        if self._body_bytes > self._limits.body_bytes_max:
-            self._body.clear()
-            self._refuse(413, f"a body has at most {self._limits.body_bytes_max} bytes")
+        if self._deaf:
             return
-        self._body.append(body)
+        if not self._body:
+            self._body = body
+        else:
+            if type(self._body) is bytes:
+                self._body = bytearray(self._body)
+            self._body += body
+        self._held_bytes += len(body)
+        self._owner.body_bytes += len(body)
+        self._check_size(len(self._body))
 
     def on_message_complete(self) -> None:
-        if self._transport.is_closing():
+        if self._deaf or self._parser.should_upgrade():
             return
-        request = self._take()
-        if request is not None:
-            self._queue.append(request)
-            if not self._busy:
-                self._next()
+        request = self._make_request()
+        if request is None:
+            return
+        self._more_follows = request.keep_alive = self._parser.should_keep_alive()
+        request.takes_chunks = self._parser.get_http_version() != "1.0"
+        self._reset()
+        self._queue.append(request)
+        if self._current is None and self._unread is None and len(self._queue) == 1:
+            self._next()
 
-    def _take(self) -> Request | None:
+    def _make_request(self) -> Request | None:
         try:
             url = httptools.parse_url(self._url)
-            path, query = url.path or b"/", url.query or b""
-            request = Request(
+            return Request(
                 self._parser.get_method().decode(),
-                path.decode("ascii"),
-                query.decode("ascii"),
+                (url.path or b"/").decode("ascii"),
+                (url.query or b"").decode("ascii"),
                 self._headers,
-                self._body[0] if len(self._body) == 1 else b"".join(self._body),
+                bytes(self._body),
                 self._secure,
             )
         except (httptools.HttpParserInvalidURLError, UnicodeDecodeError):
             self._refuse(400, "the path cannot be read")
             return None
-        self._keep_alive = self._parser.should_keep_alive()
-        self._reset()
-        return request
 
-    # Handling
+    # Answering
 
     def _next(self) -> None:
         """Hand the next request to the app."""
-        request = self._queue.popleft()
-        self._busy = True
-        self._stop_waiting()
+        request = self._current = self._queue.popleft()
+        self._deadline.clear()
         self._owner.app(request, self.respond)
+        if self._ended:
+            self._hurry()
 
     def respond(self, response: Response) -> None:
         """Answer the request that was handed out; called once for each."""
-        if self._transport.is_closing():
+        request = self._current
+        if request is None or self._transport.is_closing():
             return
-        if response.stream is not None:
-            self._task = self._loop.create_task(self._stream(response, response.stream))
+        if response.stream is not None and request.method != "HEAD":
+            self._task = self._loop.create_task(self._stream(request, response, response.stream))
             return
-        length = len(response.body)
-        self._transport.write(self._head(response, f"content-length: {length}") + response.body)
-        self._answered()
+        body = response.body
+        if request.method == "HEAD":
+            self._transport.write(self._head(response, len(body)))
+        elif response.status == 200 and not response.headers and self._is_plain(request, response):
+            # What is answered most.
+            self._transport.write(
+                b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
+                % (len(body), body)
+            )
+        else:
+            self._transport.write(self._head(response, len(body)) + body)
+        self._answered(request)
 
-    def _head(self, response: Response, framing: str) -> bytes:
+    def _is_plain(self, request: Request, response: Response) -> bool:
+        more = request.keep_alive and request.takes_chunks and not self._owner.closing
+        return more and response.content_type == JSON
+
+    def _head(self, response: Response, length: int | None, *, chunked: bool = False) -> bytes:
         status = response.status
-        lines = [f"HTTP/1.1 {status} {REASONS.get(status, '')}", framing]
+        lines = [f"HTTP/1.1 {status} {REASONS.get(status, '')}"]
+        if chunked:
+            lines.append("transfer-encoding: chunked")
+        elif length is not None and response.stream is None and status != 204:
+            lines.append(f"content-length: {length}")
         if response.body or response.stream is not None:
             lines.append(f"content-type: {response.content_type}")
         lines += [f"{name}: {value}" for name, value in response.headers]
-        if not self._keep_alive or self._owner.closing:
+        if self._is_last:
             lines.append("connection: close")
+        elif self._current is not None and not self._current.takes_chunks:
+            lines.append("connection: keep-alive")
         return "\r\n".join((*lines, "", "")).encode("latin-1")
 
-    async def _stream(self, response: Response, pieces: AsyncIterator[bytes]) -> None:
+    @property
+    def _is_last(self) -> bool:
+        """Nothing is answered after what is answered now."""
+        keep = self._current is not None and self._current.keep_alive
+        return not keep or self._owner.closing
+
+    async def _stream(
+        self, request: Request, response: Response, pieces: AsyncIterator[bytes]
+    ) -> None:
         """Send a body piece by piece, no faster than it is read."""
-        self._transport.write(self._head(response, "transfer-encoding: chunked"))
+        chunked = request.takes_chunks
+        if not chunked:
+            request.keep_alive = False
+        self._transport.write(self._head(response, None, chunked=chunked))
         try:
             async for piece in pieces:
                 if piece:
-                    self._transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
-                await self._writable()
+                    framed = b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece
+                    self._transport.write(framed)
+                if self._unread is not None:
+                    await asyncio.shield(self._unread)
         except Exception:
             # The head is gone already: a body that breaks off is all that can be told.
             self.abort()
             return
-        self._transport.write(b"0\r\n\r\n")
-        self._answered()
-
-    async def _writable(self) -> None:
-        if self._may_write is not None:
-            await asyncio.wait_for(self._may_write.wait(), self._limits.write_seconds)
-        if self._transport.is_closing():
-            raise ConnectionError("the client has gone")
-
-    def pause_writing(self) -> None:
-        self._may_write = asyncio.Event()
-
-    def resume_writing(self) -> None:
-        if self._may_write is not None:
-            self._may_write.set()
-            self._may_write = None
-
-    def _answered(self) -> None:
-        self._busy = False
+        if chunked:
+            self._transport.write(b"0\r\n\r\n")
         self._task = None
-        if not self._keep_alive or self._owner.closing:
-            self._transport.close()
+        self._answered(request)
+
+    def _answered(self, request: Request) -> None:
+        request.hurry = None
+        self._current = None
+        size = len(request.body)
+        self._held_bytes -= size
+        self._owner.body_bytes -= size
+        if not request.keep_alive or self._owner.closing:
+            self._queue.clear()
+            self._close()
+        elif self._queue or self._waiting:
+            # Not from here: a client that sends much ahead must not grow our stack.
+            if not self._feeding:
+                self._go_on_soon()
+        elif self._refusal is not None:
+            self._say_last_words()
+        elif not self._feeding:
+            self._rest()
+
+    def _go_on_soon(self) -> None:
+        if not self._going_on:
+            self._going_on = True
+            self._loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        """Answer, or parse, what waits."""
+        self._going_on = False
+        if self._current is not None or self._unread is not None or self._transport.is_closing():
             return
         if self._queue:
-            # Not from here: a client that sends much ahead must not grow our stack.
-            self._busy = True
-            self._loop.call_soon(self._next)
+            self._next()
+        elif self._refusal is not None:
+            self._say_last_words()
+        else:
+            self._feed_waiting()
+            self._rest()
+
+    def _rest(self) -> None:
+        """Nothing is being answered: wait for the client."""
+        if self._current is not None or self._deaf or self._transport.is_closing():
             return
-        self._wait(self._limits.idle_seconds)
-        if self._waiting:
-            data = bytes(self._waiting)
-            self._waiting.clear()
-            self._transport.resume_reading()
-            self._feed(data)
+        if self._queue:
+            self._go_on_soon()
+            return
+        if self._ended and not self._waiting:
+            self._close()
+            return
+        if self._expects:
+            self._continue()
+        if self._unread is None and not (self._in_head or self._in_body):
+            self._deadline.set(self._limits.idle_seconds)
+
+    def _hurry(self) -> None:
+        current = self._current
+        if current is not None and current.hurry is not None:
+            hurry, current.hurry = current.hurry, None
+            hurry()
 
     # Refusing and closing
 
     def _refuse(self, status: int, detail: str) -> None:
-        """Answer what is no request, and close."""
-        self._keep_alive = False
-        body = b'{"title":"refused","status":%d,"detail":"%b"}' % (status, detail.encode())
-        response = Response(status, body, PROBLEM)
-        if not self._transport.is_closing():
-            head = self._head(response, f"content-length: {len(body)}")
-            self._transport.write(head + body)
-            self._transport.close()
-        self._owner.open.discard(self)
+        self._refuse_with(refusal(status, detail))
 
-    def _count_head(self, size: int) -> None:
-        self._head_bytes += size
-        if self._head_bytes > self._limits.head_bytes_max and not self._transport.is_closing():
-            self._refuse(431, f"a head has at most {self._limits.head_bytes_max} bytes")
+    def _refuse_with(self, response: Response) -> None:
+        """Answer what is no request once all before it is answered, and end."""
+        if self._deaf:
+            return
+        self._deaf = True
+        self._refusal = response
+        if self._current is None and not self._queue:
+            self._say_last_words()
 
-    def _wait(self, seconds: float) -> None:
-        """Close the connection unless something comes within that time."""
-        self._deadline = self._loop.time() + seconds
-        if self._timer is None:
-            self._timer = self._loop.call_later(seconds, self._late)
-
-    def _stop_waiting(self) -> None:
-        self._deadline = float("inf")
+    def _say_last_words(self) -> None:
+        response, self._refusal = self._refusal, None
+        transport = self._transport
+        if response is None or transport.is_closing():
+            return
+        self._last_words = True
+        transport.write(self._head(response, len(response.body)) + response.body)
+        if transport.can_write_eof():
+            transport.write_eof()
+            self._deadline.set(self._limits.linger_seconds)
+        else:
+            transport.close()
 
     def _late(self) -> None:
-        """A timer is set once in a while, and only then looks at the deadline of today."""
-        self._timer = None
-        if self._transport.is_closing():
-            return
-        left = self._deadline - self._loop.time()
-        if left > 0:
-            pause = min(left, self._limits.idle_seconds)
-            self._timer = self._loop.call_later(pause, self._late)
-        elif self._head_bytes:
+        """Nothing happened for too long."""
+        if self._unread is not None or self._last_words or self._transport.is_closing():
+            self.abort()
+        elif self._in_head or self._in_body:
             self._refuse(408, "the request did not come in time")
         else:
-            self._transport.close()
+            self._close()
 
-    def close_if_idle(self) -> None:
-        """Close unless a request is being answered."""
-        if not self._busy and self._transport is not None:
-            self._transport.close()
+    def _close(self) -> None:
+        """Close once what was written is read, or nobody reads it."""
+        self._deaf = True
+        self._transport.close()
+        self._deadline.set(self._limits.write_seconds)
+
+    def wind_up(self) -> None:
+        """The server stops: finish what is being answered, and close."""
+        self._hurry()
+        if self._current is None and self._transport is not None:
+            self._close()
 
     def abort(self) -> None:
         """Close at once, whatever is under way."""

@@ -38,7 +38,17 @@ REASONS = {
 class Request:
     """One request, read whole."""
 
-    __slots__ = ("body", "headers", "method", "path", "query_text", "secure")
+    __slots__ = (
+        "body",
+        "headers",
+        "hurry",
+        "keep_alive",
+        "method",
+        "path",
+        "query_text",
+        "secure",
+        "takes_chunks",
+    )
 
     def __init__(
         self,
@@ -58,11 +68,18 @@ class Request:
         self.body = body
         #: it came over TLS
         self.secure = secure
+        #: another request may follow on the same connection
+        self.keep_alive = True
+        #: an answer may come in chunks: not before HTTP/1.1
+        self.takes_chunks = True
+        #: ends a wait, now: the client has gone, or the server is about to stop
+        self.hurry: Callable[[], None] | None = None
 
     @property
     def segments(self) -> list[str]:
         """The parts of the path, decoded: a slash in a name is %2F."""
-        return [unquote(part) for part in self.path.split("/")[1:]]
+        parts = self.path.split("/")[1:]
+        return [unquote(part) for part in parts] if "%" in self.path else parts
 
     @property
     def query(self) -> dict[str, str]:
@@ -72,6 +89,11 @@ class Request:
     @property
     def content_type(self) -> str:
         return self.headers.get("content-type", JSON).partition(";")[0].strip().lower()
+
+    def accepts(self, kind: str) -> bool:
+        """Tell whether the client asks for that kind of answer by its name."""
+        wanted = self.headers.get("accept", "")
+        return any(part.partition(";")[0].strip().lower() == kind for part in wanted.split(","))
 
 
 class Response:
@@ -102,3 +124,6 @@ class App(Protocol):
     """What a connection hands its requests to."""
 
     def __call__(self, request: Request, respond: Respond) -> None: ...
+
+    def look(self, request: Request) -> Response | None:
+        """Refuse a request of which only the head is there, before its large body is read."""

@@ -1,4 +1,8 @@
-"""Errors as problem documents (RFC 9457): what was refused, or is unknown, or is our fault."""
+"""Errors as problem documents (RFC 9457): what was refused, or is unknown, or is our fault.
+
+A problem's `type` is the error's stable code: those of docs/errors.md, and a few that only HTTP
+has (HTTP_TYPES).
+"""
 
 from __future__ import annotations
 
@@ -51,6 +55,31 @@ class Problem(msgspec.Struct, kw_only=True, omit_defaults=True):
     detail: str
     #: the same request may succeed later
     retryable: bool = False
+    #: of rows that are in the log no more: the numbers of the first and the last
+    first: int | None = None
+    last: int | None = None
+    #: of a filter or action that cannot be read: where, from 0, and what would be right there
+    position: int | None = None
+    expected: str | None = None
+
+
+class WrongContentType(errors.Refused):
+    """The body is of a kind that this call does not take."""
+
+    code = "wrong-content-type"
+
+
+#: The types of problems that only HTTP has, by status.
+HTTP_TYPES = {
+    400: "bad-request",
+    404: "no-such-path",
+    405: "no-such-method",
+    408: "request-timeout",
+    413: "body-too-large",
+    415: WrongContentType.code,
+    431: "head-too-large",
+    503: "overloaded",
+}
 
 
 def outcome_of(error: OnibusError) -> str:
@@ -60,8 +89,23 @@ def outcome_of(error: OnibusError) -> str:
     return "unknown" if isinstance(error, errors.Unknown) else "failed"
 
 
+def refusal(status: int, detail: str, headers: tuple[tuple[str, str], ...] = ()) -> Response:
+    """Return the answer to what is no request of this API at all."""
+    document = Problem(
+        type=HTTP_TYPES[status],
+        outcome="refused",
+        title=HTTP_TYPES[status].replace("-", " "),
+        status=status,
+        detail=detail,
+        retryable=status in (408, 503),
+    )
+    return Response(status, msgspec.json.encode(document), PROBLEM, headers)
+
+
 def status_of(error: OnibusError) -> int:
     """Return the HTTP status of an error."""
+    if isinstance(error, WrongContentType):
+        return 415
     for kind in type(error).__mro__:
         if kind in STATUSES:
             return STATUSES[kind]
@@ -81,5 +125,9 @@ def problem(error: BaseException) -> Response:
         detail=str(error),
         retryable=error.retryable,
     )
+    if isinstance(error, errors.LogGap):
+        document.first, document.last = error.first, error.last
+    elif isinstance(error, errors.InvalidFilter):
+        document.position, document.expected = error.position, error.expected or None
     headers = (("www-authenticate", "SharedAccessSignature"),) if status == 401 else ()
     return Response(status, msgspec.json.encode(document), PROBLEM, headers)

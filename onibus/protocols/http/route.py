@@ -7,35 +7,46 @@ part of a path in braces is a name; `{entity}` names the entity that the right i
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from onibus.broker.receiving import stop_waiting
+from onibus.broker.replies import Reply
 from onibus.core.errors import InvalidArgument
-from onibus.protocols.http.messages import ARROW, JSON, Request, Respond, Response
-from onibus.security.rights import Right
+from onibus.protocols.http.messages import JSON, Request, Respond, Response
+from onibus.protocols.http.problems import WrongContentType
+from onibus.security.rights import Granted, Right
 
 if TYPE_CHECKING:
     from onibus.bus import Bus
     from onibus.protocols.http.app import HttpApp
 
-T = Any
-
 
 class Call:
     """One request on its way through a route."""
 
-    __slots__ = ("app", "names", "request", "respond")
+    __slots__ = ("_granted", "app", "names", "request", "respond", "route")
 
     def __init__(
-        self, app: HttpApp, request: Request, names: dict[str, str], respond: Respond
+        self,
+        app: HttpApp,
+        route: Route,
+        request: Request,
+        names: dict[str, str],
+        granted: Granted,
+        respond: Respond,
     ) -> None:
         self.app = app
+        self.route = route
         self.request = request
         #: what stands in the path where the route has braces
         self.names = names
+        self._granted = granted
         self.respond = respond
 
     @property
@@ -46,26 +57,88 @@ class Call:
     def entity(self) -> str:
         return self.names["entity"]
 
-    def decode(self, kind: type[T]) -> Any:
+    def number(self, name: str) -> int:
+        """Return a part of the path that is a whole number."""
+        text = self.names[name]
+        if not (text.isascii() and text.isdigit() and len(text) < 20):
+            raise InvalidArgument(f"{name} in the path is a whole number, not {text!r}")
+        return int(text)
+
+    def grant(self, right: Right, entity: str) -> None:
+        """Ask for a right on an entity that is not named in the path."""
+        self._granted.grant(right, entity, time.time())
+
+    def decode(self, kind: Any) -> Any:
         """Return the body as the type that the route asks for, or refuse it."""
+        return self.read(decoder_of(kind))
+
+    def read(self, decoder: msgspec.json.Decoder[Any]) -> Any:
+        """Return the body, read by a decoder that is at hand, or refuse it."""
         if self.request.content_type != JSON:
-            raise InvalidArgument(f"send {JSON}, not {self.request.content_type}")
+            raise WrongContentType(f"send {JSON}, not {self.request.content_type}")
         try:
-            return msgspec.json.decode(self.request.body or b"{}", type=kind)
+            return decoder.decode(self.request.body or b"{}")
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidArgument(f"the body cannot be read: {error}") from None
 
-    def query(self, kind: type[T]) -> Any:
+    def query(self, kind: Any) -> Any:
         """Return the query as a struct; its values are texts."""
         try:
             return msgspec.convert(self.request.query, kind, strict=False)
         except msgspec.ValidationError as error:
             raise InvalidArgument(f"the query cannot be read: {error}") from None
 
+    def ask(self, command: Callable[[Reply], Any], make: Callable[[Any], Any]) -> None:
+        """Give the bus a command, and answer with what `make` makes of its result.
+
+        No task and no future: for what is asked most. Where the command returns a Waiter the
+        client is let go when it has gone, or the server stops.
+        """
+        bus = self.bus
+        bus.check_alive()
+        waiter = command(Answer(self, make))
+        bus.arm()
+        if waiter is not None:
+            self.request.hurry = lambda: stop_waiting(bus.broker, waiter)
+
+
+class Answer:
+    """A reply of the broker's that answers over HTTP."""
+
+    __slots__ = ("_call", "_done", "_make")
+
+    def __init__(self, call: Call, make: Callable[[Any], Any]) -> None:
+        self._call = call
+        self._make = make
+        self._done = False
+
+    def done(self) -> bool:
+        return self._done
+
+    def set_result(self, result: Any) -> None:
+        self._done = True
+        call = self._call
+        try:
+            response = encoded(call.route, self._make(result))
+        except Exception as error:
+            call.app.fail(error, call.respond)
+        else:
+            call.respond(response)
+
+    def set_exception(self, exception: BaseException) -> None:
+        self._done = True
+        self._call.app.fail(exception, self._call.respond)
+
+
+@cache
+def decoder_of(kind: Any) -> msgspec.json.Decoder[Any]:
+    """Return what reads a type; each is made once."""
+    return msgspec.json.Decoder(kind)
+
 
 #: Answers with what is encoded as JSON, or with a Response; None is 204.
-Handler = Callable[[Call], Awaitable[Any]]
-#: Answers through `call.respond`, at once or later: for what is asked most.
+Handler = Callable[[Call], Coroutine[Any, Any, Any]]
+#: Answers through `call.ask` or `call.respond`, now or later: for what is asked most.
 FastHandler = Callable[[Call], None]
 
 
@@ -91,6 +164,13 @@ class Route:
     #: only where the server is in test mode
     test_mode: bool = False
     tag: str = ""
+    #: the right is asked for each entity that the body names, by the handler
+    names_entities_inside: bool = False
+
+    @property
+    def answers_with(self) -> int:
+        """The status of its answer when all went well."""
+        return self.status if self.gives is not None or self.gives_arrow else 204
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -141,15 +221,13 @@ class Router:
         return node.routes, names
 
 
+_encode = msgspec.json.Encoder().encode
+
+
 def encoded(route: Route, result: Any) -> Response:
     """Return the answer of a handler as a response."""
     if isinstance(result, Response):
         return result
-    if result is None and route.gives is None:
+    if route.gives is None:
         return Response(204)
-    return Response(route.status, msgspec.json.encode(result))
-
-
-def arrow_stream(pieces: Any) -> Response:
-    """Return an answer whose body is an Arrow IPC stream, made piece by piece."""
-    return Response(200, content_type=ARROW, stream=pieces)
+    return Response(route.status, _encode(result))

@@ -2,10 +2,48 @@
 
 from __future__ import annotations
 
-from onibus.protocols.http.api import entities, keys, messages
-from onibus.protocols.http.route import Router
+from onibus.protocols.http.api import (
+    about,
+    claims,
+    entities,
+    keys,
+    log,
+    messages,
+    receiving,
+    sessions,
+    settling,
+    staging,
+    subscriptions,
+    testing,
+    tidying,
+    transactions,
+)
+from onibus.protocols.http.route import Route, Router
+
+#: The groups, in the order in which they are documented.
+GROUPS = (
+    entities,
+    subscriptions,
+    messages,
+    receiving,
+    settling,
+    sessions,
+    tidying,
+    transactions,
+    log,
+    claims,
+    staging,
+    keys,
+    testing,
+    about,
+)
+
+
+def routes() -> list[Route]:
+    """Return everything that can be asked."""
+    return [route for group in GROUPS for route in group.ROUTES]
 
 
 def router() -> Router:
     """Return the way to everything that can be asked."""
-    return Router([*entities.ROUTES, *messages.ROUTES, *keys.ROUTES])
+    return Router(routes())

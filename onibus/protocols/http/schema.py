@@ -1,22 +1,41 @@
 """Messages as JSON.
 
 A body is text (`body`) or, where it is no UTF-8, base64 (`body_base64`). Property values are JSON's
-own; bytes and times are written {"binary": "<base64>"} and {"time": "2026-11-16T12:00:00Z"}.
+own; bytes, times and durations, which JSON lacks, are written {"binary": "<base64>"},
+{"time": "2026-11-16T12:00:00Z"} and {"duration_us": 1500000} (the last in parameters of SQL only).
+Times are milliseconds: durations, or since 1970 in UTC.
 """
 
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from binascii import Error
-from datetime import datetime
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 from onibus.core.errors import InvalidArgument
+from onibus.core.limits import BATCH_COUNT_MAX
 from onibus.core.message import Message, ReceivedMessage, Sent
+from onibus.core.path.peek import Filter
+
+#: How long one request may wait for messages; SQS waits as long. Whoever wants more asks again.
+WAIT_MS_MAX = 20_000
 
 Json = Any
+#: Sequence numbers, numbers of claims, positions in logs.
+Number = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Numbers = Annotated[list[Number], Meta(min_length=1, max_length=BATCH_COUNT_MAX)]
+#: How many messages one request is about.
+Count = Annotated[int, Meta(ge=1, le=BATCH_COUNT_MAX)]
+#: Milliseconds: of waiting, of other durations, or since 1970.
+WaitMs = Annotated[int, Meta(ge=0, le=WAIT_MS_MAX)]
+Milliseconds = Annotated[int, Meta(ge=0, le=2**53)]
+#: What settles messages, as hexadecimal.
+Token = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
+Tokens = Annotated[list[Token], Meta(min_length=1, max_length=BATCH_COUNT_MAX)]
 
 
 class MessageIn(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -78,36 +97,30 @@ class MessageOut(msgspec.Struct, kw_only=True, omit_defaults=True):
     dead_letter_description: str | None = None
 
 
-_SAME = (
-    "message_id",
-    "session_id",
-    "partition_key",
-    "time_to_live_ms",
-    "scheduled_enqueue_time_ms",
-    "subject",
-    "correlation_id",
-    "content_type",
-    "to",
-    "reply_to",
-    "reply_to_session_id",
-)
+class Messages(msgspec.Struct):
+    """Messages, in order."""
+
+    messages: list[MessageOut]
 
 
 def message_of(given: MessageIn) -> Message:
     """Return a message as the bus takes it."""
-    if given.body_base64 is not None:
-        if given.body is not None:
-            raise InvalidArgument("give body or body_base64, not both")
-        body = from_base64("body_base64", given.body_base64)
-    else:
-        body = (given.body or "").encode()
+    body = bytes_of("body", given.body, given.body_base64)
     properties = given.properties
-    if properties:
-        properties = {name: rich_value(value) for name, value in properties.items()}
     return Message(
-        body=body,
-        properties=properties,
-        **{name: value for name in _SAME if (value := getattr(given, name)) is not None},
+        body=body or b"",
+        message_id=given.message_id,
+        session_id=given.session_id,
+        partition_key=given.partition_key,
+        properties=rich_values(properties) if properties else properties,
+        time_to_live_ms=given.time_to_live_ms,
+        scheduled_enqueue_time_ms=given.scheduled_enqueue_time_ms,
+        subject=given.subject,
+        correlation_id=given.correlation_id,
+        content_type=given.content_type,
+        to=given.to,
+        reply_to=given.reply_to,
+        reply_to_session_id=given.reply_to_session_id,
     )
 
 
@@ -118,11 +131,27 @@ def sent_out(sent: Sent) -> SentOut:
 def message_out(received: ReceivedMessage) -> MessageOut:
     """Return a message as it is told."""
     message = received.message
-    out = MessageOut(
+    text, binary = text_of(message.body)
+    properties = message.properties
+    return MessageOut(
         sequence_number=received.sequence_number,
         enqueued_time_ms=received.enqueued_time_ms,
         state=received.state,
         delivery_count=received.delivery_count,
+        body=text,
+        body_base64=binary,
+        message_id=message.message_id,
+        session_id=message.session_id,
+        partition_key=message.partition_key,
+        properties=plain_values(properties) if properties else properties,
+        time_to_live_ms=message.time_to_live_ms,
+        scheduled_enqueue_time_ms=message.scheduled_enqueue_time_ms,
+        subject=message.subject,
+        correlation_id=message.correlation_id,
+        content_type=message.content_type,
+        to=message.to,
+        reply_to=message.reply_to,
+        reply_to_session_id=message.reply_to_session_id,
         enqueued_sequence_number=message.enqueued_sequence_number,
         hop_count=message.hop_count,
         format=message.format,
@@ -132,15 +161,41 @@ def message_out(received: ReceivedMessage) -> MessageOut:
         dead_letter_reason=received.dead_letter_reason,
         dead_letter_description=received.dead_letter_description,
     )
-    for name in _SAME:
-        setattr(out, name, getattr(message, name))
-    try:
-        out.body = message.body.decode()
-    except UnicodeDecodeError:
-        out.body_base64 = b64encode(message.body).decode()
-    if message.properties:
-        out.properties = {name: plain_value(value) for name, value in message.properties.items()}
-    return out
+
+
+def messages_out(received: list[ReceivedMessage]) -> Messages:
+    return Messages([message_out(one) for one in received])
+
+
+class FilterIn(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Which messages are meant; what is left out does not restrict (X5)."""
+
+    state: Literal["active", "deferred", "scheduled", "dead-lettered"] | None = None
+    session_id: str | None = None
+    message_id: str | None = None
+    body_contains: str | None = None
+    body_contains_base64: str | None = None
+    enqueued_from_ms: int | None = None
+    enqueued_before_ms: int | None = None
+    #: an SQL filter, and the values of its parameters
+    sql: str | None = None
+    sql_parameters: dict[str, Json] = {}
+
+
+def filter_of(given: FilterIn | None) -> Filter:
+    """Return a filter as the bus takes it."""
+    if given is None:
+        return Filter()
+    return Filter(
+        state=given.state,
+        session_id=given.session_id,
+        message_id=given.message_id,
+        body_contains=bytes_of("body_contains", given.body_contains, given.body_contains_base64),
+        enqueued_from_ms=given.enqueued_from_ms,
+        enqueued_before_ms=given.enqueued_before_ms,
+        sql=given.sql,
+        sql_parameters=rich_values(given.sql_parameters),
+    )
 
 
 def token_of(text: str) -> bytes:
@@ -149,6 +204,26 @@ def token_of(text: str) -> bytes:
         return bytes.fromhex(text)
     except ValueError:
         raise InvalidArgument("a token is what `receive` gave, in hexadecimal") from None
+
+
+def bytes_of(name: str, text: str | None, binary: str | None) -> bytes | None:
+    """Return bytes that were given as text, or as base64."""
+    if binary is None:
+        try:
+            return None if text is None else text.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidArgument(f"{name} cannot be encoded: {error}") from None
+    if text is not None:
+        raise InvalidArgument(f"give {name} or {name}_base64, not both")
+    return from_base64(f"{name}_base64", binary)
+
+
+def text_of(content: bytes) -> tuple[str | None, str | None]:
+    """Return bytes as text, or where they are none as base64."""
+    try:
+        return content.decode(), None
+    except UnicodeDecodeError:
+        return None, b64encode(content).decode()
 
 
 def from_base64(name: str, text: str) -> bytes:
@@ -171,9 +246,17 @@ def rich_value(value: Any) -> Any:
             if moment.tzinfo is None:
                 raise InvalidArgument("a time needs its zone: write it with Z at its end")
             return moment
-    except (ValueError, TypeError):
+        if kind == "duration_us":
+            return timedelta(microseconds=content)
+    except (ValueError, TypeError, OverflowError):
         pass
-    raise InvalidArgument('a property is a plain value, {"binary": base64} or {"time": ISO 8601}')
+    raise InvalidArgument(
+        'a value is a plain one, {"binary": base64}, {"time": ISO 8601} or {"duration_us": number}'
+    )
+
+
+def rich_values(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: rich_value(value) for name, value in values.items()}
 
 
 def plain_value(value: Any) -> Any:
@@ -182,4 +265,10 @@ def plain_value(value: Any) -> Any:
         return {"binary": b64encode(value).decode()}
     if isinstance(value, datetime):
         return {"time": value.isoformat()}
+    if isinstance(value, timedelta):
+        return {"duration_us": value // timedelta(microseconds=1)}
     return value
+
+
+def plain_values(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: plain_value(value) for name, value in values.items()}

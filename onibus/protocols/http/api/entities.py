@@ -1,4 +1,4 @@
-"""Queues, topics, subscriptions and rules over HTTP."""
+"""Queues and topics over HTTP: making, changing, deleting, looking at them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,16 @@ from typing import Any
 
 import msgspec
 
+from onibus.broker.entity import EntityInfo
+from onibus.core.settings import (
+    AnySettings,
+    QueueSettings,
+    SubscriptionSettings,
+    TopicSettings,
+    check_known,
+)
 from onibus.protocols.http.route import Call, Route
+from onibus.protocols.http.rules import RuleJson, rule_out
 from onibus.security.rights import Right
 
 
@@ -16,47 +25,177 @@ class Names(msgspec.Struct):
     names: list[str]
 
 
+class EntityOut(msgspec.Struct, kw_only=True):
+    """An entity as its owner sees it; counts are added up over its partitions."""
+
+    name: str
+    #: queue, topic or subscription
+    kind: str
+    created_ms: int
+    #: available, or limited while a partition is offline (P10)
+    availability: str
+    active_count: int
+    deferred_count: int
+    scheduled_count: int
+    dead_lettered_count: int
+    held_count: int
+    size_bytes: int
+    duplicates_dropped: int
+    remembered_ids: int
+    offline_partitions: list[int]
+
+
+class QueueOut(EntityOut):
+    """A queue."""
+
+    settings: QueueSettings
+
+
+class TopicOut(EntityOut):
+    """A topic."""
+
+    settings: TopicSettings
+    #: whole names
+    subscriptions: list[str]
+
+
+class SubscriptionOut(EntityOut):
+    """A subscription of a topic."""
+
+    settings: SubscriptionSettings
+    rules: list[RuleJson]
+
+
+def entity_out(info: EntityInfo[Any]) -> QueueOut | TopicOut | SubscriptionOut:
+    """Return an entity as it is told."""
+    shared = {name: getattr(info, name) for name in EntityOut.__struct_fields__}
+    shared["offline_partitions"] = list(info.offline_partitions)
+    if isinstance(info.settings, QueueSettings):
+        return QueueOut(**shared, settings=info.settings)
+    if isinstance(info.settings, TopicSettings):
+        return TopicOut(**shared, settings=info.settings, subscriptions=list(info.subscriptions))
+    rules = [rule_out(rule) for rule in info.rules]
+    return SubscriptionOut(**shared, settings=info.settings, rules=rules)
+
+
+def settings_of(call: Call, given: dict[str, Any], kind: type[AnySettings]) -> dict[str, Any]:
+    """Return settings that there are; who lets messages go on elsewhere must own that, too."""
+    check_known(given, kind)
+    for name in ("forward_to", "forward_dead_letters_to"):
+        if isinstance(target := given.get(name), str):
+            call.grant(Right.MANAGE, target)
+    return given
+
+
 async def list_queues(call: Call) -> Names:
-    """List all queues."""
     return Names(call.bus.queues())
 
 
-async def create_queue(call: Call) -> None:
-    """Make a queue; the body has its settings."""
-    await call.bus.create_queue(call.entity, **call.decode(dict[str, Any]))
+async def create_queue(call: Call) -> EntityOut:
+    given = settings_of(call, call.decode(dict[str, Any]), QueueSettings)
+    await call.bus.create_queue(call.entity, **given)
+    return entity_out(call.bus.queue(call.entity))
 
 
-async def show_queue(call: Call) -> Any:
-    """Show a queue's settings and counts."""
-    return call.bus.queue(call.entity)
+async def change_queue(call: Call) -> EntityOut:
+    given = settings_of(call, call.decode(dict[str, Any]), QueueSettings)
+    await call.bus.change_queue(call.entity, **given)
+    return entity_out(call.bus.queue(call.entity))
 
+
+async def show_queue(call: Call) -> EntityOut:
+    return entity_out(call.bus.queue(call.entity))
+
+
+async def delete_queue(call: Call) -> None:
+    await call.bus.delete_queue(call.entity)
+
+
+async def list_topics(call: Call) -> Names:
+    return Names(call.bus.topics())
+
+
+async def create_topic(call: Call) -> EntityOut:
+    given = settings_of(call, call.decode(dict[str, Any]), TopicSettings)
+    await call.bus.create_topic(call.entity, **given)
+    return entity_out(call.bus.topic(call.entity))
+
+
+async def change_topic(call: Call) -> EntityOut:
+    given = settings_of(call, call.decode(dict[str, Any]), TopicSettings)
+    await call.bus.change_topic(call.entity, **given)
+    return entity_out(call.bus.topic(call.entity))
+
+
+async def show_topic(call: Call) -> EntityOut:
+    return entity_out(call.bus.topic(call.entity))
+
+
+async def delete_topic(call: Call) -> None:
+    await call.bus.delete_topic(call.entity)
+
+
+def _route(method: str, path: str, summary: str, handler: Any, **more: Any) -> Route:
+    return Route(
+        method=method,
+        path=path,
+        summary=summary,
+        right=Right.MANAGE,
+        handler=handler,
+        tag="entities",
+        **more,
+    )
+
+
+_QUEUE, _TOPIC = "/v1/queues/{entity}", "/v1/topics/{entity}"
 
 ROUTES = [
-    Route(
-        method="GET",
-        path="/v1/queues",
-        summary="List all queues.",
-        right=Right.MANAGE,
-        handler=list_queues,
-        gives=Names,
-        tag="entities",
+    _route("GET", "/v1/queues", "List all queues.", list_queues, gives=Names),
+    _route(
+        "PUT",
+        _QUEUE,
+        "Make a queue; the body has its settings.",
+        create_queue,
+        takes=QueueSettings,
+        gives=QueueOut,
+        status=201,
     ),
-    Route(
-        method="PUT",
-        path="/v1/queues/{entity}",
-        summary="Make a queue.",
-        right=Right.MANAGE,
-        handler=create_queue,
-        takes=dict[str, Any],
-        tag="entities",
+    _route("GET", _QUEUE, "Show a queue's settings and counts.", show_queue, gives=QueueOut),
+    _route(
+        "PATCH",
+        _QUEUE,
+        "Change settings of a queue; what is not named stays.",
+        change_queue,
+        takes=QueueSettings,
+        gives=QueueOut,
     ),
-    Route(
-        method="GET",
-        path="/v1/queues/{entity}",
-        summary="Show a queue's settings and counts.",
-        right=Right.MANAGE,
-        handler=show_queue,
-        gives=Any,
-        tag="entities",
+    _route("DELETE", _QUEUE, "Delete a queue and everything in it.", delete_queue),
+    _route("GET", "/v1/topics", "List all topics.", list_topics, gives=Names),
+    _route(
+        "PUT",
+        _TOPIC,
+        "Make a topic; the body has its settings.",
+        create_topic,
+        takes=TopicSettings,
+        gives=TopicOut,
+        status=201,
+    ),
+    _route(
+        "GET",
+        _TOPIC,
+        "Show a topic's settings, counts and subscriptions.",
+        show_topic,
+        gives=TopicOut,
+    ),
+    _route(
+        "PATCH",
+        _TOPIC,
+        "Change settings of a topic; what is not named stays.",
+        change_topic,
+        takes=TopicSettings,
+        gives=TopicOut,
+    ),
+    _route(
+        "DELETE", _TOPIC, "Delete a topic, its subscriptions, and everything in them.", delete_topic
     ),
 ]

@@ -1,139 +1,135 @@
-"""Sending, receiving, settling, peeking over HTTP."""
+"""Sending over HTTP: one message, several together, later; and cancelling what was to come later.
+
+Answers carry each message's sequence number and, where it was dropped as a duplicate, the number
+of the message that it repeats (X9).
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from functools import partial
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
+from msgspec.structs import replace
 
 from onibus.broker import sending
-from onibus.core.errors import InvalidArgument
+from onibus.core.limits import BATCH_COUNT_MAX
 from onibus.core.message import Sent
-from onibus.protocols.http.messages import ARROW, JSON, Response
+from onibus.protocols.http.arrow import read_stream, table_response
+from onibus.protocols.http.messages import ARROW, Response
 from onibus.protocols.http.route import Call, Route
 from onibus.protocols.http.schema import (
     MessageIn,
-    MessageOut,
+    Milliseconds,
+    Numbers,
     SentOut,
     message_of,
-    message_out,
     sent_out,
-    token_of,
 )
 from onibus.security.rights import Right
 
-_decode_message = msgspec.json.Decoder(MessageIn).decode
-_encode = msgspec.json.Encoder().encode
+_decode_message = msgspec.json.Decoder(MessageIn)
 
-
-class SentReply:
-    """Answers a send over HTTP without a task or a future: this is the call that is made most."""
-
-    __slots__ = ("_call", "_done")
-
-    def __init__(self, call: Call) -> None:
-        self._call = call
-        self._done = False
-
-    def done(self) -> bool:
-        return self._done
-
-    def set_result(self, result: list[Sent]) -> None:
-        self._done = True
-        sent = result[0]
-        self._call.respond(Response(200, _encode(SentOut(sent.sequence_number, sent.duplicate_of))))
-
-    def set_exception(self, exception: BaseException) -> None:
-        self._done = True
-        self._call.app.fail(exception, self._call.respond)
+#: Larger bodies are read beside the loop, which serves others meanwhile.
+_READ_HERE_BYTES = 256 << 10
 
 
 def send(call: Call) -> None:
-    """Store one message."""
-    if call.request.content_type != JSON:
-        raise InvalidArgument(f"send {JSON}, not {call.request.content_type}")
-    try:
-        given = _decode_message(call.request.body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidArgument(f"the body cannot be read: {error}") from None
-    bus = call.bus
-    bus.check_alive()
-    sending.send_one(bus.broker, call.entity, message_of(given), SentReply(call))
-    bus.arm()
+    """Store one message: the call that is made most."""
+    message = message_of(call.read(_decode_message))
+    call.ask(partial(_send_one, call, message), _first)
+
+
+def _send_one(call: Call, message: Any, reply: Any) -> None:
+    sending.send_one(call.bus.broker, call.entity, message, reply)
+
+
+def _first(sent: list[Sent]) -> SentOut:
+    return SentOut(sent[0].sequence_number, sent[0].duplicate_of)
 
 
 class Batch(msgspec.Struct, forbid_unknown_fields=True):
     """Messages that are stored together, or not at all."""
 
-    messages: list[MessageIn]
+    messages: Annotated[list[MessageIn], Meta(min_length=1, max_length=BATCH_COUNT_MAX)]
 
 
 class SentBatchOut(msgspec.Struct, omit_defaults=True):
-    """What became of the messages of a batch, in their order; of Arrow rows, counts only."""
+    """What became of the messages of a batch, in their order.
+
+    Of rows in Arrow the counts only; with `Accept: application/vnd.apache.arrow.stream` the answer
+    has the columns sequence_number and duplicate_of instead.
+    """
 
     accepted: int
     duplicates: int
     sent: list[SentOut] = []
 
 
-async def send_batch(call: Call) -> SentBatchOut:
+def send_batch(call: Call) -> None:
     """Store messages together: as JSON, or in bulk as an Arrow IPC stream."""
     if call.request.content_type == ARROW:
-        result = await call.bus.send_arrow(call.entity, read_arrow(call.request.body))
+        call.app.run(_send_arrow(call), call)
+    elif len(call.request.body) > _READ_HERE_BYTES:
+        call.app.run(_send_many(call), call)
+    else:
+        messages = read_batch(call)
+        call.ask(
+            lambda reply: sending.send(call.bus.broker, call.entity, messages, reply), _batch_out
+        )
+
+
+def read_batch(call: Call) -> list[Any]:
+    """Return the messages of a batch in JSON."""
+    return [message_of(one) for one in call.decode(Batch).messages]
+
+
+def _batch_out(sent: list[Sent]) -> SentBatchOut:
+    told = [sent_out(one) for one in sent]
+    dropped = sum(one.duplicate_of is not None for one in told)
+    return SentBatchOut(len(told) - dropped, dropped, told)
+
+
+async def _send_many(call: Call) -> SentBatchOut:
+    messages = await asyncio.to_thread(read_batch, call)
+    return _batch_out(await call.bus.send_batch(call.entity, messages))
+
+
+async def _send_arrow(call: Call) -> SentBatchOut | Response:
+    table = await asyncio.to_thread(read_stream, call.request.body)
+    result = await call.bus.send_arrow(call.entity, table)
+    if not call.request.accepts(ARROW):
         return SentBatchOut(result.accepted, result.duplicates)
-    given: Batch = call.decode(Batch)
-    messages = [message_of(one) for one in given.messages]
-    sent = [sent_out(one) for one in await call.bus.send_batch(call.entity, messages)]
-    dropped = sum(one.duplicate_of is not None for one in sent)
-    return SentBatchOut(len(sent) - dropped, dropped, sent)
-
-
-class Receive(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """How much to receive, and for how long to wait for it."""
-
-    limit: int = 1
-    wait_ms: int = 0
-    dead_letters: bool = False
-    #: messages are gone when they are received; otherwise they are locked until settled
-    delete: bool = False
-
-
-class Messages(msgspec.Struct):
-    """Messages, in order."""
-
-    messages: list[MessageOut]
-
-
-async def receive(call: Call) -> Messages:
-    """Receive messages, waiting for the first if there is none."""
-    given: Receive = call.decode(Receive)
-    receiver = call.bus.receiver(call.entity, dead_letters=given.dead_letters, delete=given.delete)
-    received = await receiver.receive(given.limit, wait_ms=given.wait_ms)
-    return Messages([message_out(one) for one in received])
-
-
-class Complete(msgspec.Struct, forbid_unknown_fields=True):
-    """The tokens of messages that were processed."""
-
-    tokens: list[str]
-
-
-async def complete(call: Call) -> None:
-    """Complete messages: all of them, or none."""
-    given: Complete = call.decode(Complete)
-    receiver = call.bus.receiver(call.entity)
-    await receiver.complete([token_of(one) for one in given.tokens])
-
-
-def read_arrow(body: bytes) -> Any:
-    """Return the table of an Arrow IPC stream that came from a client."""
     import pyarrow as pa
 
-    try:
-        with pa.ipc.open_stream(body) as reader:
-            return reader.read_all()
-    except (pa.ArrowException, OSError) as error:
-        raise InvalidArgument(f"the body is no Arrow IPC stream: {error}") from None
+    columns = {"sequence_number": result.sequence_number, "duplicate_of": result.duplicate_of}
+    told = pa.table(columns)
+    return table_response(told.schema, told.to_batches())
+
+
+class Schedule(msgspec.Struct, forbid_unknown_fields=True):
+    """A message, and the moment for which it is stored."""
+
+    message: MessageIn
+    due_ms: Milliseconds
+
+
+async def schedule(call: Call) -> SentOut:
+    given: Schedule = call.decode(Schedule)
+    message = message_of(replace(given.message, scheduled_enqueue_time_ms=None))
+    return SentOut(await call.bus.schedule(call.entity, message, given.due_ms))
+
+
+class MessageNumbers(msgspec.Struct, forbid_unknown_fields=True):
+    """The sequence numbers of messages: all of them are meant, or none."""
+
+    numbers: Numbers
+
+
+async def cancel_scheduled(call: Call) -> None:
+    await call.bus.cancel_scheduled(call.entity, call.decode(MessageNumbers).numbers)
 
 
 _AT = "/v1/entities/{entity}"
@@ -154,29 +150,30 @@ ROUTES = [
         path=f"{_AT}/batch",
         summary="Send messages together, all or none.",
         right=Right.SEND,
-        handler=send_batch,
+        fast=send_batch,
         takes=Batch,
         takes_arrow=True,
         gives=SentBatchOut,
+        gives_arrow=True,
         tag="messages",
     ),
     Route(
         method="POST",
-        path=f"{_AT}/receive",
-        summary="Receive messages, waiting for the first.",
-        right=Right.LISTEN,
-        handler=receive,
-        takes=Receive,
-        gives=Messages,
+        path=f"{_AT}/schedule",
+        summary="Send a message for a moment to come; its number cancels it.",
+        right=Right.SEND,
+        handler=schedule,
+        takes=Schedule,
+        gives=SentOut,
         tag="messages",
     ),
     Route(
         method="POST",
-        path=f"{_AT}/complete",
-        summary="Complete messages that are held: all of them, or none.",
-        right=Right.LISTEN,
-        handler=complete,
-        takes=Complete,
+        path=f"{_AT}/cancel-scheduled",
+        summary="Delete scheduled messages: all of them, or none.",
+        right=Right.SEND,
+        handler=cancel_scheduled,
+        takes=MessageNumbers,
         tag="messages",
     ),
 ]

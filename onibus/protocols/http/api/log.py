@@ -1,0 +1,232 @@
+"""The log over HTTP: reading messages and outcomes as Arrow, named readers, replay (R1 to R4, X7).
+
+A log is read partition by partition, from one number up to, without, another. An answer is an
+Arrow IPC stream that is made while it is read; where it breaks off it was not whole.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from onibus.broker.named_reader import LogPositions, ReaderInfo
+from onibus.protocols.http.api.tidying import Counted
+from onibus.protocols.http.arrow import stream_response
+from onibus.protocols.http.messages import Response
+from onibus.protocols.http.route import Call, Route
+from onibus.protocols.http.schema import FilterIn, Number, filter_of
+from onibus.security.rights import Right
+
+LogName = Literal["messages", "outcomes"]
+
+
+class WhichLog(msgspec.Struct, forbid_unknown_fields=True):
+    """Which of the two logs is meant."""
+
+    log: LogName = "messages"
+
+
+class LogRange(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Which rows to read, and how many."""
+
+    start: Number
+    #: without it, up to what is there now
+    end: Number | None = None
+    #: refuses an entity that was made again
+    incarnation: Number | None = None
+    #: the named reader for whom it is read
+    reader: str | None = None
+    #: names of columns, with commas between them; all if left out
+    columns: str | None = None
+    limit: Number | None = None
+    limit_bytes: Number | None = None
+
+
+class OutcomeRange(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Which outcomes to read."""
+
+    start: Number
+    end: Number | None = None
+    incarnation: Number | None = None
+    reader: str | None = None
+
+
+async def positions(call: Call) -> LogPositions:
+    return call.bus.log_positions(call.entity, log=call.query(WhichLog).log)
+
+
+async def read_messages(call: Call) -> Response:
+    from onibus.core.log_batch import schema_of
+
+    given: LogRange = call.query(LogRange)
+    columns = None if given.columns is None else given.columns.split(",")
+    batches = call.bus.read_log(
+        call.entity,
+        call.number("partition"),
+        given.start,
+        given.end,
+        incarnation=given.incarnation,
+        reader=given.reader,
+        columns=columns,
+        limit=given.limit,
+        limit_bytes=given.limit_bytes,
+    )
+    return await stream_response(schema_of(columns), batches)
+
+
+async def read_outcomes(call: Call) -> Response:
+    from onibus.core.log_batch import OUTCOME_SCHEMA
+
+    given: OutcomeRange = call.query(OutcomeRange)
+    batches = call.bus.read_outcomes(
+        call.entity,
+        call.number("partition"),
+        given.start,
+        given.end,
+        incarnation=given.incarnation,
+        reader=given.reader,
+    )
+    return await stream_response(OUTCOME_SCHEMA, batches)
+
+
+class Replay(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Which messages of the log to send again, and where to."""
+
+    partition: Number = 0
+    start: Number
+    end: Number | None = None
+    where: FilterIn | None = None
+    #: the same entity if left out
+    to: str | None = None
+    incarnation: Number | None = None
+
+
+async def replay(call: Call) -> Counted:
+    given: Replay = call.decode(Replay)
+    if given.to is not None:
+        call.grant(Right.SEND, given.to)
+    count = await call.bus.replay(
+        call.entity,
+        given.partition,
+        given.start,
+        given.end,
+        where=filter_of(given.where),
+        to=given.to,
+        incarnation=given.incarnation,
+    )
+    return Counted(count)
+
+
+class ReaderIn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A named reader that is to be made (R2)."""
+
+    log: LogName = "messages"
+    #: earliest, latest, or one number for each partition
+    start: Literal["earliest", "latest"] | list[Number] = "earliest"
+    #: nobody having used it for so long, it goes by itself
+    idle_ms: Number | None = None
+
+
+class MoveReader(msgspec.Struct, forbid_unknown_fields=True):
+    """How far a reader has come: the next number in each partition."""
+
+    positions: list[Number]
+    incarnation: Number
+
+
+class Readers(msgspec.Struct):
+    """The named readers of an entity."""
+
+    readers: list[ReaderInfo]
+
+
+async def create_reader(call: Call) -> ReaderInfo:
+    given: ReaderIn = call.decode(ReaderIn)
+    return await call.bus.create_reader(
+        call.entity, call.names["reader"], log=given.log, start=given.start, idle_ms=given.idle_ms
+    )
+
+
+async def list_readers(call: Call) -> Readers:
+    return Readers(call.bus.readers(call.entity))
+
+
+async def move_reader(call: Call) -> None:
+    given: MoveReader = call.decode(MoveReader)
+    await call.bus.move_reader(
+        call.entity, call.names["reader"], given.positions, given.incarnation
+    )
+
+
+async def delete_reader(call: Call) -> None:
+    await call.bus.delete_reader(call.entity, call.names["reader"])
+
+
+def _route(method: str, path: str, summary: str, handler: Any, **more: Any) -> Route:
+    more.setdefault("right", Right.LISTEN)
+    more.setdefault("tag", "log")
+    return Route(
+        method=method,
+        path=f"/v1/entities/{{entity}}{path}",
+        summary=summary,
+        handler=handler,
+        **more,
+    )
+
+
+ROUTES = [
+    _route(
+        "GET",
+        "/log",
+        "Tell between which numbers each partition's log can be read.",
+        positions,
+        query=WhichLog,
+        gives=LogPositions,
+    ),
+    _route(
+        "GET",
+        "/log/messages/{partition}",
+        "Read rows of a partition's log, as Arrow.",
+        read_messages,
+        query=LogRange,
+        gives_arrow=True,
+    ),
+    _route(
+        "GET",
+        "/log/outcomes/{partition}",
+        "Read what became of messages, as Arrow.",
+        read_outcomes,
+        query=OutcomeRange,
+        gives_arrow=True,
+    ),
+    _route(
+        "POST",
+        "/log/replay",
+        "Send messages of the log again.",
+        replay,
+        takes=Replay,
+        gives=Counted,
+        right=Right.MANAGE,
+    ),
+    _route("GET", "/readers", "List named readers.", list_readers, gives=Readers, tag="readers"),
+    _route(
+        "PUT",
+        "/readers/{reader}",
+        "Make a named reader: what it has not passed is kept.",
+        create_reader,
+        takes=ReaderIn,
+        gives=ReaderInfo,
+        status=201,
+        tag="readers",
+    ),
+    _route(
+        "POST",
+        "/readers/{reader}/move",
+        "Tell how far a reader has come.",
+        move_reader,
+        takes=MoveReader,
+        tag="readers",
+    ),
+    _route("DELETE", "/readers/{reader}", "Remove a named reader.", delete_reader, tag="readers"),
+]

@@ -1,0 +1,254 @@
+"""Sessions over HTTP: taking one, receiving from it, its state, giving it back (B4).
+
+Whoever accepts a session gets a token, which every other call about it shows together with the
+session's id. Messages of a session are settled like any other.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from typing import Any
+
+import msgspec
+
+from onibus.broker import receiving
+from onibus.broker.settling import seat_of_token
+from onibus.core.path.session import AcceptedSession, SessionInfo
+from onibus.protocols.http.api.receiving import LockedUntil
+from onibus.protocols.http.route import Call, Route
+from onibus.protocols.http.schema import (
+    Count,
+    Messages,
+    Numbers,
+    Token,
+    WaitMs,
+    bytes_of,
+    messages_out,
+    text_of,
+    token_of,
+)
+from onibus.receiver import SessionReceiver
+from onibus.security.rights import Right
+
+
+class AcceptSession(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Which session to lock; the next that is free if none is named."""
+
+    session_id: str | None = None
+    #: the name under which the holder is listed
+    owner: str = ""
+    wait_ms: WaitMs = 0
+
+
+class AcceptedOut(msgspec.Struct):
+    """A session that is held until its lock ends."""
+
+    session_id: str
+    token: str
+    locked_until_ms: int
+
+
+class SessionHeld(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A session, and the token that holds it."""
+
+    session_id: str
+    token: Token
+
+
+class ReceiveSession(SessionHeld, forbid_unknown_fields=True, kw_only=True):
+    """How much to receive from a session."""
+
+    limit: Count = 1
+    wait_ms: WaitMs = 0
+    delete: bool = False
+
+
+class ReceiveSessionDeferred(SessionHeld, forbid_unknown_fields=True, kw_only=True):
+    """Which deferred messages of a session to receive: all of them, or none."""
+
+    numbers: Numbers
+
+
+class SetSessionState(SessionHeld, forbid_unknown_fields=True, kw_only=True):
+    """What to keep with a session; nothing clears it."""
+
+    state: str | None = None
+    state_base64: str | None = None
+
+
+class SessionState(msgspec.Struct):
+    """What is kept with a session: text or, where it is none, base64."""
+
+    state: str | None = None
+    state_base64: str | None = None
+
+
+class SessionOut(msgspec.Struct, kw_only=True):
+    """A session as it is listed (X8)."""
+
+    session_id: str
+    ready_count: int
+    held_count: int
+    oldest_enqueued_time_ms: int | None
+    locked_until_ms: int | None
+    #: the name its holder gave, empty if none
+    lock_holder: str | None
+    state_base64: str | None
+
+
+class Sessions(msgspec.Struct):
+    """Sessions that have messages, a lock or a state."""
+
+    sessions: list[SessionOut]
+
+
+def accept(call: Call) -> None:
+    """Lock a session: a named one at once, or the next that is free."""
+    given: AcceptSession = call.decode(AcceptSession)
+
+    def told(result: Any) -> AcceptedOut:
+        accepted: AcceptedSession = result[2]
+        return AcceptedOut(accepted.session_id, accepted.token.hex(), accepted.locked_until_ms)
+
+    call.ask(
+        lambda reply: receiving.accept(
+            call.bus.broker, call.entity, given.session_id, given.owner, given.wait_ms, reply
+        ),
+        told,
+    )
+
+
+def receive(call: Call) -> None:
+    """Receive the next messages of a session, in order."""
+    given: ReceiveSession = call.decode(ReceiveSession)
+    entity = call.bus.broker.find(call.entity)
+    token = token_of(given.token)
+    call.ask(
+        lambda reply: receiving.receive_session(
+            call.bus.broker,
+            entity,
+            seat_of_token(entity, token),
+            given.session_id,
+            token,
+            given.limit,
+            given.wait_ms,
+            reply,
+            take=given.delete,
+        ),
+        messages_out,
+    )
+
+
+async def receive_deferred(call: Call) -> Messages:
+    given: ReceiveSessionDeferred = call.decode(ReceiveSessionDeferred)
+    return messages_out(await _receiver(call, given).receive_deferred(given.numbers))
+
+
+async def renew(call: Call) -> LockedUntil:
+    return LockedUntil(await _receiver(call, call.decode(SessionHeld)).renew_lock())
+
+
+async def get_state(call: Call) -> SessionState:
+    state = await _receiver(call, call.decode(SessionHeld)).get_state()
+    return SessionState() if state is None else SessionState(*text_of(state))
+
+
+async def set_state(call: Call) -> None:
+    given: SetSessionState = call.decode(SetSessionState)
+    state = bytes_of("state", given.state, given.state_base64)
+    await _receiver(call, given).set_state(state)
+
+
+async def close(call: Call) -> None:
+    await _receiver(call, call.decode(SessionHeld)).close()
+
+
+async def list_sessions(call: Call) -> Sessions:
+    return Sessions([_session_out(info) for info in call.bus.sessions(call.entity)])
+
+
+def _receiver(call: Call, held: SessionHeld) -> SessionReceiver:
+    """Take up a session that was accepted by an earlier request."""
+    call.bus.check_alive()
+    entity = call.bus.broker.find(call.entity)
+    token = token_of(held.token)
+    accepted = AcceptedSession(held.session_id, token, 0)
+    return SessionReceiver(call.bus, entity, seat_of_token(entity, token), accepted)
+
+
+def _session_out(info: SessionInfo) -> SessionOut:
+    return SessionOut(
+        session_id=info.session_id,
+        ready_count=info.ready_count,
+        held_count=info.held_count,
+        oldest_enqueued_time_ms=info.oldest_enqueued_time_ms,
+        locked_until_ms=info.locked_until_ms,
+        lock_holder=info.lock_holder,
+        state_base64=None if info.state is None else b64encode(info.state).decode(),
+    )
+
+
+def _route(path: str, summary: str, takes: Any, gives: Any = None, **more: Any) -> Route:
+    return Route(
+        method="GET" if takes is None else "POST",
+        path=f"/v1/entities/{{entity}}/sessions{path}",
+        summary=summary,
+        right=Right.LISTEN,
+        takes=takes,
+        gives=gives,
+        tag="sessions",
+        **more,
+    )
+
+
+ROUTES = [
+    _route(
+        "",
+        "List sessions with counts, oldest age, lock holder and state.",
+        None,
+        Sessions,
+        handler=list_sessions,
+    ),
+    _route(
+        "/accept",
+        "Lock a session, a named one or the next that is free.",
+        AcceptSession,
+        AcceptedOut,
+        fast=accept,
+    ),
+    _route(
+        "/receive",
+        "Receive the next messages of a session that is held.",
+        ReceiveSession,
+        Messages,
+        fast=receive,
+    ),
+    _route(
+        "/receive-deferred",
+        "Receive deferred messages of a session by their numbers: all of them, or none.",
+        ReceiveSessionDeferred,
+        Messages,
+        handler=receive_deferred,
+    ),
+    _route(
+        "/renew",
+        "Hold a session for another lock duration.",
+        SessionHeld,
+        LockedUntil,
+        handler=renew,
+    ),
+    _route(
+        "/get-state",
+        "Read what is kept with a session.",
+        SessionHeld,
+        SessionState,
+        handler=get_state,
+    ),
+    _route("/set-state", "Keep something with a session.", SetSessionState, handler=set_state),
+    _route(
+        "/close",
+        "Give a session back, without counting a delivery.",
+        SessionHeld,
+        handler=close,
+    ),
+]

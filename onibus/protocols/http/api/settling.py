@@ -1,0 +1,138 @@
+"""Settling over HTTP: what receivers do with messages they hold, by their tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from onibus.broker import settling
+from onibus.core.path.settle import abandon as abandon_held
+from onibus.core.path.settle import defer as defer_held
+from onibus.core.path.settle import reject, renew
+from onibus.protocols.http.api.receiving import LockedUntil
+from onibus.protocols.http.route import Call, Route
+from onibus.protocols.http.schema import Json, Milliseconds, Token, Tokens, rich_values, token_of
+from onibus.security.rights import Right
+
+
+class Complete(msgspec.Struct, forbid_unknown_fields=True):
+    """The tokens of messages that were processed."""
+
+    tokens: Tokens
+
+
+class GiveBack(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A message that is given back or set aside, now or for a while."""
+
+    token: Token
+    delay_ms: Milliseconds = 0
+    #: properties that change
+    properties: dict[str, Json] | None = None
+
+
+class DeadLetter(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A message that goes into the dead-letter queue, and why."""
+
+    token: Token
+    reason: str | None = None
+    description: str | None = None
+    properties: dict[str, Json] | None = None
+
+
+class Held(msgspec.Struct, forbid_unknown_fields=True):
+    """A message that is held."""
+
+    token: Token
+
+
+def complete(call: Call) -> None:
+    """Complete messages: all of them, or none."""
+    tokens = [token_of(one) for one in call.decode(Complete).tokens]
+    call.ask(
+        lambda reply: settling.complete_all(call.bus.broker, call.entity, tokens, reply), _nothing
+    )
+
+
+def abandon(call: Call) -> None:
+    given: GiveBack = call.decode(GiveBack)
+    token, changed = token_of(given.token), _changed(given.properties)
+    _settle(
+        call,
+        token,
+        lambda subscription, now, out: abandon_held(
+            subscription, token, now, out, given.delay_ms, changed
+        ),
+    )
+
+
+def defer(call: Call) -> None:
+    given: GiveBack = call.decode(GiveBack)
+    token, changed = token_of(given.token), _changed(given.properties)
+    _settle(
+        call,
+        token,
+        lambda subscription, now, out: defer_held(
+            subscription, token, now, out, given.delay_ms, changed
+        ),
+    )
+
+
+def dead_letter(call: Call) -> None:
+    given: DeadLetter = call.decode(DeadLetter)
+    token, changed = token_of(given.token), _changed(given.properties)
+    _settle(
+        call,
+        token,
+        lambda subscription, now, out: reject(
+            subscription, token, out, given.reason, given.description, changed
+        ),
+    )
+
+
+def renew_lock(call: Call) -> None:
+    token = token_of(call.decode(Held).token)
+    _settle(
+        call,
+        token,
+        lambda subscription, now, out: renew(subscription, token, now, out),
+        LockedUntil,
+    )
+
+
+def _nothing(result: object) -> None:
+    return None
+
+
+def _changed(properties: dict[str, Any] | None) -> dict[str, Any] | None:
+    return None if properties is None else rich_values(properties)
+
+
+def _settle(call: Call, token: bytes, act: Any, make: Any = _nothing) -> None:
+    call.ask(
+        lambda reply: settling.settle_one(call.bus.broker, call.entity, token, act, reply), make
+    )
+
+
+def _route(path: str, summary: str, fast: Any, takes: Any, gives: Any = None) -> Route:
+    return Route(
+        method="POST",
+        path=f"/v1/entities/{{entity}}{path}",
+        summary=summary,
+        right=Right.LISTEN,
+        fast=fast,
+        takes=takes,
+        gives=gives,
+        tag="settling",
+    )
+
+
+ROUTES = [
+    _route(
+        "/complete", "Complete messages that are held: all of them, or none.", complete, Complete
+    ),
+    _route("/abandon", "Give a message back, now or after a delay.", abandon, GiveBack),
+    _route("/defer", "Set a message aside; after a delay it comes back.", defer, GiveBack),
+    _route("/dead-letter", "Put a message into the dead-letter queue.", dead_letter, DeadLetter),
+    _route("/renew", "Hold a message for another lock duration.", renew_lock, Held, LockedUntil),
+]

@@ -1,0 +1,125 @@
+"""Subscriptions and their rules over HTTP. A subscription's name is topic/subscriptions/name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from onibus.broker.entity_rules import SUBSCRIPTIONS
+from onibus.core.errors import InvalidArgument, InvalidName
+from onibus.core.settings import SubscriptionSettings
+from onibus.protocols.http.api.entities import (
+    EntityOut,
+    SubscriptionOut,
+    entity_out,
+    settings_of,
+)
+from onibus.protocols.http.route import Call, Route
+from onibus.protocols.http.rules import RuleJson, rule_of, rule_out
+from onibus.security.rights import Right
+
+
+class SubscriptionIn(SubscriptionSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The settings of a new subscription, and its rules; without any it gets every message."""
+
+    rules: list[RuleJson] | None = None
+
+
+class Rules(msgspec.Struct):
+    """The rules of a subscription."""
+
+    rules: list[RuleJson]
+
+
+async def create_subscription(call: Call) -> EntityOut:
+    topic, name = _split(call.entity)
+    given = call.decode(dict[str, Any])
+    plain = given.pop("rules", None)
+    settings = settings_of(call, given, SubscriptionSettings)
+    try:
+        rules = msgspec.convert(plain, list[RuleJson] | None)
+    except msgspec.ValidationError as error:
+        raise InvalidArgument(f"rules: {error}") from None
+    made = None if rules is None else [rule_of(rule) for rule in rules]
+    whole = await call.bus.create_subscription(topic, name, rules=made, **settings)
+    return entity_out(call.bus.subscription(whole))
+
+
+async def change_subscription(call: Call) -> EntityOut:
+    given = settings_of(call, call.decode(dict[str, Any]), SubscriptionSettings)
+    await call.bus.change_subscription(call.entity, **given)
+    return entity_out(call.bus.subscription(call.entity))
+
+
+async def show_subscription(call: Call) -> EntityOut:
+    return entity_out(call.bus.subscription(call.entity))
+
+
+async def delete_subscription(call: Call) -> None:
+    await call.bus.delete_subscription(call.entity)
+
+
+async def list_rules(call: Call) -> Rules:
+    return Rules([rule_out(rule) for rule in call.bus.subscription(call.entity).rules])
+
+
+async def create_rule(call: Call) -> None:
+    await call.bus.create_rule(call.entity, rule_of(call.decode(RuleJson)))
+
+
+async def delete_rule(call: Call) -> None:
+    await call.bus.delete_rule(call.entity, call.names["rule"])
+
+
+def _split(whole: str) -> tuple[str, str]:
+    """Return the topic and the own name of a subscription."""
+    rest, _, name = whole.rpartition("/")
+    topic, _, word = rest.rpartition("/")
+    if not topic or word.lower() != SUBSCRIPTIONS:
+        raise InvalidName(f"{whole!r}: a subscription's name is topic/{SUBSCRIPTIONS}/name")
+    return topic, name
+
+
+def _route(method: str, path: str, summary: str, handler: Any, **more: Any) -> Route:
+    return Route(
+        method=method,
+        path=f"/v1/subscriptions/{{entity}}{path}",
+        summary=summary,
+        right=Right.MANAGE,
+        handler=handler,
+        tag="subscriptions",
+        **more,
+    )
+
+
+ROUTES = [
+    _route(
+        "PUT",
+        "",
+        "Make a subscription; the body has its settings and rules.",
+        create_subscription,
+        takes=SubscriptionIn,
+        gives=SubscriptionOut,
+        status=201,
+    ),
+    _route(
+        "GET",
+        "",
+        "Show a subscription's settings, counts and rules.",
+        show_subscription,
+        gives=SubscriptionOut,
+    ),
+    _route(
+        "PATCH",
+        "",
+        "Change settings of a subscription; what is not named stays.",
+        change_subscription,
+        takes=SubscriptionSettings,
+        gives=SubscriptionOut,
+    ),
+    _route("DELETE", "", "Delete a subscription and everything in it.", delete_subscription),
+    _route("GET", "/rules", "List the rules of a subscription.", list_rules, gives=Rules),
+    _route("POST", "/rules", "Add a rule.", create_rule, takes=RuleJson),
+    _route("DELETE", "/rules/{rule}", "Delete a rule.", delete_rule),
+]

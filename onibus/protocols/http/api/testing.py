@@ -1,0 +1,65 @@
+"""Test mode over HTTP (X10): everything gone at a call, and a clock that can be moved.
+
+Only of a server that keeps everything in memory and was started for tests.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from onibus.core.limits import DAY_MS
+from onibus.protocols.http.route import Call, Route
+from onibus.security.rights import Right
+
+
+class MoveClock(msgspec.Struct, forbid_unknown_fields=True):
+    """How much time passes at once."""
+
+    advance_ms: Annotated[int, Meta(ge=0, le=3_653 * DAY_MS)]
+
+
+class ClockOut(msgspec.Struct):
+    """What time it is on the bus, in milliseconds since 1970."""
+
+    now_ms: int
+
+
+async def reset(call: Call) -> None:
+    """Delete every entity with everything in it."""
+    for name in call.bus.topics():
+        await call.bus.delete_topic(name)
+    for name in call.bus.queues():
+        await call.bus.delete_queue(name)
+
+
+async def move_clock(call: Call) -> ClockOut:
+    """Let time pass; what comes due is done when this answers."""
+    await call.bus.advance(call.decode(MoveClock).advance_ms)
+    return ClockOut(call.bus.broker.clock.now())
+
+
+ROUTES = [
+    Route(
+        method="POST",
+        path="/v1/test/reset",
+        summary="Delete every entity with everything in it.",
+        right=Right.MANAGE,
+        handler=reset,
+        test_mode=True,
+        tag="test mode",
+    ),
+    Route(
+        method="POST",
+        path="/v1/test/clock",
+        summary="Let time pass at once.",
+        right=Right.MANAGE,
+        handler=move_clock,
+        takes=MoveClock,
+        gives=ClockOut,
+        test_mode=True,
+        tag="test mode",
+    ),
+]

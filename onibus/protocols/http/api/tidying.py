@@ -1,0 +1,204 @@
+"""Looking and tidying over HTTP: peek, purge, undefer, duplicates, dead letters, alarms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from onibus.protocols.http.api.messages import MessageNumbers
+from onibus.protocols.http.route import Call, Route
+from onibus.protocols.http.schema import (
+    Count,
+    FilterIn,
+    Messages,
+    Number,
+    Numbers,
+    filter_of,
+    messages_out,
+)
+from onibus.security.rights import Right
+
+
+class Peek(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Where to begin, and which messages to show."""
+
+    #: the sequence number from which on messages are shown
+    start: Number = 0
+    limit: Count = 100
+    dead_letters: bool = False
+    where: FilterIn | None = None
+
+
+async def peek(call: Call) -> Messages:
+    given: Peek = call.decode(Peek)
+    found = call.bus.peek(
+        call.entity,
+        start=given.start,
+        limit=given.limit,
+        dead_letters=given.dead_letters,
+        where=filter_of(given.where),
+    )
+    return messages_out(found)
+
+
+class Purge(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Which messages to delete; all that nobody holds if none are named."""
+
+    where: FilterIn | None = None
+    #: duplicates of what was sent are then let in again
+    forget_ids: bool = False
+
+
+class Counted(msgspec.Struct):
+    """How many."""
+
+    count: int
+
+
+async def purge(call: Call) -> Counted:
+    given: Purge = call.decode(Purge)
+    where = filter_of(given.where)
+    return Counted(await call.bus.purge(call.entity, where, forget_ids=given.forget_ids))
+
+
+async def undefer(call: Call) -> None:
+    await call.bus.undefer(call.entity, call.decode(MessageNumbers).numbers)
+
+
+class Duplicate(msgspec.Struct):
+    """A message that was dropped as a duplicate (X1)."""
+
+    message_id: str | None
+    time_ms: int
+    #: the number of the message that it repeats
+    duplicate_of: int
+
+
+class Duplicates(msgspec.Struct):
+    """The last dropped duplicates, the oldest first."""
+
+    duplicates: list[Duplicate]
+
+
+async def duplicates(call: Call) -> Duplicates:
+    return Duplicates([Duplicate(*one) for one in call.bus.duplicates(call.entity)])
+
+
+class Resubmit(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Which dead letters to send again: by numbers, or all that a filter means."""
+
+    numbers: Numbers | None = None
+    where: FilterIn | None = None
+    #: where to; to where they came from if left out
+    to: str | None = None
+    #: only tell what would be done
+    dry_run: bool = False
+
+
+class Moved(msgspec.Struct):
+    """A dead letter that was sent again, under another number; null in a dry run."""
+
+    sequence_number: int
+    new_sequence_number: int | None
+
+
+class NotMoved(msgspec.Struct):
+    """A dead letter that stays one, and why."""
+
+    sequence_number: int
+    reason: str
+
+
+class ResubmittedOut(msgspec.Struct):
+    """What became of dead letters that were to be sent again."""
+
+    moved: list[Moved]
+    refused: list[NotMoved]
+
+
+async def resubmit(call: Call) -> ResubmittedOut:
+    given: Resubmit = call.decode(Resubmit)
+    if given.to is not None:
+        call.grant(Right.SEND, given.to)
+    done = await call.bus.resubmit(
+        call.entity,
+        given.numbers,
+        where=None if given.where is None else filter_of(given.where),
+        to=given.to,
+        dry_run=given.dry_run,
+    )
+    return ResubmittedOut(
+        [Moved(old, new) for old, new in done.moved.items()],
+        [NotMoved(old, why) for old, why in done.refused.items()],
+    )
+
+
+class Alarms(msgspec.Struct):
+    """What went wrong with stores and partitions since the server started."""
+
+    alarms: list[str]
+
+
+async def alarms(call: Call) -> Alarms:
+    return Alarms(call.bus.alarms)
+
+
+def _route(
+    path: str, summary: str, right: Right, handler: Any, takes: Any, gives: Any = None
+) -> Route:
+    return Route(
+        method="GET" if takes is None else "POST",
+        path=f"/v1/entities/{{entity}}{path}",
+        summary=summary,
+        right=right,
+        handler=handler,
+        takes=takes,
+        gives=gives,
+        tag="tidying",
+    )
+
+
+ROUTES = [
+    _route(
+        "/peek",
+        "Look at messages without touching them; go on from the last number plus one.",
+        Right.LISTEN,
+        peek,
+        Peek,
+        Messages,
+    ),
+    _route("/purge", "Delete messages that nobody holds.", Right.MANAGE, purge, Purge, Counted),
+    _route(
+        "/undefer",
+        "Give deferred messages back to the active ones: all of them, or none.",
+        Right.LISTEN,
+        undefer,
+        MessageNumbers,
+    ),
+    _route(
+        "/duplicates",
+        "List the last dropped duplicates.",
+        Right.LISTEN,
+        duplicates,
+        None,
+        Duplicates,
+    ),
+    _route(
+        "/dead-letters/resubmit",
+        "Send dead letters again, to where they came from or elsewhere.",
+        Right.MANAGE,
+        resubmit,
+        Resubmit,
+        ResubmittedOut,
+    ),
+    Route(
+        method="GET",
+        path="/v1/alarms",
+        summary="List what went wrong with stores and partitions.",
+        right=Right.MANAGE,
+        handler=alarms,
+        gives=Alarms,
+        tag="tidying",
+    ),
+]

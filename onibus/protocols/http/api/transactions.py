@@ -1,0 +1,121 @@
+"""Transactions over HTTP: one request that carries all sends and settlements (B5, P8).
+
+All of it happens, or none of it. Send is asked for each entity that is sent to, Listen for each
+whose messages are settled.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from onibus.core.errors import InvalidArgument
+from onibus.protocols.http.route import Call, Route
+from onibus.protocols.http.schema import (
+    Json,
+    MessageIn,
+    Milliseconds,
+    SentOut,
+    Tokens,
+    message_of,
+    rich_values,
+    sent_out,
+    token_of,
+)
+from onibus.security.rights import Right
+from onibus.transaction import Transaction
+
+
+class SendInside(msgspec.Struct, forbid_unknown_fields=True):
+    """Messages that are sent to one entity."""
+
+    entity: str
+    messages: Annotated[list[MessageIn], Meta(min_length=1)]
+
+
+class SettleInside(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """What becomes of messages that are held."""
+
+    entity: str
+    tokens: Tokens
+    verb: Literal["complete", "abandon", "defer", "dead-letter"] = "complete"
+    #: of abandon and defer
+    delay_ms: Milliseconds = 0
+    #: of dead-letter
+    reason: str | None = None
+    description: str | None = None
+    #: properties that change; of all but complete
+    properties: dict[str, Json] | None = None
+
+
+class TransactionIn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Sends and settlements that happen together or not at all."""
+
+    sends: list[SendInside] = []
+    settlements: list[SettleInside] = []
+
+
+class TransactionOut(msgspec.Struct):
+    """What became of the messages that were sent, in their order."""
+
+    sent: list[SentOut]
+
+
+async def transact(call: Call) -> TransactionOut:
+    given: TransactionIn = call.decode(TransactionIn)
+    for send in given.sends:
+        call.grant(Right.SEND, send.entity)
+    for settlement in given.settlements:
+        call.grant(Right.LISTEN, settlement.entity)
+    if not (given.sends or given.settlements):
+        raise InvalidArgument("a transaction has sends, settlements or both")
+    transaction = call.bus.transaction()
+    for send in given.sends:
+        await transaction.send_batch(send.entity, [message_of(one) for one in send.messages])
+    for settlement in given.settlements:
+        await _settle(transaction, settlement)
+    return TransactionOut([sent_out(one) for one in await transaction.commit()])
+
+
+async def _settle(transaction: Transaction, given: SettleInside) -> None:
+    tokens = [token_of(one) for one in given.tokens]
+    changed = None if given.properties is None else rich_values(given.properties)
+    reasons = given.reason is not None or given.description is not None
+    if given.delay_ms and given.verb not in ("abandon", "defer"):
+        raise InvalidArgument(f"delay_ms is of abandon and defer, not of {given.verb}")
+    if reasons and given.verb != "dead-letter":
+        raise InvalidArgument(f"reason and description are of dead-letter, not of {given.verb}")
+    if given.verb == "complete":
+        if changed is not None:
+            raise InvalidArgument("what is completed is gone: leave properties out")
+        await transaction.complete(given.entity, *tokens)
+        return
+    for token in tokens:
+        if given.verb == "dead-letter":
+            await transaction.dead_letter(
+                given.entity,
+                token,
+                reason=given.reason,
+                description=given.description,
+                properties=changed,
+            )
+        else:
+            act = transaction.abandon if given.verb == "abandon" else transaction.defer
+            await act(given.entity, token, delay_ms=given.delay_ms, properties=changed)
+
+
+ROUTES = [
+    Route(
+        method="POST",
+        path="/v1/transactions",
+        summary="Send and settle together: all of it, or none.",
+        right=Right.SEND,
+        names_entities_inside=True,
+        handler=transact,
+        takes=TransactionIn,
+        gives=TransactionOut,
+        tag="transactions",
+    ),
+]

@@ -1,0 +1,55 @@
+"""A deadline that is moved often and met rarely: moving it later costs no timer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+_NEVER = float("inf")
+
+
+class Deadline:
+    """Calls back when its time has come, unless it was moved."""
+
+    __slots__ = ("_at", "_late", "_loop", "_timer", "_timer_at")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, late: Callable[[], None]) -> None:
+        self._loop = loop
+        self._late = late
+        self._at = _NEVER
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = _NEVER
+
+    def set(self, seconds: float) -> None:
+        """Call back in that time, whatever was set before."""
+        self._at = self._loop.time() + seconds
+        if self._timer is None or self._at < self._timer_at:
+            self._start(self._at)
+
+    def clear(self) -> None:
+        """Do not call back."""
+        self._at = _NEVER
+
+    def cancel(self) -> None:
+        """Let the timer go, for good."""
+        self.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _start(self, at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = at
+        self._timer = self._loop.call_at(at, self._ring)
+
+    def _ring(self) -> None:
+        """A timer that was set once looks only now at the deadline of today."""
+        self._timer = None
+        if self._at == _NEVER:
+            return
+        if self._at > self._loop.time():
+            self._start(self._at)
+        else:
+            self._at = _NEVER
+            self._late()

@@ -1,0 +1,134 @@
+"""Seeded readers of the log: what a named reader has not passed is there, row for row (R2, R3)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from onibus.broker import readers
+from onibus.broker.named_reader import MESSAGES
+from onibus.broker.reading import LogReading
+from onibus.broker.replies import Outcome
+from onibus.core.errors import EntityExists, EntityNotFound, OnibusError, PartitionOffline, Unknown
+from onibus.testing.claimers import Claimers
+from onibus.testing.mismatch import check, same
+from onibus.testing.model_parts import EntityModel, Op
+
+#: What may be answered while something is down, or after an answer that got lost.
+FAULTS = {PartitionOffline, Unknown, EntityExists, EntityNotFound}
+
+
+class NamedReader:
+    """A reader that is there, and how far it has come in each partition, as ordinals."""
+
+    def __init__(self, entity: EntityModel, name: str, positions: list[int]) -> None:
+        self.entity, self.name, self.positions = entity, name, positions
+
+    def numbers(self) -> list[int]:
+        parts = self.entity.parts
+        return [part.base + at for part, at in zip(parts, self.positions, strict=True)]
+
+
+class LogReaders(Claimers):
+    """Draws what readers of logs do."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.readers: list[NamedReader] = []
+
+    def make_reader(self) -> None:
+        """Make a named reader, from the first complete row on or from the latest."""
+        sim, name = self.sim, self.random.choice(self.targets)
+        reader = f"n{self.random.randrange(3)}"
+        start = self.random.choice((readers.EARLIEST, readers.LATEST))
+
+        def expect(op: Op) -> None:
+            entity = sim.model.find(name)
+            op.tolerated |= FAULTS
+
+            def audit(told: Any) -> None:
+                if sim.model.entities.get(name) is not entity:
+                    return
+                parts = entity.parts
+                found = [n - p.base for n, p in zip(told.positions, parts, strict=True)]
+                for index, (position, part) in enumerate(zip(found, parts, strict=True)):
+                    if sim.model.online(entity, index):
+                        check(1 <= position <= part.next, f"{op.words}: at {position}")
+                self.readers.append(NamedReader(entity, reader, found))
+
+            op.audit = audit
+
+        sim.do(
+            f"make reader {name} {reader} {start}",
+            lambda reply: readers.create(sim.broker, name, reader, MESSAGES, start, None, reply),
+            expect,
+        )
+
+    def use_reader(self) -> None:
+        """Read on from where a reader is, move it, or remove it."""
+        if not self.readers:
+            return
+        place = self.random.randrange(len(self.readers))
+        reader = self.readers[place]
+        if self.sim.model.entities.get(reader.entity.name) is not reader.entity:
+            del self.readers[place]
+        elif self.random.random() < 0.1:
+            del self.readers[place]
+            self._ask("remove", reader, lambda reply: readers.delete(
+                self.sim.broker, reader.entity.name, reader.name, reply))  # fmt: skip
+        else:
+            self._read_log(reader)
+
+    def _ask(self, verb: str, reader: NamedReader, ask: Any) -> None:
+        def expect(op: Op) -> None:
+            op.tolerated |= FAULTS
+            op.audit = lambda told: None
+
+        self.sim.do(f"{verb} reader {reader.entity.name} {reader.name}", ask, expect)
+
+    def _read_log(self, reader: NamedReader) -> None:
+        """Every row from a reader's position on is there, in order, as it was stored."""
+        sim, entity = self.sim, reader.entity
+        index = self.random.randrange(len(entity.parts))
+        if not sim.model.online(entity, index):
+            return
+        part, start = entity.parts[index], reader.positions[index]
+        if start > part.shown:
+            # Where it was made counted on what a store then lost before it was durable.
+            return
+        words = f"read {entity.name} {index} from {start} as {reader.name}"
+        sim.history.append(words)
+        rows: list[tuple[int, bytes]] = []
+        try:
+            reading = LogReading(sim.broker, entity.name, index, entity.uid)
+            reading.between(part.base + start, None, None, None)
+            while (found := self._slice(words, reading)) is not None:
+                rows += found
+        except OnibusError as error:
+            check(False, f"{words}: {error!r}")
+        ordinals = range(start, part.shown)
+        same(words, rows, [(ordinal, part.history[ordinal]) for ordinal in ordinals])
+        if rows and self.random.random() < 0.5:
+            reader.positions[index] = rows[-1][0] + 1
+            self._ask("move", reader, lambda reply: readers.move(
+                sim.broker, entity.name, reader.name, reader.numbers(), entity.uid, reply
+            ))  # fmt: skip
+
+    def _slice(self, words: str, reading: LogReading) -> list[tuple[int, bytes]] | None:
+        """Return the next rows: their ordinals and bodies."""
+        reply = Outcome()
+
+        def make(found: list[Any]) -> list[tuple[int, bytes]]:
+            return [
+                (block.entry(at)[0], block.message(at).body)
+                for block, start, end in found
+                for at in range(start, end)
+            ]
+
+        reading.next_slice(make, reply)
+        while self.sim.soon and not reply.done():
+            self.sim.soon.popleft()()
+        check(reply.done(), f"{words}: no answer")
+        if reply.error is not None:
+            raise reply.error
+        found: list[tuple[int, bytes]] | None = reply.value
+        return found
