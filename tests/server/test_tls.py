@@ -15,7 +15,7 @@ from cryptography import x509
 
 from onibus import Bus
 from onibus.core.errors import InvalidArgument
-from onibus.protocols.http.connection import Limits
+from onibus.protocols.http.limits import Limits
 from onibus.server import tls
 from onibus.server.server import Server
 from tests.bus_helpers import run
