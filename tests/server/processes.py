@@ -63,10 +63,13 @@ def refused(*args: str | Path, **variables: str) -> tuple[int, str]:
 
 
 @contextmanager
-def served(*args: str | Path, **variables: str) -> Iterator[Served]:
+def served(*args: str | Path, files_max: int = 0, **variables: str) -> Iterator[Served]:
     """Run a server on any free port; kill it in the end, if it still runs."""
+    whole = command("--http-port", "0", "--json", *args)
+    if files_max:
+        whole = ["prlimit", f"--nofile={files_max}", *whole]
     process = subprocess.Popen(
-        command("--http-port", "0", "--json", *args),
+        whole,
         env=environment(**variables),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

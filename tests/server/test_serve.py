@@ -151,7 +151,7 @@ def test_a_stop_answers_those_who_wait(config: Path) -> None:
 
 def poll(server: Served) -> httpx.Response:
     with server.client() as client:
-        return receive(client, "waiting", wait_ms=60_000)
+        return receive(client, "waiting", wait_ms=20_000)
 
 
 def connections(server: Served) -> int:
@@ -279,6 +279,21 @@ def test_mistakes_of_configuration_end_it_with_one_line(tmp_path: Path) -> None:
         2,
         f"onibus: {path}: queues.a: there is no entity 'nowhere' to forward to\n",
     )
+
+
+@pytest.mark.parametrize("how", [(), ("--tls",)])
+def test_more_connections_than_the_system_lets_it_have(
+    tmp_path: Path, how: tuple[str, ...]
+) -> None:
+    with served("--data", tmp_path / "data", *how, files_max=60) as server:
+        server.http = server.http.replace("https", "http")
+        crowd = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(80)]
+        wait_for(lambda: len(list(Path(f"/proc/{server.process.pid}/fd").iterdir())) >= 60)
+        for one in crowd:
+            one.close()
+        assert status(server, developing()) == 200
+        code, _, err = server.stop()
+        assert (code, "Traceback" in err) == (0, False), err
 
 
 # Who is let in
