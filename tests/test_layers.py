@@ -26,6 +26,7 @@ LAYERS = {
     "onibus": 3,
     "onibus.testing": 4,
     "onibus.security": 4,
+    "onibus.operation": 4,
     "onibus.protocols": 5,
     "onibus.server": 6,
     "onibus.cli": 7,
