@@ -1,8 +1,9 @@
 """What a bus does, in a few seconds: python examples/demonstration.py [directory]
 
-Sends, drops a duplicate, receives, defers, schedules, keeps sessions in order, dead-letters, then
-closes the bus, opens it again and shows that everything is still there. Without a directory, which
-must be new, it works in a temporary one.
+Sends, drops a duplicate, receives, defers, schedules, keeps sessions in order, dead-letters, lets a
+topic choose, settles and sends in one transaction, reads the log, then closes the bus, opens it
+again and shows that everything is still there. Without a directory, which must be new, it works in
+a temporary one.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import time
 from rich.console import Console
 from rich.table import Table
 
-from onibus import Bus, Message
+from onibus import Bus, Message, Rule, SqlFilter
 
 console = Console(width=96, highlight=False)
 
@@ -114,6 +115,25 @@ async def sessions(bus: Bus) -> None:
             console.print(f"{session.session_id}: {done}; the session remembers how far it came.")
 
 
+async def topic(bus: Bus) -> None:
+    """Let a topic choose who gets what, and pass a message on in a transaction."""
+    await bus.create_topic("news", retention_ms=3_600_000)
+    await bus.create_subscription("news", "all")
+    large = await bus.create_subscription(
+        "news", "large", rules=[Rule("large", SqlFilter("amount > 100"))]
+    )
+    for amount in (20, 500):
+        await bus.send("news", Message(body=b"a sale", properties={"amount": amount}))
+    say("Topics", "Two sales: one subscription gets both, the other, by an SQL filter, the large.")
+    (sale,) = await bus.receiver(large).receive()
+    async with bus.transaction() as transaction:
+        await transaction.complete(large, sale)
+        await transaction.send("reminders", Message(body=b"call the customer"))
+    console.print("The large sale was completed and a reminder sent: both, or neither.")
+    async for batch in bus.read_log("news", 0, 1):
+        console.print(f"The log keeps what was completed: {batch.num_rows} rows, in Arrow.")
+
+
 async def look_again(directory: str, deferred: int) -> None:
     """Open the bus anew and use what the first one left."""
     async with Bus.open(directory) as bus:
@@ -137,6 +157,7 @@ async def main(directory: str) -> None:
         await dead_letter(bus)
         await schedule(bus)
         await sessions(bus)
+        await topic(bus)
         show(bus, "Before closing")
     await look_again(directory, deferred)
     say("Done", "Nothing was lost, repeated or reordered.")

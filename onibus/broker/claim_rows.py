@@ -82,6 +82,8 @@ class HeldClaim:
         self.owner = owner_of(reader.name, number)
         #: that it was read is on the disk
         self.read = content.read
+        #: the partitions of which it has set messages aside
+        self.taken: set[int] = set()
         #: the partitions in which its commit is not known to be carried out
         self.left: set[int] = set()
         #: those who wait until it is committed, or given back

@@ -90,6 +90,7 @@ class Staging:
         count, size = taken
         self._taken[seat] = self._taken.get(seat, 0) + count
         self._partitions.setdefault(seat, partition)
+        self._held.taken.add(seat.index)
         self._count += count
         self._bytes += size
         if count == wanted:

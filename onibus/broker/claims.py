@@ -130,7 +130,10 @@ class Claims:
         assert name is not None
         reader = self.readers.get(entity.incarnation, {}).get(name[0])
         held = None if reader is None else reader.claims.get(name[1])
-        return held is not None and (held.stage == STAGING or seat.index in held.indexes)
+        if held is None:
+            return False
+        # What an earlier claim of that number, which failed, has left is not this one's.
+        return seat.index in (held.taken if held.stage == STAGING else held.indexes)
 
     def _release_whole(self, entity: Entity, seat: Seat, owner: str) -> None:
         """Give back at once: the number may be given to another claim right after."""

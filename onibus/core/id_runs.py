@@ -150,13 +150,18 @@ class Run:
     """A sealed generation: where its chunks are, and its filter. It never changes."""
 
     __slots__ = (
-        "chunks", "count", "filter", "firsts", "newest", "oldest", "run", "segments", "tier", "view"
+        "chunks", "count", "filter", "firsts", "highs", "newest", "oldest", "run", "segments",
+        "tier", "view",
     )  # fmt: skip
 
     def __init__(
         self, run: int, tier: int, count: int, oldest: int, newest: int,
         firsts: array[int], chunks: array[int], words: Words, segments: array[int],
+        highs: array[int] | None = None,
     ) -> None:  # fmt: skip
+        #: the first halves of all identities, where the run is small and was sealed in this life:
+        #: then nothing is read for those whose bits are in the filter by chance
+        self.highs = highs
         self.run = run
         self.tier = tier
         self.count = count
@@ -171,6 +176,10 @@ class Run:
 
     def find(self, high: int, low: int, read: Callable[[int], bytes]) -> tuple[int, int] | None:
         """Return (time, ordinal) of an identity. Reads one chunk: ask the filter first."""
+        if self.highs is not None:
+            at = bisect_left(self.highs, high)
+            if at == len(self.highs) or self.highs[at] != high:
+                return None
         place = bisect_right(self.firsts, high) - 1
         if place < 0:
             return None
@@ -186,7 +195,8 @@ class Run:
 
     def memory_bytes(self) -> int:
         """Return how much memory the run takes."""
-        return self.filter.nbytes + 16 * len(self.chunks) + 8 * len(self.segments) + 400
+        highs = 0 if self.highs is None else 8 * len(self.highs)
+        return self.filter.nbytes + 16 * len(self.chunks) + 8 * len(self.segments) + highs + 400
 
     def row(self, partition: int) -> Row:
         """Return the run's row in `id_runs`."""
@@ -283,6 +293,7 @@ class RunWriter:
         self._newest = -1
         self._firsts = array("Q")
         self._chunks = array("Q")
+        self._highs = array("Q") if tier == 0 else None
         self._segments = array("Q")
         self._words = blank_words(1 + count_max * FILTER_BITS_AN_ID // 64)
         self._words_written = 0
@@ -292,7 +303,8 @@ class RunWriter:
     def memory_bytes(self) -> int:
         """Return how much memory the unfinished run takes."""
         touched: int = 8 * self._words_complete
-        return touched + 16 * len(self._chunks) + self._rest.nbytes
+        highs = 0 if self._highs is None else 8 * len(self._highs)
+        return touched + 16 * len(self._chunks) + self._rest.nbytes + highs
 
     def written(self) -> Iterator[int]:
         """Yield the chunks and segments of the unfinished run that were written so far."""
@@ -307,6 +319,8 @@ class RunWriter:
         self.count += added
         self._oldest = min(self._oldest, int(entries[TIME].min()))
         self._newest = max(self._newest, int(entries[TIME].max()))
+        if self._highs is not None:
+            self._highs.frombytes(entries[HIGH].tobytes())
         words = words_of(entries[HIGH], len(self._words))
         starts = np.flatnonzero(words[1:] != words[:-1]) + 1
         starts = np.concatenate((np.zeros(1, dtype=np.intp), starts))
@@ -358,7 +372,7 @@ class RunWriter:
         self._write_chunks(self._rest, out, last=True)
         run = Run(
             self._pages.new_id(), self.tier, self.count, self._oldest, self._newest,
-            self._firsts, self._chunks, self._words, self._segments,
+            self._firsts, self._chunks, self._words, self._segments, self._highs,
         )  # fmt: skip
         out.put(ID_RUNS, run.row(self._partition))
         return run

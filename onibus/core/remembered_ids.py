@@ -52,6 +52,8 @@ from onibus.core.records import ID_CHUNKS, ID_RUNS, Row, WriteBatch
 
 #: From this many ids on, asking a dozen filters by numpy is faster than one by one.
 _BATCH_MIN = 16
+#: Steps of sealing, of a millisecond each, in one slice of maintenance.
+_SEALS_A_SLICE_MAX = 3
 #: Measured with CPython 3.11: the hash, its place, their slots in dictionary, list and arrays.
 _YOUNG_BYTES_AN_ID = 140
 _NUMBERS = struct.Struct("<QQ")
@@ -175,7 +177,10 @@ class RememberedIds:
         if not self._waiting(forget_before):
             return False
         if self._may_seal():
-            self._seal_some(forget_before, out)
+            # Bulk sends fill generations faster than single steps seal them.
+            for _ in range(min(len(self._full), _SEALS_A_SLICE_MAX)):
+                if self._may_seal():
+                    self._seal_some(forget_before, out)
         elif self._condemned:
             self._delete_some(out)
         elif not self._drop_forgotten(forget_before, out):

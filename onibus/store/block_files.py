@@ -2,8 +2,10 @@
 
 A large block would be written twice through SQLite, once to its log and once to its file, in pages;
 and read in pages again. As a file it is written once and read whole. For a store at `<path>` the
-block `n` is the file `<path>.blocks/n`; its row in `blocks` has the XXH3 (64 bits) of the file's
-bytes, less 2 to the 63rd, in place of the payload.
+block `n` is the file `<path>.blocks/n`; its row in `blocks` has a fingerprint of the file in place
+of the payload: the XXH3 (64 bits) of its first 4,096 bytes, with its length as the seed, less 2 to
+the 63rd. It tells one file from another. What lies behind is guarded by the checksums that a block
+has of its own, in those first bytes, and which whoever reads it looks at.
 
 They are written past the system's cache where that can be done: it is faster, the disk has them
 sooner, and what others have in the cache stays there.
@@ -13,7 +15,7 @@ Rules:
    speaks of a file that a power cut takes away.
 2. A file goes after the commit has returned that deletes its row. What a crash leaves between the
    two, or before the first, is a file without a row, removed at the next opening.
-3. Files never change. A file that is missing, or has other bytes than its row says, is damage.
+3. Files never change. A file that is missing, or is not the one that its row means, is damage.
 """
 
 from __future__ import annotations
@@ -34,6 +36,8 @@ from onibus.store.files import sync_directory
 
 #: Payloads from this length on are files: below, one more sync costs more than writing twice.
 FILE_BYTES_MIN = 512 << 10
+#: What a fingerprint is made of.
+HEAD_BYTES = 4_096
 SYNCS_AT_A_TIME = 4
 #: What is written at once past the cache, and what addresses and lengths are multiples of there.
 STAGING_BYTES = 4 << 20
@@ -227,4 +231,4 @@ class LargeBlocks:
 
 def _fingerprint(payload: bytes) -> int:
     """Return what a row has of a payload that is a file."""
-    return xxh3_64_intdigest(payload) - (1 << 63)
+    return xxh3_64_intdigest(payload[:HEAD_BYTES], len(payload)) - (1 << 63)

@@ -160,8 +160,8 @@ class BusModel(Moves):
         limit: int,
         take: bool,
     ) -> None:
-        self.still_there(op, entity)
         self.receivable(entity.name)
+        self.still_there(op, entity)
 
         def fetch() -> bool:
             partition = self.part(entity, index)

@@ -56,9 +56,6 @@ class Moves(Works):
         self.advance(source, index)
         kept = self.kept.get(key, set())
         partition = source.partition(index)
-        if any(row.lock is not None and row.lock.work > 0 for row in partition.rows.values()):
-            # What becomes of messages that came before is not known yet.
-            return []
         rows = partition.ready(dead=dead)
         return [row for row in rows if row.ordinal not in kept]
 
@@ -106,7 +103,7 @@ class Moves(Works):
     def _in_doubt(self, source: EntityModel, index: int) -> bool:
         """Tell whether only the namespace's store, which is down, knows what became of some."""
         rows = source.partition(index).rows.values()
-        return not self.namespace.online and any(row.lock and row.lock.work for row in rows)
+        return not self.namespace.online and any(row.lock and row.lock.work > 0 for row in rows)
 
     def _keep(
         self, source: EntityModel, index: int, row: Row, dead: bool, error: OnibusError

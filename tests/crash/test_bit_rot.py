@@ -6,14 +6,18 @@ silently, and noticing changes nothing that a repair might need.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+from onibus import Bus, Message
 from onibus.core.errors import Damaged, OnibusError
 from onibus.core.records import BLOCKS, Row, Table
 from onibus.store.conformance import batch
@@ -186,3 +190,37 @@ def test_control_without_its_witness_a_flipped_log_loses_rows(
     store = SqliteStore(path, "one")
     assert contents(store) != expected
     store.close()
+
+
+@pytest.mark.promise("B8")
+@pytest.mark.parametrize("bulk", [True, False], ids=["arrow", "rows"])
+@pytest.mark.parametrize("part", [0.0, 0.01, 0.05, 0.5, 0.99, 1.0])
+def test_a_flipped_bit_in_the_file_of_a_block_is_never_served(
+    tmp_path: Path, part: float, bulk: bool
+) -> None:
+    body = bytes(range(256)) * 4
+
+    async def send() -> None:
+        async with Bus.open(tmp_path, reserve_bytes=0) as bus:
+            await bus.create_queue("q")
+            if bulk:
+                await bus.send_arrow("q", pa.record_batch({"body": [body] * 1_000}))
+            else:
+                await bus.send_batch("q", [Message(body=body)] * 1_000)
+
+    async def receive() -> list[bytes]:
+        async with Bus.open(tmp_path, reserve_bytes=0) as bus:
+            found = []
+            receiver = bus.receiver("q", delete=True)
+            with contextlib.suppress(OnibusError):
+                for _ in range(1_000):
+                    found += [message.body for message in await receiver.receive(1)]
+            assert bus.alarms
+            return found
+
+    asyncio.run(send())
+    (file,) = tmp_path.glob("main.sqlite.blocks/*")
+    content = bytearray(file.read_bytes())
+    content[int(part * (len(content) - 1))] ^= 4
+    file.write_bytes(content)
+    assert set(asyncio.run(receive())) <= {body}

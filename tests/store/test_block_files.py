@@ -12,6 +12,7 @@ from onibus.core.records import BLOCKS, COUNTERS, WriteBatch
 from onibus.store.block_files import (
     ALIGNED_BYTES,
     FILE_BYTES_MIN,
+    HEAD_BYTES,
     STAGING_BYTES,
     DirectoryFiles,
 )
@@ -83,8 +84,8 @@ def test_what_a_crash_left_behind_is_removed(path: Path) -> None:
     store.close()
 
 
-@pytest.mark.parametrize("at", [0, len(LARGE) // 2, len(LARGE) - 1])
-def test_a_flipped_bit_is_damage(path: Path, at: int) -> None:
+@pytest.mark.parametrize("at", [0, HEAD_BYTES // 2, HEAD_BYTES - 1])
+def test_a_file_that_is_not_the_one_meant_is_damage(path: Path, at: int) -> None:
     store = SqliteStore(path, "one")
     put(store, (1, LARGE))
     file = Path(f"{path}.blocks") / "1"
