@@ -41,6 +41,7 @@ from tests.bus_helpers import (
     peek_everything,
     run,
     send,
+    settle,
 )
 
 stores = pytest.mark.parametrize("stores", [("a",), ("a", "b")])
