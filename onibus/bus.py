@@ -256,7 +256,7 @@ class Bus(EntityCalls, StagingCalls, LogCalls, ClaimCalls):
     @property
     def alarms(self) -> list[str]:
         """What went wrong with stores and partitions since the bus was opened."""
-        return list(self.broker.alarms)
+        return list(self.broker.alarms.kept)
 
     # For tests
 

@@ -7,11 +7,11 @@ the simulator.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Concatenate, ParamSpec, TypeVar
 
 from onibus.broker.admission import RESERVE_BYTES, DiskWatch
+from onibus.broker.alarms import Alarms
 from onibus.broker.claims import Claims
 from onibus.broker.clock import BusClock, Clock
 from onibus.broker.commit_loop import CommitLoop
@@ -40,6 +40,7 @@ from onibus.core.path.compact import compact, forget_retained
 from onibus.core.path.expire import pass_time
 from onibus.core.records import WriteBatch
 from onibus.core.subscription import Subscription
+from onibus.core.tally import Tally
 from onibus.core.timers import Timers
 from onibus.store.interface import Store
 
@@ -50,8 +51,6 @@ P = ParamSpec("P")
 FLUSH_MS = 50
 #: How long after its opening a store is searched for what a crash left behind.
 ORPHANS_AFTER_MS = 30_000
-#: Alarms that are kept: a store that stays down would add to them for ever.
-ALARMS_KEPT = 1_000
 #: Commits between two rounds of a store's housekeeping.
 HOUSEKEEPING_COMMITS = 64
 
@@ -82,7 +81,9 @@ class Broker:
         self.claims = Claims(self)
         self.namespace = Namespace(self, open_store, make_writer, quotas or Quotas())
         #: the last things that went wrong
-        self.alarms: deque[str] = deque(maxlen=ALARMS_KEPT)
+        self.alarms = Alarms()
+        #: what happened in entities that were deleted
+        self.past = Tally()
         self.seats: dict[int, Seat] = {}
         self._awake: set[Entity] = set()
         self.closed = False
@@ -112,6 +113,7 @@ class Broker:
         except (Failed, Refused) as error:
             self._alarm(store, error)
             return error
+        self.alarms.over(f"store {store.name}")
         self.namespace.know_store(store.name, store.identity)
         for seat in store.seats.values():
             self.take_up(seat)
@@ -325,7 +327,7 @@ class Broker:
         """Take one partition offline: its stored bytes, or our own code, cannot be trusted."""
         seat.partition = None
         seat.offline = str(error)
-        self.alarms.append(f"partition {seat.index} of {seat.entity.name}: {error}")
+        self.alarms.raise_one(f"partition {seat.index} of {seat.entity.name}", error)
         return PartitionOffline(f"partition {seat.index} of {seat.entity.name}: {error}")
 
     def store_failed(self, store: MessageStore, error: BaseException) -> None:
@@ -338,7 +340,7 @@ class Broker:
 
     def _alarm(self, store: MessageStore, error: BaseException) -> None:
         store.error = error
-        self.alarms.append(f"store {store.name}: {error}")
+        self.alarms.raise_one(f"store {store.name}", error)
         for seat in store.seats.values():
             seat.offline = str(error)
         if not isinstance(error, Damaged):
@@ -420,6 +422,7 @@ class Broker:
         for name in entity.readers:
             self.timers.cancel(("reader", (entity.incarnation, name)))
         self.claims.forget(entity)
+        self.past.add(entity.tally)
         if entity.topic is not None:
             entity.topic.subscriptions.pop(entity.number, None)
             return

@@ -11,6 +11,7 @@ thrown away whole, and they are offline until the store has been opened and read
 from __future__ import annotations
 
 from collections.abc import Callable
+from time import perf_counter
 from typing import Any
 
 from onibus.broker.pages import StorePages
@@ -19,6 +20,7 @@ from onibus.broker.writer import Writer
 from onibus.core.errors import Unknown
 from onibus.core.partition import Partition
 from onibus.core.records import WriteBatch
+from onibus.core.tally import Durations
 from onibus.store.interface import Store
 
 Answer = tuple[Reply, Any]
@@ -52,6 +54,9 @@ class CommitLoop:
         self._committing_answers: list[Answer] = []
         self._committing_partitions: set[Partition] = set()
         self.commits = 0
+        #: how long commits took, from their start until their answers could be given
+        self.seconds = Durations()
+        self._started = 0.0
 
     @property
     def busy(self) -> bool:
@@ -93,6 +98,7 @@ class CommitLoop:
         self._committing_partitions, self._touched = self._touched, set()
         self._urgent = False
         self._committing = True
+        self._started = perf_counter()
         for partition in self._committing_partitions:
             partition.commit_started()
         self._writer.submit(lambda: self.store.commit(batch), self._committed)
@@ -104,6 +110,7 @@ class CommitLoop:
             self._failed(self, error)
             return
         self.commits += 1
+        self.seconds.note(perf_counter() - self._started)
         for partition in self._committing_partitions:
             partition.commit_finished()
         answers, self._committing_answers = self._committing_answers, []

@@ -24,6 +24,7 @@ from onibus.core.settings import (
     SubscriptionSettings,
     TopicSettings,
 )
+from onibus.core.tally import Tally
 
 if TYPE_CHECKING:
     from onibus.broker.message_store import MessageStore
@@ -75,9 +76,9 @@ class Seat:
         """Return the partition with its subscriptions, empty as yet."""
         entity = self.entity
         partition = Partition(self.id, self.index, entity.log_settings, pages, secret, boot)
+        partition.subscription.tally = entity.tally
         for outlet in entity.subscriptions.values():
-            assert isinstance(outlet.settings, SubscriptionSettings)
-            partition.subscribe(outlet.number, outlet.settings, outlet.compiled)
+            outlet.subscribe(partition)
         for one in (entity, *entity.subscriptions.values()):
             for reader in one.readers.values():
                 one.keep_for_reader(partition, self.index, reader)
@@ -135,6 +136,8 @@ class Entity:
         #: when there are so many waiters, those who have left are looked for
         self.waiters_swept = 16
         self.last_used = 0
+        #: what has happened here since the bus was opened
+        self.tally = Tally()
 
     @property
     def kind(self) -> str:
@@ -170,6 +173,12 @@ class Entity:
         if isinstance(self.settings, TopicSettings):
             raise InvalidOperation(f"{self.name} is a topic: receive from a subscription of it")
         return self.settings
+
+    def subscribe(self, partition: Partition) -> None:
+        """Let a subscription have its part of a partition of its topic."""
+        assert isinstance(self.settings, SubscriptionSettings)
+        part = partition.subscribe(self.number, self.settings, self.compiled)
+        part.tally = self.tally
 
     def part_of(self, partition: Partition) -> Subscription:
         """Return what it has in a partition; who still has a deleted entity is told so."""

@@ -22,6 +22,7 @@ from onibus.core.partition import Partition
 from onibus.core.path.admit import Prepared
 from onibus.core.path.recover import COLUMNS, SOURCES, Rows, recover
 from onibus.core.records import BLOCK_INDEX, BLOCKS, ID_CHUNKS, META, STAGED, Table, WriteBatch
+from onibus.core.tally import Durations
 from onibus.store.interface import Store
 
 if TYPE_CHECKING:
@@ -70,6 +71,8 @@ class MessageStore:
         self.seats: dict[int, Seat] = {}
         self.inbox: list[SendRequest] = []
         self.error: BaseException | None = None
+        #: how long its commits took
+        self.commit_seconds = Durations()
         #: how many commits there were at the last housekeeping
         self.commits_kept = 0
         #: how often the store was opened
@@ -108,6 +111,7 @@ class MessageStore:
             if self._writer is None:
                 self._writer = self._make_writer(self.name)
             loop = CommitLoop(store, self._writer, before=before, after=after, failed=failed)
+            loop.seconds = self.commit_seconds
             self.boot = self._count_boot(store)
             rows, orphans = self._read(store)
             self.staged = self._read_staged(store, orphans)

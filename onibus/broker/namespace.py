@@ -51,6 +51,7 @@ from onibus.core.settings import (
     SubscriptionSettings,
     TopicSettings,
 )
+from onibus.core.tally import Durations
 from onibus.store.interface import Store
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ NAME = "namespace"
 #: How long a failed store rests before it is opened anew.
 REOPEN_MS = 1_000
 #: `meta` rows of this prefix have the identities of the message stores.
-_STORE_ROW = "store/"
+STORE_ROW = "store/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,8 @@ class Namespace:
         self.secret = b""
         self._identities: dict[str, bytes] = {}
         self.keys = KeyRows()
+        #: how long its commits took
+        self.commit_seconds = Durations()
 
     def open(self) -> None:
         """Open the store and read what there is."""
@@ -108,7 +111,9 @@ class Namespace:
         loop = CommitLoop(
             store, self._writer, before=lambda: None, after=self._after, failed=self._failed
         )
+        loop.seconds = self.commit_seconds
         self._loop = loop
+        self._broker.alarms.over(f"store {NAME}")
         self._read_meta(store)
         self.keys.open(store)
         self._read_entities(store)
@@ -167,8 +172,8 @@ class Namespace:
         if incarnation is not None and isinstance(incarnation[1], int):
             self._incarnation = max(self._incarnation, incarnation[1])
         for name, value in store.scan(META):
-            if isinstance(name, str) and name.startswith(_STORE_ROW) and isinstance(value, bytes):
-                self._identities[name.removeprefix(_STORE_ROW)] = value
+            if isinstance(name, str) and name.startswith(STORE_ROW) and isinstance(value, bytes):
+                self._identities[name.removeprefix(STORE_ROW)] = value
 
     def store_identity(self, name: str) -> bytes | None:
         """Return what a message store was known by when it was first opened."""
@@ -178,7 +183,7 @@ class Namespace:
         """Remember a message store, so that an empty one in its place is noticed."""
         if name not in self._identities and self._loop is not None:
             batch = WriteBatch()
-            batch.put(META, (_STORE_ROW + name, identity))
+            batch.put(META, (STORE_ROW + name, identity))
             self._loop.store.commit(batch)
             self._identities[name] = identity
 
@@ -188,6 +193,11 @@ class Namespace:
         if self._loop is not None:
             self._loop.store.close()
             self._loop = None
+
+    @property
+    def store(self) -> Store | None:
+        """Its own store, while that is open."""
+        return None if self._loop is None else self._loop.store
 
     @property
     def online(self) -> bool:
@@ -369,10 +379,9 @@ class Namespace:
             for seat in entity.seats:
                 self._seat_new(seat)
         else:
-            assert isinstance(entity.settings, SubscriptionSettings)
             for seat in entity.seats:
                 if seat.partition is not None:
-                    seat.partition.subscribe(entity.number, entity.settings, entity.compiled)
+                    entity.subscribe(seat.partition)
         watch_idle(self._broker, entity)
 
     def _seat_new(self, seat: Seat) -> None:
@@ -440,7 +449,7 @@ class Namespace:
         self._down(error)
 
     def _down(self, error: BaseException) -> None:
-        self._broker.alarms.append(f"store {NAME}: {error}")
+        self._broker.alarms.raise_one(f"store {NAME}", error)
         if self._loop is not None:
             # It failed before; there is nothing more to lose.
             with contextlib.suppress(OnibusError):

@@ -265,7 +265,7 @@ def describe(entity: Entity, reader: NamedReader) -> ReaderInfo:
         numbers.append(number(position))
         lag, lost = None, None
         if seat.partition is not None:
-            lag = max(_visible(entity, reader.log, seat.partition) - position, 0)
+            lag = lag_of(entity, reader, seat.partition)
             lost = _lost(entity, reader, seat.partition, position)
         lags.append(lag)
         losses.append(None if lost is None else (number(lost[0]), number(lost[1])))
@@ -281,6 +281,12 @@ def describe(entity: Entity, reader: NamedReader) -> ReaderInfo:
         moved_ms=reader.moved,
         idle_ms=reader.idle_ms,
     )
+
+
+def lag_of(entity: Entity, reader: NamedReader, partition: Partition) -> int:
+    """Return how many numbers a reader is behind in a partition."""
+    position = reader.positions[partition.index]
+    return max(_visible(entity, reader.log, partition) - position, 0)
 
 
 def _lost(

@@ -74,6 +74,7 @@ def any_seat(entity: Entity, size: int) -> Seat:
         except (PartitionOffline, QuotaExceeded, StoreFailed) as error:
             refusal = error
         else:
+            entity.tally.failovers += refusal is not None
             return seat
     assert refusal is not None
     raise refusal

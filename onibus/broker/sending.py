@@ -213,4 +213,5 @@ def _move(broker: Broker, request: SendRequest, error: OnibusError) -> None:
     except OnibusError as refusal:
         fail(request.reply, refusal)
     else:
+        request.seat.entity.tally.failovers += 1
         put(broker, request)

@@ -68,8 +68,8 @@ def _run(file: str | None, flags: dict[str, object], *, as_json: bool, quiet: bo
     begun = time.monotonic()
     # Imported here: other commands do not wait for the whole server.
     from onibus.core.errors import InvalidArgument
+    from onibus.operation.logs import start_logs
     from onibus.server.config import load
-    from onibus.server.logs import start_logs
 
     try:
         config = load(file, os.environ, flags)

@@ -209,6 +209,11 @@ class Block:
                 raise Damaged(f"the row at {position} of a block is no message: {error}") from error
         return found
 
+    def verify(self) -> None:
+        """Compare all of it with its checksums."""
+        for position in range(1 if self.encoding else self.rows):
+            self.row(position)
+
     def record_batch(self) -> pa.RecordBatch:
         """Return all rows, decoded and verified, by the schema of core/arrow_block.py."""
         from onibus.core.arrow_block import record_batch

@@ -170,6 +170,16 @@ class Sessions:
             ):
                 return session
 
+    def first_ready(self) -> int:
+        """Return the lowest ordinal that waits in any session, or NEVER."""
+        hot = min((one.ready[0] for one in self._hot.values() if one.ready), default=NEVER)
+        return min(hot, self._cold.first())
+
+    def locked_count(self) -> int:
+        """Return how many sessions are locked, or have messages in flight (F10)."""
+        hot = self._hot.values()
+        return sum(one.lock is not None or bool(one.in_flight) for one in hot)
+
     def kept(self) -> list[str]:
         """Return the sessions that may have a row of their own."""
         return list(self._hot)

@@ -29,6 +29,7 @@ from onibus.core.rules.rule import CompiledRule
 from onibus.core.runs import Runs, as_runs
 from onibus.core.sessions import Session, Sessions
 from onibus.core.settings import OutletSettings
+from onibus.core.tally import Tally
 from onibus.core.timers import Key, Timers
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ class Subscription:
         self.holds: dict[int, Hold] = {}
         self.attempts: dict[str, Attempt] = {}
         self.counts = [0] * len(State)
+        self.tally = Tally()
         self.outcomes = OutcomeLog(self.key)
         #: what expires by its age here was looked at below this ordinal
         self.aged_below = 1
@@ -200,6 +202,7 @@ class Subscription:
         mark = self.marks.hot[ordinal] = Mark(State.DEAD_LETTERED)
         mark.reason, mark.description, mark.overlay = reason, description, overlay
         self.counts[State.DEAD_LETTERED] += 1
+        self.tally.dead_lettered(reason)
         self.dead.add(ordinal, ordinal)
         self.dead_ready.add(ordinal, ordinal)
         self.write_mark(ordinal, mark, out)
@@ -326,6 +329,7 @@ class Subscription:
         mark = self.marks.get(ordinal)
         old = mark.state if mark is not None else State.ACTIVE
         new = advance(old, event)
+        self.tally.inputs[event] += 1
         if self.outcomes.kept and event in FATES:
             self.outcomes.note(ordinal, FATES[event], reason, description)
         if mark is None:
@@ -341,6 +345,7 @@ class Subscription:
         mark.state = new
         if event is Input.DEAD_LETTER:
             mark.reason, mark.description = reason, description
+            self.tally.dead_lettered(reason)
         if event not in _GIVES_BACK or UNLOCKED[old] is not new:
             mark.due = due
         self._enter(ordinal, mark, old, new, out)

@@ -113,8 +113,6 @@ async def open_bus(config: Config, clock: Clock | None = None) -> Bus:
 
 async def _start(config: Config, bus: Bus, begun: float) -> tuple[Server, Ready]:
     options = config.options
-    for alarm in bus.alarms:
-        _log.error("%s", alarm)
     made = await create_missing(bus, config.entities)
     keys = None
     if not options.insecure:

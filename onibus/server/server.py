@@ -12,6 +12,7 @@ from typing import Self
 
 from onibus.bus import Bus
 from onibus.core.errors import Stopping
+from onibus.operation.logs import log_alarms
 from onibus.protocols.http.app import HttpApp
 from onibus.protocols.http.connections import Connections
 from onibus.protocols.http.limits import Limits
@@ -20,6 +21,7 @@ from onibus.protocols.http.routes import router
 from onibus.security.kept_keys import KeptKeys
 from onibus.security.keys import Keyring
 from onibus.server.listener import Listener
+from onibus.server.notify import READY, STOPPING, notify
 
 #: How long requests that are under way may take to finish when the server stops.
 DRAIN_SECONDS = 10.0
@@ -46,7 +48,7 @@ class Server:
         self.app.kept_keys = keys if isinstance(keys, KeptKeys) else None
         self._host = host
         self._http_port = http_port
-        self._connections = Connections(self.app, limits)
+        self._connections = Connections(self.app, limits, self.app.traffic)
         chosen = self._connections.limits
         self._listener = Listener(
             self._connections,
@@ -62,11 +64,14 @@ class Server:
         return self._listener.port
 
     async def start(self) -> None:
-        """Listen."""
+        """Listen, and say so."""
+        log_alarms(self.bus.broker.alarms)
         await self._listener.start(self._host, self._http_port)
+        notify(READY)
 
     async def stop(self, seconds: float = DRAIN_SECONDS) -> None:
         """Take no new work, finish what is under way, close the bus."""
+        notify(STOPPING)
         self._listener.close()
         self._connections.closing = True
         if not self.bus.broker.closed:

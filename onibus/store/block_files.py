@@ -30,6 +30,7 @@ from typing import Protocol, cast
 
 from xxhash import xxh3_64_intdigest
 
+from onibus.core.block import Block
 from onibus.core.errors import Damaged
 from onibus.core.records import BLOCKS, Row, WriteBatch
 from onibus.store.files import sync_directory
@@ -232,3 +233,10 @@ class LargeBlocks:
 def _fingerprint(payload: bytes) -> int:
     """Return what a row has of a payload that is a file."""
     return xxh3_64_intdigest(payload[:HEAD_BYTES], len(payload)) - (1 << 63)
+
+
+def check_file(block: int, payload: bytes, expected: int) -> None:
+    """Refuse a file that is not the one its row means, or has other bytes than were written."""
+    if _fingerprint(payload) != expected:
+        raise Damaged(f"the file of block {block} is not what was written")
+    Block(payload).verify()

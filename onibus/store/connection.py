@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import os
+from urllib.parse import quote
 
 import apsw
 import apsw.sqlite_extra
@@ -103,3 +105,12 @@ def open_reader(path: str) -> apsw.Connection:
     connection = apsw.Connection(path, apsw.SQLITE_OPEN_READONLY, checksum_vfs())
     connection.set_busy_timeout(BUSY_MS)
     return connection
+
+
+def open_to_look(path: str) -> apsw.Connection:
+    """Open a connection that leaves the files as they are, whether anybody has them open or not."""
+    if os.path.exists(path + "-wal"):
+        return open_reader(path)
+    # Without a log nobody has it open: SQLite need not make its own files beside it.
+    flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+    return apsw.Connection(f"file:{quote(path)}?immutable=1", flags, checksum_vfs())

@@ -39,6 +39,7 @@ from onibus.store.block_files import (
     LargeBlocks,
 )
 from onibus.store.connection import (
+    BUSY_MS,
     PAGE_BYTES,
     close,
     open_reader,
@@ -286,11 +287,15 @@ class SqliteStore:
     def _empty_log(self) -> None:
         """Nobody has committed for a while: move the whole log and give its file back."""
         try:
+            # While it waits for a reader, and a backup reads for long, it keeps commits waiting.
+            self._checkpointer.set_busy_timeout(0)
             self._checkpointer.wal_checkpoint("main", apsw.SQLITE_CHECKPOINT_TRUNCATE)
         except apsw.BusyError:
             return
         except BaseException as error:
             self._fail(error, "moving the log into the main file failed")
+        finally:
+            self._checkpointer.set_busy_timeout(BUSY_MS)
         self._log_pages = 0
         self._shrinking = False
         self._note_length()

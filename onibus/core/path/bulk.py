@@ -77,6 +77,7 @@ def send(
     dropped = repeats != -1
     fresh = batch.take(np.flatnonzero(~dropped).tolist()) if dropped.any() else batch
     stored = _store(partition, fresh, now, wall, out) if len(fresh) else np.zeros(0, np.int64)
+    partition.subscription.tally.accepted += len(stored)
     recorded = stored if isinstance(fresh.owners, range) else stored[list(fresh.owners)]
     remember(partition, fresh.hashes, recorded.tolist(), now, out)
     ordinals = np.empty(len(batch), np.int64)

@@ -68,6 +68,7 @@ def _lock(
         session.lock.holds.add(hold.epoch)
         until = session.lock.until
     subscription.lock(ordinals, hold)
+    subscription.tally.delivered += len(ordinals)
     return [subscription.view(ordinal, hold, until) for ordinal in ordinals]
 
 
@@ -91,6 +92,7 @@ def _take(
     for ordinal in ordinals:
         subscription.change(ordinal, Input.TAKE, out, taken=True)
     subscription.depart(ordinals, out)
+    subscription.tally.delivered += len(ordinals)
     return received
 
 
@@ -126,6 +128,7 @@ def deliver_deferred(
     for ordinal in ordinals:
         subscription.change(ordinal, Input.TAKE, out)
     subscription.depart(ordinals, out)
+    subscription.tally.delivered += len(ordinals)
     return received
 
 
@@ -157,6 +160,7 @@ def deliver_groups(
             hold.attempt = attempt_id
             session.in_flight.append(ordinal)
             subscription.lock([ordinal], hold)
+            subscription.tally.delivered += 1
             epochs.append(hold.epoch)
             received.append(subscription.view(ordinal, hold, hold.until))
         session.in_flight.sort()

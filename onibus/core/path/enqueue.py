@@ -44,6 +44,7 @@ def send(
     if originals.count(-1) != len(originals):
         fresh = [batch[at] for at, original in enumerate(originals) if original == -1]
     stored = store(partition, fresh, now, wall, out, only=only)
+    partition.subscription.tally.accepted += len(stored)
     hashes = [identity for prepared in fresh for identity in prepared.identities]
     if len(hashes) == len(stored):
         remember(partition, hashes, stored, now, out)
@@ -273,5 +274,6 @@ def note_duplicate(
     """A message was dropped: it repeats the one with that ordinal."""
     slot = partition.duplicates % DUPLICATES_LISTED_MAX
     partition.duplicates += 1
+    partition.subscription.tally.duplicates += 1
     partition.recent_duplicates.append((message_id, now, ordinal))
     out.put(DUPLICATES, (partition.id, slot, message_id, now, ordinal))

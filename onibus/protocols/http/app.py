@@ -10,6 +10,8 @@ from typing import Any, Protocol
 
 from onibus.bus import Bus
 from onibus.core.errors import Failed, OnibusError, Unauthorized
+from onibus.operation.collector import Collector
+from onibus.operation.traffic import Traffic
 from onibus.protocols.http.messages import Request, Respond, Response
 from onibus.protocols.http.problems import problem, refusal
 from onibus.protocols.http.route import Call, Route, Router, encoded
@@ -43,22 +45,21 @@ class HttpApp:
         self.kept_keys: KeptKeys | None = None
         self.test_mode = test_mode
         self._tasks: set[asyncio.Task[None]] = set()
-        self.requests = 0
-        self.refused = 0
-        self.failed = 0
+        self.traffic = Traffic()
+        self.collector = Collector(bus, self.traffic)
 
     @property
     def routes(self) -> list[Route]:
         return self._router.routes
 
     def __call__(self, request: Request, respond: Respond) -> None:
-        self.requests += 1
         try:
             found = self._find(request)
             if isinstance(found, Response):
                 respond(found)
                 return
             route, names = found
+            request.route = (route.method, route.path)
             call = Call(self, route, request, names, self._grant(route, request, names), respond)
             if route.fast is not None:
                 route.fast(call)
@@ -76,7 +77,6 @@ class HttpApp:
                 return found
             self._grant(found[0], request, found[1])
         except OnibusError as error:
-            self.refused += 1
             return problem(error)
         return None
 
@@ -87,7 +87,6 @@ class HttpApp:
         route = routes.get(method)
         if route is not None and (self.test_mode or not route.test_mode):
             return route, names
-        self.refused += 1
         open_to = sorted(
             one.method for one in routes.values() if self.test_mode or not one.test_mode
         )
@@ -129,9 +128,6 @@ class HttpApp:
 
     def fail(self, error: BaseException, respond: Respond) -> None:
         """Tell of an error; a fault of ours goes to the log with all its details."""
-        if isinstance(error, OnibusError) and not isinstance(error, Failed):
-            self.refused += 1
-        else:
-            self.failed += 1
+        if isinstance(error, Failed) or not isinstance(error, OnibusError):
             _log.error("a request failed", exc_info=error)
         respond(problem(error))

@@ -85,10 +85,10 @@ class Connection(asyncio.Protocol):
         full = len(owner.open) >= self._limits.connections_max
         owner.open.add(self)
         if owner.closing or full:
-            owner.refused += 1
+            owner.traffic.turned_away += 1
             self._refuse(503, "too many connections: try again later")
             return
-        owner.accepted += 1
+        owner.traffic.opened += 1
         self._deadline.set(self._limits.idle_seconds)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -307,6 +307,7 @@ class Connection(asyncio.Protocol):
         """Hand the next request to the app."""
         request = self._current = self._queue.popleft()
         self._deadline.clear()
+        request.begun = self._loop.time()
         self._owner.app(request, self.respond)
         if self._ended:
             self._hurry()
@@ -316,6 +317,7 @@ class Connection(asyncio.Protocol):
         request = self._current
         if request is None or self._transport.is_closing():
             return
+        self._owner.traffic.answered(request, response.status, self._loop.time() - request.begun)
         if response.stream is not None and request.method != "HEAD":
             self._task = self._loop.create_task(self._stream(request, response, response.stream))
             return
@@ -459,6 +461,7 @@ class Connection(asyncio.Protocol):
         if response is None or transport.is_closing():
             return
         self._last_words = True
+        self._owner.traffic.refused(response.status)
         transport.write(self._head(response, len(response.body)) + response.body)
         if transport.can_write_eof():
             transport.write_eof()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from onibus.operation.traffic import Traffic
 from onibus.protocols.http.connection import Connection
 from onibus.protocols.http.limits import Limits
 from onibus.protocols.http.messages import App
@@ -12,12 +13,13 @@ from onibus.protocols.http.messages import App
 class Connections:
     """All open connections of a listener."""
 
-    def __init__(self, app: App, limits: Limits | None = None) -> None:
+    def __init__(
+        self, app: App, limits: Limits | None = None, traffic: Traffic | None = None
+    ) -> None:
         self.app = app
         self.limits = limits or Limits()
-        self.open: set[Connection] = set()
-        self.refused = 0
-        self.accepted = 0
+        self.traffic = traffic or Traffic()
+        self.open: set[Connection] = self.traffic.open
         #: bytes of bodies that are being read or worked on
         self.body_bytes = 0
         self.closing = False

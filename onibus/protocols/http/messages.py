@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator, Callable
 from typing import Protocol
 from urllib.parse import parse_qsl, unquote
 
+from onibus.operation.traffic import NOWHERE
+
 JSON = "application/json"
 PROBLEM = "application/problem+json"
 ARROW = "application/vnd.apache.arrow.stream"
@@ -39,6 +41,7 @@ class Request:
     """One request, read whole."""
 
     __slots__ = (
+        "begun",
         "body",
         "headers",
         "hurry",
@@ -46,6 +49,7 @@ class Request:
         "method",
         "path",
         "query_text",
+        "route",
         "secure",
         "takes_chunks",
     )
@@ -74,6 +78,10 @@ class Request:
         self.takes_chunks = True
         #: ends a wait, now: the client has gone, or the server is about to stop
         self.hurry: Callable[[], None] | None = None
+        #: method and path of the route that it took, once that was found
+        self.route = NOWHERE
+        #: when it was handed out, in the loop's time
+        self.begun = 0.0
 
     @property
     def segments(self) -> list[str]:

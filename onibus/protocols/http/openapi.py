@@ -116,8 +116,13 @@ def _responses(route: Route, schemas: dict[int, Any]) -> dict[str, Any]:
     if route.gives_arrow:
         arrow = _content("Done.", ARROW, {"type": "string", "format": "binary"})
         told.setdefault("content", {}).update(arrow["content"])
+    if route.gives_text:
+        told = _content("Done.", "text/plain", {"type": "string"})
     problem = {"$ref": "#/components/responses/Problem"}
-    return {str(route.answers_with): told, "4XX": problem, "5XX": problem}
+    found = {str(route.answers_with): told, "4XX": problem, "5XX": problem}
+    if route.may_be_down:
+        found["503"] = told | {"description": "Not all is well."}
+    return found
 
 
 def _content(description: str, kind: str, schema: Any) -> dict[str, Any]:

@@ -161,6 +161,10 @@ class Route:
     #: the body, or the answer, is an Arrow IPC stream
     takes_arrow: bool = False
     gives_arrow: bool = False
+    #: the answer is a text, and no JSON
+    gives_text: bool = False
+    #: it is answered with 503, and the same type, where all is not well
+    may_be_down: bool = False
     #: only where the server is in test mode
     test_mode: bool = False
     tag: str = ""
@@ -170,7 +174,8 @@ class Route:
     @property
     def answers_with(self) -> int:
         """The status of its answer when all went well."""
-        return self.status if self.gives is not None or self.gives_arrow else 204
+        tells = self.gives is not None or self.gives_arrow or self.gives_text
+        return self.status if tells else 204
 
     @property
     def parts(self) -> tuple[str, ...]:

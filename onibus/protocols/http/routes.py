@@ -9,6 +9,7 @@ from onibus.protocols.http.api import (
     keys,
     log,
     messages,
+    operation,
     receiving,
     sessions,
     settling,
@@ -35,6 +36,7 @@ GROUPS = (
     staging,
     keys,
     testing,
+    operation,
     about,
 )
 

@@ -28,6 +28,7 @@ from onibus.protocols.http.schema import (
     message_of,
     sent_out,
 )
+from onibus.protocols.http.tracing import put_trace
 from onibus.security.rights import Right
 
 _decode_message = msgspec.json.Decoder(MessageIn)
@@ -38,7 +39,9 @@ _READ_HERE_BYTES = 256 << 10
 
 def send(call: Call) -> None:
     """Store one message: the call that is made most."""
-    message = message_of(call.read(_decode_message))
+    given = call.read(_decode_message)
+    put_trace(call.request, given)
+    message = message_of(given)
     call.ask(partial(_send_one, call, message), _first)
 
 
@@ -83,7 +86,9 @@ def send_batch(call: Call) -> None:
 
 def read_batch(call: Call) -> list[Any]:
     """Return the messages of a batch in JSON."""
-    return [message_of(one) for one in call.decode(Batch).messages]
+    given: Batch = call.decode(Batch)
+    put_trace(call.request, *given.messages)
+    return [message_of(one) for one in given.messages]
 
 
 def _batch_out(sent: list[Sent]) -> SentBatchOut:
@@ -118,6 +123,7 @@ class Schedule(msgspec.Struct, forbid_unknown_fields=True):
 
 async def schedule(call: Call) -> SentOut:
     given: Schedule = call.decode(Schedule)
+    put_trace(call.request, given.message)
     message = message_of(replace(given.message, scheduled_enqueue_time_ms=None))
     return SentOut(await call.bus.schedule(call.entity, message, given.due_ms))
 

@@ -24,6 +24,7 @@ from onibus.protocols.http.schema import (
     sent_out,
     token_of,
 )
+from onibus.protocols.http.tracing import put_trace
 from onibus.security.rights import Right
 from onibus.transaction import Transaction
 
@@ -73,6 +74,7 @@ async def transact(call: Call) -> TransactionOut:
         raise InvalidArgument("a transaction has sends, settlements or both")
     transaction = call.bus.transaction()
     for send in given.sends:
+        put_trace(call.request, *send.messages)
         await transaction.send_batch(send.entity, [message_of(one) for one in send.messages])
     for settlement in given.settlements:
         await _settle(transaction, settlement)

@@ -1,0 +1,93 @@
+"""Counting what happens, for whoever watches the bus.
+
+Plain integers, raised where things happen: a message's change costs one addition, and nothing is
+formatted before somebody asks. They count what was decided in memory: of a commit that fails what
+it would have stored stays counted. A tally belongs to an entity, not to a partition, so that it
+outlives a store that is opened anew; nothing of it is stored.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+from onibus.core import errors
+from onibus.core.lifecycle import Input
+
+#: Dead letters whose reason the broker did not give itself are counted under this word: reasons of
+#: clients may be anything, and so many.
+BY_APPLICATION = "application"
+#: The reasons that the broker gives; where forwarding is refused, the code of the refusal.
+BROKER_REASONS = frozenset(
+    {
+        "TTLExpiredException",
+        "MaxDeliveryCountExceeded",
+        "MaxTransferHopCountExceeded",
+        "Session id is null",
+        "FilterEvaluationException",
+    }
+) | frozenset(
+    member.code
+    for member in vars(errors).values()
+    if isinstance(member, type) and issubclass(member, errors.OnibusError)
+)
+
+#: Upper bounds of the classes of durations, in seconds: from a commit in memory to a long poll.
+BOUNDS = (
+    *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
+    *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
+)
+
+
+class Tally:
+    """What has happened in one entity since the bus was opened."""
+
+    __slots__ = ("accepted", "dead_letters", "delivered", "duplicates", "failovers", "inputs")
+
+    def __init__(self) -> None:
+        #: messages stored by sends, duplicates not among them
+        self.accepted = 0
+        #: duplicates dropped
+        self.duplicates = 0
+        #: messages given out, each time they were
+        self.delivered = 0
+        #: times a send went past a partition that could not take it (P5)
+        self.failovers = 0
+        #: how often each input changed a message, by its value
+        self.inputs = [0] * len(Input)
+        #: dead letters by reason
+        self.dead_letters: dict[str, int] = {}
+
+    def dead_lettered(self, reason: str | None) -> None:
+        word = reason if reason in BROKER_REASONS else BY_APPLICATION
+        assert word is not None
+        self.dead_letters[word] = self.dead_letters.get(word, 0) + 1
+
+    def add(self, other: Tally) -> None:
+        """Take in what another one has counted."""
+        self.accepted += other.accepted
+        self.duplicates += other.duplicates
+        self.delivered += other.delivered
+        self.failovers += other.failovers
+        self.inputs = [mine + its for mine, its in zip(self.inputs, other.inputs, strict=True)]
+        for reason, count in other.dead_letters.items():
+            self.dead_letters[reason] = self.dead_letters.get(reason, 0) + count
+
+
+class Durations:
+    """How long something took, in classes."""
+
+    __slots__ = ("counts", "total")
+
+    def __init__(self) -> None:
+        #: one for each bound, and one for what lies above all of them
+        self.counts = [0] * (len(BOUNDS) + 1)
+        self.total = 0.0
+
+    def note(self, seconds: float) -> None:
+        self.counts[bisect_left(BOUNDS, seconds)] += 1
+        self.total += seconds
+
+    def add(self, other: Durations) -> None:
+        """Take in what another one has counted."""
+        self.counts = [mine + its for mine, its in zip(self.counts, other.counts, strict=True)]
+        self.total += other.total

@@ -1,0 +1,158 @@
+"""What is measured: every family, with its labels. `docs/metrics.md` lists all of it.
+
+On the aggregate page a family has no label of `objects`; most values are then added up.
+"""
+
+from __future__ import annotations
+
+from onibus.core.lifecycle import DEAD, Input, State
+from onibus.operation.exposition import COUNTER, GAUGE, HISTOGRAM, Labels, Metric
+
+_ENTITY = ("entity",)
+_PARTITION = ("entity", "partition")
+_READER = ("entity", "reader")
+
+#: States as people say them, and which they mean. A message that is in none of them is active.
+STATES: dict[str, tuple[State, ...]] = {
+    "locked": (State.LOCKED, State.DEFERRED_LOCKED),
+    "delayed": (State.DELAYED,),
+    "deferred": (State.DEFERRED,),
+    "scheduled": (State.SCHEDULED,),
+    "deadletter": tuple(DEAD),
+}
+
+
+def _gauge(name: str, text: str, *objects: str, labels: Labels = ()) -> Metric:
+    return Metric(name=name, kind=GAUGE, help=text, labels=labels, objects=objects)
+
+
+def _oldest(name: str, text: str, *objects: str) -> Metric:
+    return Metric(name=name, kind=GAUGE, help=text, objects=objects, fold=max)
+
+
+def _counter(name: str, text: str, *objects: str, labels: Labels = ()) -> Metric:
+    return Metric(name=name, kind=COUNTER, help=text, labels=labels, objects=objects)
+
+
+def _seconds(name: str, text: str, *objects: str, labels: Labels = ()) -> Metric:
+    return Metric(name=name, kind=HISTOGRAM, help=text, labels=labels, objects=objects)
+
+
+MESSAGES = _gauge("onibus_queue_messages", "Messages by state.", *_PARTITION, labels=("state",))
+OLDEST = _oldest(
+    "onibus_oldest_message_age_seconds",
+    "Age of the oldest message that waits to be received; the oldest of all on the aggregate page.",
+    *_PARTITION,
+)
+SIZE = _gauge("onibus_size_bytes", "Bytes of messages that are there.", *_PARTITION)
+IDS = _gauge("onibus_dedup_ids", "Ids remembered for duplicate detection.", *_PARTITION)
+IDS_BYTES = _gauge("onibus_dedup_bytes", "Memory that remembered ids take.", *_PARTITION)
+SESSIONS = _gauge("onibus_sessions_active", "Sessions that are locked.", *_PARTITION)
+OFFLINE = _gauge("onibus_offline_partitions", "Partitions that are offline.", *_ENTITY)
+WAITING = _gauge("onibus_waiting_receivers", "Receives that wait for a message.", *_ENTITY)
+LAG = _gauge(
+    "onibus_reader_lag_messages",
+    "Rows of its log that a named reader has not passed.",
+    *_READER,
+    "partition",
+)
+CLAIMS = _gauge("onibus_claims", "Claims that are open.", *_READER)
+CLAIMED = _gauge("onibus_claimed_messages", "Messages in claims that are open.", *_READER)
+OLDEST_CLAIM = _oldest(
+    "onibus_oldest_claim_age_seconds", "Age of the oldest claim that is open.", *_READER
+)
+ENTITIES = _gauge("onibus_entities", "Queues, topics and subscriptions.", labels=("kind",))
+
+ACCEPTED = _counter(
+    "onibus_messages_accepted_total",
+    "Messages stored by sends, duplicates not among them.",
+    *_ENTITY,
+)
+DUPLICATES = _counter("onibus_duplicates_dropped_total", "Duplicates dropped.", *_ENTITY)
+DELIVERED = _counter(
+    "onibus_messages_delivered_total", "Messages given out, each time they were.", *_ENTITY
+)
+DEAD_LETTERED = _counter(
+    "onibus_deadlettered_total",
+    "Messages dead-lettered; 'application' where the reason is a client's own.",
+    *_ENTITY,
+    labels=("reason",),
+)
+FAILOVERS = _counter(
+    "onibus_partition_failover_total",
+    "Times a send went past a partition that could not take it.",
+    *_ENTITY,
+)
+#: Counters of what changed messages, with the inputs that each adds up.
+CHANGES: dict[Metric, tuple[Input, ...]] = {
+    _counter(
+        "onibus_completed_total", "Messages completed, also by receive and delete.", *_ENTITY
+    ): (Input.COMPLETE, Input.TAKE),
+    _counter(
+        "onibus_abandoned_total",
+        "Messages given back by their holder, or because their lock ran out.",
+        *_ENTITY,
+    ): (Input.ABANDON, Input.DELAY),
+    _counter("onibus_deferred_total", "Messages deferred.", *_ENTITY): (Input.DEFER,),
+    _counter(
+        "onibus_expired_total",
+        "Messages gone when their time to live ended; those dead-lettered then are not among them.",
+        *_ENTITY,
+    ): (Input.EXPIRE,),
+    _counter(
+        "onibus_forwarded_total",
+        "Messages that went on to another entity, by forwarding or resubmission.",
+        *_ENTITY,
+    ): (Input.MOVE,),
+    _counter("onibus_activated_total", "Scheduled messages whose time came.", *_ENTITY): (
+        Input.ACTIVATE,
+    ),
+    _counter("onibus_cancelled_total", "Scheduled messages cancelled.", *_ENTITY): (Input.CANCEL,),
+    _counter("onibus_purged_total", "Messages purged.", *_ENTITY): (Input.PURGE,),
+}
+
+STORE_UP = _gauge("onibus_store_up", "1 where the store is open.", labels=("store",))
+STORE_SIZE = _gauge(
+    "onibus_store_size_bytes", "Bytes that the store takes on its disk.", labels=("store",)
+)
+STORE_FREE = _gauge(
+    "onibus_store_free_bytes", "Bytes that are free on the store's disk.", labels=("store",)
+)
+COMMITS = _seconds(
+    "onibus_commit_seconds",
+    "Time from the start of a commit until it is durable.",
+    labels=("store",),
+)
+ALARMS = _counter("onibus_alarms_total", "Alarms raised.")
+
+REQUESTS = _counter(
+    "onibus_http_requests_total",
+    "Requests by the class of their status, such as 2xx.",
+    "method",
+    "route",
+    labels=("status",),
+)
+REQUEST_SECONDS = _seconds(
+    "onibus_http_request_seconds",
+    "Time from a request, read whole, to its answer; a receive that waits counts its wait.",
+    "method",
+    "route",
+)
+CONNECTIONS = _gauge("onibus_http_connections", "Connections that are open.")
+CONNECTIONS_OPENED = _counter("onibus_http_connections_opened_total", "Connections taken.")
+CONNECTIONS_REFUSED = _counter(
+    "onibus_http_connections_refused_total", "Connections turned away: there were too many."
+)
+
+INFO = _gauge("onibus_info", "1, with versions as labels.", labels=("version", "python", "sqlite"))
+START = _gauge("onibus_start_time_seconds", "When the server was started, in seconds since 1970.")
+
+#: All of them, in the order of the page.
+METRICS = (
+    *(MESSAGES, OLDEST, SIZE, IDS, IDS_BYTES, SESSIONS, OFFLINE, WAITING, LAG),
+    *(CLAIMS, CLAIMED, OLDEST_CLAIM, ENTITIES),
+    *(ACCEPTED, DUPLICATES, DELIVERED, DEAD_LETTERED, FAILOVERS, *CHANGES),
+    *(STORE_UP, STORE_SIZE, STORE_FREE, COMMITS, ALARMS),
+    *(REQUESTS, REQUEST_SECONDS, CONNECTIONS, CONNECTIONS_OPENED, CONNECTIONS_REFUSED),
+    *(INFO, START),
+)

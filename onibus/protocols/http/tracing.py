@@ -1,0 +1,29 @@
+"""Trace context: which request a message comes from, for those who follow it through programs.
+
+Senders put W3C's `traceparent` (or `Diagnostic-Id`, its older name in Azure's libraries) into the
+properties of a message, and the bus keeps it as it keeps all properties. For a client that has it
+only in the header of its request, the header is copied onto messages that have neither.
+"""
+
+from __future__ import annotations
+
+import re
+
+from onibus.protocols.http.messages import Request
+from onibus.protocols.http.schema import MessageIn
+
+HEADER = "traceparent"
+_NAMES = ("traceparent", "Diagnostic-Id")
+#: Version, trace, parent, flags. What does not read so is ignored, as W3C wants it.
+_TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-.{2,}")
+_LENGTH_MAX = 256
+
+
+def put_trace(request: Request, *messages: MessageIn) -> None:
+    """Copy the trace context of a request onto messages that were sent without one."""
+    given = request.headers.get(HEADER)
+    if given is None or len(given) > _LENGTH_MAX or not _TRACEPARENT.fullmatch(given):
+        return
+    for message in messages:
+        if not any(name in message.properties for name in _NAMES):
+            message.properties = {**message.properties, HEADER: given}

@@ -1,0 +1,273 @@
+"""Backup: a copy of a data directory, made while the bus works. The way back is restore.py.
+
+A backup is a directory of its own, whatever disks the stores were on:
+
+    <name>.sqlite          each store, its log moved in, every page verified
+    <name>.sqlite.blocks/  its large blocks
+    backup.json            what belongs to it (`Manifest`), written last: without it there is none
+
+The stores are copied as they were at one moment (store/cut.py tells why, and how). So a restored
+bus is what the bus would have been after a power failure at that moment: all that was acknowledged
+before is there, once, and nothing is half done. What happened later is not in it.
+
+The copy has everything in it that the bus has, the secret of its tokens included: only its owner
+can read it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import apsw
+import msgspec
+from xxhash import xxh3_128
+
+from onibus.core.errors import Damaged, InvalidArgument, StoreFailed
+from onibus.server.data_directory import Directory, Places, find_paths, missing, paths_of
+from onibus.store.block_files import DirectoryFiles, check_file
+from onibus.store.connection import checksum_vfs, close, open_to_look, open_writer, translate
+from onibus.store.cut import Cut, StoreCut
+from onibus.store.files import sync_directory
+
+if TYPE_CHECKING:
+    from onibus.bus import Bus
+
+MANIFEST = "backup.json"
+FORMAT = 1
+#: Pages copied at a time; commits go on beside.
+_PAGES_A_STEP = 256
+#: Block files written before they are synced together.
+_FILES_A_STEP = 16
+_CHUNK = 1 << 20
+
+#: Told the name of a store, and how many of its pages are copied, of how many.
+Progress = Callable[[str, int, int], None]
+
+
+class StoreCopy(msgspec.Struct, kw_only=True):
+    """One store in a backup."""
+
+    name: str
+    #: of the store that was copied, in hexadecimal
+    identity: str
+    #: number of its last commit
+    position: int
+    bytes: int
+    #: XXH3 (128 bits) of the file
+    digest: str
+    #: how many large blocks it has, and their bytes
+    block_files: int
+    block_bytes: int
+
+
+class Manifest(msgspec.Struct, kw_only=True):
+    """What belongs to a backup."""
+
+    format: int
+    #: wall time of the cut, milliseconds since 1970
+    made_ms: int
+    #: how long commits were kept waiting for the cut
+    held_ms: float
+    stores: list[StoreCopy]
+
+    @property
+    def bytes(self) -> int:
+        return sum(store.bytes + store.block_bytes for store in self.stores)
+
+
+# Making one
+
+
+def backup(
+    source: Bus | Directory,
+    target: Directory,
+    *,
+    places: Places | None = None,
+    progress: Progress | None = None,
+) -> Manifest:
+    """Copy all stores of a bus, or of a data directory that may be in use, into an empty directory.
+
+    This takes as long as copying takes: call it on a thread of its own. `places` are directories of
+    stores that are not in the data directory itself.
+    """
+    if isinstance(source, (str, os.PathLike)):
+        paths = find_paths(source, places)
+    else:
+        paths = paths_of(source)
+    gone = missing(paths)
+    if gone:
+        raise InvalidArgument(f"there is no {paths[gone[0]]}: say in which directory it is")
+    root = Path(target).absolute()
+    make_empty(root)
+    with Cut(paths) as cut:
+        manifest = Manifest(
+            format=FORMAT,
+            made_ms=time.time_ns() // 1_000_000,
+            held_ms=round(cut.held_seconds * 1000, 3),
+            stores=[],
+        )
+        for store in cut.stores:
+            manifest.stores.append(_copy_store(store, root, progress))
+    _write_manifest(root, manifest)
+    return manifest
+
+
+def make_empty(directory: Path) -> None:
+    """Make a directory, or see to it that there is nothing in it."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        filled = any(directory.iterdir())
+    except OSError as error:
+        raise InvalidArgument(f"{directory} cannot be written to: {error}") from None
+    if filled:
+        raise InvalidArgument(f"{directory} is not empty: nothing was changed")
+
+
+def _copy_store(store: StoreCut, root: Path, progress: Progress | None) -> StoreCopy:
+    path = str(root / f"{store.name}.sqlite")
+    try:
+        _copy_pages(store, path, progress)
+        _verify_pages(path)
+        count, size = _copy_files(store, path)
+    except (apsw.Error, OSError) as error:
+        raise translate(error, f"copying {store.path}") from error
+    return StoreCopy(
+        name=store.name,
+        identity=store.identity.hex(),
+        position=store.position,
+        bytes=os.stat(path).st_size,
+        digest=digest_of(path),
+        block_files=count,
+        block_bytes=size,
+    )
+
+
+def _copy_pages(store: StoreCut, path: str, progress: Progress | None) -> None:
+    os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o600))
+    copy = open_writer(path, None)
+    try:
+        # Pages are given checksums from the moment at which the first one says that they have some.
+        copy.pragma("journal_mode", "OFF")
+        copy.execute("CREATE TABLE placeholder (value)")
+        with copy.backup("main", store.reader, "main") as pages:
+            while not pages.done:
+                pages.step(_PAGES_A_STEP)
+                if progress is not None:
+                    progress(store.name, pages.page_count - pages.remaining, pages.page_count)
+    finally:
+        close(copy)
+
+
+def _verify_pages(path: str) -> None:
+    """Read a copy back, page by page; its log is gone afterwards."""
+    copy = apsw.Connection(path, apsw.SQLITE_OPEN_READWRITE, checksum_vfs())
+    try:
+        found = copy.execute("PRAGMA quick_check").get
+        checked = copy.pragma("checksum_verification")
+    finally:
+        close(copy)
+    if found != "ok" or checked != "1":
+        raise StoreFailed(f"{path}: the copy does not read as it should: {found}")
+    sync_file(path)
+
+
+def _copy_files(store: StoreCut, path: str) -> tuple[int, int]:
+    rows = store.file_rows()
+    size = 0
+    with contextlib.closing(DirectoryFiles(path + ".blocks")) as files:
+        for start in range(0, len(rows), _FILES_A_STEP):
+            step = rows[start : start + _FILES_A_STEP]
+            some = [(block, store.read_file(block, expected)) for block, expected in step]
+            files.write(some)
+            size += sum(len(payload) for _, payload in some)
+    return len(rows), size
+
+
+def _write_manifest(root: Path, manifest: Manifest) -> None:
+    """Make a backup one that counts: all of it is on the disk when its manifest is."""
+    sync_directory(str(root))
+    made = root / f"{MANIFEST}.part"
+    made.write_bytes(msgspec.json.format(msgspec.json.encode(manifest)))
+    sync_file(str(made))
+    made.rename(root / MANIFEST)
+    sync_directory(str(root))
+
+
+# Looking at one
+
+
+def read_manifest(source: Directory) -> Manifest:
+    """Return what a backup says of itself."""
+    path = Path(source) / MANIFEST
+    try:
+        manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
+    except FileNotFoundError:
+        raise InvalidArgument(
+            f"{source} is no backup, or one that was not finished: it has no {MANIFEST}"
+        ) from None
+    except (OSError, msgspec.DecodeError) as error:
+        raise Damaged(f"{path} cannot be read: {error}") from None
+    if manifest.format > FORMAT:
+        raise InvalidArgument(f"{path} has format {manifest.format}: use a newer version")
+    return manifest
+
+
+def verify(source: Directory) -> Manifest:
+    """Compare every byte of a backup with what its manifest and its rows say of it."""
+    manifest = read_manifest(source)
+    for store in manifest.stores:
+        path = str(Path(source) / f"{store.name}.sqlite")
+        if not os.path.isfile(path) or digest_of(path) != store.digest:
+            raise Damaged(f"{path} is not what was written into the backup")
+        rows = file_rows(path)
+        if len(rows) != store.block_files:
+            raise Damaged(f"{path} has {len(rows)} large blocks, and had {store.block_files}")
+        for block, expected in rows:
+            read_file(path, block, expected)
+    return manifest
+
+
+def file_rows(path: str) -> list[tuple[int, int]]:
+    """Return the large blocks of a store in a backup, each with the fingerprint of its file."""
+    reader = open_to_look(path)
+    try:
+        statement = "SELECT block, payload FROM blocks WHERE typeof(payload) = 'integer'"
+        rows: Any = reader.execute(statement).fetchall()
+    except apsw.Error as error:
+        raise translate(error, f"reading {path}") from error
+    finally:
+        close(reader)
+    return list(rows)
+
+
+def read_file(path: str, block: int, expected: int) -> bytes:
+    """Return the content of a large block's file."""
+    try:
+        payload = Path(f"{path}.blocks", str(block)).read_bytes()
+    except FileNotFoundError:
+        raise Damaged(f"{path}.blocks/{block} is missing") from None
+    check_file(block, payload, expected)
+    return payload
+
+
+def digest_of(path: str) -> str:
+    """Return the XXH3 (128 bits) of a file, in hexadecimal."""
+    digest = xxh3_128()
+    with open(path, "rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def sync_file(path: str) -> None:
+    """Wait until a file is on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,296 @@
+"""Check: whether a data directory that nobody has open is sound. It changes nothing.
+
+Each store by itself: its length and its last commit against its witness, whose it is, every page
+against its checksum, SQLite's own structure, every block and every row in it against theirs. Then
+all of them together: the bus is opened as always, on stores that only pretend to write, and every
+partition is held to what must be true of it (core/invariants.py). At last, files nobody knows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import apsw
+import msgspec
+
+from onibus.broker.broker import Broker
+from onibus.broker.clock import SystemClock
+from onibus.broker.namespace import NAME
+from onibus.broker.writer import Done, Work
+from onibus.core.block import Block
+from onibus.core.errors import AlreadyOpen, Damaged, InvalidArgument, OnibusError, StoreFailed
+from onibus.core.invariants import violations
+from onibus.core.records import BLOCK_INDEX, BLOCKS, FORMAT_VERSION
+from onibus.server.data_directory import Directory, Places, find_paths, known_stores
+from onibus.server.findings import ERROR, NOTICE, WARNING, Finding
+from onibus.store import witness
+from onibus.store.connection import translate
+from onibus.store.files import FileLock
+from onibus.store.rehearsal import Rehearsal
+
+#: Findings of one kind in one place, at most: a broken disk has thousands.
+FINDINGS_MAX = 100
+
+_RESTORE = "restore the store's files from a backup"
+_SUFFIXES = ("", "-wal", "-shm", "-journal", ".lock", ".witness", ".blocks")
+
+
+class Report(msgspec.Struct, kw_only=True):
+    """What a check has looked at, and what it has found."""
+
+    directory: str
+    findings: list[Finding] = []
+    stores: int = 0
+    entities: int = 0
+    partitions: int = 0
+    messages: int = 0
+    blocks: int = 0
+    bytes: int = 0
+
+    @property
+    def sound(self) -> bool:
+        """Tell whether nothing is broken."""
+        return not any(finding.severity == ERROR for finding in self.findings)
+
+
+#: Told what is being looked at.
+Progress = Callable[[str], None]
+
+
+def check(
+    directory: Directory, *, places: Places | None = None, progress: Progress | None = None
+) -> Report:
+    """Look at everything in a data directory, or in a backup; refuse one that is in use."""
+    report = Report(directory=str(Path(directory).absolute()))
+    tell = progress or (lambda _: None)
+    try:
+        paths = find_paths(directory, places)
+    except (Damaged, StoreFailed) as error:
+        report.findings.append(Finding(ERROR, NAME, str(error), _RESTORE))
+        return report
+    report.stores = len(paths)
+    with contextlib.ExitStack() as locks:
+        for path in paths.values():
+            if os.path.exists(path + ".lock"):
+                locks.callback(_lock(path).release)
+        identities = known_stores(paths[NAME])
+        bad = set()
+        for name, path in paths.items():
+            tell(f"store {name}")
+            found = list(_store(name, path, identities.get(name), report))
+            report.findings += found
+            if any(finding.severity == ERROR for finding in found):
+                bad.add(name)
+        if NAME not in bad:
+            tell("all partitions")
+            report.findings += _together(paths, bad, report)
+        report.findings += _strangers(paths, Path(report.directory))
+    return report
+
+
+def _lock(path: str) -> FileLock:
+    try:
+        return FileLock(path + ".lock")
+    except AlreadyOpen:
+        raise InvalidArgument(
+            f"{path} is in use: stop the server, or check a backup of it"
+        ) from None
+
+
+# One store
+
+
+def _store(name: str, path: str, identity: bytes | None, report: Report) -> Iterator[Finding]:
+    if not os.path.isfile(path):
+        yield Finding(ERROR, name, f"{path} is missing", f"mount its disk, or {_RESTORE}")
+        return
+    report.bytes += os.stat(path).st_size
+    testimony = witness.read(path + ".witness")
+    if testimony is not None and os.stat(path).st_size < testimony.length:
+        yield Finding(ERROR, name, f"{path} is shorter than it was: its end is missing", _RESTORE)
+        return
+    try:
+        store = Rehearsal(path, name)
+    except OnibusError as error:
+        yield Finding(ERROR, name, str(error), _RESTORE)
+        return
+    with contextlib.closing(store):
+        try:
+            yield from _own_rows(store, identity, testimony)
+            yield from _pages(store)
+            yield from _blocks(store, report)
+            yield from _files(store, report)
+        except OnibusError as error:
+            yield Finding(ERROR, name, str(error), _RESTORE)
+
+
+def _own_rows(
+    store: Rehearsal, identity: bytes | None, testimony: witness.Testimony | None
+) -> Iterator[Finding]:
+    own = store.own
+    if {"format", "identity", "name", "position"} - own.keys():
+        yield Finding(ERROR, store.name, "the store's own rows are missing", _RESTORE)
+        return
+    if own["format"] > FORMAT_VERSION:
+        advice = "check it with the version that wrote it, or a later one"
+        yield Finding(ERROR, store.name, f"it has format {own['format']}", advice)
+    if own["name"] != store.name:
+        yield Finding(ERROR, store.name, f"it holds the store {own['name']!r}", "put it back")
+    if identity not in (None, store.identity):
+        advice = "put the right file back"
+        yield Finding(ERROR, store.name, "it is not the store that the namespace knows", advice)
+    if testimony is None:
+        if store.name != NAME and identity is not None:
+            yield Finding(NOTICE, store.name, "it has no witness: a lost end would not be noticed")
+        return
+    if testimony.store != store.identity:
+        yield Finding(ERROR, store.name, "it is not the store that its witness has seen", _RESTORE)
+    elif testimony.position > own["position"]:
+        lost = testimony.position - own["position"]
+        yield Finding(ERROR, store.name, f"its last {lost} commits are lost", _RESTORE)
+
+
+def _pages(store: Rehearsal) -> Iterator[Finding]:
+    """Read every page, which compares its checksum, and have SQLite look at its structure."""
+    if store.connection.pragma("checksum_verification") != "1":
+        yield Finding(ERROR, store.name, "its pages have no checksums", _RESTORE)
+    try:
+        rows = store.connection.execute(f"PRAGMA integrity_check({FINDINGS_MAX})").fetchall()
+    except apsw.Error as error:
+        raise translate(error, f"reading {store.path}") from error
+    for (words,) in cast("list[tuple[str]]", rows):
+        if words != "ok":
+            yield Finding(ERROR, store.name, words, _RESTORE)
+
+
+def _blocks(store: Rehearsal, report: Report) -> Iterator[Finding]:
+    """Read every row of every block."""
+    listed: Any = dict(cast("Any", store.scan(BLOCK_INDEX, ("block", "rows"))))
+    seen = set()
+    bad = 0
+    for (block,) in cast("Iterator[tuple[int]]", store.scan(BLOCKS, ("block",))):
+        seen.add(block)
+        report.blocks += 1
+        try:
+            what = _read_all(store.read(BLOCKS, (block,)), listed.get(block))
+        except OnibusError as error:
+            what = str(error)
+        if what and bad < FINDINGS_MAX:
+            bad += 1
+            yield Finding(ERROR, store.name, f"block {block}: {what}", _RESTORE)
+    for block in sorted(listed.keys() - seen)[:FINDINGS_MAX]:
+        yield Finding(ERROR, store.name, f"block {block} is missing", _RESTORE)
+
+
+def _read_all(row: Any, rows: int | None) -> str:
+    """Read a block through; return what is wrong with it."""
+    if row is None or not isinstance(row[-1], bytes):
+        return "its file is missing"
+    block = Block(row[-1])
+    for position in range(block.rows):
+        block.message(position)
+    if rows is None:
+        return "no index has it"
+    return "" if rows == block.rows else f"it has {block.rows} rows, not {rows}"
+
+
+def _files(store: Rehearsal, report: Report) -> Iterator[Finding]:
+    """Look for files of blocks that no row has."""
+    directory = store.path + ".blocks"
+    if not os.path.isdir(directory):
+        return
+    blocks = {str(block) for (block,) in store.scan(BLOCKS, ("block",))}
+    for entry in sorted(Path(directory).iterdir()):
+        report.bytes += entry.stat().st_size
+        if not entry.name.isdecimal():
+            yield Finding(NOTICE, store.name, f"{entry} is none of ours")
+        elif entry.name not in blocks:
+            advice = "nothing: the next opening removes it"
+            yield Finding(NOTICE, store.name, f"{entry} is left from a crash", advice)
+
+
+# All together
+
+
+class _AtOnce:
+    """A writer that writes at once, on the thread that asks."""
+
+    def submit(self, work: Work, done: Done) -> None:
+        error: BaseException | None = None
+        try:
+            work()
+        except OnibusError as raised:
+            error = raised
+        done(error)
+
+    def stop(self) -> None:
+        """Nothing is going on."""
+
+
+def _together(paths: dict[str, str], bad: set[str], report: Report) -> Iterator[Finding]:
+    """Open the bus on stores that only pretend to write, and look at every partition."""
+
+    def open_store(name: str) -> Rehearsal:
+        if name in bad:
+            raise Damaged("it was looked at before")
+        return Rehearsal(paths[name], name)
+
+    soon: deque[Callable[[], None]] = deque()
+    names = [name for name in paths if name != NAME]
+    broker = Broker(SystemClock(), names, open_store, lambda _: _AtOnce(), soon.append, 0)
+    try:
+        broker.open()
+        while soon:
+            soon.popleft()()
+        report.entities = len(broker.namespace.entities)
+        yield from _partitions(broker, bad, report)
+    except OnibusError as error:
+        if not bad:
+            yield Finding(ERROR, NAME, f"it cannot be opened: {error}", _RESTORE)
+    finally:
+        broker.close()
+
+
+def _partitions(broker: Broker, bad: set[str], report: Report) -> Iterator[Finding]:
+    for store in broker.stores.values():
+        if store.error is not None and store.name not in bad:
+            yield Finding(ERROR, store.name, str(store.error), _RESTORE)
+        for seat in store.seats.values():
+            report.partitions += 1
+            where = f"partition {seat.index} of {seat.entity.name}"
+            if seat.partition is None:
+                if store.error is None:
+                    yield Finding(ERROR, where, f"it does not come up: {seat.offline}", _RESTORE)
+                continue
+            for part in seat.partition.subscriptions.values():
+                report.messages += part.log.next_ordinal - 1 - part.gone.count
+            try:
+                words = violations(seat.partition)
+            except OnibusError as error:
+                words = [str(error)]
+            for one in words[:FINDINGS_MAX]:
+                yield Finding(ERROR, where, one, "keep the files, and tell us")
+
+
+def _strangers(paths: dict[str, str], root: Path) -> Iterator[Finding]:
+    """Look for files beside the stores that do not belong to any."""
+    known = {Path(path + suffix) for path in paths.values() for suffix in _SUFFIXES}
+    for home in sorted({root, *(Path(path).parent for path in paths.values())}):
+        if not home.is_dir():
+            continue
+        for entry in sorted(home.iterdir()):
+            if entry in known or entry.name == "backup.json":
+                continue
+            if entry.suffix == ".sqlite":
+                advice = "a store that no namespace knows: is this the right directory?"
+                yield Finding(WARNING, str(entry), "nobody knows this store", advice)
+            elif ".sqlite.cut-" in entry.name or entry.name.endswith(".restoring"):
+                what = "an interrupted backup or restore left it"
+                yield Finding(NOTICE, str(entry), what, "remove it")
+            else:
+                yield Finding(NOTICE, str(entry), "it is none of ours")

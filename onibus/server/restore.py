@@ -1,0 +1,109 @@
+"""Restore: a data directory, made anew from a backup (backup.py).
+
+A restored bus is another one than the one that was copied, and both may be opened one day. So its
+stores get new identities: files of the two cannot be mixed unnoticed. And the count of their
+openings is raised: tokens that the other one has given out since hold nothing here. There is no
+witness before its first opening.
+
+Databases stand under other names until all of them are there. Then the namespace's own is renamed
+first: a bus opened on what an interrupted restore left either finds nothing, or a namespace that
+misses its stores and says so. It never finds stores without a namespace, whose messages would be
+taken for what deleted entities left behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import uuid
+from pathlib import Path
+
+import apsw
+
+from onibus.broker.namespace import NAME, STORE_ROW
+from onibus.core.errors import Damaged, InvalidArgument, StoreFailed
+from onibus.server.backup import (
+    Manifest,
+    file_rows,
+    make_empty,
+    read_file,
+    sync_file,
+    verify,
+)
+from onibus.server.data_directory import Directory, Places
+from onibus.store.block_files import DirectoryFiles
+from onibus.store.connection import checksum_vfs, close
+from onibus.store.files import sync_directory
+from onibus.store.sql import BEGIN, COMMIT
+
+#: What a database is called until all are there.
+_UNFINISHED = ".restoring"
+#: A restored store counts as opened so many times more: no other copy of it comes near that.
+_BOOTS = 1_000_000
+
+
+def restore(source: Directory, directory: Directory, *, places: Places | None = None) -> Manifest:
+    """Make a data directory of a backup; refuse one that is damaged, or a target with files in it.
+
+    `places` are directories for stores that are to be elsewhere than in the data directory.
+    """
+    manifest = verify(source)
+    names = [store.name for store in manifest.stores]
+    if NAME not in names:
+        raise Damaged(f"{source} has no namespace")
+    unknown = set(places or ()) - set(names) | ({NAME} & set(places or ()))
+    if unknown:
+        raise InvalidArgument(f"the backup has no message store {min(unknown)!r}")
+    root = Path(directory).absolute()
+    homes = {name: Path((places or {}).get(name, root)).absolute() for name in names}
+    for home in {root, *homes.values()}:
+        make_empty(home)
+    identities = {name: uuid.uuid4().bytes for name in names}
+    try:
+        for name in names:
+            _copy(Path(source), homes[name], name)
+        for name in names:
+            _make_new(homes[name] / f"{name}.sqlite{_UNFINISHED}", name, identities)
+        _finish(homes)
+    except (apsw.Error, OSError) as error:
+        raise StoreFailed(f"restoring into {root}: {error}") from error
+    return manifest
+
+
+def _copy(source: Path, home: Path, name: str) -> None:
+    made = home / f"{name}.sqlite"
+    original = str(source / f"{name}.sqlite")
+    shutil.copyfile(original, f"{made}{_UNFINISHED}")
+    with contextlib.closing(DirectoryFiles(f"{made}.blocks")) as files:
+        for block, expected in file_rows(original):
+            files.write([(block, read_file(original, block, expected))])
+
+
+def _make_new(path: Path, name: str, identities: dict[str, bytes]) -> None:
+    """Make a store another one than the one that was copied."""
+    connection = apsw.Connection(str(path), apsw.SQLITE_OPEN_READWRITE, checksum_vfs())
+    try:
+        connection.execute(BEGIN)
+        _set(connection, "identity", identities[name])
+        connection.execute(f"UPDATE meta SET value = value + {_BOOTS} WHERE name = 'boot'")
+        if name == NAME:
+            for other, identity in identities.items():
+                if other != NAME:
+                    _set(connection, STORE_ROW + other, identity)
+        connection.execute(COMMIT)
+    finally:
+        # The last one to close it, it moves the log into the file.
+        close(connection)
+    sync_file(str(path))
+
+
+def _set(connection: apsw.Connection, name: str, value: bytes) -> None:
+    connection.execute("UPDATE meta SET value = ? WHERE name = ?", (value, name))
+
+
+def _finish(homes: dict[str, Path]) -> None:
+    for name in sorted(homes, key=lambda name: name != NAME):
+        made = homes[name] / f"{name}.sqlite"
+        os.rename(f"{made}{_UNFINISHED}", made)
+        sync_directory(str(homes[name]))

@@ -1,0 +1,166 @@
+"""A cut: all stores of a namespace at one and the same moment, while they go on being written.
+
+A work is staged in several stores, decided in the namespace's own, and published in each
+(broker/works.py). Copies of the stores made one after the other could have it published in one
+store, unknown to the namespace and not even staged in a third, in whichever order they were made:
+a forwarded message would be lost, or there twice. So all stores are cut at once:
+
+1. The write lock of every store is taken, as a commit takes it. Commits wait meanwhile, as they
+   would for a slow disk; no commit holds one store and waits for another, so nobody waits for ever.
+2. A read transaction is begun on each. It sees its store as it is at this moment from then on.
+3. Block files get a second name: they never change, but those of deleted blocks are removed.
+4. The locks are let go, after some milliseconds. Nothing is written by any of this.
+
+What the cut shows is what a power failure at that moment would have left: everything that was
+acknowledged before, and works that are half done, which the next opening ends as it does after any
+crash. It needs nothing of whoever has the stores open, so it works from another process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self, cast
+
+import apsw
+
+from onibus.core.errors import Damaged, OnibusError, StoreFailed
+from onibus.core.records import BLOCKS
+from onibus.store.block_files import check_file
+from onibus.store.connection import checksum_vfs, close, open_reader, translate
+from onibus.store.sql import BEGIN, READ_META, ROLLBACK
+
+#: How long all locks may take together; who writes gives up after `connection.BUSY_MS`.
+LOCK_SECONDS_MAX = 5.0
+#: Between two attempts at a lock. A busy store frees its lock only for an instant between commits.
+_PAUSE_SECONDS = 0.0002
+
+
+class StoreCut:
+    """One store at the moment of the cut."""
+
+    def __init__(self, name: str, path: str) -> None:
+        self.name = name
+        self.path = path
+        #: sees the store as it was
+        self.reader = open_reader(path)
+        self.position = 0
+        self.identity = b""
+        #: second names of its block files, or empty where it has none
+        self.blocks = ""
+
+    def begin(self) -> None:
+        """Hold this moment."""
+        self.reader.execute("BEGIN")
+        rows: Any = self.reader.execute(READ_META).fetchall()
+        own = dict(rows)
+        self.position, self.identity = int(own["position"]), bytes(own["identity"])
+        files = self.path + ".blocks"
+        if os.path.isdir(files):
+            self.blocks = f"{self.path}.cut-{os.getpid()}-{time.monotonic_ns()}"
+            os.mkdir(self.blocks, 0o700)
+            for entry in os.scandir(files):
+                if entry.name.isdecimal():
+                    self._name_again(entry)
+
+    def _name_again(self, entry: os.DirEntry[str]) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            # One that goes this instant has no row any more.
+            try:
+                os.link(entry.path, os.path.join(self.blocks, entry.name))
+            except PermissionError:
+                # A file system without second names.
+                shutil.copyfile(entry.path, os.path.join(self.blocks, entry.name))
+
+    def file_rows(self) -> list[tuple[int, int]]:
+        """Return the blocks that are files, each with what its row says of the content."""
+        statement = f"SELECT block, payload FROM {BLOCKS.name} WHERE typeof(payload) = 'integer'"
+        return cast("list[tuple[int, int]]", self.reader.execute(statement).fetchall())
+
+    def read_file(self, block: int, expected: int) -> bytes:
+        """Return the bytes of a block that is a file, verified."""
+        try:
+            with open(os.path.join(self.blocks, str(block)), "rb", buffering=0) as file:
+                payload = file.read()
+        except FileNotFoundError:
+            raise Damaged(f"{self.path}: the file of block {block} is missing") from None
+        check_file(block, payload, expected)
+        return payload
+
+    def close(self) -> None:
+        close(self.reader)
+        if self.blocks:
+            shutil.rmtree(self.blocks, ignore_errors=True)
+
+
+class Cut:
+    """All stores, by their names, at one moment. Close it: the stores' logs grow meanwhile."""
+
+    def __init__(self, paths: Mapping[str, str]) -> None:
+        #: how long commits were kept waiting at most
+        self.held_seconds = 0.0
+        self.stores: list[StoreCut] = []
+        self._ending = contextlib.ExitStack()
+        try:
+            self._take(paths)
+        except BaseException as error:
+            self._ending.close()
+            if isinstance(error, (apsw.Error, OSError)):
+                raise translate(error, "cutting the stores") from error
+            raise
+
+    def _take(self, paths: Mapping[str, str]) -> None:
+        with contextlib.ExitStack() as locks:
+            writers = [_open_to_lock(path) for path in paths.values()]
+            for writer in writers:
+                locks.callback(close, writer)
+            for name, path in paths.items():
+                store = StoreCut(name, path)
+                self._ending.callback(store.close)
+                self.stores.append(store)
+            began = time.monotonic()
+            for writer, path in zip(writers, paths.values(), strict=True):
+                _lock(writer, path, began + LOCK_SECONDS_MAX)
+            for store in self.stores:
+                store.begin()
+            for writer in writers:
+                writer.execute(ROLLBACK)
+            self.held_seconds = time.monotonic() - began
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._ending.close()
+
+
+def _open_to_lock(path: str) -> apsw.Connection:
+    connection = apsw.Connection(path, apsw.SQLITE_OPEN_READWRITE, checksum_vfs())
+    # Its closing must change nothing, whoever else has the store open or has not.
+    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+    connection.pragma("wal_autocheckpoint", 0)
+    return connection
+
+
+def _lock(connection: apsw.Connection, path: str, deadline: float) -> None:
+    while True:
+        try:
+            connection.execute(BEGIN)
+            return
+        except apsw.BusyError:
+            if time.monotonic() > deadline:
+                raise _too_busy(path) from None
+            time.sleep(_PAUSE_SECONDS)
+
+
+def _too_busy(path: str) -> OnibusError:
+    return StoreFailed(f"{path} was written to without a pause: nothing was copied; try again")
