@@ -113,7 +113,7 @@ async def test_a_log_whose_reader_goes_is_read_no_further() -> None:
 async def test_claims_and_staged_rows() -> None:
     async with serving() as client:
         await client.do("PUT", "/queues/q", {})
-        whose = {"producer": "p", "batch": 0, "task": 0, "attempt": 0}
+        whose: Any = {"producer": "p", "batch": 0, "task": 0, "attempt": 0}
         response = await client.http.post(
             "/v1/entities/q/staged", content=stream(rows(100)), headers=TYPE, params=whose
         )

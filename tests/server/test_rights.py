@@ -153,7 +153,7 @@ async def test_only_good_tokens_are_let_in() -> None:
             response = await client.ask("GET", "/queues", headers={"authorization": credentials})
             assert response.status_code == 200
         for what, credentials in bad.items():
-            headers = {"authorization": credentials.encode("utf-8")}
+            headers = {b"authorization": credentials.encode()}
             response = await client.http.get("/v1/queues", headers=headers)
             assert response.status_code == 401, what
             for secret in ("manage-key", "send-key", DEVELOPMENT_KEY):
@@ -164,7 +164,7 @@ async def test_only_good_tokens_are_let_in() -> None:
 async def test_a_token_that_was_good_ends_with_its_time() -> None:
     async with serving(keys=keyring()) as client:
         headers = token(NAMESPACE, "owner", "manage-key", seconds=1)
-        statuses = []
+        statuses: list[int] = []
         deadline = time.monotonic() + 3
         while time.monotonic() < deadline and (not statuses or statuses[-1] == 200):
             response = await client.ask("GET", "/queues", headers=headers)
