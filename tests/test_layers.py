@@ -28,6 +28,7 @@ LAYERS = {
     "onibus.security": 4,
     "onibus.operation": 4,
     "onibus.protocols": 5,
+    "onibus.client": 6,
     "onibus.server": 6,
     "onibus.cli": 7,
     "onibus.__main__": 8,

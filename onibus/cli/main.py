@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import typer
 
+from onibus.cli import looking, receive, send, top
+from onibus.cli.aside import dead_letters_app, deferred_app, scheduled_app
+from onibus.cli.entities import queue_app, subscription_app, topic_app
+from onibus.cli.rules import rule_app
 from onibus.cli.serve import serve
 
 app = typer.Typer(
@@ -14,6 +18,16 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
 )
 app.command()(serve)
+app.add_typer(queue_app, name="queue")
+app.add_typer(topic_app, name="topic")
+app.add_typer(subscription_app, name="subscription")
+app.add_typer(rule_app, name="rule")
+for command in (send, receive, looking):
+    command.register(app)
+app.add_typer(dead_letters_app, name="dead-letters")
+app.add_typer(scheduled_app, name="scheduled")
+app.add_typer(deferred_app, name="deferred")
+top.register(app)
 
 
 @app.callback()

@@ -64,7 +64,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     allow_plain_text: bool = False
     #: let the emulator's well-known key in; by default on loopback, where no other is configured
     allow_development_key: bool | None = None
-    #: offer what only tests need: reset, and a clock that can be moved
+    #: offer what only tests need, with `ephemeral`: reset, and a clock that can be moved
     test_mode: bool = False
     #: sends are refused when less of the disk is free
     reserve_bytes: int = RESERVE_BYTES
@@ -217,6 +217,8 @@ def _check(config: Config) -> None:
         raise InvalidArgument("tls_certificate and tls_key go together: give both, or neither")
     if options.ephemeral and config.stores:
         raise InvalidArgument("an ephemeral bus has no stores: leave [stores] or ephemeral out")
+    if options.test_mode and not options.ephemeral:
+        raise InvalidArgument("test_mode can empty the whole bus: it needs ephemeral too")
     if options.ephemeral and options.tls and not options.tls_certificate:
         raise InvalidArgument(
             "an ephemeral bus has nowhere to keep a self-made certificate: give tls_certificate "

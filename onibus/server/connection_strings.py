@@ -6,11 +6,14 @@ it. It is written when a server starts, and again when its key is rotated.
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 from onibus.security.kept_keys import KeptKeys
 from onibus.security.keys import AccessKey
 from onibus.server.private_files import write_private
+
+_log = logging.getLogger("onibus.server")
 
 #: In the data directory.
 CONNECTION_FILE = "connection-string"
@@ -58,5 +61,10 @@ class ConnectionFile:
             self.path.unlink(missing_ok=True)
         elif root != self._written:
             text = connection_string(root, self._host, self._port, tls=self._tls)
-            write_private(self.path, text.encode() + b"\n")
+            try:
+                write_private(self.path, text.encode() + b"\n")
+            except OSError as error:
+                # The key is good all the same: whoever made or rotated it was told.
+                _log.error("%s cannot be written: %s", self.path, error.strerror)
+                return
         self._written = root

@@ -60,8 +60,8 @@ class Listener:
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
         try:
-            for family, _, _, _, address in dict.fromkeys(infos):
-                self._sockets.append(_bound(family, address, backlog))
+            for family, _, protocol, _, address in dict.fromkeys(infos):
+                self._sockets.append(_bound(family, protocol, address, backlog))
         except OSError:
             self.close()
             raise
@@ -151,9 +151,12 @@ class Listener:
             raise
 
 
-def _bound(family: int, address: object, backlog: int) -> socket.socket:
-    """Return a socket that listens on an address."""
-    sock = socket.socket(family, socket.SOCK_STREAM)
+def _bound(family: int, protocol: int, address: object, backlog: int) -> socket.socket:
+    """Return a socket that listens on an address.
+
+    Its connections inherit the protocol, by which asyncio knows that small answers need not wait.
+    """
+    sock = socket.socket(family, socket.SOCK_STREAM, protocol)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:

@@ -97,7 +97,8 @@ class Workload(LogReaders):
         sim, busy = self.sim, self.sim.busy()
         if not busy:
             return
-        if NAME in busy and sim.model.namespace.flying and self.random.random() < 0.25:
+        chance = 0.25 if sim.model.namespace.flying else 0.06
+        if NAME in busy and self.random.random() < chance:
             if self.random.random() < 0.5:
                 self.crash()
             else:

@@ -22,6 +22,7 @@ from tests.bus_helpers import (
     ManualClock,
     bodies,
     get,
+    index_in,
     msg,
     numbers,
     peek_everything,
@@ -128,6 +129,34 @@ async def test_a_source_that_was_deleted_and_made_again_while_messages_were_on_t
         assert len(set(there(bus, "out"))) == len(there(bus, "out"))
         nothing_staged(disks)
         sound(bus)
+
+
+@pytest.mark.promise("P9")
+@pytest.mark.parametrize("kept", [True, False])
+@run
+async def test_nothing_overtakes_what_is_in_doubt(clock: ManualClock, kept: bool) -> None:
+    disks = FragileDisks()
+    async with disks.bus(clock, "a", "b") as bus:
+        await bus.create_queue("out", enable_partitioning=True)
+        await bus.create_queue("in", forward_to="out")
+        home = bus.broker.find("in").stores[0]
+        near = KEYS[index_in(bus, "out", home)]
+        far = KEYS[index_in(bus, "out", "b" if home == "a" else "a")]
+        # Only the namespace's store knows whether these go on, and it stays down.
+        disks.fail("namespace", 0, kept=kept)
+        disks.broken.add("namespace")
+        await bus.send_batch("in", [msg("0", partition_key=near), msg("1", partition_key=far)])
+        await quiet(bus)
+        # This one could go on within one store.
+        await send(bus, "in", "2", partition_key=near)
+        await recover(bus, clock)
+        assert there(bus, "out") == []
+        disks.broken.clear()
+        await recover(bus, clock)
+        found = peek_everything(bus, "out")
+        assert bodies([m for m in found if m.message.partition_key == near]) == ["0", "2"]
+        assert len(found) == 3
+        nothing_staged(disks)
 
 
 async def sources(bus: Bus) -> Any:

@@ -12,6 +12,7 @@ from onibus.bus import OpeningBus
 from onibus.core.errors import (
     DiskNearlyFull,
     EntityNotFound,
+    InvalidOperation,
     LockLost,
     PartitionOffline,
     Unknown,
@@ -184,6 +185,27 @@ async def test_a_store_fails_in_a_transaction_of_all_kinds(clock: ManualClock) -
     await fail_everywhere(clock, all_kinds, settle_all_kinds, in_order)
 
 
+@pytest.mark.promise("B5")
+@run
+async def test_what_was_refused_while_it_was_staged_can_be_tried_again(clock: ManualClock) -> None:
+    disks = FragileDisks()
+    bus = await disks.bus(clock, "a", "b")
+    await bus.create_queue("q0")
+    await bus.create_queue("q1")
+    tx = bus.transaction()
+    for name in ("q0", "q1"):
+        await tx.send(name, msg(name))
+    disks.fail("b", 0, kept=True)
+    with pytest.raises(PartitionOffline, match="nothing was changed"):
+        await tx.commit()
+    await recover(bus, clock)
+    await tx.commit()
+    assert (there(bus, "q0"), there(bus, "q1")) == (["q0"], ["q1"])
+    await quiet(bus)
+    nothing_staged(disks)
+    await bus.close()
+
+
 # What is staged while something else happens
 
 
@@ -204,6 +226,9 @@ async def pinned(disks: FragileDisks, clock: ManualClock, **settings: Any) -> tu
     disks.fail("namespace", 0, kept=kept)
     with pytest.raises(Unknown):
         await tx.commit()
+    for act in (tx.commit(), tx.rollback()):
+        with pytest.raises(InvalidOperation, match="not known"):
+            await act
     return bus, held
 
 
@@ -327,8 +352,10 @@ async def test_settling_works_when_the_disk_is_nearly_full(
     for name, message in held.items():
         await tx.complete(name, message)
     await tx.send("q0", msg("new"))
-    with pytest.raises(DiskNearlyFull):
-        await tx.commit()
+    for _ in range(2):
+        with pytest.raises(DiskNearlyFull):
+            await tx.commit()
+    await tx.rollback()
     async with bus.transaction() as tx:
         for name, message in held.items():
             await tx.complete(name, message)

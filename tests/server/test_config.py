@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from onibus import CorrelationFilter, FalseFilter, Rule, SqlAction, SqlFilter, TrueFilter
+from onibus.cli import exits
 from onibus.core.errors import InvalidArgument
 from onibus.security.rights import Right
-from onibus.server.config import OPTIONS, load
+from onibus.server.config import OPTIONS, Options, load
 from onibus.server.durations import milliseconds
 from tests.bus_helpers import DAY, HOUR, MINUTE, SECOND
 from tests.source_tree import ROOT
@@ -57,7 +58,7 @@ def test_the_file_may_be_named_by_a_variable(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("text", "value"), [("true", True), ("1", True), ("false", False)])
 def test_variables_say_yes_and_no(text: str, value: bool) -> None:
-    assert load(None, {"ONIBUS_TEST_MODE": text}).options.test_mode is value
+    assert load(None, {"ONIBUS_INSECURE": text}).options.insecure is value
     assert load(None, {"ONIBUS_ALLOW_DEVELOPMENT_KEY": text}).options.allow_development_key is value
 
 
@@ -168,74 +169,75 @@ def test_the_root_key_may_come_from_the_environment(tmp_path: Path) -> None:
 # Mistakes: what is told says where, and what to do
 
 
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("http_prot = 1", "there is no 'http_prot': did you mean http_port?"),
-        ("zzz = 1", "known are data, ephemeral"),
-        ('http_port = "1"', "http_port: Expected `int`, got `str`"),
-        ("insecure = 1", "insecure: Expected `bool`, got `int`"),
-        ('log_format = "xml"', "log_format: Invalid enum value 'xml'"),
-        ("http_port = 65536", "http_port is 65536: a port is a number from 0 to 65535"),
-        ("http_port = 5672", "http_port and amqp_port are both 5672"),
-        ('host = ""', "host is empty"),
-        ('data = ""', "data is empty"),
-        ("reserve_bytes = -1", "reserve_bytes is below 0"),
-        ('tls_key = "x"', "tls_certificate and tls_key go together"),
-        ("ephemeral = true\ntls = true", "nowhere to keep a self-made certificate"),
-        ('ephemeral = true\n[stores]\nmain = "x"', "an ephemeral bus has no stores"),
-        ("x = ", "no TOML: Invalid value (at end of document)"),
-        ("stores = 3", "stores: write a table, not a int"),
-        ("[stores]\nmain = 3", "stores.main: write the store's directory"),
-        ("[quotas]\nentites = 3", "quotas: there is no 'entites': did you mean entities?"),
-        ('[quotas]\nentities = "3"', "quotas: entities: Expected `int`, got `str`"),
-        ("[quotas]\nentities = 0", "quotas.entities: write a number above 0"),
-        ("[limits]\nhead_seconds = -1.5", "limits.head_seconds: write a number above 0"),
-        ("queues = 3", "queues: write a table"),
-        ("[queues]\norders = 3", "queues.orders: write a table"),
-        ("[queues.orders]\nlock_duration = 3", "did you mean lock_duration_ms?"),
-        ("[queues.orders]\nlock_duration_ms = 3", "queues.orders: lock_duration_ms is 3"),
-        ('[queues.orders]\nlock_duration_ms = "1m"', "queues.orders.lock_duration_ms: '1m' is no"),
-        ("[queues.orders]\nmax_delivery_count = true", "queues.orders: settings: Expected `int`"),
-        ('[queues."-x"]', "queues.-x: '-x': an entity's name has letters"),
-        ("[queues.a]\n[queues.A]", "queues.A: a stands in"),
-        ("[topics.t]\nrequires_session = true", "topics.t: there is no setting"),
-        ("[topics.t]\nsubscriptions = 1", "topics.t.subscriptions: write a table"),
-        ('[topics.t.subscriptions."a/b"]', "a subscription's name has at most"),
-        ("[topics.t.subscriptions.s]\nrules = 1", "subscriptions.s.rules: write"),
-        ("[topics.t.subscriptions.s]\nrules = [1]", "rules[0]: write a table"),
-        ("[topics.t.subscriptions.s]\nrules = [{}]", "rules[0]: a rule's name has 1 to"),
-        (
-            '[topics.t.subscriptions.s]\nrules = [{name = "a", sqll = "1=1"}]',
-            "rules[0]: there is no 'sqll': did you mean sql?",
-        ),
-        (
-            '[topics.t.subscriptions.s]\nrules = [{name = "a", sql = "1="}]',
-            "topics.t.subscriptions.s.rules[0]: ",
-        ),
-        (
-            '[topics.t.subscriptions.s]\nrules = [{name="a", sql="1=1", everything=true}]',
-            "rules[0]: a rule has sql or everything, not both",
-        ),
-        (
-            '[topics.t.subscriptions.s]\nrules = [{name="a", correlation={subjct="x"}}]',
-            "rules[0].correlation: there is no 'subjct': did you mean subject?",
-        ),
-        (
-            '[topics.t.subscriptions.s]\nrules = [{name="a", correlation={}}]',
-            "a correlation filter names at least one property",
-        ),
-        ("keys = 1", "keys: write [[keys]]"),
-        ('[[keys]]\nname = "a"', "keys[0]: Object missing required field `primary`"),
-        ('[[keys]]\nname = "a"\nprimary = ""', "keys[0]: the primary key of 'a' must have 16"),
-        (f'[[keys]]\nname = "a/b"\nprimary = "{KEY}"', "keys[0]: a key's name has"),
-        (f'[[keys]]\nname = "a"\nprimary = "{KEY}"\nrights = []', "allows nothing"),
-        (f'[[keys]]\nname = "a"\nprimary = "{KEY}"\nrights = ["Sned"]', "Invalid enum value"),
-        (f'[[keys]]\nname = "a"\nprimary = "{KEY}"\nentity = "-"', "an entity's name has letters"),
-        (f'[[keys]]\nname = "a"\nprimry = "{KEY}"', "did you mean primary?"),
-        (f'[[keys]]\nname="a"\nprimary="{KEY}"\n[[keys]]\nname="a"\nprimary="{KEY}"', "already"),
-    ],
-)
+MISTAKES = [
+    ("http_prot = 1", "there is no 'http_prot': did you mean http_port?"),
+    ("zzz = 1", "known are data, ephemeral"),
+    ('http_port = "1"', "http_port: Expected `int`, got `str`"),
+    ("insecure = 1", "insecure: Expected `bool`, got `int`"),
+    ('log_format = "xml"', "log_format: Invalid enum value 'xml'"),
+    ("http_port = 65536", "http_port is 65536: a port is a number from 0 to 65535"),
+    ("http_port = 5672", "http_port and amqp_port are both 5672"),
+    ('host = ""', "host is empty"),
+    ('data = ""', "data is empty"),
+    ("reserve_bytes = -1", "reserve_bytes is below 0"),
+    ('tls_key = "x"', "tls_certificate and tls_key go together"),
+    ("ephemeral = true\ntls = true", "nowhere to keep a self-made certificate"),
+    ('ephemeral = true\n[stores]\nmain = "x"', "an ephemeral bus has no stores"),
+    ("test_mode = true", "test_mode can empty the whole bus: it needs ephemeral too"),
+    ("x = ", "no TOML: Invalid value (at end of document)"),
+    ("stores = 3", "stores: write a table, not a int"),
+    ("[stores]\nmain = 3", "stores.main: write the store's directory"),
+    ("[quotas]\nentites = 3", "quotas: there is no 'entites': did you mean entities?"),
+    ('[quotas]\nentities = "3"', "quotas: entities: Expected `int`, got `str`"),
+    ("[quotas]\nentities = 0", "quotas.entities: write a number above 0"),
+    ("[limits]\nhead_seconds = -1.5", "limits.head_seconds: write a number above 0"),
+    ("queues = 3", "queues: write a table"),
+    ("[queues]\norders = 3", "queues.orders: write a table"),
+    ("[queues.orders]\nlock_duration = 3", "did you mean lock_duration_ms?"),
+    ("[queues.orders]\nlock_duration_ms = 3", "queues.orders: lock_duration_ms is 3"),
+    ('[queues.orders]\nlock_duration_ms = "1m"', "queues.orders.lock_duration_ms: '1m' is no"),
+    ("[queues.orders]\nmax_delivery_count = true", "queues.orders: settings: Expected `int`"),
+    ('[queues."-x"]', "queues.-x: '-x': an entity's name has letters"),
+    ("[queues.a]\n[queues.A]", "queues.A: a stands in"),
+    ("[topics.t]\nrequires_session = true", "topics.t: there is no setting"),
+    ("[topics.t]\nsubscriptions = 1", "topics.t.subscriptions: write a table"),
+    ('[topics.t.subscriptions."a/b"]', "a subscription's name has at most"),
+    ("[topics.t.subscriptions.s]\nrules = 1", "subscriptions.s.rules: write"),
+    ("[topics.t.subscriptions.s]\nrules = [1]", "rules[0]: write a table"),
+    ("[topics.t.subscriptions.s]\nrules = [{}]", "rules[0]: a rule's name has 1 to"),
+    (
+        '[topics.t.subscriptions.s]\nrules = [{name = "a", sqll = "1=1"}]',
+        "rules[0]: there is no 'sqll': did you mean sql?",
+    ),
+    (
+        '[topics.t.subscriptions.s]\nrules = [{name = "a", sql = "1="}]',
+        "topics.t.subscriptions.s.rules[0]: ",
+    ),
+    (
+        '[topics.t.subscriptions.s]\nrules = [{name="a", sql="1=1", everything=true}]',
+        "rules[0]: a rule has sql or everything, not both",
+    ),
+    (
+        '[topics.t.subscriptions.s]\nrules = [{name="a", correlation={subjct="x"}}]',
+        "rules[0].correlation: there is no 'subjct': did you mean subject?",
+    ),
+    (
+        '[topics.t.subscriptions.s]\nrules = [{name="a", correlation={}}]',
+        "a correlation filter names at least one property",
+    ),
+    ("keys = 1", "keys: write [[keys]]"),
+    ('[[keys]]\nname = "a"', "keys[0]: Object missing required field `primary`"),
+    ('[[keys]]\nname = "a"\nprimary = ""', "keys[0]: the primary key of 'a' must have 16"),
+    (f'[[keys]]\nname = "a/b"\nprimary = "{KEY}"', "keys[0]: a key's name has"),
+    (f'[[keys]]\nname = "a"\nprimary = "{KEY}"\nrights = []', "allows nothing"),
+    (f'[[keys]]\nname = "a"\nprimary = "{KEY}"\nrights = ["Sned"]', "Invalid enum value"),
+    (f'[[keys]]\nname = "a"\nprimary = "{KEY}"\nentity = "-"', "an entity's name has letters"),
+    (f'[[keys]]\nname = "a"\nprimry = "{KEY}"', "did you mean primary?"),
+    (f'[[keys]]\nname="a"\nprimary="{KEY}"\n[[keys]]\nname="a"\nprimary="{KEY}"', "already"),
+]
+
+
+@pytest.mark.parametrize(("text", "told"), MISTAKES)
 def test_mistakes_in_a_file(tmp_path: Path, text: str, told: str) -> None:
     found = refusal(tmp_path, text)
     assert told in found
@@ -302,3 +304,27 @@ def test_what_is_no_duration(text: str) -> None:
         milliseconds(text)
     with pytest.raises(InvalidArgument, match="is no duration"):
         milliseconds("P" + "9" * 10_000 + "D")
+
+
+# Documentation
+
+
+def test_every_option_is_documented_with_its_default() -> None:
+    page = (ROOT / "docs/server.md").read_text("utf-8")
+    for name, default in zip(OPTIONS, Options.__struct_defaults__, strict=True):
+        quoted = f'"{default}"' if isinstance(default, str) else repr(default)
+        assert f"\n| `{name}` | `{quoted}` | " in page, name
+
+
+def test_the_file_in_the_documentation_can_be_read(tmp_path: Path) -> None:
+    page = (ROOT / "docs/server.md").read_text("utf-8")
+    sample = page.split("```toml\n")[1].split("```")[0]
+    config = load(written(tmp_path, sample))
+    assert [one.name for one in config.entities][-1] == "prices/subscriptions/large"
+
+
+def test_every_exit_code_is_documented() -> None:
+    page = (ROOT / "docs/server.md").read_text("utf-8")
+    codes = [value for name, value in vars(exits).items() if name.isupper()]
+    assert len(codes) == 5
+    assert all(f"\n| {code} | " in page for code in codes)

@@ -21,7 +21,7 @@ from tests.simulation.mutating import Mutant, applied
 
 MUTANTS = OF_QUEUES | OF_WORKS
 #: Of the processor, however much else it has to do.
-SECONDS = 4.0
+SECONDS = 10.0
 COMMANDS = 700
 
 

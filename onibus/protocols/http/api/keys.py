@@ -46,7 +46,7 @@ class KeyWithSecrets(msgspec.Struct, kw_only=True):
     secondary: str
 
 
-class Whose(msgspec.Struct, kw_only=True):
+class Whose(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Which key of that name is meant."""
 
     #: the entity it is for; empty for the whole namespace

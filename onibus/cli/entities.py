@@ -1,0 +1,270 @@
+"""`onibus queue`, `onibus topic`, `onibus subscription`: create, list, show, update, delete."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from onibus.broker.entity import EntityInfo
+from onibus.broker.entity_rules import subscription_name
+from onibus.cli.output import age, bytes_text, moment
+from onibus.cli.session import Session, command
+from onibus.cli.values import settings_of
+from onibus.core.rules.rule import Rule, SqlFilter
+from onibus.protocols.http.rules import rule_out
+
+queue_app = typer.Typer(help="Queues: create, list, show, update, delete.", no_args_is_help=True)
+topic_app = typer.Typer(help="Topics: create, list, show, update, delete.", no_args_is_help=True)
+subscription_app = typer.Typer(
+    help="Subscriptions of topics: create, list, show, update, delete.", no_args_is_help=True
+)
+
+Name = Annotated[str, typer.Argument(help="Its name.")]
+Topic = Annotated[str, typer.Argument(help="The topic's name.")]
+Subscription = Annotated[str, typer.Argument(help="The subscription's own name.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", "-s", metavar="NAME=VALUE", help="A setting, such as lock_duration_ms=30s."
+    ),
+]
+Duplicates = Annotated[bool, typer.Option("--detect-duplicates", help="Drop duplicates.")]
+Sessions = Annotated[bool, typer.Option("--sessions", help="Messages belong to sessions.")]
+Partitioned = Annotated[bool, typer.Option("--partitioned", help="Have 16 partitions.")]
+
+COLUMNS: dict[str, Callable[[EntityInfo[Any]], Any]] = {
+    "name": lambda one: one.name,
+    "active": lambda one: one.active_count,
+    "held": lambda one: one.held_count,
+    "deferred": lambda one: one.deferred_count,
+    "scheduled": lambda one: one.scheduled_count,
+    "dead": lambda one: one.dead_lettered_count,
+    "duplicates": lambda one: one.duplicates_dropped,
+    "size": lambda one: bytes_text(one.size_bytes),
+    "state": lambda one: one.availability,
+}
+
+
+def entity_plain(info: EntityInfo[Any]) -> Any:
+    """Return an entity as JSON has it."""
+    plain = {name: getattr(info, name) for name in EntityInfo.__struct_fields__}
+    plain["rules"] = [rule_out(rule) for rule in info.rules]
+    return plain
+
+
+def _show(session: Session, info: EntityInfo[Any]) -> None:
+    counts = {
+        name.removesuffix("_count").replace("_", " "): getattr(info, name)
+        for name in EntityInfo.__struct_fields__
+        if name.endswith("_count")
+    }
+    counts["duplicates dropped"] = info.duplicates_dropped
+    counts["remembered ids"] = info.remembered_ids
+    groups: dict[str, Any] = {
+        info.kind: info.name,
+        "created (UTC)": moment(info.created_ms),
+        "availability": info.availability,
+        "size": bytes_text(info.size_bytes),
+        "messages": counts,
+        "settings": {
+            name: _setting(name, value)
+            for name, value in msgspec.structs.asdict(info.settings).items()
+        },
+    }
+    if info.subscriptions:
+        groups["subscriptions"] = info.subscriptions
+    if info.kind == "subscription":
+        groups["rules"] = {rule.name: rule_text(rule) for rule in info.rules}
+    session.out.fields(entity_plain(info), groups)
+
+
+def _setting(name: str, value: Any) -> Any:
+    if value is not None and name.endswith(("_ms", "_ms_max")):
+        return f"{value} ({age(value)})"
+    return value
+
+
+def rule_text(rule: Rule) -> str:
+    """Return a rule on one line."""
+    told = msgspec.to_builtins(rule_out(rule).filter)
+    kind = told.pop("type")
+    given = ", ".join(f"{key}={value!r}" for key, value in told.items() if value not in (None, {}))
+    shown = told["expression"] if kind == "sql" else f"{kind} {given}".strip()
+    return shown if rule.action is None else f"{shown} → {rule.action.expression}"
+
+
+def _given(
+    chosen: list[str] | None,
+    duplicates: bool,
+    sessions: bool,
+    partitioned: bool,
+    fifo: bool = False,
+) -> dict[str, Any]:
+    given = settings_of(chosen)
+    flags = {
+        "requires_duplicate_detection": duplicates,
+        "requires_session": sessions,
+        "enable_partitioning": partitioned,
+        "fifo": fifo,
+    }
+    return given | {name: True for name, value in flags.items() if value}
+
+
+@command(queue_app, "create")
+def create_queue(
+    session: Session,
+    name: Name,
+    settings: Set = None,
+    duplicates: Duplicates = False,
+    sessions: Sessions = False,
+    partitioned: Partitioned = False,
+    fifo: Annotated[bool, typer.Option("--fifo", help="Be a FIFO queue, as in SQS.")] = False,
+) -> None:
+    """Make a queue."""
+    given = _given(settings, duplicates, sessions, partitioned, fifo)
+    info = session.client.create_queue(name, **given)
+    session.out.done(entity_plain(info), f"queue {info.name} is made")
+
+
+@command(queue_app, "list")
+def list_queues(session: Session) -> None:
+    """List all queues with what is in them."""
+    client = session.client
+    infos = [client.queue(name) for name in client.queues()]
+    session.out.rows(infos, COLUMNS, plain=entity_plain, empty="no queues")
+
+
+@command(queue_app, "show")
+def show_queue(session: Session, name: Name) -> None:
+    """Show a queue's settings and counts."""
+    _show(session, session.client.queue(name))
+
+
+@command(queue_app, "update")
+def update_queue(session: Session, name: Name, settings: Set = None) -> None:
+    """Change settings of a queue."""
+    info = session.client.change_queue(name, **_something(settings))
+    session.out.done(entity_plain(info), f"queue {info.name} is changed")
+
+
+@command(queue_app, "delete")
+def delete_queue(session: Session, name: Name, yes: Yes = False) -> None:
+    """Delete a queue and everything in it."""
+    session.confirm(f"Delete queue {name} and everything in it?", yes)
+    session.client.delete_queue(name)
+    session.out.done({"deleted": name}, f"queue {name} is deleted")
+
+
+@command(topic_app, "create")
+def create_topic(
+    session: Session,
+    name: Name,
+    settings: Set = None,
+    duplicates: Duplicates = False,
+    partitioned: Partitioned = False,
+) -> None:
+    """Make a topic."""
+    given = _given(settings, duplicates, False, partitioned)
+    info = session.client.create_topic(name, **given)
+    session.out.done(entity_plain(info), f"topic {info.name} is made")
+
+
+@command(topic_app, "list")
+def list_topics(session: Session) -> None:
+    """List all topics."""
+    client = session.client
+    infos = [client.topic(name) for name in client.topics()]
+    columns: dict[str, Callable[[EntityInfo[Any]], Any]] = {
+        "name": lambda one: one.name,
+        "subscriptions": lambda one: len(one.subscriptions),
+        "scheduled": lambda one: one.scheduled_count,
+        "duplicates": lambda one: one.duplicates_dropped,
+        "size": lambda one: bytes_text(one.size_bytes),
+        "state": lambda one: one.availability,
+    }
+    session.out.rows(infos, columns, plain=entity_plain, empty="no topics")
+
+
+@command(topic_app, "show")
+def show_topic(session: Session, name: Name) -> None:
+    """Show a topic's settings, counts and subscriptions."""
+    _show(session, session.client.topic(name))
+
+
+@command(topic_app, "update")
+def update_topic(session: Session, name: Name, settings: Set = None) -> None:
+    """Change settings of a topic."""
+    info = session.client.change_topic(name, **_something(settings))
+    session.out.done(entity_plain(info), f"topic {info.name} is changed")
+
+
+@command(topic_app, "delete")
+def delete_topic(session: Session, name: Name, yes: Yes = False) -> None:
+    """Delete a topic, its subscriptions, and everything in them."""
+    session.confirm(f"Delete topic {name}, its subscriptions and everything in them?", yes)
+    session.client.delete_topic(name)
+    session.out.done({"deleted": name}, f"topic {name} is deleted")
+
+
+@command(subscription_app, "create")
+def create_subscription(
+    session: Session,
+    topic: Topic,
+    name: Subscription,
+    settings: Set = None,
+    sessions: Sessions = False,
+    sql: Annotated[
+        str | None, typer.Option("--filter", help="SQL that selects messages; all without it.")
+    ] = None,
+) -> None:
+    """Make a subscription of a topic."""
+    rules = None if sql is None else [Rule("$Default", SqlFilter(sql))]
+    given = _given(settings, False, sessions, False)
+    whole = session.client.create_subscription(topic, name, rules=rules, **given)
+    info = session.client.subscription(whole)
+    session.out.done(entity_plain(info), f"subscription {whole} is made")
+
+
+@command(subscription_app, "list")
+def list_subscriptions(session: Session, topic: Topic) -> None:
+    """List a topic's subscriptions with what is in them."""
+    client = session.client
+    infos = [client.subscription(name) for name in client.topic(topic).subscriptions]
+    session.out.rows(infos, COLUMNS, plain=entity_plain, empty="no subscriptions")
+
+
+@command(subscription_app, "show")
+def show_subscription(session: Session, topic: Topic, name: Subscription) -> None:
+    """Show a subscription's settings, counts and rules."""
+    _show(session, session.client.subscription(subscription_name(topic, name)))
+
+
+@command(subscription_app, "update")
+def update_subscription(
+    session: Session, topic: Topic, name: Subscription, settings: Set = None
+) -> None:
+    """Change settings of a subscription."""
+    whole = subscription_name(topic, name)
+    info = session.client.change_subscription(whole, **_something(settings))
+    session.out.done(entity_plain(info), f"subscription {info.name} is changed")
+
+
+@command(subscription_app, "delete")
+def delete_subscription(
+    session: Session, topic: Topic, name: Subscription, yes: Yes = False
+) -> None:
+    """Delete a subscription and everything in it."""
+    whole = subscription_name(topic, name)
+    session.confirm(f"Delete subscription {whole} and everything in it?", yes)
+    session.client.delete_subscription(whole)
+    session.out.done({"deleted": whole}, f"subscription {whole} is deleted")
+
+
+def _something(settings: list[str] | None) -> dict[str, Any]:
+    if not settings:
+        raise typer.BadParameter("say what changes: --set NAME=VALUE")
+    return settings_of(settings)

@@ -1,0 +1,171 @@
+"""What commands show: tables for people, JSON for programs.
+
+With --json everything that was asked for is on the standard output and nothing else: one document,
+or one a line where there may be many. What is only told, such as progress and errors, goes to the
+standard error.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
+from rich.table import Table
+
+from onibus.core.message import ReceivedMessage
+from onibus.protocols.http.schema import message_out
+
+#: How much of a body a table shows.
+_BODY_SHOWN = 60
+_FILE_COLUMNS = 240
+
+
+class Output:
+    """The two forms of what a command has to say."""
+
+    def __init__(self, as_json: bool) -> None:
+        self.as_json = as_json
+        # What goes into a file or a pipe is not cut to the width of a terminal.
+        width = None if sys.stdout.isatty() else _FILE_COLUMNS
+        self.console = Console(highlight=False, width=width)
+        self.told = Console(stderr=True, highlight=False, soft_wrap=True)
+
+    def document(self, value: Any) -> None:
+        """Print one JSON document, on one line."""
+        print(msgspec.json.encode(value).decode(), flush=True)
+
+    def rows(
+        self,
+        items: Iterable[Any],
+        columns: dict[str, Callable[[Any], Any]],
+        *,
+        plain: Callable[[Any], Any] = lambda item: item,
+        empty: str = "none",
+    ) -> None:
+        """Show a list: a document a line, or a table."""
+        if self.as_json:
+            for item in items:
+                self.document(plain(item))
+            return
+        table = Table(box=None, header_style="bold")
+        for name in columns:
+            table.add_column(name, overflow="fold")
+        for item in items:
+            table.add_row(*(text(show(item)) for show in columns.values()))
+        if table.row_count:
+            self.console.print(table)
+        else:
+            self.say(empty)
+
+    def fields(self, value: Any, groups: dict[str, Any]) -> None:
+        """Show one thing: a document, or its fields in groups."""
+        if self.as_json:
+            self.document(value)
+            return
+        table = Table.grid(padding=(0, 2))
+        for title, content in groups.items():
+            if isinstance(content, dict):
+                table.add_row(f"[bold]{title}[/bold]", "")
+                for name, one in content.items():
+                    table.add_row(f"  {name}", text(one))
+            else:
+                table.add_row(f"[bold]{title}[/bold]", text(content))
+        self.console.print(table)
+
+    def messages(self, messages: Iterable[ReceivedMessage], *, empty: str = "no messages") -> None:
+        """Show messages."""
+        self.rows(messages, MESSAGE_COLUMNS, plain=message_out, empty=empty)
+
+    def done(self, value: Any, sentence: str) -> None:
+        """Tell that something was done."""
+        if self.as_json:
+            self.document(value)
+        else:
+            self.console.print(sentence, markup=False)
+
+    def say(self, sentence: str) -> None:
+        """Tell people something that programs do not need."""
+        if not self.as_json:
+            self.told.print(sentence, markup=False)
+
+    def progress(self) -> Progress:
+        """Return a progress bar for long work; it shows on terminals only."""
+        return Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            console=self.told,
+            disable=self.as_json or not sys.stderr.isatty(),
+            transient=True,
+        )
+
+
+def text(value: Any) -> str:
+    """Return a value as people read it, safe to be printed with markup."""
+    from rich.markup import escape
+
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return ", ".join(text(one) for one in value) or "–"
+    return escape(str(value))
+
+
+def moment(ms: int | None) -> str | None:
+    """Return a moment in UTC."""
+    if ms is None:
+        return None
+    try:
+        return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    except (OverflowError, ValueError, OSError):
+        return f"{ms} ms"
+
+
+def age(ms: float | None) -> str | None:
+    """Return a duration, roughly."""
+    if ms is None:
+        return None
+    seconds = max(ms / 1000, 0)
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.1f} s"
+
+
+def bytes_text(count: int) -> str:
+    """Return a size, roughly."""
+    size = float(count)
+    for unit in ("B", "KB", "MB", "GB"):
+        if size < 1024 or unit == "GB":
+            break
+        size /= 1024
+    return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+
+
+def body_text(message: ReceivedMessage) -> str:
+    """Return the beginning of a body, on one line."""
+    try:
+        shown = message.body.decode()
+    except UnicodeDecodeError:
+        shown = message.body[: _BODY_SHOWN // 2].hex(" ")
+    line = "".join(one if one.isprintable() else "·" for one in shown[: _BODY_SHOWN + 1])
+    return line if len(line) <= _BODY_SHOWN else line[: _BODY_SHOWN - 1] + "…"
+
+
+MESSAGE_COLUMNS: dict[str, Callable[[ReceivedMessage], Any]] = {
+    "number": lambda one: one.sequence_number,
+    "enqueued (UTC)": lambda one: moment(one.enqueued_time_ms),
+    "state": lambda one: one.state,
+    "deliveries": lambda one: one.delivery_count,
+    "message id": lambda one: one.message_id,
+    "session": lambda one: one.session_id,
+    "body": body_text,
+}

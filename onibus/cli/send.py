@@ -1,0 +1,151 @@
+"""`onibus send`: one message, the lines of a file or of the standard input, or messages as JSON."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import nullcontext
+from itertools import islice
+from pathlib import Path
+from typing import IO, Annotated, Any
+
+import msgspec
+import typer
+from msgspec.structs import replace
+from rich.progress import Progress
+
+from onibus.cli.filters import Entity
+from onibus.cli.session import Session, command
+from onibus.cli.values import future_ms, optional_ms, properties_of
+from onibus.core.errors import InvalidArgument
+from onibus.core.message import Message, Sent
+from onibus.protocols.http.schema import MessageIn, message_of
+
+#: Messages that go in one request.
+_BATCH = 500
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    command(app, "send")(send)
+
+
+def send(
+    session: Session,
+    entity: Entity,
+    body: Annotated[str | None, typer.Argument(help="Its text; without it, give --from.")] = None,
+    source: Annotated[
+        str | None,
+        typer.Option("--from", metavar="FILE", help="A message a line; - for the standard input."),
+    ] = None,
+    messages_as_json: Annotated[
+        bool, typer.Option("--json-lines", help="Lines are messages as `peek --json` shows them.")
+    ] = False,
+    message_id: Annotated[str | None, typer.Option("--id", help="MessageId.")] = None,
+    make_id: Annotated[
+        bool, typer.Option(help="Make a MessageId where there is none; not for FIFO by content.")
+    ] = True,
+    session_id: Annotated[str | None, typer.Option("--session", help="SessionId.")] = None,
+    partition_key: Annotated[str | None, typer.Option("--key", help="PartitionKey.")] = None,
+    subject: Annotated[str | None, typer.Option(help="Subject.")] = None,
+    correlation_id: Annotated[str | None, typer.Option(help="CorrelationId.")] = None,
+    content_type: Annotated[str | None, typer.Option(help="ContentType.")] = None,
+    properties: Annotated[
+        list[str] | None, typer.Option("--property", "-p", metavar="NAME=VALUE")
+    ] = None,
+    ttl: Annotated[str | None, typer.Option(help="Time to live: 30s, 10m, 2h, 7d.")] = None,
+    at: Annotated[str | None, typer.Option("--at", help="When: 2026-11-16T12:00:00Z.")] = None,
+    after: Annotated[str | None, typer.Option("--in", help="In how long: 30s, 10m.")] = None,
+) -> None:
+    """Send messages; when this ends well they are on the server's disk."""
+    if (body is None) == (source is None):
+        raise typer.BadParameter("give the text of a message, or --from FILE")
+    model = Message(
+        message_id=message_id,
+        session_id=session_id,
+        partition_key=partition_key,
+        subject=subject,
+        correlation_id=correlation_id,
+        content_type=content_type,
+        properties=properties_of(properties),
+        time_to_live_ms=optional_ms(ttl),
+        scheduled_enqueue_time_ms=future_ms(at, after),
+    )
+    if body is not None:
+        sent = session.client.send(entity, replace(model, body=body.encode()), make_id=make_id)
+        session.out.done(_plain(sent), _sentence(sent))
+        return
+    assert source is not None
+    _send_many(session, entity, source, model, messages_as_json, make_id)
+
+
+def _send_many(
+    session: Session, entity: str, source: str, model: Message, as_json: bool, make_id: bool
+) -> None:
+    accepted = duplicates = 0
+    with _open(source) as lines, session.out.progress() as progress:
+        bar = progress.add_task(f"sending to {entity}", total=_count(source))
+        messages = _messages(lines, model, as_json)
+        while batch := list(islice(messages, _BATCH)):
+            sent = session.client.send_batch(entity, batch, make_id=make_id)
+            dropped = sum(one.duplicate_of is not None for one in sent)
+            accepted, duplicates = accepted + len(sent) - dropped, duplicates + dropped
+            _advance(progress, bar, len(batch))
+    told = {"accepted": accepted, "duplicates": duplicates}
+    session.out.done(told, f"{accepted} sent, {duplicates} dropped as duplicates")
+
+
+def _advance(progress: Progress, bar: Any, count: int) -> None:
+    progress.update(bar, advance=count)
+
+
+def _open(source: str) -> Any:
+    if source == "-":
+        return nullcontext(sys.stdin.buffer)
+    try:
+        return Path(source).open("rb")
+    except OSError as error:
+        raise typer.BadParameter(f"{source} cannot be read: {error.strerror}") from None
+
+
+def _count(source: str) -> int | None:
+    """Return how many lines a file has; None where they come one by one."""
+    if source == "-":
+        return None
+    with Path(source).open("rb") as file:
+        return sum(1 for _ in file)
+
+
+def _messages(lines: IO[bytes], model: Message, as_json: bool) -> Iterator[Message]:
+    for number, line in enumerate(lines, start=1):
+        content = line.rstrip(b"\r\n")
+        if not as_json:
+            yield replace(model, body=content)
+        elif content:
+            yield _from_json(content, number)
+
+
+_decoder = msgspec.json.Decoder(dict[str, Any])
+
+
+def _from_json(line: bytes, number: int) -> Message:
+    """Read a message as JSON; what the bus itself had told of it is left out."""
+    try:
+        given = _decoder.decode(line)
+        known = {name: value for name, value in given.items() if name in _FIELDS}
+        return message_of(msgspec.convert(known, MessageIn))
+    except (msgspec.DecodeError, InvalidArgument) as error:
+        raise typer.BadParameter(f"line {number} is no message: {error}") from None
+
+
+_FIELDS = frozenset(MessageIn.__struct_fields__)
+
+
+def _plain(sent: Sent) -> Any:
+    return {"sequence_number": sent.sequence_number, "duplicate_of": sent.duplicate_of}
+
+
+def _sentence(sent: Sent) -> str:
+    if sent.duplicate_of is not None:
+        return f"dropped: a duplicate of number {sent.duplicate_of}"
+    return f"sent as number {sent.sequence_number}"

@@ -1,0 +1,191 @@
+"""What all commands share: how to find the server, in which form to answer, how to end.
+
+`command` adds --json, --connect and --trust to a command, so that none can lack them, and turns
+errors into exit codes (exits.py).
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from onibus.cli import exits
+from onibus.cli.output import Output
+from onibus.core import errors
+from onibus.core.errors import OnibusError
+
+if TYPE_CHECKING:
+    from onibus.client import Client
+
+VARIABLE = "ONIBUS_CONNECTION"
+#: Where `onibus serve --data data` keeps a connection string for programs on this machine.
+FILE = Path("data") / "connection-string"
+#: What the emulator's programs use, and a server on this machine lets in.
+DEVELOPMENT = (
+    "Endpoint=sb://localhost;SharedAccessKeyName=RootManageSharedAccessKey;"
+    "SharedAccessKey=SAS_KEY_VALUE;UseDevelopmentEmulator=true;"
+)
+
+Work = TypeVar("Work", bound=Callable[..., None])
+
+
+class Session:
+    """One run of a command."""
+
+    def __init__(self, as_json: bool, connect: str | None, trust: str | None) -> None:
+        self.out = Output(as_json)
+        self._connect = connect
+        self._trust = trust
+
+    @cached_property
+    def client(self) -> Client:
+        """The server, connected when it is first needed."""
+        from onibus.client import Client, Retry
+
+        # People wait: what cannot be reached is told within seconds.
+        return Client.connect(
+            connection_string(self._connect), verify=self._trust or True, retry=Retry(attempts=4)
+        )
+
+    def close(self) -> None:
+        """Let the server go, if it was asked anything."""
+        if "client" in self.__dict__:
+            self.client.close()
+
+    def confirm(self, question: str, yes: bool) -> None:
+        """Ask people before something is lost; programs have to say --yes."""
+        if yes:
+            return
+        if self.out.as_json or not sys.stdin.isatty():
+            raise typer.BadParameter("say --yes as well: this cannot be undone")
+        typer.confirm(question, abort=True, err=True)
+
+
+def connection_string(given: str | None) -> str:
+    """Return the connection string to use; @FILE names a file that has it."""
+    chosen = given or os.environ.get(VARIABLE)
+    if not chosen and FILE.is_file():
+        chosen = f"@{FILE}"
+    if not chosen:
+        return DEVELOPMENT
+    if chosen.startswith("@"):
+        try:
+            return Path(chosen[1:]).read_text("utf-8").strip()
+        except OSError as error:
+            raise typer.BadParameter(f"{chosen[1:]} cannot be read: {error.strerror}") from None
+    return chosen
+
+
+def _option(name: str, kind: Any, option: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option]
+    )
+
+
+_SHARED = [
+    _option("as_json", bool, typer.Option("--json", help="For programs: JSON."), False),
+    _option(
+        "connect",
+        str | None,
+        typer.Option(
+            "--connect",
+            "-c",
+            metavar="STRING",
+            help=f"Connection string, address, or @FILE; otherwise {VARIABLE}, {FILE}, localhost.",
+        ),
+        None,
+    ),
+    _option(
+        "trust",
+        str | None,
+        typer.Option("--trust", metavar="FILE", help="Certificate to trust, in PEM."),
+        None,
+    ),
+]
+
+
+def command(group: typer.Typer, name: str) -> Callable[[Work], Work]:
+    """Register a command: its function gets a Session first, then what the user gave."""
+
+    def register(work: Work) -> Work:
+        signature = inspect.signature(work, eval_str=True)
+        own = list(signature.parameters.values())[1:]
+        parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own] + _SHARED
+
+        def run(**given: Any) -> None:
+            shared = {one.name: given.pop(one.name) for one in _SHARED}
+            session = Session(**shared)
+            try:
+                code = _run(session, lambda: work(session, **given))
+            finally:
+                session.close()
+            raise typer.Exit(code)
+
+        run.__doc__ = work.__doc__
+        run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {one.name: one.annotation for one in parameters}
+        group.command(name)(run)
+        return work
+
+    return register
+
+
+def _run(session: Session, work: Callable[[], None]) -> int:
+    try:
+        work()
+    except OnibusError as error:
+        tell(session.out, error)
+        return exit_code(error)
+    except KeyboardInterrupt:
+        return exits.OK
+    except BrokenPipeError:
+        # Whoever read our output has seen enough; nothing more is to be written, not even at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return exits.OK
+    return exits.OK
+
+
+def exit_code(error: OnibusError) -> int:
+    """Return the exit code of an error."""
+    from onibus.client import Unreachable
+
+    if isinstance(error, Unreachable):
+        return exits.UNREACHABLE
+    if isinstance(error, errors.Refused):
+        return exits.REFUSED
+    return exits.UNKNOWN if isinstance(error, errors.Unknown) else exits.UNREACHABLE
+
+
+def tell(out: Output, error: OnibusError) -> None:
+    """Tell of an error."""
+    if out.as_json:
+        from onibus.protocols.http.problems import outcome_of
+
+        told = {"error": error.code, "outcome": outcome_of(error), "detail": str(error)}
+        print(_json(told), file=sys.stderr)
+        return
+    out.told.print(f"onibus: {error.code}: {error}", markup=False)
+    hint = _HINTS.get(error.code)
+    if hint:
+        out.told.print(hint, markup=False, style="dim")
+
+
+def _json(value: Any) -> str:
+    import msgspec
+
+    return msgspec.json.encode(value).decode()
+
+
+_HINTS = {
+    "unreachable": "Is it running? `onibus serve` starts one; --connect says where it is.",
+    "unauthorized": f"Give a connection string with a key: --connect, or {VARIABLE}.",
+    "unknown": "Look before you try again: it may have been done.",
+    "lock-lost": "Its lock has ended; receive the message again.",
+}

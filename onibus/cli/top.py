@@ -1,0 +1,151 @@
+"""`onibus top`: what flows through which entity, live.
+
+Rates come from two looks at the same entity: what came in is how far its log has grown; what went
+out is what came in and is not there any more.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.live import Live
+from rich.table import Table
+
+from onibus.broker.entity import EntityInfo
+from onibus.cli.output import age, text
+from onibus.cli.session import Session, command
+from onibus.core.errors import EntityNotFound
+
+if TYPE_CHECKING:
+    from onibus.client import Client
+
+#: The partition's index stands in the top bits of a sequence number.
+_INDEX_SHIFT = 48
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """An entity at one moment."""
+
+    info: EntityInfo[Any]
+    at: float
+    #: the number of messages that its log ever took
+    written: int
+    oldest_ms: int | None
+
+    @property
+    def depth(self) -> int:
+        info = self.info
+        waiting = info.active_count + info.deferred_count + info.scheduled_count
+        return waiting + info.dead_lettered_count
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    command(app, "top")(top)
+
+
+def top(
+    session: Session,
+    interval: Annotated[float, typer.Option(help="Seconds between looks.", min=0.2)] = 2.0,
+    looks: Annotated[int | None, typer.Option(help="Stop after so many; else at Ctrl-C.")] = None,
+) -> None:
+    """Show rates, depths, oldest ages and duplicates of every entity, again and again."""
+    before: dict[str, Look] = {}
+    rounds = count() if looks is None else iter(range(looks))
+    if session.out.as_json:
+        for _ in _every(rounds, interval):
+            before = _tell(session, before)
+        return
+    with Live(console=session.out.console, auto_refresh=False, screen=looks is None) as live:
+        for _ in _every(rounds, interval):
+            now = _look_at_all(session.client)
+            live.update(_table(before, now), refresh=True)
+            before = now
+
+
+def _every(rounds: Iterator[int], interval: float) -> Iterator[int]:
+    for number in rounds:
+        if number:
+            time.sleep(interval)
+        yield number
+
+
+def _tell(session: Session, before: dict[str, Look]) -> dict[str, Look]:
+    now = _look_at_all(session.client)
+    for name, look in now.items():
+        session.out.document({"name": name, "kind": look.info.kind} | _row(before.get(name), look))
+    return now
+
+
+def _look_at_all(client: Client) -> dict[str, Look]:
+    infos: list[EntityInfo[Any]] = [client.queue(name) for name in client.queues()]
+    for name in client.topics():
+        topic = client.topic(name)
+        infos.append(topic)
+        infos += [client.subscription(one) for one in topic.subscriptions]
+    looks = {}
+    for info in infos:
+        try:
+            looks[info.name] = _look(client, info)
+        except EntityNotFound:
+            continue
+    return looks
+
+
+def _look(client: Client, info: EntityInfo[Any]) -> Look:
+    source = info.name.partition("/subscriptions/")[0]
+    latest = client.log_positions(source).latest
+    mask = (1 << _INDEX_SHIFT) - 1 if len(latest) > 1 else -1
+    written = sum((number & mask) - 1 for number in latest if number is not None)
+    oldest = None
+    if info.active_count:
+        starts = [index << _INDEX_SHIFT for index in range(len(latest))]
+        firsts = [one for start in starts for one in client.peek(info.name, start=start, limit=1)]
+        oldest = min((one.enqueued_time_ms for one in firsts), default=None)
+    return Look(info, time.monotonic(), written, oldest)
+
+
+def _row(before: Look | None, look: Look) -> dict[str, Any]:
+    incoming = outgoing = duplicates = None
+    if before is not None:
+        seconds = max(look.at - before.at, 0.001)
+        came = look.written - before.written
+        # A subscription takes what its rules select: how much of the topic's log, nobody counts.
+        if look.info.kind != "subscription":
+            incoming = round(came / seconds, 1)
+        if look.info.kind == "queue":
+            outgoing = round(max(came - (look.depth - before.depth), 0) / seconds, 1)
+        dropped = look.info.duplicates_dropped - before.info.duplicates_dropped
+        duplicates = round(dropped / seconds, 1)
+    oldest = None if look.oldest_ms is None else time.time() * 1000 - look.oldest_ms
+    return {
+        "in_per_s": incoming,
+        "out_per_s": outgoing,
+        "active": look.info.active_count,
+        "held": look.info.held_count,
+        "deferred": look.info.deferred_count,
+        "scheduled": look.info.scheduled_count,
+        "dead": look.info.dead_lettered_count,
+        "oldest_ms": None if oldest is None else round(max(oldest, 0)),
+        "duplicates": look.info.duplicates_dropped,
+        "duplicates_per_s": duplicates,
+        "state": look.info.availability,
+    }
+
+
+def _table(before: dict[str, Look], now: dict[str, Look]) -> Table:
+    table = Table("entity", box=None, header_style="bold")
+    names = ("in/s", "out/s", "active", "held", "deferred", "scheduled", "dead", "oldest")
+    for column in (*names, "duplicates", "dup/s", "state"):
+        table.add_column(column, justify="right")
+    for name, look in now.items():
+        row = _row(before.get(name), look)
+        row["oldest_ms"] = age(row["oldest_ms"])
+        table.add_row(text(name), *(text(value) for value in row.values()))
+    return table

@@ -1,0 +1,96 @@
+"""What people write on the command line: settings, durations, moments, properties."""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+import typer
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|min|m|h|d)?")
+_UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def duration_ms(written: str) -> int:
+    """Read 500ms, 30s, 10m, 2h, 7d; a bare number is of milliseconds."""
+    match = _DURATION.fullmatch(written.strip().lower())
+    if match is None:
+        raise typer.BadParameter(f"{written!r} is no duration: write 500ms, 30s, 10m, 2h or 7d")
+    return round(float(match[1]) * _UNIT_MS[match[2] or "ms"])
+
+
+def optional_ms(written: str | None) -> int | None:
+    return None if written is None else duration_ms(written)
+
+
+def moment_ms(written: str | None) -> int | None:
+    """Read an ISO 8601 moment (UTC unless it says otherwise), or a duration: so long ago."""
+    if written is None:
+        return None
+    if _DURATION.fullmatch(written.strip().lower()):
+        return time.time_ns() // 1_000_000 - duration_ms(written)
+    return _iso_ms(written)
+
+
+def future_ms(at: str | None, after: str | None) -> int | None:
+    """Return the moment that was asked for, by a time or as a delay."""
+    if at is not None and after is not None:
+        raise typer.BadParameter("give --at or --in, not both")
+    if after is not None:
+        return time.time_ns() // 1_000_000 + duration_ms(after)
+    return None if at is None else _iso_ms(at)
+
+
+def _iso_ms(written: str) -> int:
+    try:
+        moment = datetime.fromisoformat(written)
+    except ValueError:
+        raise typer.BadParameter(f"{written!r} is no moment: write 2026-11-16T12:00:00Z") from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return round(moment.timestamp() * 1000)
+
+
+def named(pairs: list[str] | None, flag: str) -> dict[str, str]:
+    """Read name=value, several times."""
+    found: dict[str, str] = {}
+    for pair in pairs or []:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise typer.BadParameter(f"{flag} takes name=value, not {pair!r}")
+        found[name] = value
+    return found
+
+
+def properties_of(pairs: list[str] | None) -> dict[str, Any]:
+    """Read properties: numbers, true, false and null are these; all else is text."""
+    return {name: plain_value(value) for name, value in named(pairs, "--property").items()}
+
+
+def plain_value(written: str) -> Any:
+    """Read a value as JSON would, or as text."""
+    import msgspec
+
+    try:
+        value = msgspec.json.decode(written)
+    except msgspec.DecodeError:
+        return written
+    return written if isinstance(value, (dict, list)) else value
+
+
+def settings_of(pairs: list[str] | None) -> dict[str, Any]:
+    """Read settings: names of docs/settings.md; times (…_ms) also as 30s, 10m, 2h, 7d."""
+    found: dict[str, Any] = {}
+    for name, value in named(pairs, "--set").items():
+        key = name.replace("-", "_")
+        if value.lower() in ("none", "never"):
+            found[key] = None
+        elif key.endswith("_ms") or key.endswith("_ms_max"):
+            found[key] = duration_ms(value)
+        elif key in ("user_metadata", "forward_to", "forward_dead_letters_to"):
+            found[key] = value
+        else:
+            found[key] = plain_value(value)
+    return found

@@ -1,0 +1,45 @@
+"""Asks a server, again and again where that is safe, and raises its errors as our own."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from onibus.client.aio.renewing import sleep
+from onibus.client.asking import Answer, AnswerLost, Ask, NotSent
+from onibus.client.problems import problem_of
+from onibus.client.retrying import Attempts, Retry
+from onibus.core.errors import OnibusError
+
+
+class AsyncTransport(Protocol):
+    """What carries requests."""
+
+    async def ask(self, ask: Ask) -> Answer: ...
+
+    async def close(self) -> None: ...
+
+
+class AsyncCaller:
+    """Somebody who asks a server."""
+
+    def __init__(self, transport: AsyncTransport, retry: Retry | None = None) -> None:
+        self._transport = transport
+        self._retry = retry or Retry()
+
+    async def answer(self, ask: Ask) -> Answer:
+        """Return the answer to a request, asked as often as it takes and is safe."""
+        attempts = Attempts(ask, self._retry)
+        while True:
+            problem: OnibusError | None
+            try:
+                answer = await self._transport.ask(ask)
+                problem = problem_of(answer)
+            except (NotSent, AnswerLost) as error:
+                problem = error
+            if problem is None:
+                return answer
+            await sleep(attempts.failed(problem))
+
+    async def ask(self, ask: Ask, kind: Any) -> Any:
+        """Return the answer to a request as a type that the API promises."""
+        return (await self.answer(ask)).read(kind)

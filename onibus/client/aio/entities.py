@@ -1,0 +1,115 @@
+"""Queues, topics, subscriptions and rules: making, changing, deleting, looking at them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import to_builtins
+
+from onibus.broker.entity import EntityInfo
+from onibus.broker.entity_rules import subscription_name
+from onibus.client.aio.caller import AsyncCaller
+from onibus.client.asking import get, path_of, post
+from onibus.client.convert import entity_of
+from onibus.core.rules.rule import Rule
+from onibus.core.settings import QueueSettings, SubscriptionSettings, TopicSettings
+from onibus.protocols.http.api.entities import Names, QueueOut, SubscriptionOut, TopicOut
+from onibus.protocols.http.api.subscriptions import Rules
+from onibus.protocols.http.rules import rule_of, rule_out
+
+_QUEUES, _TOPICS, _SUBSCRIPTIONS = "queues", "topics", "subscriptions"
+
+
+class AsyncEntityCalls(AsyncCaller):
+    """What an owner does."""
+
+    async def create_queue(self, name: str, **settings: Any) -> EntityInfo[QueueSettings]:
+        """Make a queue; `settings` are the fields of QueueSettings."""
+        ask = post(path_of(_QUEUES, name), settings, method="PUT")
+        return entity_of(await self.ask(ask, QueueOut))
+
+    async def change_queue(self, name: str, **settings: Any) -> EntityInfo[QueueSettings]:
+        """Change settings of a queue."""
+        ask = post(path_of(_QUEUES, name), settings, method="PATCH")
+        return entity_of(await self.ask(ask, QueueOut))
+
+    async def delete_queue(self, name: str) -> None:
+        """Delete a queue and everything in it."""
+        await self.answer(post(path_of(_QUEUES, name), method="DELETE"))
+
+    async def queue(self, name: str) -> EntityInfo[QueueSettings]:
+        """Return a queue's settings and counts."""
+        return entity_of(await self.ask(get(path_of(_QUEUES, name)), QueueOut))
+
+    async def queues(self) -> list[str]:
+        """Return the names of all queues."""
+        names: Names = await self.ask(get(path_of(_QUEUES)), Names)
+        return names.names
+
+    async def create_topic(self, name: str, **settings: Any) -> EntityInfo[TopicSettings]:
+        """Make a topic; `settings` are the fields of TopicSettings."""
+        ask = post(path_of(_TOPICS, name), settings, method="PUT")
+        return entity_of(await self.ask(ask, TopicOut))
+
+    async def change_topic(self, name: str, **settings: Any) -> EntityInfo[TopicSettings]:
+        """Change settings of a topic."""
+        ask = post(path_of(_TOPICS, name), settings, method="PATCH")
+        return entity_of(await self.ask(ask, TopicOut))
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic, its subscriptions, and everything in them."""
+        await self.answer(post(path_of(_TOPICS, name), method="DELETE"))
+
+    async def topic(self, name: str) -> EntityInfo[TopicSettings]:
+        """Return a topic's settings, counts and subscriptions."""
+        return entity_of(await self.ask(get(path_of(_TOPICS, name)), TopicOut))
+
+    async def topics(self) -> list[str]:
+        """Return the names of all topics."""
+        names: Names = await self.ask(get(path_of(_TOPICS)), Names)
+        return names.names
+
+    async def create_subscription(
+        self, topic: str, name: str, *, rules: Sequence[Rule] | None = None, **settings: Any
+    ) -> str:
+        """Make a subscription of a topic; return the name by which it is received from.
+
+        `settings` are the fields of SubscriptionSettings. Without rules it gets every message.
+        """
+        whole = subscription_name(topic, name)
+        if rules is not None:
+            settings["rules"] = [to_builtins(rule_out(rule)) for rule in rules]
+        ask = post(path_of(_SUBSCRIPTIONS, whole), settings, method="PUT")
+        made: SubscriptionOut = await self.ask(ask, SubscriptionOut)
+        return made.name
+
+    async def change_subscription(
+        self, subscription: str, **settings: Any
+    ) -> EntityInfo[SubscriptionSettings]:
+        """Change settings of a subscription, given by its whole name."""
+        ask = post(path_of(_SUBSCRIPTIONS, subscription), settings, method="PATCH")
+        return entity_of(await self.ask(ask, SubscriptionOut))
+
+    async def delete_subscription(self, subscription: str) -> None:
+        """Delete a subscription and everything in it."""
+        await self.answer(post(path_of(_SUBSCRIPTIONS, subscription), method="DELETE"))
+
+    async def subscription(self, subscription: str) -> EntityInfo[SubscriptionSettings]:
+        """Return a subscription's settings, counts and rules."""
+        ask = get(path_of(_SUBSCRIPTIONS, subscription))
+        return entity_of(await self.ask(ask, SubscriptionOut))
+
+    async def rules(self, subscription: str) -> list[Rule]:
+        """Return the rules of a subscription."""
+        told: Rules = await self.ask(get(path_of(_SUBSCRIPTIONS, subscription, "rules")), Rules)
+        return [rule_of(rule) for rule in told.rules]
+
+    async def create_rule(self, subscription: str, rule: Rule) -> None:
+        """Add a rule: what it selects gets into the subscription from now on."""
+        await self.answer(post(path_of(_SUBSCRIPTIONS, subscription, "rules"), rule_out(rule)))
+
+    async def delete_rule(self, subscription: str, name: str) -> None:
+        """Delete a rule; without any, nothing gets into the subscription."""
+        path = path_of(_SUBSCRIPTIONS, subscription, "rules", name)
+        await self.answer(post(path, method="DELETE"))

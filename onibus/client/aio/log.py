@@ -1,0 +1,149 @@
+"""What was: the log and the outcomes as Arrow, named readers, replay (R1 to R4, X7)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from onibus.broker.named_reader import LogPositions, ReaderInfo
+from onibus.client.aio.caller import AsyncCaller
+from onibus.client.asking import Ask, get, path_of, post, without_none
+from onibus.client.convert import arrow_table, filter_json
+from onibus.core.path.peek import Filter
+from onibus.protocols.http.api.log import Readers
+from onibus.protocols.http.api.tidying import Counted
+from onibus.protocols.http.messages import ARROW
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: How many bytes of the log are asked for at once.
+PAGE_BYTES = 16 << 20
+
+
+class AsyncLogCalls(AsyncCaller):
+    """What can be done with logs."""
+
+    async def log_positions(self, entity: str, *, log: str = "messages") -> LogPositions:
+        """Return between which numbers each partition's log can be read."""
+        told: LogPositions = await self.ask(
+            get(path_of("entities", entity, "log"), log=log), LogPositions
+        )
+        return told
+
+    async def read_log(
+        self,
+        entity: str,
+        partition: int,
+        start: int,
+        end: int | None = None,
+        *,
+        incarnation: int | None = None,
+        reader: str | None = None,
+        columns: Sequence[str] | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[pa.RecordBatch]:
+        """Yield the rows of a partition from one sequence number up to, without, another (R3).
+
+        The same rows each time, in order and without a hole: a hole is a LogGap. Without `end`, up
+        to what is there now. They are asked for page by page, as they are wanted.
+        """
+        if end is None:
+            end = (await self.log_positions(entity)).latest[partition]
+        path = path_of("entities", entity, "log", "messages", partition)
+        given: dict[str, Any] = {
+            "incarnation": incarnation,
+            "reader": reader,
+            "columns": None if columns is None else ",".join(columns),
+            "limit_bytes": PAGE_BYTES,
+        }
+        left = limit
+        while (end is None or start < end) and left != 0:
+            ask = get(path, start=start, end=end, limit=left, **given)
+            table = await self._table(ask)
+            if table.num_rows == 0:
+                return
+            for batch in table.to_batches():
+                yield batch
+            # Numbers are without gaps: so many rows, so many numbers.
+            start += table.num_rows
+            left = None if left is None else left - table.num_rows
+
+    async def read_outcomes(
+        self,
+        entity: str,
+        partition: int,
+        start: int,
+        end: int | None = None,
+        *,
+        incarnation: int | None = None,
+        reader: str | None = None,
+    ) -> pa.Table:
+        """Return what became of messages, from one number up to, without, another (R4)."""
+        path = path_of("entities", entity, "log", "outcomes", partition)
+        return await self._table(
+            get(path, start=start, end=end, incarnation=incarnation, reader=reader)
+        )
+
+    async def _table(self, ask: Ask) -> pa.Table:
+        return arrow_table((await self.answer(ask.accepting(ARROW))).body)
+
+    async def create_reader(
+        self,
+        entity: str,
+        name: str,
+        *,
+        log: str = "messages",
+        start: str | Sequence[int] = "earliest",
+        idle_ms: int | None = None,
+    ) -> ReaderInfo:
+        """Make a named reader: what it has not passed is kept for it (R2).
+
+        `start` is earliest, latest, or a number for each partition. Nobody having used it for
+        `idle_ms`, it goes by itself.
+        """
+        given = start if isinstance(start, str) else list(start)
+        body = without_none(log=log, start=given, idle_ms=idle_ms)
+        ask = post(path_of("entities", entity, "readers", name), body, method="PUT")
+        told: ReaderInfo = await self.ask(ask, ReaderInfo)
+        return told
+
+    async def move_reader(
+        self, entity: str, name: str, positions: Sequence[int], incarnation: int
+    ) -> None:
+        """Tell how far a reader has come: the next number in each partition, forward only."""
+        body = {"positions": list(positions), "incarnation": incarnation}
+        await self.answer(post(path_of("entities", entity, "readers", name, "move"), body))
+
+    async def readers(self, entity: str) -> list[ReaderInfo]:
+        """Return the named readers of an entity, with positions, lag and losses (R8)."""
+        told: Readers = await self.ask(get(path_of("entities", entity, "readers")), Readers)
+        return told.readers
+
+    async def delete_reader(self, entity: str, name: str) -> None:
+        """Remove a named reader; what was kept for it alone may go."""
+        await self.answer(post(path_of("entities", entity, "readers", name), method="DELETE"))
+
+    async def replay(
+        self,
+        entity: str,
+        partition: int,
+        start: int,
+        end: int | None = None,
+        *,
+        where: Filter | None = None,
+        to: str | None = None,
+        incarnation: int | None = None,
+    ) -> int:
+        """Send messages of the log again, to the same or another entity; return how many (X7)."""
+        body = without_none(
+            partition=partition,
+            start=start,
+            end=end,
+            where=filter_json(where),
+            to=to,
+            incarnation=incarnation,
+        )
+        ask = post(path_of("entities", entity, "log", "replay"), body, repeats=False)
+        told: Counted = await self.ask(ask, Counted)
+        return told.count

@@ -1,0 +1,52 @@
+"""Renews locks in a task of its own, while their messages are being processed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from onibus.client.held import RENEW_MS, HeldLocks
+from onibus.core.errors import OnibusError, Refused
+
+#: Renews the lock of a token; returns until when it holds.
+Renew = Callable[[bytes], Awaitable[int]]
+
+
+class Renewals(HeldLocks):
+    """Keeps locks until they are dropped."""
+
+    def __init__(self, renew: Renew, renew_ms: int = RENEW_MS) -> None:
+        super().__init__(renew_ms)
+        self._renew = renew
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """See to it that somebody renews."""
+        if len(self) and (self._task is None or self._task.done()):
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        """Renew no more."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def _run(self) -> None:
+        while len(self):
+            # Looks often: a lock that is added meanwhile may be due before the others.
+            await asyncio.sleep(min(self.next_s(), 0.25))
+            for lock in self.due():
+                try:
+                    self.renewed(lock, await self._renew(lock.token))
+                except Refused as error:
+                    if not error.retryable:
+                        self.drop(lock.token)
+                    self.renewed(lock, None)
+                except OnibusError:
+                    self.renewed(lock, None)
+
+
+async def sleep(seconds: float) -> None:
+    """Wait."""
+    await asyncio.sleep(seconds)

@@ -1,0 +1,79 @@
+"""Sending: one message, several together, later, in bulk.
+
+A message without a MessageId gets one here (D11), so that a send whose answer was lost can be
+repeated: where duplicates are detected it is stored once (D1). `make_id=False` leaves it without,
+for FIFO queues that take the content of a message as its identity (F4); such a send is not
+repeated when its answer is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from onibus.client.aio.caller import AsyncCaller
+from onibus.client.asking import path_of, post, post_arrow
+from onibus.client.convert import (
+    arrow_bytes,
+    arrow_table,
+    message_json,
+    rows_with_ids,
+    with_id,
+)
+from onibus.core.message import Message, Sent, SentBatch
+from onibus.protocols.http.api.messages import SentBatchOut
+from onibus.protocols.http.messages import ARROW
+from onibus.protocols.http.schema import SentOut
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class AsyncSendCalls(AsyncCaller):
+    """What a sender does."""
+
+    async def send(self, entity: str, message: Message, *, make_id: bool = True) -> Sent:
+        """Store a message; when this returns it is on the server's disk."""
+        given = with_id(message) if make_id else message
+        path = path_of("entities", entity, "messages")
+        ask = post(path, message_json(given), repeats=given.message_id is not None)
+        told: SentOut = await self.ask(ask, SentOut)
+        return Sent(told.sequence_number, told.duplicate_of)
+
+    async def send_batch(
+        self, entity: str, messages: Sequence[Message], *, make_id: bool = True
+    ) -> list[Sent]:
+        """Store messages together; answers are in their order."""
+        given = [with_id(one) for one in messages] if make_id else list(messages)
+        body = {"messages": [message_json(one) for one in given]}
+        repeats = all(one.message_id is not None for one in given)
+        ask = post(path_of("entities", entity, "batch"), body, repeats=repeats)
+        told: SentBatchOut = await self.ask(ask, SentBatchOut)
+        return [Sent(one.sequence_number, one.duplicate_of) for one in told.sent]
+
+    async def send_arrow(
+        self, entity: str, rows: pa.RecordBatch | pa.Table, *, make_id: bool = True
+    ) -> SentBatch:
+        """Store rows, whose columns are fields of Message: all of them, or none."""
+        given = rows_with_ids(rows) if make_id else rows
+        path = path_of("entities", entity, "batch")
+        ask = post_arrow(path, arrow_bytes(given), accept=ARROW, repeats=make_id)
+        told = arrow_table((await self.answer(ask)).body)
+        numbers = told.column("sequence_number").combine_chunks()
+        duplicates = told.column("duplicate_of").combine_chunks()
+        accepted = duplicates.null_count
+        return SentBatch(accepted, len(duplicates) - accepted, numbers, duplicates)
+
+    async def schedule(self, entity: str, message: Message, due_ms: int) -> int:
+        """Store a message for a moment, in milliseconds since 1970; return the number to cancel it.
+
+        A moment that has passed is no wait at all.
+        """
+        body = {"message": message_json(with_id(message)), "due_ms": due_ms}
+        told: SentOut = await self.ask(post(path_of("entities", entity, "schedule"), body), SentOut)
+        return told.sequence_number
+
+    async def cancel_scheduled(self, entity: str, numbers: Sequence[int]) -> None:
+        """Delete scheduled messages: all of them, or none."""
+        path = path_of("entities", entity, "cancel-scheduled")
+        await self.answer(post(path, {"numbers": list(numbers)}))

@@ -1,0 +1,129 @@
+"""A transaction: `async with client.transaction() as tx: …` commits it, an error forgets it.
+
+Sends and settlements are gathered here and go to the server in one request, which does all of them
+or none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from onibus.client.aio.caller import AsyncCaller
+from onibus.client.aio.receiving import AsyncSettler
+from onibus.client.asking import path_of, post, without_none
+from onibus.client.convert import message_json, token_text, with_id
+from onibus.core.errors import InvalidArgument, InvalidOperation
+from onibus.core.message import Message, ReceivedMessage, Sent
+from onibus.protocols.http.api.transactions import TransactionOut
+from onibus.protocols.http.schema import plain_values
+
+
+class AsyncTransaction:
+    """Sends and settlements that happen together or not at all; nothing happens before `commit`.
+
+    Where a message was received from is given as its receiver, or as the entity's name.
+    """
+
+    def __init__(self, caller: AsyncCaller) -> None:
+        self._caller = caller
+        self._sends: list[dict[str, Any]] = []
+        self._settlements: list[dict[str, Any]] = []
+        self._ended = False
+
+    async def send(self, entity: str, message: Message) -> None:
+        """Send a message when the transaction commits."""
+        await self.send_batch(entity, [message])
+
+    async def send_batch(self, entity: str, messages: Sequence[Message]) -> None:
+        """Send messages when the transaction commits."""
+        if not isinstance(messages, (list, tuple)) or not messages:
+            raise InvalidArgument("a batch is a list of messages")
+        told = [message_json(with_id(one)) for one in messages]
+        self._sends.append({"entity": entity, "messages": told})
+
+    async def complete(
+        self, source: AsyncSettler | str, *messages: ReceivedMessage | bytes
+    ) -> None:
+        """Complete messages when the transaction commits."""
+        self._settle(source, messages, "complete")
+
+    async def abandon(
+        self,
+        source: AsyncSettler | str,
+        message: ReceivedMessage | bytes,
+        *,
+        delay_ms: int = 0,
+        properties: dict[str, Any] | None = None,
+    ) -> None:
+        """Give a message back when the transaction commits."""
+        self._settle(source, [message], "abandon", properties, delay_ms=delay_ms)
+
+    async def defer(
+        self,
+        source: AsyncSettler | str,
+        message: ReceivedMessage | bytes,
+        *,
+        delay_ms: int = 0,
+        properties: dict[str, Any] | None = None,
+    ) -> None:
+        """Set a message aside when the transaction commits."""
+        self._settle(source, [message], "defer", properties, delay_ms=delay_ms)
+
+    async def dead_letter(
+        self,
+        source: AsyncSettler | str,
+        message: ReceivedMessage | bytes,
+        *,
+        reason: str | None = None,
+        description: str | None = None,
+        properties: dict[str, Any] | None = None,
+    ) -> None:
+        """Dead-letter a message when the transaction commits."""
+        self._settle(
+            source, [message], "dead-letter", properties, reason=reason, description=description
+        )
+
+    async def commit(self) -> list[Sent]:
+        """Do all of it; return a `Sent` for each message sent, in order."""
+        if self._ended:
+            raise InvalidOperation("the transaction has ended")
+        self._ended = True
+        body = {"sends": self._sends, "settlements": self._settlements}
+        told: TransactionOut = await self._caller.ask(
+            post(path_of("transactions"), body), TransactionOut
+        )
+        return [Sent(one.sequence_number, one.duplicate_of) for one in told.sent]
+
+    async def rollback(self) -> None:
+        """Forget all of it."""
+        self._ended = True
+
+    def _settle(
+        self,
+        source: AsyncSettler | str,
+        messages: Sequence[ReceivedMessage | bytes],
+        verb: str,
+        properties: dict[str, Any] | None = None,
+        **given: Any,
+    ) -> None:
+        name = source if isinstance(source, str) else source.entity
+        tokens = [token_text(message) for message in messages]
+        changed = None if properties is None else plain_values(properties)
+        self._settlements.append(
+            without_none(entity=name, tokens=tokens, verb=verb, properties=changed, **given)
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None and not self._ended and (self._sends or self._settlements):
+            await self.commit()
+        self._ended = True

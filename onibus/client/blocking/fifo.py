@@ -1,0 +1,53 @@
+"""Receiving from a FIFO queue, as its own words have it (F9, F10)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import uuid4
+
+from onibus.client.asking import post, without_none
+from onibus.client.blocking.caller import Caller
+from onibus.client.blocking.receiving import Settler
+from onibus.client.convert import token_text
+from onibus.core.message import ReceivedMessage
+from onibus.protocols.http.api.receiving import LockedUntil
+
+
+class FifoReceiver(Settler):
+    """Receives from a FIFO queue, group by group (F9, F10)."""
+
+    def __init__(self, caller: Caller, entity: str) -> None:
+        # A receiver of a FIFO queue says itself how long messages stay in flight.
+        super().__init__(caller, entity, 0)
+        #: the attempt id of the last receive, given or made here
+        self.attempt_id = ""
+
+    def receive(
+        self,
+        limit: int = 1,
+        *,
+        wait_ms: int = 0,
+        visibility_ms: int | None = None,
+        attempt_id: str | None = None,
+    ) -> list[ReceivedMessage]:
+        """Return messages of groups of which nothing is in flight.
+
+        The same attempt id returns the same messages again while they are in flight; so a receive
+        whose answer was lost is repeated without losing time.
+        """
+        self.attempt_id = uuid4().hex if attempt_id is None else attempt_id
+        body = without_none(limit=limit, visibility_ms=visibility_ms, attempt_id=self.attempt_id)
+        path = self._path("fifo", "receive")
+        return self._receive_waiting(path, body, wait_ms, repeats=True)
+
+    def receive_deferred(self, numbers: Sequence[int]) -> list[ReceivedMessage]:
+        """Return deferred messages by their sequence numbers: all of them, or none."""
+        return self._receive(post(self._path("receive-deferred"), {"numbers": list(numbers)}))
+
+    def change_visibility(self, message: ReceivedMessage | bytes, visibility_ms: int) -> int:
+        """Let a message stay in flight for that long from now; 0 gives it back."""
+        body = {"token": token_text(message), "visibility_ms": visibility_ms}
+        told: LockedUntil = self._caller.ask(
+            post(self._path("fifo", "visibility"), body), LockedUntil
+        )
+        return told.locked_until_ms

@@ -1,0 +1,99 @@
+"""A session that is held: receiving from it, its state, giving it back (B4).
+
+Its lock is renewed in the background, and with it those of its messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+
+from onibus.client.asking import post
+from onibus.client.blocking.caller import Caller
+from onibus.client.blocking.receiving import Settler
+from onibus.client.held import RENEW_MS
+from onibus.core.errors import LockLost
+from onibus.core.message import ReceivedMessage
+from onibus.protocols.http.api.receiving import LockedUntil
+from onibus.protocols.http.api.sessions import SessionState
+from onibus.protocols.http.schema import bytes_of, text_of
+
+
+class SessionReceiver(Settler):
+    """Receives from one session, which nobody else can while it is held."""
+
+    def __init__(
+        self,
+        caller: Caller,
+        entity: str,
+        session_id: str,
+        token: str,
+        locked_until_ms: int,
+        renew_ms: int = RENEW_MS,
+    ) -> None:
+        super().__init__(caller, entity, renew_ms)
+        self.session_id = session_id
+        self.locked_until_ms = locked_until_ms
+        self._closed = False
+        self._held = {"session_id": session_id, "token": token}
+        self._renewals.add(bytes.fromhex(token), locked_until_ms)
+        self._renewals.start()
+
+    def receive(
+        self, limit: int = 1, *, wait_ms: int = 0, delete: bool = False
+    ) -> list[ReceivedMessage]:
+        """Return the session's next messages, in order."""
+        body = self._held | {"limit": limit, "delete": delete}
+        return self._receive_waiting(
+            self._path("sessions", "receive"), body, wait_ms, repeats=not delete
+        )
+
+    def receive_deferred(self, numbers: Sequence[int]) -> list[ReceivedMessage]:
+        """Return deferred messages of the session by their numbers: all of them, or none."""
+        body = self._held | {"numbers": list(numbers)}
+        return self._receive(post(self._path("sessions", "receive-deferred"), body))
+
+    def renew_lock(self) -> int:
+        """Hold the session for another lock duration; return until when."""
+        return self._renew_token(b"")
+
+    def _renew_token(self, token: bytes) -> int:
+        # The session's lock is that of its messages.
+        ask = post(self._path("sessions", "renew"), self._held)
+        told: LockedUntil = self._caller.ask(ask, LockedUntil)
+        self.locked_until_ms = told.locked_until_ms
+        return told.locked_until_ms
+
+    def _keep(self, messages: list[ReceivedMessage]) -> list[ReceivedMessage]:
+        return messages
+
+    def get_state(self) -> bytes | None:
+        """Return the bytes kept with the session."""
+        ask = post(self._path("sessions", "get-state"), self._held, changes=False)
+        told: SessionState = self._caller.ask(ask, SessionState)
+        return bytes_of("state", told.state, told.state_base64)
+
+    def set_state(self, state: bytes | None) -> None:
+        """Keep bytes with the session; None clears them."""
+        text, binary = (None, None) if state is None else text_of(state)
+        body = self._held | {"state": text, "state_base64": binary}
+        self._caller.answer(post(self._path("sessions", "set-state"), body))
+
+    def close(self) -> None:
+        """Give the session back, and what it held, without counting a delivery."""
+        super().close()
+        if not self._closed:
+            self._closed = True
+            self._caller.answer(post(self._path("sessions", "close"), self._held))
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            self.close()
+        except LockLost:
+            # It ran out before: there is nothing left to give back.
+            return

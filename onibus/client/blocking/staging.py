@@ -1,0 +1,91 @@
+"""Staged sends: messages kept invisible until their producer publishes them (R6)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from onibus.broker.producers import LEASE_MS, Published, Staged
+from onibus.client.asking import get, path_of, post, post_arrow, without_none
+from onibus.client.blocking.caller import Caller
+from onibus.client.convert import arrow_bytes, message_json, rows_with_ids, with_id
+from onibus.core.message import Message
+from onibus.protocols.http.api.staging import StagedOut
+from onibus.protocols.http.api.tidying import Counted
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class StagingCalls(Caller):
+    """What a producer of batches does."""
+
+    def stage(
+        self,
+        entity: str,
+        messages: Sequence[Message],
+        *,
+        producer: str,
+        batch: int,
+        task: int,
+        attempt: int,
+        piece: int = 0,
+        lease_ms: int = LEASE_MS,
+    ) -> None:
+        """Keep messages, invisible and without numbers, until their producer publishes them."""
+        body = {"messages": [message_json(with_id(one)) for one in messages]}
+        whose = _whose(producer, batch, task, attempt, piece, lease_ms)
+        self.answer(post(path_of("entities", entity, "staged"), body, query=whose))
+
+    def stage_arrow(
+        self,
+        entity: str,
+        rows: pa.RecordBatch | pa.Table,
+        *,
+        producer: str,
+        batch: int,
+        task: int,
+        attempt: int,
+        piece: int = 0,
+        lease_ms: int = LEASE_MS,
+    ) -> None:
+        """Keep rows in Arrow as `stage` keeps messages."""
+        whose = _whose(producer, batch, task, attempt, piece, lease_ms)
+        body = arrow_bytes(rows_with_ids(rows))
+        self.answer(post_arrow(path_of("entities", entity, "staged"), body, query=whose))
+
+    def staged(self, entity: str) -> list[Staged]:
+        """Return what is staged and not published."""
+        told: StagedOut = self.ask(get(path_of("entities", entity, "staged")), StagedOut)
+        return told.staged
+
+    def publish(
+        self, entity: str, *, producer: str, batch: int, attempts: Iterable[tuple[int, ...]]
+    ) -> Published:
+        """Make what the named attempts staged visible, in their order, once; the rest goes.
+
+        An attempt is (task, attempt), or (task, attempt, pieces). Publishing the producer's last
+        batch again does nothing, an older one is an error.
+        """
+        named = [list(attempt) for attempt in attempts]
+        body = {"producer": producer, "batch": batch, "attempts": named}
+        ask = post(path_of("entities", entity, "staged", "publish"), body)
+        told: Published = self.ask(ask, Published)
+        return told
+
+    def discard(self, entity: str, *, producer: str, batch: int | None = None) -> int:
+        """Forget what a producer has staged, of one batch or of all; return how many pieces."""
+        body = without_none(producer=producer, batch=batch)
+        told: Counted = self.ask(
+            post(path_of("entities", entity, "staged", "discard"), body), Counted
+        )
+        return told.count
+
+
+def _whose(
+    producer: str, batch: int, task: int, attempt: int, piece: int, lease_ms: int
+) -> dict[str, str]:
+    """Return the query that tells whose rows these are."""
+    numbers = {"batch": batch, "task": task, "attempt": attempt, "piece": piece}
+    told = {name: str(value) for name, value in numbers.items()}
+    return told | {"producer": producer, "lease_ms": str(lease_ms)}

@@ -1,0 +1,162 @@
+"""Messages, filters and entities between what programs hold and what goes over HTTP."""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import msgspec
+from msgspec.structs import replace
+
+from onibus.broker.entity import EntityInfo
+from onibus.core.errors import InvalidArgument, LockLost
+from onibus.core.message import Message, ReceivedMessage
+from onibus.core.path.peek import Filter
+from onibus.core.path.session import SessionInfo
+from onibus.protocols.http.api.entities import EntityOut, SubscriptionOut, TopicOut
+from onibus.protocols.http.api.sessions import SessionOut
+from onibus.protocols.http.rules import rule_of
+from onibus.protocols.http.schema import (
+    MessageIn,
+    MessageOut,
+    bytes_of,
+    plain_values,
+    rich_values,
+    text_of,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: What messages have in common on both sides, apart from body and properties.
+_SENT = [
+    name
+    for name in MessageIn.__struct_fields__
+    if name not in ("body", "body_base64", "properties")
+]
+_KEPT = [*_SENT, "enqueued_sequence_number", "hop_count", "format"]
+_RECEIVED = [
+    name
+    for name in ReceivedMessage.__struct_fields__
+    if name not in ("message", "token") and name in MessageOut.__struct_fields__
+]
+
+
+def with_id(message: Message) -> Message:
+    """Return a message that has a MessageId, made here where it lacks one (D11)."""
+    if not isinstance(message, Message):
+        raise InvalidArgument(f"a Message is sent, not a {type(message).__name__}")
+    return message if message.message_id is not None else replace(message, message_id=uuid4().hex)
+
+
+def message_json(message: Message) -> dict[str, Any]:
+    """Return a message as it is sent."""
+    if not isinstance(message, Message):
+        raise InvalidArgument(f"a Message is sent, not a {type(message).__name__}")
+    told: dict[str, Any] = {
+        name: value for name in _SENT if (value := getattr(message, name)) is not None
+    }
+    text, binary = text_of(message.body)
+    told |= {"body": text} if binary is None else {"body_base64": binary}
+    if message.properties:
+        told["properties"] = plain_values(message.properties)
+    return told
+
+
+def received_of(told: MessageOut) -> ReceivedMessage:
+    """Return a message as its receiver sees it."""
+    fields = {name: getattr(told, name) for name in _KEPT}
+    body = bytes_of("body", told.body, told.body_base64)
+    return ReceivedMessage(
+        message=Message(body=body or b"", properties=rich_values(told.properties), **fields),
+        token=None if told.token is None else bytes.fromhex(told.token),
+        **{name: getattr(told, name) for name in _RECEIVED},
+    )
+
+
+def token_text(message: ReceivedMessage | bytes) -> str:
+    """Return what settles a message."""
+    if isinstance(message, bytes):
+        return message.hex()
+    if not isinstance(message, ReceivedMessage):
+        raise InvalidArgument("give a message that was received, or its token")
+    if message.token is None:
+        raise LockLost("this message is not held: it was peeked at, or deleted when received")
+    return message.token.hex()
+
+
+def filter_json(where: Filter | None) -> dict[str, Any] | None:
+    """Return a filter as it is sent."""
+    if where is None:
+        return None
+    if not isinstance(where, Filter):
+        raise InvalidArgument(f"a filter is a Filter, not a {type(where).__name__}")
+    told = {
+        name: value
+        for name in Filter.__struct_fields__
+        if (value := getattr(where, name)) is not None and name != "body_contains"
+    }
+    if where.body_contains is not None:
+        text, binary = text_of(where.body_contains)
+        told |= {"body_contains": text} if binary is None else {"body_contains_base64": binary}
+    told["sql_parameters"] = plain_values(where.sql_parameters)
+    return told
+
+
+def entity_of(told: EntityOut) -> EntityInfo[Any]:
+    """Return an entity as a Bus shows it."""
+    shared = {name: getattr(told, name) for name in EntityOut.__struct_fields__}
+    shared["offline_partitions"] = tuple(told.offline_partitions)
+    subscriptions = told.subscriptions if isinstance(told, TopicOut) else []
+    rules = told.rules if isinstance(told, SubscriptionOut) else []
+    settings: Any = getattr(told, "settings")  # noqa: B009  each kind has its own
+    return EntityInfo(
+        **shared,
+        settings=settings,
+        subscriptions=tuple(subscriptions),
+        rules=tuple(rule_of(rule) for rule in rules),
+    )
+
+
+def session_of(told: SessionOut) -> SessionInfo:
+    """Return a session as a Bus lists it."""
+    fields = msgspec.structs.asdict(told)
+    state = fields.pop("state_base64")
+    return SessionInfo(**fields, state=None if state is None else b64decode(state))
+
+
+def arrow_bytes(rows: pa.RecordBatch | pa.Table) -> bytes:
+    """Return rows as an Arrow IPC stream."""
+    import pyarrow as pa
+
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write(rows)
+    stream: bytes = sink.getvalue().to_pybytes()
+    return stream
+
+
+def arrow_table(body: bytes) -> pa.Table:
+    """Return the rows of an Arrow IPC stream."""
+    import pyarrow as pa
+
+    with pa.ipc.open_stream(body) as reader:
+        return reader.read_all()
+
+
+def rows_with_ids(rows: pa.RecordBatch | pa.Table) -> pa.Table:
+    """Return rows that have a MessageId each, made here where one is missing (D11)."""
+    import pyarrow as pa
+
+    table = rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows])
+    at = table.schema.get_field_index("message_id")
+    if at != -1 and table.column(at).null_count == 0:
+        return table
+    prefix = uuid4().hex
+    made = [f"{prefix}-{row}" for row in range(table.num_rows)]
+    if at == -1:
+        return table.append_column("message_id", pa.array(made, pa.string()))
+    kept = table.column(at).to_pylist()
+    filled = [one if one is not None else new for one, new in zip(kept, made, strict=True)]
+    return table.set_column(at, "message_id", pa.array(filled, pa.string()))

@@ -1,0 +1,66 @@
+"""Errors of the server as errors here: the class that raises there is the class that raises here.
+
+A problem document names the error's stable code. Codes that this version does not know become the
+family that the document tells: refused, unknown or failed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from onibus.client.asking import Answer
+from onibus.core import errors
+from onibus.core.errors import OnibusError
+from onibus.protocols.http.problems import Problem
+
+_FAMILIES = {"refused": errors.Refused, "unknown": errors.Unknown, "failed": errors.Failed}
+
+
+class Unreachable(errors.Refused):
+    """No server answers at that address: nothing was changed."""
+
+    code = "unreachable"
+    retryable = True
+
+
+def _by_code(root: type[OnibusError]) -> dict[str, type[OnibusError]]:
+    found = {root.code: root}
+    for kind in root.__subclasses__():
+        found |= _by_code(kind)
+    return found
+
+
+_KINDS = {
+    code: kind for code, kind in _by_code(OnibusError).items() if kind.__module__ == errors.__name__
+}
+
+
+def problem_of(answer: Answer) -> OnibusError | None:
+    """Return the error that an answer tells of; None where all went well."""
+    if answer.status < 400:
+        return None
+    try:
+        told = msgspec.json.decode(answer.body, type=Problem)
+    except msgspec.DecodeError:
+        text = f"the server answered {answer.status} in a way that is not its own"
+        return errors.Failed(text) if answer.status >= 500 else errors.Refused(text)
+    return error_of(told)
+
+
+def error_of(told: Problem) -> OnibusError:
+    """Return the error of a problem document."""
+    kind = _KINDS.get(told.type) or _FAMILIES.get(told.outcome, errors.Failed)
+    error: Any
+    if issubclass(kind, errors.LogGap):
+        error = kind(told.detail, told.first or 0, told.last or 0)
+    else:
+        error = kind(told.detail)
+    if isinstance(error, errors.InvalidFilter):
+        # The text tells of them already.
+        error.position, error.expected = told.position, told.expected or ""
+    error.code = told.type
+    error.retryable = told.retryable
+    result: OnibusError = error
+    return result

@@ -1,0 +1,121 @@
+"""Real servers for tests of clients: in a thread of this process, or a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from onibus import Bus
+from onibus.client import AsyncClient, Client, Retry
+from onibus.security.keys import DEVELOPMENT_KEY, ROOT_NAME, Keyring
+from onibus.server.server import Server
+from tests.source_tree import ROOT
+
+
+class ServerThread:
+    """A server in memory, with real sockets, on a thread of its own."""
+
+    def __init__(self) -> None:
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
+        self._loop: asyncio.AbstractEventLoop
+        self._end: asyncio.Event
+        self.port = 0
+
+    async def _serve(self) -> None:
+        self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
+        async with (
+            Bus.ephemeral() as bus,
+            Server(bus, Keyring([], development=True), http_port=0) as server,
+        ):
+            self.port = server.http_port
+            self._ready.set()
+            await self._end.wait()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        assert self._ready.wait(20)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._loop.call_soon_threadsafe(self._end.set)
+        self._thread.join(20)
+
+    @property
+    def connection_string(self) -> str:
+        return development_string(self.port)
+
+    def client(self, retry: Retry | None = None) -> Client:
+        return Client.connect(self.connection_string, retry=retry)
+
+    def async_client(self) -> AsyncClient:
+        return AsyncClient.connect(self.connection_string)
+
+
+class ServerProcess:
+    """A server with its data in a directory, which can be killed and started again."""
+
+    def __init__(self, data: Path) -> None:
+        self._data = data
+        self._process: subprocess.Popen[str] | None = None
+        self.port = 0
+
+    def start(self) -> None:
+        """Start it, on the port it had before if it had one."""
+        command = [sys.executable, "-m", "onibus", "serve", "--json"]
+        command += ["--data", str(self._data), "--http-port", str(self.port)]
+        self._process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            env=os.environ | {"PYTHONPATH": "."},
+        )
+        assert self._process.stdout is not None
+        ready = json.loads(self._process.stdout.readline())
+        self.port = int(ready["http"].rpartition(":")[2])
+
+    def kill(self) -> None:
+        """Stop it as a power failure would."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.kill()
+
+    @property
+    def connection_string(self) -> str:
+        return development_string(self.port)
+
+
+def development_string(port: int) -> str:
+    """Return the emulator's connection string, for a server on this machine."""
+    return (
+        f"Endpoint=sb://localhost:{port};SharedAccessKeyName={ROOT_NAME};"
+        f"SharedAccessKey={DEVELOPMENT_KEY};UseDevelopmentEmulator=true;"
+    )

@@ -1,0 +1,69 @@
+"""The port itself: small answers do not wait, and nobody's silence holds up the end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from typing import Any
+
+from onibus.protocols.http.connections import Connections
+from onibus.protocols.http.messages import Request, Respond, Response
+from onibus.server.listener import Listener
+from tests.bus_helpers import run
+
+
+class Noting(asyncio.Protocol):
+    """Notes who came."""
+
+    came: list[Any]
+
+    def connection_made(self, transport: Any) -> None:
+        self.came.append(transport)
+
+
+@run
+async def test_small_answers_do_not_wait_for_others() -> None:
+    Noting.came = []
+    listener = Listener(Noting)
+    await listener.start("localhost", 0)
+    _, writer = await asyncio.open_connection("localhost", listener.port)
+    while not Noting.came:
+        await asyncio.sleep(0.001)
+    sock = Noting.came[0].get_extra_info("socket")
+    assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    listener.close()
+    writer.close()
+
+
+class Never:
+    """An app that hears and does not answer."""
+
+    def __init__(self) -> None:
+        self.heard = asyncio.Event()
+
+    def __call__(self, request: Request, respond: Respond) -> None:
+        self.heard.set()
+
+    def look(self, request: Request) -> Response | None:
+        return None
+
+
+@run
+async def test_what_is_never_answered_can_be_cut_off() -> None:
+    app = Never()
+    connections = Connections(app)
+    listener = Listener(connections)
+    await listener.start("127.0.0.1", 0)
+    reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+    writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+    await app.heard.wait()
+    listener.close()
+    draining = asyncio.ensure_future(connections.drain(60))
+    await asyncio.sleep(0.05)
+    assert not draining.done()
+    connections.abort()
+    await asyncio.wait_for(draining, 2)
+    with contextlib.suppress(ConnectionResetError):
+        assert await reader.read() == b""
+    writer.close()
