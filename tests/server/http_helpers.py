@@ -27,6 +27,9 @@ KEYS = [
 ]
 JSON_TYPE = {"content-type": "application/json"}
 
+#: What anybody may ask: nothing of it tells of messages.
+PUBLIC = {"/openapi.json", "/health", "/livez", "/readyz", "/metrics"}
+
 
 class Client:
     """A client that says in few words what it asks."""
