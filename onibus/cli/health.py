@@ -38,7 +38,7 @@ def check(
     else:
         if report.findings:
             names = ("severity", "where", "what", "advice")
-            columns = {name: attrgetter(name) for name in names}
+            columns: dict[str, Callable[[Any], Any]] = {one: attrgetter(one) for one in names}
             session.out.rows(report.findings, columns)
         verdict = "sound" if report.sound else "NOT sound"
         session.out.console.print(

@@ -37,6 +37,8 @@ class Target:
     def parse(text: str) -> Target:
         """Read a connection string, or an address such as http://localhost:5300."""
         if text.startswith(("http://", "https://")):
+            if not urlsplit(text).hostname:
+                raise InvalidArgument(f"the address {text!r} names no host")
             return Target(text.rstrip("/"))
         parts = _parts(text)
         endpoint = parts.get("endpoint")

@@ -25,15 +25,10 @@ class Unreachable(errors.Refused):
     retryable = True
 
 
-def _by_code(root: type[OnibusError]) -> dict[str, type[OnibusError]]:
-    found = {root.code: root}
-    for kind in root.__subclasses__():
-        found |= _by_code(kind)
-    return found
-
-
-_KINDS = {
-    code: kind for code, kind in _by_code(OnibusError).items() if kind.__module__ == errors.__name__
+_KINDS: dict[str, type[OnibusError]] = {
+    kind.code: kind
+    for kind in vars(errors).values()
+    if isinstance(kind, type) and issubclass(kind, OnibusError)
 }
 
 

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from onibus import Bus
 from onibus.client import AsyncClient, Client, Retry
+from onibus.client.blocking.sessions import SessionReceiver
 from onibus.security.keys import DEVELOPMENT_KEY, ROOT_NAME, Keyring
 from onibus.server.server import Server
 from tests.source_tree import ROOT
@@ -65,6 +69,51 @@ class ServerThread:
         return AsyncClient.connect(self.connection_string)
 
 
+class Awaited:
+    """A blocking client, or something it gave, used as if it were the asyncio one.
+
+    So the same tests hold both to the same.
+    """
+
+    def __init__(self, plain: Any) -> None:
+        self._plain = plain
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._plain, name)
+        if not callable(found):
+            return found
+        if name in ("receiver", "fifo_receiver", "transaction"):
+            return lambda *args, **given: Awaited(found(*_plain(args), **given))
+        if inspect.isgeneratorfunction(found):
+            return lambda *args, **given: _walk(found(*args, **given))
+
+        async def call(*args: Any, **given: Any) -> Any:
+            result = await asyncio.to_thread(found, *_plain(args), **given)
+            return Awaited(result) if isinstance(result, SessionReceiver) else result
+
+        return call
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return _walk(iter(self._plain))
+
+    async def __aenter__(self) -> Self:
+        self._plain.__enter__()
+        return self
+
+    async def __aexit__(self, *error: Any) -> None:
+        await asyncio.to_thread(self._plain.__exit__, *error)
+
+
+def _plain(args: tuple[Any, ...]) -> list[Any]:
+    return [one._plain if isinstance(one, Awaited) else one for one in args]
+
+
+async def _walk(items: Iterator[Any]) -> AsyncIterator[Any]:
+    end = object()
+    while (item := await asyncio.to_thread(next, items, end)) is not end:
+        yield item
+
+
 class ServerProcess:
     """A server with its data in a directory, which can be killed and started again."""
 
@@ -77,6 +126,7 @@ class ServerProcess:
         """Start it, on the port it had before if it had one."""
         command = [sys.executable, "-m", "onibus", "serve", "--json"]
         command += ["--data", str(self._data), "--http-port", str(self.port)]
+        command += ["--log-level", "error"]
         self._process = subprocess.Popen(
             command,
             stdout=subprocess.PIPE,
@@ -119,3 +169,65 @@ def development_string(port: int) -> str:
         f"Endpoint=sb://localhost:{port};SharedAccessKeyName={ROOT_NAME};"
         f"SharedAccessKey={DEVELOPMENT_KEY};UseDevelopmentEmulator=true;"
     )
+
+
+class CuttingProxy:
+    """Stands between client and server, and cuts connections off before an answer comes.
+
+    The first `cut` requests reach the server, and their answers nobody.
+    """
+
+    def __init__(self, port: int, cut: int) -> None:
+        self._server_port = port
+        self._left = cut
+        self.requests = 0
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            with client, socket.create_connection(("127.0.0.1", self._server_port)) as server:
+                # One request a connection: what the test asks is small, and comes in one piece.
+                while self._pass_on(client, server):
+                    continue
+
+    def _pass_on(self, client: socket.socket, server: socket.socket) -> bool:
+        request = client.recv(65_536)
+        if not request:
+            return False
+        while b"\r\n\r\n" not in request or not _whole(request):
+            request += client.recv(65_536)
+        self.requests += 1
+        server.sendall(request)
+        answer = server.recv(65_536)
+        if self._left > 0:
+            self._left -= 1
+            return False
+        client.sendall(answer)
+        return True
+
+    def close(self) -> None:
+        # Closing alone does not wake whoever waits in accept.
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join(10)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.close()
+
+
+def _whole(request: bytes) -> bool:
+    head, _, body = request.partition(b"\r\n\r\n")
+    for line in head.lower().split(b"\r\n"):
+        if line.startswith(b"content-length:"):
+            return len(body) >= int(line.partition(b":")[2])
+    return True

@@ -39,7 +39,7 @@ class AsyncSendCalls(AsyncCaller):
         path = path_of("entities", entity, "messages")
         ask = post(path, message_json(given), repeats=given.message_id is not None)
         told: SentOut = await self.ask(ask, SentOut)
-        return sent_of(told, made=message.message_id is None)
+        return sent_of(told, made=given is not message)
 
     async def send_batch(
         self, entity: str, messages: Sequence[Message], *, make_id: bool = True
@@ -50,8 +50,8 @@ class AsyncSendCalls(AsyncCaller):
         repeats = all(one.message_id is not None for one in given)
         ask = post(path_of("entities", entity, "batch"), body, repeats=repeats)
         told: SentBatchOut = await self.ask(ask, SentBatchOut)
-        pairs = zip(told.sent, messages, strict=True)
-        return [sent_of(one, made=message.message_id is None) for one, message in pairs]
+        pairs = zip(told.sent, given, messages, strict=True)
+        return [sent_of(one, made=sent is not message) for one, sent, message in pairs]
 
     async def send_arrow(
         self, entity: str, rows: pa.RecordBatch | pa.Table, *, make_id: bool = True
