@@ -55,7 +55,7 @@ def wanted_right(route: Route) -> Right:
     return Right.LISTEN if key in calls_in(LISTEN) else Right.MANAGE
 
 
-PUBLIC = {"/openapi.json"}
+PUBLIC = {"/openapi.json", "/livez", "/readyz", "/health", "/metrics"}
 #: Asks for rights on the entities that its body names; see below.
 INSIDE = {"/v1/transactions"}
 
