@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from onibus.cli import looking, receive, send, top
+from onibus.cli import health, looking, receive, send, top
 from onibus.cli.aside import dead_letters_app, deferred_app, scheduled_app
 from onibus.cli.entities import queue_app, subscription_app, topic_app
 from onibus.cli.rules import rule_app
@@ -27,12 +27,8 @@ for command in (send, receive, looking):
 app.add_typer(dead_letters_app, name="dead-letters")
 app.add_typer(scheduled_app, name="scheduled")
 app.add_typer(deferred_app, name="deferred")
-top.register(app)
-
-
-@app.callback()
-def _group() -> None:
-    """Make `onibus` a group of commands, also while there is only one."""
+for command in (top, health):
+    command.register(app)
 
 
 def main() -> None:

@@ -39,7 +39,7 @@ Work = TypeVar("Work", bound=Callable[..., None])
 class Session:
     """One run of a command."""
 
-    def __init__(self, as_json: bool, connect: str | None, trust: str | None) -> None:
+    def __init__(self, as_json: bool, connect: str | None = None, trust: str | None = None) -> None:
         self.out = Output(as_json)
         self._connect = connect
         self._trust = trust
@@ -111,16 +111,18 @@ _SHARED = [
 ]
 
 
-def command(group: typer.Typer, name: str) -> Callable[[Work], Work]:
+def command(group: typer.Typer, name: str, *, asks_server: bool = True) -> Callable[[Work], Work]:
     """Register a command: its function gets a Session first, then what the user gave."""
+    shared_options = _SHARED if asks_server else _SHARED[:1]
 
     def register(work: Work) -> Work:
         signature = inspect.signature(work, eval_str=True)
         own = list(signature.parameters.values())[1:]
-        parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own] + _SHARED
+        parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own]
+        parameters += shared_options
 
         def run(**given: Any) -> None:
-            shared = {one.name: given.pop(one.name) for one in _SHARED}
+            shared = {one.name: given.pop(one.name) for one in shared_options}
             session = Session(**shared)
             try:
                 code = _run(session, lambda: work(session, **given))

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from onibus.broker.entity import EntityInfo
 from onibus.core.errors import InvalidArgument, LockLost
-from onibus.core.message import Message, ReceivedMessage
+from onibus.core.message import Message, ReceivedMessage, Sent
 from onibus.core.path.peek import Filter
 from onibus.core.path.session import SessionInfo
 from onibus.protocols.http.api.entities import EntityOut, SubscriptionOut, TopicOut
@@ -20,6 +20,7 @@ from onibus.protocols.http.rules import rule_of
 from onibus.protocols.http.schema import (
     MessageIn,
     MessageOut,
+    SentOut,
     bytes_of,
     plain_values,
     rich_values,
@@ -48,6 +49,16 @@ def with_id(message: Message) -> Message:
     if not isinstance(message, Message):
         raise InvalidArgument(f"a Message is sent, not a {type(message).__name__}")
     return message if message.message_id is not None else replace(message, message_id=uuid4().hex)
+
+
+def sent_of(told: SentOut, made: bool) -> Sent:
+    """Return what became of a message.
+
+    One whose id was made here can be a duplicate of nothing but itself, sent before an answer was
+    lost: it was stored.
+    """
+    duplicate_of = None if made else told.duplicate_of
+    return Sent(told.sequence_number, duplicate_of)
 
 
 def message_json(message: Message) -> dict[str, Any]:

@@ -26,8 +26,11 @@ from onibus.core.block import Block
 from onibus.core.errors import AlreadyOpen, Damaged, InvalidArgument, OnibusError, StoreFailed
 from onibus.core.invariants import violations
 from onibus.core.records import BLOCK_INDEX, BLOCKS, FORMAT_VERSION
+from onibus.server.backup import MANIFEST
+from onibus.server.connection_strings import CONNECTION_FILE
 from onibus.server.data_directory import Directory, Places, find_paths, known_stores
 from onibus.server.findings import ERROR, NOTICE, WARNING, Finding
+from onibus.server.tls import CERTIFICATE_FILE, KEY_FILE
 from onibus.store import witness
 from onibus.store.connection import translate
 from onibus.store.files import FileLock
@@ -37,6 +40,8 @@ from onibus.store.rehearsal import Rehearsal
 FINDINGS_MAX = 100
 
 _RESTORE = "restore the store's files from a backup"
+#: What the server, or a backup, keeps beside the stores.
+_OTHER_FILES = (MANIFEST, CONNECTION_FILE, CERTIFICATE_FILE, KEY_FILE)
 _SUFFIXES = ("", "-wal", "-shm", "-journal", ".lock", ".witness", ".blocks")
 
 
@@ -284,7 +289,7 @@ def _strangers(paths: dict[str, str], root: Path) -> Iterator[Finding]:
         if not home.is_dir():
             continue
         for entry in sorted(home.iterdir()):
-            if entry in known or entry.name == "backup.json":
+            if entry in known or entry.name in _OTHER_FILES:
                 continue
             if entry.suffix == ".sqlite":
                 advice = "a store that no namespace knows: is this the right directory?"

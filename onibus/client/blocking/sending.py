@@ -18,6 +18,7 @@ from onibus.client.convert import (
     arrow_table,
     message_json,
     rows_with_ids,
+    sent_of,
     with_id,
 )
 from onibus.core.message import Message, Sent, SentBatch
@@ -38,7 +39,7 @@ class SendCalls(Caller):
         path = path_of("entities", entity, "messages")
         ask = post(path, message_json(given), repeats=given.message_id is not None)
         told: SentOut = self.ask(ask, SentOut)
-        return Sent(told.sequence_number, told.duplicate_of)
+        return sent_of(told, made=message.message_id is None)
 
     def send_batch(
         self, entity: str, messages: Sequence[Message], *, make_id: bool = True
@@ -49,7 +50,8 @@ class SendCalls(Caller):
         repeats = all(one.message_id is not None for one in given)
         ask = post(path_of("entities", entity, "batch"), body, repeats=repeats)
         told: SentBatchOut = self.ask(ask, SentBatchOut)
-        return [Sent(one.sequence_number, one.duplicate_of) for one in told.sent]
+        pairs = zip(told.sent, messages, strict=True)
+        return [sent_of(one, made=message.message_id is None) for one, message in pairs]
 
     def send_arrow(
         self, entity: str, rows: pa.RecordBatch | pa.Table, *, make_id: bool = True

@@ -1,0 +1,77 @@
+"""`onibus check` and `onibus doctor`: is a data directory sound, is this machine fit for a bus."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import attrgetter
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from onibus.cli import exits
+from onibus.cli.output import bytes_text
+from onibus.cli.session import Session, command
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    command(app, "check", asks_server=False)(check)
+    command(app, "doctor", asks_server=False)(doctor)
+
+
+def check(
+    session: Session,
+    directory: Annotated[Path, typer.Argument(help="A data directory that no server has open.")],
+) -> None:
+    """Verify a data directory, offline; nothing is changed. Exit code 1: something is broken."""
+    from onibus.server.check import check as look
+
+    with session.out.progress() as progress:
+        bar = progress.add_task("checking", total=None)
+        report = look(
+            directory, progress=lambda what: progress.update(bar, description=f"checking {what}")
+        )
+    if session.out.as_json:
+        session.out.document(msgspec.to_builtins(report) | {"sound": report.sound})
+    else:
+        if report.findings:
+            names = ("severity", "where", "what", "advice")
+            columns = {name: attrgetter(name) for name in names}
+            session.out.rows(report.findings, columns)
+        verdict = "sound" if report.sound else "NOT sound"
+        session.out.console.print(
+            f"{verdict}: {report.stores} stores, {report.entities} entities, "
+            f"{report.messages} messages, {bytes_text(report.bytes)}"
+        )
+    if not report.sound:
+        raise typer.Exit(exits.REFUSED)
+
+
+def doctor(
+    session: Session,
+    directory: Annotated[
+        Path | None, typer.Option("--data", help="A data directory to look at.")
+    ] = None,
+    host: Annotated[str, typer.Option(help="The address that a server would listen on.")] = (
+        "127.0.0.1"
+    ),
+    ports: Annotated[
+        list[int] | None, typer.Option("--port", help="A port that a server would listen on.")
+    ] = None,
+) -> None:
+    """Tell what is wrong with this machine or its set-up. Exit code 1: something is."""
+    from onibus.server.doctor import BAD
+    from onibus.server.doctor import doctor as examine
+
+    found = examine(directory, host=host, ports=ports or ())
+    columns: dict[str, Callable[[Any], Any]] = {
+        "": lambda one: one.state,
+        "what": lambda one: one.name,
+        "found": lambda one: one.found,
+        "advice": lambda one: one.advice or None,
+    }
+    session.out.rows(found, columns, plain=msgspec.to_builtins)
+    if any(one.state == BAD for one in found):
+        raise typer.Exit(exits.REFUSED)
