@@ -49,6 +49,7 @@ simulate: $(READY) ## Run the simulator (COMMANDS=1000000, SEED=1)
 
 docs: promises ## Write the generated pages of docs/ anew
 	$(BIN)/python -m tools.lifecycle
+	$(BIN)/python -m tools.http_calls
 
 promises: $(READY) ## Write docs/promises.md anew from the tests
 	$(BIN)/python -m tools.promises

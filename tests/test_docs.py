@@ -59,7 +59,7 @@ FAMILIES = {
 }
 
 #: Public by name only: for receivers inside the package.
-INTERNAL = {(Bus, "ask"), (Bus, "check_alive"), (Bus, "tell"), (Bus, "arm")}
+INTERNAL = {(Bus, "ask"), (Bus, "tell"), (Bus, "arm"), (Bus, "check_alive")}
 
 
 def programs(page: str) -> list[tuple[int, str]]:

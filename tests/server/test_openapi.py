@@ -10,12 +10,14 @@ import msgspec
 import pytest
 
 from onibus.protocols.http.openapi import document
-from onibus.protocols.http.problems import Problem, problem
+from onibus.protocols.http.problems import HTTP_TYPES, Problem, problem
 from onibus.protocols.http.route import Route
 from onibus.protocols.http.routes import routes
 from onibus.security.rights import Right
 from tests.bus_helpers import run
-from tests.server.http_helpers import PUBLIC, serving
+from tests.server.http_helpers import serving
+from tests.source_tree import text_of
+from tools import http_calls
 
 #: OpenAPI 3.1 has the schemas of this draft.
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
@@ -55,7 +57,7 @@ def test_a_route_says_what_it_is(route: Route) -> None:
     assert route.summary[0].isupper()
     assert route.tag
     assert (route.handler is None) != (route.fast is None)
-    assert isinstance(route.right, Right) or route.path in PUBLIC
+    assert isinstance(route.right, Right) or not route.path.startswith("/v1/")
     if route.method in ("PUT", "PATCH"):
         assert route.takes is not None
     if route.method == "GET":
@@ -124,3 +126,16 @@ async def test_the_server_publishes_it_to_everybody() -> None:
         response = await client.http.get("/openapi.json")
         assert response.headers["content-type"] == "application/json"
         assert response.json() == DOCUMENT
+
+
+def test_the_page_of_calls_is_up_to_date() -> None:
+    page = http_calls.PAGE.read_text("utf-8")
+    assert page == http_calls.render(), "docs/http-calls.md is stale: make docs"
+
+
+def test_problems_that_only_http_has_are_documented() -> None:
+    page = text_of("docs/http-api.md")
+    listed = re.findall(r"^\| `([a-z-]+)` \| (\d+) \|", page, re.MULTILINE)
+    assert {(kind, int(status)) for kind, status in listed} == {
+        (kind, status) for status, kind in HTTP_TYPES.items()
+    }

@@ -29,6 +29,7 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
     named, components = msgspec.json.schema_components(
         [*types.values(), Problem], ref_template=_REF
     )
+    components = {name: _simple(schema) for name, schema in components.items()}
     schemas = dict(zip(types, named, strict=False))
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
@@ -53,6 +54,20 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
             },
         },
     }
+
+
+def _simple(schema: Any) -> Any:
+    """Return a schema in which a pair of one kind is a list of two: some tools know only those."""
+    if isinstance(schema, list):
+        return [_simple(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    simple = {name: _simple(part) for name, part in schema.items()}
+    kinds = simple.get("prefixItems")
+    if isinstance(kinds, list) and all(kind == kinds[0] for kind in kinds):
+        del simple["prefixItems"]
+        simple["items"] = kinds[0]
+    return simple
 
 
 def _types_of(route: Route) -> list[Any]:

@@ -135,53 +135,21 @@ class MoveReader(msgspec.Struct, forbid_unknown_fields=True):
     incarnation: Number
 
 
-class Lost(msgspec.Struct):
-    """The numbers of the first and the last row that went before they were read (R2)."""
-
-    first: int
-    last: int
-
-
-class ReaderOut(msgspec.Struct, kw_only=True):
-    """A named reader as its owner sees it (R8); lists have one item for each partition."""
-
-    name: str
-    entity: str
-    #: what its positions belong to; an entity that was made again has another one
-    incarnation: int
-    log: str
-    #: the next number to be read
-    positions: list[int]
-    #: how many numbers it is behind; null where the partition is offline
-    lag: list[int | None]
-    lost: list[Lost | None]
-    created_ms: int
-    moved_ms: int
-    idle_ms: int | None
-
-
 class Readers(msgspec.Struct):
     """The named readers of an entity."""
 
-    readers: list[ReaderOut]
+    readers: list[ReaderInfo]
 
 
-async def create_reader(call: Call) -> ReaderOut:
+async def create_reader(call: Call) -> ReaderInfo:
     given: ReaderIn = call.decode(ReaderIn)
-    made = await call.bus.create_reader(
+    return await call.bus.create_reader(
         call.entity, call.names["reader"], log=given.log, start=given.start, idle_ms=given.idle_ms
     )
-    return _reader_out(made)
 
 
 async def list_readers(call: Call) -> Readers:
-    return Readers([_reader_out(info) for info in call.bus.readers(call.entity)])
-
-
-def _reader_out(info: ReaderInfo) -> ReaderOut:
-    told = msgspec.structs.asdict(info)
-    told["lost"] = [None if lost is None else Lost(*lost) for lost in info.lost]
-    return ReaderOut(**told)
+    return Readers(call.bus.readers(call.entity))
 
 
 async def move_reader(call: Call) -> None:
@@ -248,7 +216,7 @@ ROUTES = [
         "Make a named reader: what it has not passed is kept.",
         create_reader,
         takes=ReaderIn,
-        gives=ReaderOut,
+        gives=ReaderInfo,
         status=201,
         tag="readers",
     ),
