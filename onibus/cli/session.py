@@ -145,8 +145,6 @@ def _run(session: Session, work: Callable[[], None]) -> int:
     except OnibusError as error:
         tell(session.out, error)
         return exit_code(error)
-    except KeyboardInterrupt:
-        return exits.OK
     except BrokenPipeError:
         # Whoever read our output has seen enough; nothing more is to be written, not even at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

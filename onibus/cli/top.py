@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Annotated, Any
@@ -56,6 +57,11 @@ def top(
     looks: Annotated[int | None, typer.Option(help="Stop after so many; else at Ctrl-C.")] = None,
 ) -> None:
     """Show rates, depths, oldest ages and duplicates of every entity, again and again."""
+    with suppress(KeyboardInterrupt):
+        _watch(session, interval, looks)
+
+
+def _watch(session: Session, interval: float, looks: int | None) -> None:
     before: dict[str, Look] = {}
     rounds = count() if looks is None else iter(range(looks))
     if session.out.as_json:

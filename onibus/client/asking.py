@@ -30,6 +30,8 @@ class Ask:
     changes: bool = True
     #: it may be asked again when its answer was lost: what was done is not done twice
     repeats: bool = True
+    #: it is not asked again by itself: whoever asks will
+    once: bool = False
     #: for how long the server may wait before it answers
     wait_ms: int = 0
 

@@ -51,7 +51,7 @@ class Attempts:
         if lost and self._ask.changes:
             self._unsure = True
         again = error.retryable and not isinstance(error, _TOLD_AT_ONCE)
-        if lost and not self._ask.repeats:
+        if self._ask.once or (lost and not self._ask.repeats):
             again = False
         if again and self._count < self._retry.attempts:
             return self._retry.delay_s(self._count)

@@ -26,7 +26,7 @@ class AsyncSettler:
     def __init__(self, caller: AsyncCaller, entity: str, renew_ms: int = RENEW_MS) -> None:
         self._caller = caller
         self.entity = entity
-        self._renewals = Renewals(self._renew_token, renew_ms)
+        self._renewals = Renewals(self._renew_once, renew_ms)
 
     def _path(self, *rest: str) -> str:
         return path_of("entities", self.entity, *rest)
@@ -97,8 +97,11 @@ class AsyncSettler:
             message.locked_until_ms = until
         return until
 
-    async def _renew_token(self, token: bytes) -> int:
-        ask = post(self._path("renew"), {"token": token.hex()})
+    async def _renew_once(self, token: bytes) -> int:
+        return await self._renew_token(token, once=True)
+
+    async def _renew_token(self, token: bytes, *, once: bool = False) -> int:
+        ask = post(self._path("renew"), {"token": token.hex()}, once=once)
         told: LockedUntil = await self._caller.ask(ask, LockedUntil)
         return told.locked_until_ms
 

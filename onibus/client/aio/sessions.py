@@ -57,9 +57,9 @@ class AsyncSessionReceiver(AsyncSettler):
         """Hold the session for another lock duration; return until when."""
         return await self._renew_token(b"")
 
-    async def _renew_token(self, token: bytes) -> int:
+    async def _renew_token(self, token: bytes, *, once: bool = False) -> int:
         # The session's lock is that of its messages.
-        ask = post(self._path("sessions", "renew"), self._held)
+        ask = post(self._path("sessions", "renew"), self._held, once=once)
         told: LockedUntil = await self._caller.ask(ask, LockedUntil)
         self.locked_until_ms = told.locked_until_ms
         return told.locked_until_ms

@@ -57,9 +57,9 @@ class SessionReceiver(Settler):
         """Hold the session for another lock duration; return until when."""
         return self._renew_token(b"")
 
-    def _renew_token(self, token: bytes) -> int:
+    def _renew_token(self, token: bytes, *, once: bool = False) -> int:
         # The session's lock is that of its messages.
-        ask = post(self._path("sessions", "renew"), self._held)
+        ask = post(self._path("sessions", "renew"), self._held, once=once)
         told: LockedUntil = self._caller.ask(ask, LockedUntil)
         self.locked_until_ms = told.locked_until_ms
         return told.locked_until_ms
