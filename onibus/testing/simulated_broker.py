@@ -83,6 +83,8 @@ class SimulatedWorks(Works):
         model = self._simulated.model
         super().open(store)
         if not model.namespace.online:
+            # What a claim in doubt held is given back then: perhaps after somebody gave up.
+            self._simulated.opened_now = True
             model.namespace_opened()
 
     def store_opened(self, store: MessageStore, staged: Any) -> None:
