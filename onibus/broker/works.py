@@ -51,6 +51,8 @@ class WorkRow(msgspec.Struct, array_like=True):
     partitions: list[int]
     #: what the one who staged it keeps with it
     note: Any = None
+    #: works that were decided together are published in this order, also after a crash
+    order: int = 0
 
 
 encode_row = msgspec.msgpack.Encoder().encode
@@ -60,10 +62,14 @@ _decode_row = msgspec.msgpack.Decoder(WorkRow).decode
 class Work:
     """A work over several stores that is under way."""
 
-    __slots__ = ("decided", "deciding", "id", "note", "parts", "reply", "results", "waiting")
+    __slots__ = (
+        "decided", "deciding", "id", "note", "order", "parts", "reply", "results", "waiting"
+    )  # fmt: skip
 
     def __init__(self, work: int, parts: dict[int, Part | None], note: Any, reply: Reply) -> None:
         self.id = work
+        #: what comes first is published first
+        self.order = work
         #: by the ids of their partitions; None where only the store knows the part
         self.parts = parts
         self.note = note
@@ -92,14 +98,15 @@ class Works:
             if not work.decided and not work.waiting:
                 # Its decision was on its way when the namespace's store failed, and got lost.
                 self._abort(work, Unknown("the namespace's own store failed"))
-        for work_id, row in rows.items():
-            self._next = max(self._next, work_id)
+        for work_id, row in sorted(rows.items(), key=lambda one: one[1].order or one[0]):
+            self._next = max(self._next, work_id, row.order)
             known = self._works.get(work_id)
             if known is None:
                 parts: dict[int, Part | None] = dict.fromkeys(row.partitions)
                 known = self._works[work_id] = Work(work_id, parts, row.note, Outcome())
                 known.waiting.clear()
             known.deciding = False
+            known.order = row.order or work_id
             if row.decided and not known.decided:
                 self._decided(known)
 
@@ -242,7 +249,9 @@ class Works:
         works = [self._works[work] for work in chosen]
         lost = [self._works[work] for work in dropped]
         for work in works:
-            row = WorkRow(True, list(work.parts), work.note)
+            self._next += 1
+            work.order = self._next
+            row = WorkRow(True, list(work.parts), work.note, work.order)
             records.put(WORKS, (work.id, encode_row(row)))
         for work in lost:
             records.delete(WORKS, (work.id,))
@@ -354,12 +363,17 @@ class Works:
     def store_opened(self, store: MessageStore, staged: dict[int, dict[int, list[int]]]) -> None:
         """Go on with what a store had staged: partition → work → pieces."""
         for seat in list(store.seats.values()):
-            for work_id, pieces in staged.get(seat.id, {}).items():
-                self._go_on(seat, work_id, pieces)
+            parts = staged.get(seat.id, {})
+            for work_id in sorted(parts, key=self._order):
+                self._go_on(seat, work_id, parts[work_id])
         for work in [one for one in self._works.values() if one.decided]:
             for seat_id in list(work.waiting):
                 if self._has_done(work, self._broker.seat(seat_id), store, staged):
                     self._published(work, seat_id, Outcome())
+
+    def _order(self, work_id: int) -> int:
+        work = self._works.get(work_id)
+        return work_id if work is None else work.order
 
     def _has_done(
         self,

@@ -100,9 +100,15 @@ class NamespaceModel:
         #: works by the numbers that the bus has given them
         self.known: dict[int, WorkModel] = {}
         self.last_number = self.last_commit = self.told = 0
+        #: which work comes first where several are published at once, by their numbers here
+        self.orders: dict[int, int] = {}
         #: the last batch of each producer, as it is known and as it is on the disk
         self.producers: dict[tuple[int, str], int] = {}
         self.kept: dict[tuple[int, str], int] = {}
+
+    def order(self, number: int) -> int:
+        """Return the place of a work among those that are published at once."""
+        return self.orders[number]
 
     def keep(self, written: list[Written]) -> None:
         """These rows are durable."""
@@ -152,6 +158,7 @@ class Works(Commits):
         self.last_work += 1
         work = self.works[self.last_work] = WorkModel(self.last_work, parts, op, note)
         self.namespace.known[self.namespace.last_number] = work
+        self.namespace.orders[work.number] = self.namespace.last_number
         for (entity, index), part in parts.items():
             partition = self.part(entity, index)
             partition.staged[work.number] = part
@@ -339,6 +346,7 @@ class Works(Commits):
         namespace.producers = dict(namespace.kept)
         doubted, namespace.in_doubt = namespace.in_doubt, []
         works = list(dict.fromkeys(one.work for one in doubted if one.work is not None))
+        works.sort(key=lambda work: namespace.order(work.number))
         for work in works:
             work.deciding = 0
             if work.number in self.works and not (
@@ -353,7 +361,8 @@ class Works(Commits):
         """A store was read back: what is decided is done, what nobody knows is forgotten."""
         for entity in self.logs():
             for index, place in enumerate(entity.stores):
-                for number in sorted(entity.parts[index].staged) if place == name else ():
+                staged = sorted(entity.parts[index].staged, key=self.namespace.order)
+                for number in staged if place == name else ():
                     work = self.works.get(number)
                     if work is not None and not work.decided:
                         continue
@@ -368,6 +377,7 @@ class Works(Commits):
             before.keep(before.flying or [])
         namespace = self.namespace = NamespaceModel()
         namespace.decided, namespace.kept = before.decided, before.kept
+        namespace.orders = before.orders
         namespace.producers = dict(before.kept)
         self.works = {
             number: work

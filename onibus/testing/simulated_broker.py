@@ -4,6 +4,7 @@ stores, decide, forward, and set messages aside for claims.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -78,6 +79,15 @@ class SimulatedWorks(Works):
         number = super().stage(*given)
         self._simulated.model.namespace.last_number = number
         return number
+
+    def decide(self, chosen: Iterable[int], *given: Any) -> None:
+        named = list(chosen)
+        super().decide(named, *given)
+        orders = [self._works[number].order for number in named]
+        check(orders == sorted(orders), "works are not published in the order they were named")
+        namespace = self._simulated.model.namespace
+        for number, order in zip(named, orders, strict=True):
+            namespace.orders[namespace.known[number].number] = order
 
     def open(self, store: Store) -> None:
         model = self._simulated.model
