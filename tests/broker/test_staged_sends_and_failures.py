@@ -119,6 +119,30 @@ async def test_a_store_that_is_down_in_between(clock: ManualClock) -> None:
 
 
 @pytest.mark.promise("R6")
+@pytest.mark.parametrize("restarted", [False, True])
+@run
+async def test_the_named_order_outlives_a_decision_in_doubt(
+    clock: ManualClock, restarted: bool
+) -> None:
+    disks = FragileDisks()
+    bus = await disks.bus(clock, "a", "b")
+    await bus.create_queue("q")
+    await stage(bus, 0, "staged first")
+    await stage(bus, 1, "named first")
+    disks.open["namespace"].fail_next(kept=True)
+    with pytest.raises(Unknown):
+        await publish(bus, (1, 0), (0, 0))
+    if restarted:
+        crash(bus)
+        bus = await disks.bus(clock, "a", "b")
+    else:
+        await pass_ms(bus, clock, SECOND)
+    await quiet(bus)
+    assert [one.body for one in peek_everything(bus, "q")] == [b"named first", b"staged first"]
+    await bus.close()
+
+
+@pytest.mark.promise("R6")
 @run
 async def test_discarding_when_the_namespace_is_down_leaves_the_lease(clock: ManualClock) -> None:
     disks = FragileDisks()
