@@ -67,5 +67,5 @@ $(READY): pyproject.toml
 		echo "Debian, Ubuntu: apt install python3-venv (or python3.X-venv, same X)." >&2; exit 1; }
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || rm -rf $(VENV)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,bench]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[spark,clients,dev,bench]'
 	@touch $@

@@ -30,8 +30,9 @@ LAYERS = {
     "onibus.protocols": 5,
     "onibus.client": 6,
     "onibus.server": 6,
-    "onibus.cli": 7,
-    "onibus.__main__": 8,
+    "onibus.spark": 7,
+    "onibus.cli": 8,
+    "onibus.__main__": 9,
 }
 
 FILES = python_files("onibus")
