@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import Row
 
 from onibus.client import Client
 from onibus.spark.queue_stream import finish_claims
 from tests.client.server_helpers import ServerProcess
-from tests.spark.reading import PATIENCE_S, Reads, fill
+from tests.server.processes import wait_for
+from tests.spark.reading import Reads, fill
 
 
 @pytest.mark.promise("R5", "R7")
@@ -104,20 +105,13 @@ def test_claims_that_are_gone_and_claims_that_are_finished(
     assert sorted(int(row.body) for row in kept) == [0, 1, 2, 3, 4], "the next batch has them"
 
     fill(client, entity, 3)
-    done = threading.Event()
-
-    def take(batch: DataFrame, _: int) -> None:
-        if batch.collect():
-            done.set()
-
     query = (
-        rows.writeStream.foreachBatch(take)
+        rows.writeStream.foreachBatch(lambda batch, _: batch.collect())
         .option("checkpointLocation", str(tmp_path / "two"))
         .trigger(processingTime="1 hour")
         .start()
     )
-    assert done.wait(PATIENCE_S)
-    query.processAllAvailable()
+    wait_for(lambda: query.lastProgress is not None)
     query.stop()
     assert len(client.claims(entity)) == 1, "nobody asked for a batch after it"
     assert finish_claims(query, {**reads.options, **options}) == 1
