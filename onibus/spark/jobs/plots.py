@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -36,7 +36,7 @@ def _svg(figure: Any) -> str:
     return text.getvalue()[text.getvalue().index("<svg") :]
 
 
-def lines(times: Sequence[datetime], series: dict[str, Sequence[float]], unit: str) -> str:
+def lines(times: Sequence[datetime], series: Mapping[str, Sequence[float]], unit: str) -> str:
     """Return lines over time, one for each series."""
     figure, axes = _figure()
     for (name, values), colour in zip(series.items(), (GOOD, BAD, "#7a7a7a"), strict=False):

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onibus.spark.jobs import plots
-from onibus.spark.jobs.audit import LakeTables, Verdict, entity_info, open_lake
+from onibus.spark.jobs.audit import Verdict, entity_info
+from onibus.spark.lake_tables import LakeTables, open_lake
 from onibus.spark.options import read_options
 
 if TYPE_CHECKING:
