@@ -156,11 +156,12 @@ def exit_code(error: OnibusError) -> int:
     """Return the exit code of an error."""
     from onibus.client import Unreachable
 
-    if isinstance(error, Unreachable):
-        return exits.UNREACHABLE
-    if isinstance(error, errors.Refused):
-        return exits.REFUSED
-    return exits.UNKNOWN if isinstance(error, errors.Unknown) else exits.UNREACHABLE
+    if isinstance(error, (errors.AlreadyOpen, errors.NewerFormat, errors.Damaged)):
+        return exits.CANNOT_OPEN
+    if isinstance(error, errors.Unknown):
+        return exits.UNKNOWN
+    refused = isinstance(error, errors.Refused) and not isinstance(error, Unreachable)
+    return exits.REFUSED if refused else exits.FAILED
 
 
 def tell(out: Output, error: OnibusError) -> None:
