@@ -7,6 +7,7 @@ import typer
 from onibus.cli import copies, health, looking, receive, send, top
 from onibus.cli.aside import dead_letters_app, deferred_app, scheduled_app
 from onibus.cli.entities import queue_app, subscription_app, topic_app
+from onibus.cli.keys import keys_app
 from onibus.cli.rules import rule_app
 from onibus.cli.serve import serve
 
@@ -27,6 +28,7 @@ for command in (send, receive, looking):
 app.add_typer(dead_letters_app, name="dead-letters")
 app.add_typer(scheduled_app, name="scheduled")
 app.add_typer(deferred_app, name="deferred")
+app.add_typer(keys_app, name="keys")
 for command in (top, copies, health):
     command.register(app)
 

@@ -22,7 +22,7 @@ from onibus.core import errors
 from onibus.core.errors import OnibusError
 
 if TYPE_CHECKING:
-    from onibus.client import Client
+    from onibus.client import Client, Target
 
 VARIABLE = "ONIBUS_CONNECTION"
 #: Where `onibus serve --data data` keeps a connection string for programs on this machine.
@@ -53,6 +53,13 @@ class Session:
         return Client.connect(
             connection_string(self._connect), verify=self._trust or True, retry=Retry(attempts=4)
         )
+
+    @property
+    def target(self) -> Target:
+        """Where the server is."""
+        from onibus.client import Target
+
+        return Target.parse(connection_string(self._connect))
 
     def close(self) -> None:
         """Let the server go, if it was asked anything."""
