@@ -262,7 +262,7 @@ class Broker:
             return
         out = WriteBatch()
         try:
-            pass_time(partition, now, self.clock.wall(), out)
+            pass_time(partition, now, self.clock.wall_at(now), out)
         except Exception as error:
             raise self.partition_failed(seat, error) from error
         self._write(seat, partition, out, now)

@@ -18,6 +18,7 @@ from onibus.core.errors import (
 )
 from onibus.core.records import BLOCK_INDEX, BLOCKS
 from tests.bus_helpers import (
+    HOUR,
     MINUTE,
     SECOND,
     ManualClock,
@@ -212,6 +213,37 @@ async def test_a_disk_that_does_not_say_how_full_it_is_leaves_nobody_waiting(
             await asyncio.wait_for(bus.send("q", msg("1")), 5)
         await pass_ms(bus, clock, SECOND)
         assert (await bus.send("q", msg("2"))).sequence_number == 1
+
+
+class UnevenClock(ManualClock):
+    """The two clocks of a machine, of which one ticks in the middle of the other's milliseconds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tenths = 0
+
+    def wall(self) -> int:
+        return super().wall() + self.tenths // 10
+
+    def monotonic(self) -> int:
+        return super().monotonic() + (self.tenths + 5) // 10
+
+
+@pytest.mark.promise("S6")
+@run
+async def test_messages_scheduled_for_one_moment_come_in_the_order_of_their_numbers() -> None:
+    clock = UnevenClock()
+    async with Bus.ephemeral(clock=clock) as bus:
+        await bus.create_queue("q")
+        due = clock.wall() + MINUTE
+        for n in range(40):
+            await bus.schedule("q", msg(f"{n}"), due)
+            clock.tenths += 3
+        await pass_ms(bus, clock, MINUTE)
+        assert bodies(await get(bus, "q")) == [f"{n}" for n in range(40)]
+        clock.jump(-HOUR)
+        await send(bus, "q", "a clock that was set counts")
+        assert bus.broker.clock.wall() == clock.wall()
 
 
 @run
