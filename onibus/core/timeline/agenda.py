@@ -38,7 +38,8 @@ class _Run:
         return sum(chunk[1] for chunk in self.chunks) - self.taken
 
     def next_due(self) -> int:
-        return self.chunks[0][2]
+        due: int = self.chunks[0][2]
+        return due
 
 
 class Agenda:
@@ -62,13 +63,12 @@ class Agenda:
 
     def take(self, now: int) -> pa.Table | None:
         """Take out the rows that are due, by (due, place); None if there are none."""
-        tables = []
+        tables, left = [], []
         for table in self._loose:
             due = pc.less_equal(table.column(DUE), now)
             tables.append(table.filter(due))
-            rest = table.filter(pc.invert(due))
-            self._loose = [rest if one is table else one for one in self._loose]
-        self._loose = [table for table in self._loose if table.num_rows]
+            left.append(table.filter(pc.invert(due)))
+        self._loose = [table for table in left if table.num_rows]
         for run in self._runs:
             while run.chunks and run.next_due() <= now:
                 table = self._read(run)

@@ -33,7 +33,7 @@ Numbers = npt.NDArray[np.int64]
 RUN_ENTRIES_MAX = 2**19
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Run:
     """Sorted entries, none of whose identities is there twice."""
 
@@ -45,7 +45,8 @@ class Run:
     chunk: int | None = None
 
     def __len__(self) -> int:
-        return self.entries.shape[1]
+        count: int = self.entries.shape[1]
+        return count
 
 
 class KnownIds:

@@ -131,7 +131,10 @@ class Partners:
             if row is None:
                 continue
             self.now = max(self.now, limit)
-            self._needed[row.workflow, row.needs].remove(serial)
+            waiting = self._needed[row.workflow, row.needs]
+            waiting.remove(serial)
+            if not waiting:
+                del self._needed[row.workflow, row.needs]
             self._release(out, (row.chunk, row.position), MISSING, row.workflow, row.gives)
 
     def _release(

@@ -321,7 +321,7 @@ class Timeline:
         return self.mortal.take(until)
 
     def _watch(self, rows: pa.Table, expires: Numbers, ordinals: Numbers) -> None:
-        rows = rows.select(list(self.expiring or ()))
+        rows = rows.select([name for name in self.expiring or () if name in rows.column_names])
         rows = rows.append_column(ORDINAL, pa.array(ordinals, pa.int64()))
         self.mortal.add(rows, expires, ordinals)
 
