@@ -98,6 +98,16 @@ def told_plainly(error: Exception) -> Exception:
     return PipelineFailed(text.strip().splitlines()[0])
 
 
+def seconds_of(interval: str) -> float:
+    """Return an interval as Spark writes it ("10 seconds", "2 minutes") in seconds."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) *(second|minute|hour)s?", interval.strip())
+    if found is None:
+        raise InvalidArgument(
+            f"an interval is such as '10 seconds' or '1 minute', not {interval!r}"
+        )
+    return float(found[1]) * {"second": 1, "minute": 60, "hour": 3600}[found[2]]
+
+
 def progress_of(session: Session, words: str) -> Callable[[str], None]:
     """Return a function that tells what a job is doing now."""
 
