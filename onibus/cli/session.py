@@ -42,7 +42,12 @@ class Session:
     def __init__(self, as_json: bool, connect: str | None = None, trust: str | None = None) -> None:
         self.out = Output(as_json)
         self._connect = connect
-        self._trust = trust
+        self.trust = trust
+
+    @property
+    def connection(self) -> str:
+        """The connection string of the server."""
+        return connection_string(self._connect)
 
     @cached_property
     def client(self) -> Client:
@@ -50,9 +55,7 @@ class Session:
         from onibus.client import Client, Retry
 
         # People wait: what cannot be reached is told within seconds.
-        return Client.connect(
-            connection_string(self._connect), verify=self._trust or True, retry=Retry(attempts=4)
-        )
+        return Client.connect(self.connection, verify=self.trust or True, retry=Retry(attempts=4))
 
     @property
     def target(self) -> Target:

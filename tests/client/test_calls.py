@@ -313,6 +313,8 @@ async def test_the_log_its_readers_and_replay(connect: Open) -> None:
         await taker.receive(10)
         positions = await client.log_positions("q")
         assert (positions.earliest, positions.latest) == ((1,), (11,))
+        assert (await client.log_positions("q", since_ms=1)).since == (1,)
+        assert await client.log_reach("q", 0, 4, 1) == 5
         found = [
             number
             async for batch in client.read_log("q", 0, 1, columns=["sequence_number"], limit=7)

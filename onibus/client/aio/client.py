@@ -18,6 +18,7 @@ from onibus.client.aio.receiving import AsyncReceiver
 from onibus.client.aio.sending import AsyncSendCalls
 from onibus.client.aio.sessions import AsyncSessionReceiver
 from onibus.client.aio.staging import AsyncStagingCalls
+from onibus.client.aio.testing import AsyncTestCalls
 from onibus.client.aio.tidying import AsyncTidyCalls
 from onibus.client.aio.transactions import AsyncTransaction
 from onibus.client.aio.transport import AsyncHttpTransport
@@ -37,6 +38,7 @@ class AsyncClient(
     AsyncClaimCalls,
     AsyncStagingCalls,
     AsyncKeyCalls,
+    AsyncTestCalls,
 ):
     """A server, as programs use it. Make it with `connect`."""
 

@@ -16,6 +16,7 @@ from onibus.client.blocking.receiving import Receiver
 from onibus.client.blocking.sending import SendCalls
 from onibus.client.blocking.sessions import SessionReceiver
 from onibus.client.blocking.staging import StagingCalls
+from onibus.client.blocking.testing import TestCalls
 from onibus.client.blocking.tidying import TidyCalls
 from onibus.client.blocking.transactions import Transaction
 from onibus.client.blocking.transport import HttpTransport
@@ -34,6 +35,7 @@ class Client(
     ClaimCalls,
     StagingCalls,
     KeyCalls,
+    TestCalls,
 ):
     """A server, as programs use it. Make it with `connect`."""
 
