@@ -45,6 +45,7 @@ async def test_a_locked_message_is_nobody_elses_until_it_is_settled(connect: Ope
         await client.create_queue("q", lock_duration_ms=MINUTE)
         await send(client, "q", "1", "2", "3")
         first = await get_one(client, "q")
+        assert first.locked_until_ms is not None
         assert 0 < first.locked_until_ms - await now(client) <= MINUTE
         assert bodies(await get(client, "q", 1, delete=True)) == ["2"]
         receiver = client.receiver("q", renew_ms=0)
