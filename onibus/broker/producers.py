@@ -273,12 +273,16 @@ class Producers:
         records = WriteBatch()
         if known:
             records.delete(PRODUCERS, key)
+
+        def forgotten() -> None:
+            self._last.pop(key, None)
+
         works = self._works_of(entity, producer, None)
         self._broker.works.decide(
             [],
             works,
             records,
-            lambda: self._last.pop(key, None),
+            forgotten,
             Outcome(partial(_done, reply, known or bool(works))),
         )
 

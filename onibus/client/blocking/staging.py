@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from onibus.broker.producers import LEASE_MS, ProducerInfo, Published, Staged
@@ -51,8 +51,14 @@ class StagingCalls(Caller):
     ) -> None:
         """Keep rows in Arrow as `stage` keeps messages."""
         whose = _whose(producer, batch, task, attempt, piece, lease_ms)
-        body = arrow_bytes(rows_with_ids(rows))
-        self.answer(post_arrow(path_of("entities", entity, "staged"), body, query=whose))
+        self.stage_stream(entity, arrow_bytes(rows_with_ids(rows)), whose)
+
+    def stage_stream(self, entity: str, stream: bytes, whose: Mapping[str, str]) -> None:
+        """Keep rows that are an Arrow IPC stream already, as they are: none is given an id.
+
+        `whose` has producer, batch, task, attempt, piece and lease_ms, as texts.
+        """
+        self.answer(post_arrow(path_of("entities", entity, "staged"), stream, query=whose))
 
     def staged(self, entity: str) -> list[Staged]:
         """Return what is staged and not published."""
