@@ -27,9 +27,7 @@ class Kept:
         self.chunks: dict[int, bytes] = {}
 
     def open(self, workload: Workload, index: int) -> Enqueuing:
-        enqueuing = Enqueuing(
-            workload.settings, index, Chunks(self.chunks.__getitem__), SECRET
-        )
+        enqueuing = Enqueuing(workload.settings, index, Chunks(self.chunks.__getitem__), SECRET)
         if self.head is not None:
             decode(self.head, enqueuing.timeline)
         return enqueuing

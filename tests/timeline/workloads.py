@@ -57,7 +57,9 @@ class Workload:
         """Return messages as columns, each with its position in `order`."""
         columns = columns_of([self.messages[at] for at in positions]) if positions else None
         table = (
-            SCHEMA.empty_table() if columns is None else pa.Table.from_arrays(columns, schema=SCHEMA)
+            SCHEMA.empty_table()
+            if columns is None
+            else pa.Table.from_arrays(columns, schema=SCHEMA)
         )
         return table.append_column("order", pa.array(positions, pa.int64()))
 
@@ -79,9 +81,7 @@ def make_workload(seed: int, count: int = 40, keyless: bool = True) -> Workload:
     return workload
 
 
-def _message(
-    random: Random, settings: QueueSettings, at: int, time: int, keyless: bool
-) -> Message:
+def _message(random: Random, settings: QueueSettings, at: int, time: int, keyless: bool) -> Message:
     session = partition_key = None
     if settings.requires_session or random.random() < 0.4:
         session = f"session-{random.randrange(4)}"
