@@ -34,7 +34,7 @@ class Kept:
 
     def close(self, enqueuing: Enqueuing) -> None:
         self.head = encode(enqueuing.timeline)
-        put, dropped = enqueuing.timeline.chunks.changes(self.chunks.__getitem__)
+        put, dropped = enqueuing.timeline.chunks.changes()
         self.chunks |= put
         for chunk in dropped:
             del self.chunks[chunk]

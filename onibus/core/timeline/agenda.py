@@ -35,7 +35,7 @@ class _Run:
         self.taken = taken
 
     def __len__(self) -> int:
-        return sum(chunk[1] for chunk in self.chunks) - self.taken
+        return sum([chunk[1] for chunk in self.chunks]) - self.taken
 
     def next_due(self) -> int:
         due: int = self.chunks[0][2]
