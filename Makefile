@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 #: The folders with code, as far as they exist.
-CODE = $(foreach folder,onibus bench examples tests tools,$(if $(wildcard $(folder)/*.py),$(folder)))
+CODE = $(foreach folder,onibus pyspark_onibus bench examples tests tools,$(if $(wildcard $(folder)/*.py),$(folder)))
 
 #: The first Python that is new enough; asked for only when the environment is made.
 PYTHON ?= $(shell for candidate in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -34,7 +34,7 @@ demonstrate: $(READY) ## Run the short demonstration of the library
 	$(BIN)/python examples/demonstration.py
 
 test: $(READY) ## Run all tests (PROCESSES=2, ARGS="-k sessions")
-	$(BIN)/python -m pytest -n $(PROCESSES) $(ARGS)
+	$(BIN)/python -m pytest -n $(PROCESSES) --dist loadgroup $(ARGS)
 
 lint: $(READY) ## Check style, format and types
 	$(BIN)/ruff check $(CODE)

@@ -102,7 +102,7 @@ class Disks:
     def bus(self, clock: ManualClock, *stores: str) -> OpeningBus:
         return OpeningBus(list(stores or ("main",)), self._store, clock, 0)
 
-    def _store(self, name: str) -> MemoryStore:
+    def _store(self, name: str, _known: bool = False) -> MemoryStore:
         store = self.open[name] = MemoryStore(name, self._tables.get(name))
         self._tables[name] = store.tables
         return store

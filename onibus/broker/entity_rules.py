@@ -69,6 +69,18 @@ def without_rule(rules: list[Rule], name: str) -> list[Rule]:
     return left
 
 
+def with_rule_changed(rules: list[Rule], changed: Rule) -> list[Rule]:
+    """Return the rules with another one in place of the one of its name."""
+    if not isinstance(changed, Rule):
+        raise InvalidArgument("rules are a list of Rule")
+    name = changed.name.casefold()
+    found = [rule.name.casefold() for rule in rules]
+    if name not in found:
+        raise EntityNotFound(f"there is no rule {changed.name!r}")
+    place = found.index(name)
+    return [*rules[:place], changed, *rules[place + 1 :]]
+
+
 def check_targets(broker: Broker, name: str, wanted: AnySettings) -> None:
     """Refuse forwarding to what is not there, to itself, and in a circle (B6)."""
     if isinstance(wanted, TopicSettings):

@@ -52,7 +52,7 @@ from onibus.core.settings import (
     TopicSettings,
 )
 from onibus.core.tally import Durations
-from onibus.store.interface import Store
+from onibus.store.interface import OpenStore, Store
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
@@ -81,7 +81,7 @@ class Namespace:
     def __init__(
         self,
         broker: Broker,
-        open_store: Callable[[str], Store],
+        open_store: OpenStore,
         make_writer: Callable[[str], Writer],
         quotas: Quotas,
     ) -> None:
@@ -105,7 +105,7 @@ class Namespace:
 
     def open(self) -> None:
         """Open the store and read what there is."""
-        store = self._open_store(NAME)
+        store = self._open_store(NAME, self._opened)
         if self._writer is None:
             self._writer = self._make_writer(NAME)
         loop = CommitLoop(

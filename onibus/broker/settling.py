@@ -22,6 +22,7 @@ from onibus.core.partition import Partition
 from onibus.core.path.deliver import deliver_deferred, find_deferred
 from onibus.core.path.peek import Filter, peek, states_of
 from onibus.core.path.purge import find_undeferrable, forget_ids, purge, undefer
+from onibus.core.path.room import Room
 from onibus.core.path.schedule import cancel, find_scheduled
 from onibus.core.path.session import held_session
 from onibus.core.path.settle import complete, find_held
@@ -120,6 +121,7 @@ def receive_deferred(
     dead: bool = False,
     take: bool = False,
     session: tuple[str, bytes] | None = None,
+    bytes_max: int | None = None,
 ) -> None:
     """Receive deferred messages by their numbers: all of them, or none (L2)."""
     entity = broker.find(name)
@@ -132,14 +134,20 @@ def receive_deferred(
     def holder(subscription: Subscription) -> Any:
         return held_session(subscription, *session) if session is not None else None
 
+    room = None if bytes_max is None else Room(bytes_max)
+
+    def find(subscription: Subscription, chosen: list[int]) -> list[int]:
+        ordinals = find_deferred(subscription, chosen, holder(subscription), dead)
+        if room is not None:
+            room.take_all(subscription.log, ordinals)
+        return ordinals
+
     on_all(
         broker,
         entity,
         numbers,
         seat_of_number,
-        lambda subscription, chosen: find_deferred(
-            subscription, chosen, holder(subscription), dead
-        ),
+        find,
         lambda subscription, ordinals, now, out: deliver_deferred(
             subscription, ordinals, now, out, session=holder(subscription), take=take
         ),

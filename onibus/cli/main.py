@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import typer
 
-from onibus.cli import health, looking, receive, send, top
+from onibus.cli import copies, health, looking, pipeline_lake, receive, send, top
 from onibus.cli.aside import dead_letters_app, deferred_app, scheduled_app
 from onibus.cli.entities import queue_app, subscription_app, topic_app
+from onibus.cli.keys import keys_app
+from onibus.cli.pipeline import pipeline_app
 from onibus.cli.rules import rule_app
 from onibus.cli.serve import serve
 
@@ -27,7 +29,11 @@ for command in (send, receive, looking):
 app.add_typer(dead_letters_app, name="dead-letters")
 app.add_typer(scheduled_app, name="scheduled")
 app.add_typer(deferred_app, name="deferred")
-for command in (top, health):
+app.add_typer(keys_app, name="keys")
+app.add_typer(pipeline_app, name="pipeline")
+for jobs in (pipeline_lake,):
+    jobs.register(pipeline_app)
+for command in (top, copies, health):
     command.register(app)
 
 

@@ -47,12 +47,12 @@ class Server:
     ) -> None:
         self.bus = bus
         keyring = keys.keyring if isinstance(keys, KeptKeys) else keys
-        self.app = HttpApp(bus, router(), keyring, test_mode=test_mode)
+        self.app = HttpApp(bus, router(), keyring, limits=limits, test_mode=test_mode)
         self.app.kept_keys = keys if isinstance(keys, KeptKeys) else None
         self._host = host
         self._http_port = http_port
-        self._connections = Connections(self.app, limits, self.app.traffic)
-        chosen = self._connections.limits
+        self._connections = Connections(self.app, self.app.limits, self.app.traffic)
+        chosen = self.app.limits
         self._listener = Listener(
             self._connections,
             tls=tls,
