@@ -273,7 +273,9 @@ def purge_some(broker: Broker, name: str, wanted: Filter, limit: int, reply: Rep
             purged, _ = broker.use(
                 entity,
                 seat,
-                lambda subscription, now, out: purge(subscription, wanted, 0, left, out),
+                lambda subscription, now, out, most=left: purge(  # type: ignore[misc]
+                    subscription, wanted, 0, most, out
+                ),
             )
             left -= purged
             changed += [seat] if purged else []

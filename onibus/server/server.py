@@ -7,6 +7,8 @@ the bus, which keeps its locks.
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import ssl
 from types import TracebackType
 from typing import Self
@@ -27,6 +29,23 @@ from onibus.server.notify import READY, STOPPING, notify
 
 #: How long requests that are under way may take to finish when the server stops.
 DRAIN_SECONDS = 10.0
+
+
+class CannotListen(Exception):
+    """The address or the port cannot be had."""
+
+    def __init__(self, option: str, host: str, port: int, error: OSError) -> None:
+        flag = "--" + option.replace("_", "-")
+        where = f"{host} port {port}"
+        if error.errno == errno.EADDRINUSE:
+            told = f"is in use: stop what listens there, or choose another with {flag}"
+            super().__init__(f"{where} {told}")
+        elif error.errno == errno.EACCES:
+            told = f"is not for everybody: choose a port from 1024 on with {flag}"
+            super().__init__(f"{where} {told}")
+        else:
+            why = os.strerror(error.errno) if error.errno else error
+            super().__init__(f"{where}: {why}: choose another --host")
 
 
 class Server:
@@ -83,14 +102,17 @@ class Server:
     async def start(self) -> None:
         """Listen, and say so."""
         log_alarms(self.bus.broker.alarms)
-        await self._listener.start(self._host, self._http_port)
+        await self._listen(self._listener, "http_port", self._http_port)
         if self._amqp_port is not None:
-            try:
-                await self._amqp_listener.start(self._host, self._amqp_port)
-            except OSError:
-                self._listener.close()
-                raise
+            await self._listen(self._amqp_listener, "amqp_port", self._amqp_port)
         notify(READY)
+
+    async def _listen(self, listener: Listener, option: str, port: int) -> None:
+        try:
+            await listener.start(self._host, port)
+        except OSError as error:
+            self._listener.close()
+            raise CannotListen(option, self._host, port, error) from None
 
     async def stop(self, seconds: float = DRAIN_SECONDS) -> None:
         """Take no new work, finish what is under way, close the bus."""
