@@ -76,7 +76,7 @@ def in_stream(
     folder: Path,
     stops: tuple[int, ...] = (),
 ) -> list[dict[str, Any]]:
-    """Return what work on a stream gives, in micro-batches, stopped and started again in between."""
+    """Return what work on a stream gives, in micro-batches, stopped and begun again between."""
     source, out, checkpoint = folder / "in", folder / "out", folder / "checkpoint"
     write_pieces(table, folder / "all", sizes)
     files = sorted((folder / "all").glob("*.parquet"))

@@ -53,7 +53,8 @@ class Agenda:
         self._loose: list[pa.Table] = []
 
     def __len__(self) -> int:
-        return sum(map(len, self._runs)) + sum(table.num_rows for table in self._loose)
+        loose: int = sum(table.num_rows for table in self._loose)
+        return sum(map(len, self._runs)) + loose
 
     def add(self, rows: pa.Table, dues: Any, places: Any) -> None:
         """Let rows wait until they are due."""
