@@ -11,6 +11,7 @@ from onibus.cli.keys import keys_app
 from onibus.cli.pipeline import pipeline_app
 from onibus.cli.rules import rule_app
 from onibus.cli.serve import serve
+from onibus.cli.up import up
 
 app = typer.Typer(
     name="onibus",
@@ -20,6 +21,7 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
 )
 app.command()(serve)
+app.command()(up)
 app.add_typer(queue_app, name="queue")
 app.add_typer(topic_app, name="topic")
 app.add_typer(subscription_app, name="subscription")
