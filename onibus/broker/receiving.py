@@ -18,6 +18,7 @@ from onibus.core.errors import (
 from onibus.core.limits import BATCH_COUNT_MAX, ID_LENGTH_MAX, VISIBILITY_MS_MAX
 from onibus.core.message import ReceivedMessage
 from onibus.core.path.deliver import deliver, deliver_groups
+from onibus.core.path.room import Room
 from onibus.core.path.route import partition_of
 from onibus.core.path.session import AcceptedSession, accept_session, held_session
 
@@ -49,8 +50,12 @@ def receive(
     *,
     dead: bool = False,
     take: bool = False,
+    bytes_max: int | None = None,
 ) -> Waiter | None:
-    """Give out messages from any partition, under a lock or for good; wait if there are none."""
+    """Give out messages from any partition, under a lock or for good; wait if there are none.
+
+    `bytes_max` bounds their bytes, but one message is given out however large it is.
+    """
     entity = _receivable(broker, name, limit, wait_ms)
     settings = entity.outlet_settings()
     if settings.forward_to is not None and not dead:
@@ -62,6 +67,7 @@ def receive(
 
     def fetch(waiter: Waiter) -> bool:
         found: list[ReceivedMessage] = []
+        room = room_of(bytes_max)
         for seat in in_turn(entity):
             wanted = limit - len(found)
             messages = _try(
@@ -69,7 +75,7 @@ def receive(
                 entity,
                 seat,
                 lambda subscription, now, out, wanted=wanted: deliver(
-                    subscription, wanted, now, out, dead=dead, take=take
+                    subscription, wanted, now, out, dead=dead, take=take, room=room
                 ),
             )
             if messages and take:
@@ -79,7 +85,7 @@ def receive(
                 broker.start(seat.store)
                 return True
             found += messages or []
-            if len(found) == limit:
+            if len(found) == limit or (room is not None and room.left <= 0):
                 break
         if found:
             answer(waiter.reply, found)
@@ -97,6 +103,7 @@ def receive_fifo(
     *,
     visibility_ms: int | None = None,
     attempt_id: str | None = None,
+    bytes_max: int | None = None,
 ) -> Waiter | None:
     """Give out messages of a FIFO queue, group by group."""
     entity = _receivable(broker, name, limit, wait_ms)
@@ -113,7 +120,7 @@ def receive_fifo(
             entity,
             entity.seats[0],
             lambda subscription, now, out: deliver_groups(
-                subscription, limit, visible_ms, now, out, attempt_id
+                subscription, limit, visible_ms, now, out, attempt_id, room_of(bytes_max)
             ),
         )
         if found:
@@ -168,6 +175,7 @@ def receive_session(
     reply: Reply,
     *,
     take: bool = False,
+    bytes_max: int | None = None,
 ) -> Waiter | None:
     """Give out messages of a session that the caller holds."""
     _receivable(broker, entity.name, limit, wait_ms)
@@ -175,7 +183,8 @@ def receive_session(
     def fetch(waiter: Waiter) -> bool:
         def from_session(subscription: Any, now: int, out: Any) -> list[ReceivedMessage]:
             session = held_session(subscription, session_id, token)
-            return deliver(subscription, limit, now, out, session=session, take=take)
+            room = room_of(bytes_max)
+            return deliver(subscription, limit, now, out, session=session, take=take, room=room)
 
         messages = broker.use(entity, seat, from_session)
         if messages and take:
@@ -187,6 +196,11 @@ def receive_session(
         return bool(messages)
 
     return _try_or_wait(broker, Waiter(entity, fetch, [], reply), wait_ms)
+
+
+def room_of(bytes_max: int | None) -> Room | None:
+    """Return the room of one receive; None where it is not bounded."""
+    return None if bytes_max is None else Room(bytes_max)
 
 
 def serve(broker: Broker, entity: Entity) -> None:

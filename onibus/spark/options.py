@@ -19,10 +19,11 @@ from onibus.core.limits import (
     CLAIM_COUNT_MAX,
     CLAIM_LEASE_MS_MAX,
     CLAIM_LEASE_MS_MIN,
+    STAGED_LEASE_MS_DEFAULT,
 )
 
 if TYPE_CHECKING:
-    from onibus.client import Client
+    from onibus.client import Client, Retry
 
 #: A server that is started anew meanwhile is waited for, for about a minute.
 _ATTEMPTS = 18
@@ -59,7 +60,7 @@ class Connection:
     #: the file of a certificate to trust
     certificate: str | None = None
 
-    def client(self) -> Client:
+    def client(self, retry: Retry | None = None) -> Client:
         """Return a client; whoever asks closes it."""
         # Processes that only want to know the schema start often, and do not need it.
         from onibus.client import Client, Retry
@@ -71,7 +72,7 @@ class Connection:
             key_name=self.key_name,
             key=self.key,
             verify=(self.certificate or True) if secure else False,
-            retry=Retry(attempts=_ATTEMPTS),
+            retry=retry or Retry(attempts=_ATTEMPTS),
         )
 
 
@@ -96,6 +97,20 @@ class ReadOptions(Connection):
     pushdown: bool = True
     #: A query that is stopped right after it has claimed finds its claim when it goes on.
     claim_lease_ms: int = CLAIM_LEASE_MS_MAX
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions(Connection):
+    """Where rows are written, and as whose (R6)."""
+
+    #: the name under which the bus knows how far a query has come
+    producer: str | None = None
+    #: the number of what a batch write writes; streams have Spark's own
+    batch: int | None = None
+    #: how long what was staged waits to be published
+    lease_ms: int = STAGED_LEASE_MS_DEFAULT
+    #: for about how long a server that is away is asked again
+    retry_seconds: int = 120
 
 
 def _text(name: str, value: str) -> str:
@@ -202,6 +217,14 @@ READ: Table = {
     "claimLeaseMs": ("claim_lease_ms", _whole(CLAIM_LEASE_MS_MIN, CLAIM_LEASE_MS_MAX)),
 }
 
+WRITE: Table = {
+    **CONNECTION,
+    "producer": ("producer", _text),
+    "batch": ("batch", _whole(0, 2**53)),
+    "leaseMs": ("lease_ms", _MANY),
+    "retrySeconds": ("retry_seconds", _whole(0, 86_400)),
+}
+
 
 def parse(given: Mapping[str, str], table: Table) -> dict[str, Any]:
     """Return the values of the options of a table, by the names of fields."""
@@ -241,6 +264,11 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
     return options
 
 
+def write_options(given: Mapping[str, str]) -> WriteOptions:
+    """Return the options of a write, checked as far as that can be done without the server."""
+    return WriteOptions(**parse(given, WRITE))
+
+
 def _unknown(option: str, table: Table) -> str:
     near = difflib.get_close_matches(option.lower(), [name.lower() for name in table], 1)
     meant = next((name for name in table if near and name.lower() == near[0]), None)
@@ -250,3 +278,4 @@ def _unknown(option: str, table: Table) -> str:
 
 #: Every option fills a field that is there.
 assert {to for to, _ in READ.values()} == {one.name for one in fields(ReadOptions)}
+assert {to for to, _ in WRITE.values()} == {one.name for one in fields(WriteOptions)}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import Row
+from pyspark.sql import DataFrame, Row
 
 from onibus.client import Client
 from onibus.spark.queue_stream import finish_claims
@@ -105,8 +105,12 @@ def test_claims_that_are_gone_and_claims_that_are_finished(
     assert sorted(int(row.body) for row in kept) == [0, 1, 2, 3, 4], "the next batch has them"
 
     fill(client, entity, 3)
+
+    def take(batch: DataFrame, _: int) -> None:
+        assert batch.count() == 3
+
     query = (
-        rows.writeStream.foreachBatch(lambda batch, _: batch.collect())
+        rows.writeStream.foreachBatch(take)
         .option("checkpointLocation", str(tmp_path / "two"))
         .trigger(processingTime="1 hour")
         .start()
