@@ -2,6 +2,8 @@
 
 VENV := .venv
 BIN := $(VENV)/bin
+#: what a server needs is installed; and all that tests, benches and pipelines need besides
+RUNNABLE := $(VENV)/.runnable
 READY := $(VENV)/.ready
 
 #: The folders with code, as far as they exist.
@@ -27,13 +29,13 @@ help: ## Show this list
 
 setup: $(READY) ## Make .venv and install everything into it (again when pyproject.toml changes)
 
-run: $(READY) ## Run a server and its pipeline, data in data/, lake in lake/ (Ctrl-C stops it)
-	$(BIN)/onibus up --config examples/onibus.toml --data data $(ARGS)
+run: $(RUNNABLE) ## Run a server and its pipeline, data in data/, lake in lake/ (Ctrl-C stops it)
+	@$(BIN)/onibus up --config examples/onibus.toml --data data $(ARGS)
 
-demo: $(READY) ## Show bus and pipeline at work: 200,000 messages, kills, and the proof
+demo: $(RUNNABLE) ## Show bus and pipeline at work: 200,000 messages, kills, and the proof
 	$(BIN)/python examples/demo.py $(ARGS)
 
-demonstrate: $(READY) ## Run the short demonstration of the library
+demonstrate: $(RUNNABLE) ## Run the short demonstration of the library
 	$(BIN)/python examples/demonstration.py
 
 test: $(READY) ## Run all tests (PROCESSES=2, ARGS="-k sessions")
@@ -61,7 +63,7 @@ clean: ## Remove the environment and everything tools left behind
 	rm -rf $(VENV) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(READY): pyproject.toml
+$(RUNNABLE): pyproject.toml
 	@test -n "$(PYTHON)" || { \
 		echo "Onibus needs Python 3.11 or newer, and none was found." >&2; \
 		echo "Install one, or name it: make setup PYTHON=/path/to/python3" >&2; exit 1; }
@@ -69,6 +71,11 @@ $(READY): pyproject.toml
 		echo "$(PYTHON) cannot make virtual environments: it lacks venv or ensurepip." >&2; \
 		echo "Debian, Ubuntu: apt install python3-venv (or python3.X-venv, same X)." >&2; exit 1; }
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || rm -rf $(VENV)
-	$(PYTHON) -m venv $(VENV)
+	@echo "Installing Onibus into $(VENV): this takes a minute or two, once."
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[spark]'
+	@touch $@
+
+$(READY): $(RUNNABLE)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[spark,clients,dev,bench]'
 	@touch $@
