@@ -45,9 +45,7 @@ class Place:
 
     def client(self, retry: Retry | None = None) -> AsyncClient:
         """Return a client, which asks once unless it is told otherwise."""
-        return AsyncClient.connect(
-            development_string(self.port), retry=retry or Retry(attempts=1)
-        )
+        return AsyncClient.connect(development_string(self.port), retry=retry or Retry(attempts=1))
 
 
 def kill(server: Served) -> None:
