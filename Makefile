@@ -17,12 +17,14 @@ PYTHON ?= $(shell for candidate in python3 python3.14 python3.13 python3.12 pyth
 #: make simulate COMMANDS=10000000 SEED=7
 COMMANDS ?= 1000000
 SEED ?= 1
+#: make kill KILLS=500 SEED=7
+KILLS ?= 200
 #: make test PROCESSES=8 ARGS="-k sessions"
 PROCESSES ?= 2
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo demonstrate test lint bench simulate docs promises clean
+.PHONY: help setup run demo demonstrate test lint bench simulate kill docs promises clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,6 +53,9 @@ bench: $(READY) ## Measure, and print one table
 
 simulate: $(READY) ## Run the simulator (COMMANDS=1000000, SEED=1)
 	$(BIN)/python -m onibus.testing.simulate --commands $(COMMANDS) --seed $(SEED)
+
+kill: $(READY) ## Kill a busy server again and again, and check what its clients saw (KILLS=200)
+	$(BIN)/python -m tests.crash.kill_server --kills $(KILLS) --seed $(SEED)
 
 docs: promises ## Write the generated pages of docs/ anew
 	$(BIN)/python -m tools.lifecycle
