@@ -172,9 +172,7 @@ def _arrived(rows: pa.Table, passed: Passed) -> pa.Table:
         "outcome": names.cast(pa.string()),
         "sequence_number": pa.array(passed.numbers, mask=none),
         "enqueued_time_ms": pa.array(passed.stamps, mask=none),
-        "expires_at_ms": pa.array(
-            passed.expires, mask=passed.dropped | (passed.expires == NEVER)
-        ),
+        "expires_at_ms": pa.array(passed.expires, mask=passed.dropped | (passed.expires == NEVER)),
     }
     if none is not None:
         fields["duplicate_of"] = pa.array(passed.repeats, mask=~passed.dropped)
