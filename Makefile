@@ -20,15 +20,18 @@ PROCESSES ?= 2
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demonstrate test lint bench simulate docs promises clean
+.PHONY: help setup run demo demonstrate test lint bench simulate docs promises clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(READY) ## Make .venv and install everything into it (again when pyproject.toml changes)
 
-run: $(READY) ## Run a server with examples/onibus.toml, its data in data/ (Ctrl-C stops it)
-	$(BIN)/onibus serve --config examples/onibus.toml --data data $(ARGS)
+run: $(READY) ## Run a server and its pipeline, data in data/, lake in lake/ (Ctrl-C stops it)
+	$(BIN)/onibus up --config examples/onibus.toml --data data $(ARGS)
+
+demo: $(READY) ## Show bus and pipeline at work: 200,000 messages, kills, and the proof
+	$(BIN)/python examples/demo.py $(ARGS)
 
 demonstrate: $(READY) ## Run the short demonstration of the library
 	$(BIN)/python examples/demonstration.py

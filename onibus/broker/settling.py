@@ -260,6 +260,41 @@ def _first_ordinal(partition: Partition, number: int) -> int:
     return first if number < partition.numbering.number(log.next_ordinal) else log.next_ordinal
 
 
+def purge_some(broker: Broker, name: str, wanted: Filter, limit: int, reply: Reply) -> None:
+    """Delete at most so many of what a filter means, the oldest of each partition first."""
+    entity = broker.find(name)
+    states_of(wanted, dead=False)
+    for seat in entity.seats:
+        seat.online()
+    left = limit
+    changed: list[Seat] = []
+    for seat in entity.seats:
+        if left:
+            purged, _ = broker.use(
+                entity,
+                seat,
+                lambda subscription, now, out, most=left: purge(  # type: ignore[misc]
+                    subscription, wanted, 0, most, out
+                ),
+            )
+            left -= purged
+            changed += [seat] if purged else []
+    waiting = len(changed)
+
+    def collect(outcome: Outcome) -> None:
+        nonlocal waiting
+        waiting -= 1
+        if outcome.error is not None:
+            fail(reply, outcome.error)
+        elif not waiting:
+            answer(reply, limit - left)
+
+    for seat in changed:
+        _after_commit(broker, seat, None, Outcome(collect))
+    if not changed:
+        answer(reply, 0)
+
+
 def purge_all(broker: Broker, name: str, wanted: Filter, forget: bool, reply: Reply) -> None:
     """Delete what a filter means, slice by slice; answer how many when all is durable (X2)."""
     entity = broker.find(name)

@@ -153,3 +153,4 @@ def apply_mark(received: ReceivedMessage, mark: Mark) -> None:
         message: Message = received.message
         for field, value in decode_overlay(mark.overlay).items():
             setattr(message, field, value)
+        message.rewritten = bool(message.as_sent)

@@ -201,7 +201,7 @@ def _refused(rows: pa.Table, errors: Mapping[int, Refused]) -> pa.Table:
 
 
 def _events(rows: pa.Table, fields: Mapping[str, Any]) -> pa.Table:
-    """Return rows with the columns of events; one text stands for all, and what is not there is null."""
+    """Return rows with the columns of events, null where not given; a text stands for all rows."""
     for field in EVENT:
         value = fields.get(field.name)
         if value is None:
