@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from tools.promises import SEMANTICS, read_promises
+
+#: Servers that tests start as processes take any free port of SQS, unless they say otherwise.
+os.environ.setdefault("ONIBUS_SQS_PORT", "0")
 
 KNOWN = read_promises(SEMANTICS.read_text("utf-8")).keys()
 

@@ -22,6 +22,9 @@ from onibus.core.timers import Timers
 #: deliveries, due, reason, description, overlay of one mark's row
 MarkRow = tuple[int, int, str | None, str | None, bytes | None]
 
+#: What an overlay has besides fields of the message.
+FIRST_RECEIVED = "first_received_ms"
+
 _STATES = tuple(State)
 
 
@@ -152,4 +155,4 @@ def apply_mark(received: ReceivedMessage, mark: Mark) -> None:
     if mark.overlay is not None:
         message: Message = received.message
         for field, value in decode_overlay(mark.overlay).items():
-            setattr(message, field, value)
+            setattr(received if field == FIRST_RECEIVED else message, field, value)

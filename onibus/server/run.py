@@ -20,6 +20,7 @@ from pathlib import Path
 
 from onibus.broker.clock import Clock
 from onibus.bus import Bus
+from onibus.protocols.sqs.profile import PROFILES
 from onibus.security.kept_keys import KeptKeys
 from onibus.security.keys import DEVELOPMENT, Keyring
 from onibus.server.config import Config
@@ -35,7 +36,7 @@ from onibus.server.exposure import (
     takes_development_key,
     takes_plain_text,
 )
-from onibus.server.server import Server
+from onibus.server.server import CannotListenOn, Server
 from onibus.server.tls import context, self_made
 from onibus.server.wanted import create_missing
 
@@ -52,6 +53,8 @@ class Ready:
 
     #: where the native API is
     http: str
+    #: where SQS is
+    sqs: str
     #: the directory of the data; empty where they are in memory
     data: str
     #: the emulator's well-known connection string, where it is let in
@@ -130,12 +133,15 @@ async def _start(config: Config, bus: Bus, begun: float) -> tuple[Server, Ready]
         plain_text=takes_plain_text(config),
         limits=config.limits,
         test_mode=options.test_mode,
+        sqs_port=options.sqs_port,
+        sqs_profile=PROFILES[options.sqs_profile],
+        sqs_account=options.sqs_account,
     )
     try:
         await server.start()
-    except OSError as error:
-        raise CannotListen(_why_not(options.host, options.http_port, error)) from None
-    ready = _ready(config, server.http_port, keys, certificate, made, time.monotonic() - begun)
+    except CannotListenOn as error:
+        raise CannotListen(_why_not(options.host, error)) from None
+    ready = _ready(config, server, keys, certificate, made, time.monotonic() - begun)
     return server, ready
 
 
@@ -150,24 +156,25 @@ def _tls(config: Config) -> tuple[ssl.SSLContext | None, str]:
     return context(certificate, key), str(certificate)
 
 
-def _why_not(host: str, port: int, error: OSError) -> str:
-    where = f"{host} port {port}"
+def _why_not(host: str, failed: CannotListenOn) -> str:
+    where, error, flag = f"{host} port {failed.port}", failed.error, f"--{failed.protocol}-port"
     if error.errno == errno.EADDRINUSE:
-        return f"{where} is in use: stop what listens there, or choose another with --http-port"
+        return f"{where} is in use: stop what listens there, or choose another with {flag}"
     if error.errno == errno.EACCES:
-        return f"{where} is not for everybody: choose a port from 1024 on with --http-port"
+        return f"{where} is not for everybody: choose a port from 1024 on with {flag}"
     return f"{where}: {os.strerror(error.errno) if error.errno else error}: choose another --host"
 
 
 def _ready(
     config: Config,
-    port: int,
+    server: Server,
     keys: KeptKeys | None,
     certificate: str,
     made: list[str],
     seconds: float,
 ) -> Ready:
     options = config.options
+    port = server.http_port
     tls = speaks_tls(config)
     name = reachable_name(options.host)
     development = ""
@@ -179,8 +186,10 @@ def _ready(
         ConnectionFile(path, keys, name, port, tls=tls)
         file = str(path) if keys.root is not None else ""
     host = f"[{options.host}]" if ":" in options.host else options.host
+    scheme = "https" if tls else "http"
     return Ready(
-        http=f"{'https' if tls else 'http'}://{host}:{port}",
+        http=f"{scheme}://{host}:{port}",
+        sqs=f"{scheme}://{host}:{server.sqs_port}",
         data="" if options.ephemeral else options.data,
         development=development,
         connection_file=file,

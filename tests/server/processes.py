@@ -45,7 +45,7 @@ def command(*args: str | Path) -> list[str]:
 
 def environment(**variables: str) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("ONIBUS_")}
-    return {**kept, "PYTHONPATH": str(ROOT), **variables}
+    return {**kept, "PYTHONPATH": str(ROOT), "ONIBUS_SQS_PORT": "0", **variables}
 
 
 def refused(*args: str | Path, **variables: str) -> tuple[int, str]:
