@@ -70,7 +70,7 @@ class Server:
         self._listener = self._listening(self._connections, tls, plain_text=plain_text)
         #: None where nobody speaks SQS
         self._sqs_port = sqs_port
-        sqs = SqsApp(bus, keyring, profile=sqs_profile, account=sqs_account)
+        sqs = self._sqs = SqsApp(bus, keyring, profile=sqs_profile, account=sqs_account)
         sqs.traffic.routes = self.app.traffic.routes
         bounded = replace(limits or Limits(), body_bytes_max=BODY_BYTES_MAX)
         self._sqs_connections = Connections(sqs, bounded, sqs.traffic)
@@ -103,6 +103,7 @@ class Server:
         await self._listen("http", self._listener, self._http_port)
         if self._sqs_port is not None:
             await self._listen("sqs", self._sqs_listener, self._sqs_port)
+            self._sqs.move_tasks.resume()
         notify(READY)
 
     async def _listen(self, protocol: str, listener: Listener, port: int) -> None:
@@ -120,6 +121,7 @@ class Server:
         if not self.bus.broker.closed:
             for entity in self.bus.broker.namespace.entities.values():
                 entity.send_away(Stopping("the server is stopping: ask again when it is back"))
+        await self._sqs.move_tasks.stop()
         await asyncio.gather(self._connections.drain(seconds), self._sqs_connections.drain(seconds))
         await self.bus.close()
 

@@ -18,6 +18,7 @@ from onibus.protocols.sqs import errors, json_protocol, query_protocol, sigv4
 from onibus.protocols.sqs.actions.table import ACTIONS
 from onibus.protocols.sqs.call import Action, Call
 from onibus.protocols.sqs.errors import SqsError
+from onibus.protocols.sqs.move_tasks import MoveTasks
 from onibus.protocols.sqs.profile import AWS, Profile
 from onibus.protocols.sqs.queues import ACCOUNT, Queues
 from onibus.security.keys import Keyring
@@ -54,6 +55,7 @@ class SqsApp:
         self._ids = itertools.count(1)
         self._id = os.urandom(10).hex()
         self._tasks: set[asyncio.Task[None]] = set()
+        self.move_tasks = MoveTasks(bus)
         #: when queues were purged last, by incarnation
         self.purged: dict[int, int] = {}
 

@@ -15,6 +15,7 @@ property AWS.Types. Names with AWS. belong to the service, so nothing of a user 
 
 from __future__ import annotations
 
+import os
 import re
 from base64 import b64encode
 from collections.abc import Collection
@@ -50,6 +51,12 @@ def message_id_of(incarnation: int, number: int) -> str:
     seed = b"%d/%d" % (incarnation, number)
     text = blake2b(seed, digest_size=16, person=b"onibus sqs").hexdigest()
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def new_id() -> str:
+    """Return the MessageId of a new message of another queue."""
+    text = os.urandom(16).hex()
+    return f"{text[:8]}-{text[8:12]}-4{text[13:16]}-a{text[17:20]}-{text[20:]}"
 
 
 def sequence_of(number: int) -> str:

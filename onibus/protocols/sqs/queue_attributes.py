@@ -281,6 +281,11 @@ def redrive_policy(queues: Queues, entity: Entity, region: str) -> str | None:
     return json.dumps(policy, separators=(",", ":"))
 
 
+def visible_count(queues: Queues, entity: Entity) -> int:
+    """Return how many messages can be received now."""
+    return int(_counts(queues, entity)["ApproximateNumberOfMessages"])
+
+
 def _counts(queues: Queues, entity: Entity) -> dict[str, str]:
     visible = hidden = delayed = 0
     broker = queues.bus.broker

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from onibus.core.settings import QueueSettings
 from onibus.protocols.sqs import errors, queue_attributes
 from onibus.protocols.sqs.actions import naming, redrive
 from onibus.protocols.sqs.call import ANY_RIGHT, Action, Call
+from onibus.protocols.sqs.changing import change
 from onibus.protocols.sqs.errors import SqsError
 from onibus.protocols.sqs.queues import queue_name, settings_of
 from onibus.protocols.sqs.shapes import AttributesOut, GetAttributesIn, SetAttributesIn
@@ -40,13 +44,17 @@ async def set_attributes(call: Call, given: SetAttributesIn) -> None:
     queue_attributes.check(attributes, call.app.profile, fifo=old.fifo)
     redrive.check_allow_policy(attributes.get("RedriveAllowPolicy", ""))
     policy = attributes.pop("RedrivePolicy", None)
-    settings = queue_attributes.to_settings(attributes, old, fifo=old.fifo)
+    redriven = {}
     if policy is not None:
-        name = queue_name(entity)
-        settings |= redrive.settings_of_policy(call, name, policy, fifo=old.fifo)
+        redriven = redrive.settings_of_policy(call, queue_name(entity), policy, fifo=old.fifo)
     seconds = call.bus.broker.clock.wall() // 1_000
-    settings["attributes"][queue_attributes.PREFIX + "LastModified"] = str(seconds)
-    await call.bus.change_queue(entity.name, **settings)
+
+    def changed(settings: QueueSettings) -> dict[str, Any]:
+        wanted = queue_attributes.to_settings(attributes, settings, fifo=settings.fifo)
+        wanted["attributes"][queue_attributes.PREFIX + "LastModified"] = str(seconds)
+        return wanted | redriven
+
+    await change(call.bus, entity, changed)
 
 
 ACTIONS = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from onibus.broker import settling
@@ -12,6 +13,7 @@ from onibus.protocols.sqs import errors, queue_attributes
 from onibus.protocols.sqs.actions import naming, redrive, tags
 from onibus.protocols.sqs.actions.paging import paged
 from onibus.protocols.sqs.call import ANY_RIGHT, Action, Call
+from onibus.protocols.sqs.changing import PAUSE_SECONDS, TRIES
 from onibus.protocols.sqs.errors import SqsError
 from onibus.protocols.sqs.queues import (
     SPELLING,
@@ -45,17 +47,19 @@ async def create_queue(call: Call, given: CreateQueueIn) -> QueueUrlOut:
     redrive.check_allow_policy(attributes.get("RedriveAllowPolicy", ""))
     name = check_new_name(given.queue_name, fifo)
     tagged = tags.check(given.tags or {})
-    found = call.queues.find(name)
-    if found is None:
+    for left in range(TRIES, -1, -1):
+        found = call.queues.find(name)
+        if found is not None:
+            _check_same(call, found, attributes)
+            break
         try:
             await _create(call, name, attributes, tagged, fifo=fifo)
+            break
         except EntityExists:
-            # Somebody else was faster: is it the same queue?
-            found = call.queues.find(name)
-            if found is None:
+            # A topic has that name, or somebody else is making the queue just now.
+            if not left or entity_name(name) in call.bus.broker.namespace.entities:
                 raise
-    if found is not None:
-        _check_same(call, found, attributes)
+            await asyncio.sleep(PAUSE_SECONDS)
     return QueueUrlOut(queue_url=call.url(call.queues.by_name(name)))
 
 

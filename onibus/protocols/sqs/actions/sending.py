@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from functools import partial
 from typing import Any
@@ -20,6 +19,7 @@ from onibus.protocols.sqs.messages import (
     FORBIDDEN,
     TRACE,
     message_id_of,
+    new_id,
     properties_of,
     sequence_of,
 )
@@ -86,7 +86,7 @@ def ready(given: SendIn, settings: QueueSettings, profile: Profile) -> Ready:
     delay_ms = _delay(given.delay_seconds, settings)
     message = Message(
         body=text.encode(),
-        message_id=given.message_deduplication_id if settings.fifo else _new_id(),
+        message_id=given.message_deduplication_id if settings.fifo else new_id(),
         session_id=given.message_group_id,
     )
     size = len(message.body)
@@ -103,11 +103,6 @@ def ready(given: SendIn, settings: QueueSettings, profile: Profile) -> Ready:
     prepared.attributes_md5 = md5.of_attributes(given.message_attributes or {})
     prepared.system_md5 = system_md5
     return prepared
-
-
-def _new_id() -> str:
-    text = os.urandom(16).hex()
-    return f"{text[:8]}-{text[8:12]}-4{text[13:16]}-a{text[17:20]}-{text[20:]}"
 
 
 def _check_ids(given: SendIn, settings: QueueSettings) -> None:

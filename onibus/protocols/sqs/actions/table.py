@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from onibus.protocols.sqs.actions import (
     attributes,
+    moving,
+    permissions,
     queues,
     receiving,
     redrive,
@@ -20,5 +22,7 @@ ACTIONS: dict[str, Action] = {
     **receiving.ACTIONS,
     **settling.ACTIONS,
     **redrive.ACTIONS,
+    **moving.ACTIONS,
+    **permissions.ACTIONS,
     **tags.ACTIONS,
 }

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from onibus.broker.entity import Entity
 from onibus.protocols.sqs import errors
 from onibus.protocols.sqs.actions import naming
 from onibus.protocols.sqs.call import ANY_RIGHT, Action, Call
+from onibus.protocols.sqs.changing import change_texts
 from onibus.protocols.sqs.errors import SqsError
 from onibus.protocols.sqs.queues import settings_of
 from onibus.protocols.sqs.shapes import QueueIn, TagIn, TagsOut, UntagIn
@@ -49,27 +52,36 @@ def tags_of(entity: Entity) -> dict[str, str]:
     return {} if text is None else msgspec.json.decode(text, type=dict[str, str])
 
 
-async def _change(call: Call, entity: Entity, tags: dict[str, str]) -> None:
-    texts = dict(settings_of(entity).attributes)
-    keep(texts, check(tags))
-    await call.bus.change_queue(entity.name, attributes=texts)
+async def _change(
+    call: Call, entity: Entity, make: Callable[[dict[str, str]], dict[str, str]]
+) -> None:
+    def changed(texts: dict[str, str]) -> dict[str, str]:
+        keep(texts, check(make(tags_of(entity))))
+        return texts
+
+    await change_texts(call.bus, entity, changed)
 
 
 async def tag_queue(call: Call, given: TagIn) -> None:
     """Add tags, or change them."""
     entity = call.queues.by_url(given.queue_url)
-    if not given.tags:
+    added = given.tags
+    if not added:
         raise errors.missing("Tags")
-    await _change(call, entity, tags_of(entity) | given.tags)
+    await _change(call, entity, lambda tags: tags | added)
 
 
 async def untag_queue(call: Call, given: UntagIn) -> None:
     """Remove tags; those that are not there are no error."""
     entity = call.queues.by_url(given.queue_url)
-    if not given.tag_keys:
+    keys = given.tag_keys
+    if not keys:
         raise errors.missing("TagKeys")
-    left = {key: value for key, value in tags_of(entity).items() if key not in given.tag_keys}
-    await _change(call, entity, left)
+    await _change(
+        call,
+        entity,
+        lambda tags: {key: value for key, value in tags.items() if key not in keys},
+    )
 
 
 async def list_tags(call: Call, given: QueueIn) -> TagsOut:
