@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 #: The folders with code, as far as they exist.
-CODE = $(foreach folder,onibus bench examples tests tools,$(if $(wildcard $(folder)/*.py),$(folder)))
+CODE = $(foreach folder,onibus pyspark_onibus bench examples tests tools,$(if $(wildcard $(folder)/*.py),$(folder)))
 
 #: The first Python that is new enough; asked for only when the environment is made.
 PYTHON ?= $(shell for candidate in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -20,21 +20,24 @@ PROCESSES ?= 2
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demonstrate test lint bench simulate docs promises clean
+.PHONY: help setup run demo demonstrate test lint bench simulate docs promises clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(READY) ## Make .venv and install everything into it (again when pyproject.toml changes)
 
-run: $(READY) ## Run a server with examples/onibus.toml, its data in data/ (Ctrl-C stops it)
-	$(BIN)/onibus serve --config examples/onibus.toml --data data $(ARGS)
+run: $(READY) ## Run a server and its pipeline, data in data/, lake in lake/ (Ctrl-C stops it)
+	$(BIN)/onibus up --config examples/onibus.toml --data data $(ARGS)
+
+demo: $(READY) ## Show bus and pipeline at work: 200,000 messages, kills, and the proof
+	$(BIN)/python examples/demo.py $(ARGS)
 
 demonstrate: $(READY) ## Run the short demonstration of the library
 	$(BIN)/python examples/demonstration.py
 
 test: $(READY) ## Run all tests (PROCESSES=2, ARGS="-k sessions")
-	$(BIN)/python -m pytest -n $(PROCESSES) $(ARGS)
+	$(BIN)/python -m pytest -n $(PROCESSES) --dist loadgroup $(ARGS)
 
 lint: $(READY) ## Check style, format and types
 	$(BIN)/ruff check $(CODE)

@@ -161,7 +161,8 @@ def apply_inbox(broker: Broker, store: MessageStore) -> None:
         for request in requests:
             _move(broker, request, error)
         return
-    now, wall = broker.clock.now(), broker.clock.wall()
+    now = broker.clock.now()
+    wall = broker.clock.wall_at(now)
     for seat, group in by_seat.items():
         for some in _together(group):
             _apply(broker, seat, some, now, wall)

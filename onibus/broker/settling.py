@@ -23,6 +23,7 @@ from onibus.core.partition import Partition
 from onibus.core.path.deliver import deliver_deferred, find_deferred
 from onibus.core.path.peek import Filter, peek, states_of
 from onibus.core.path.purge import find_undeferrable, forget_ids, purge, undefer
+from onibus.core.path.room import Room
 from onibus.core.path.schedule import cancel, find_scheduled
 from onibus.core.path.session import held_session
 from onibus.core.path.settle import complete, find_held
@@ -158,6 +159,7 @@ def receive_deferred(
     dead: bool = False,
     take: bool = False,
     session: tuple[str, bytes] | None = None,
+    bytes_max: int | None = None,
 ) -> None:
     """Receive deferred messages by their numbers: all of them, or none (L2)."""
     entity = broker.find(name)
@@ -170,14 +172,20 @@ def receive_deferred(
     def holder(subscription: Subscription) -> Any:
         return held_session(subscription, *session) if session is not None else None
 
+    room = None if bytes_max is None else Room(bytes_max)
+
+    def find(subscription: Subscription, chosen: list[int]) -> list[int]:
+        ordinals = find_deferred(subscription, chosen, holder(subscription), dead)
+        if room is not None:
+            room.take_all(subscription.log, ordinals)
+        return ordinals
+
     on_all(
         broker,
         entity,
         numbers,
         seat_of_number,
-        lambda subscription, chosen: find_deferred(
-            subscription, chosen, holder(subscription), dead
-        ),
+        find,
         lambda subscription, ordinals, now, out: deliver_deferred(
             subscription, ordinals, now, out, session=holder(subscription), take=take
         ),
@@ -288,6 +296,41 @@ def _first_ordinal(partition: Partition, number: int) -> int:
             return ordinal
     # Below what is left: begin there. Above all that was given out: there is nothing.
     return first if number < partition.numbering.number(log.next_ordinal) else log.next_ordinal
+
+
+def purge_some(broker: Broker, name: str, wanted: Filter, limit: int, reply: Reply) -> None:
+    """Delete at most so many of what a filter means, the oldest of each partition first."""
+    entity = broker.find(name)
+    states_of(wanted, dead=False)
+    for seat in entity.seats:
+        seat.online()
+    left = limit
+    changed: list[Seat] = []
+    for seat in entity.seats:
+        if left:
+            purged, _ = broker.use(
+                entity,
+                seat,
+                lambda subscription, now, out, most=left: purge(  # type: ignore[misc]
+                    subscription, wanted, 0, most, out
+                ),
+            )
+            left -= purged
+            changed += [seat] if purged else []
+    waiting = len(changed)
+
+    def collect(outcome: Outcome) -> None:
+        nonlocal waiting
+        waiting -= 1
+        if outcome.error is not None:
+            fail(reply, outcome.error)
+        elif not waiting:
+            answer(reply, limit - left)
+
+    for seat in changed:
+        _after_commit(broker, seat, None, Outcome(collect))
+    if not changed:
+        answer(reply, 0)
 
 
 def purge_all(

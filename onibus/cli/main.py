@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import typer
 
-from onibus.cli import health, looking, receive, send, top
+from onibus.cli import copies, health, looking, pipeline_lake, pipeline_rows, receive, send, top
 from onibus.cli.aside import dead_letters_app, deferred_app, scheduled_app
 from onibus.cli.entities import queue_app, subscription_app, topic_app
+from onibus.cli.keys import keys_app
+from onibus.cli.pipeline import pipeline_app
 from onibus.cli.rules import rule_app
 from onibus.cli.serve import serve
+from onibus.cli.up import up
 
 app = typer.Typer(
     name="onibus",
@@ -18,6 +21,7 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
 )
 app.command()(serve)
+app.command()(up)
 app.add_typer(queue_app, name="queue")
 app.add_typer(topic_app, name="topic")
 app.add_typer(subscription_app, name="subscription")
@@ -27,7 +31,11 @@ for command in (send, receive, looking):
 app.add_typer(dead_letters_app, name="dead-letters")
 app.add_typer(scheduled_app, name="scheduled")
 app.add_typer(deferred_app, name="deferred")
-for command in (top, health):
+app.add_typer(keys_app, name="keys")
+app.add_typer(pipeline_app, name="pipeline")
+for jobs in (pipeline_lake, pipeline_rows):
+    jobs.register(pipeline_app)
+for command in (top, copies, health):
     command.register(app)
 
 

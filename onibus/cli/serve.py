@@ -6,8 +6,9 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -61,12 +62,13 @@ def serve(
     quiet: Annotated[bool, typer.Option("--quiet", help="One line when ready, no more.")] = False,
 ) -> None:
     """Run a server until it is told to stop (SIGTERM, Ctrl-C)."""
-    given = locals()
+    raise typer.Exit(run(locals()))
+
+
+def run(given: dict[str, Any], on_ready: Callable[[Ready], None] = lambda ready: None) -> int:
+    """Serve with what was given as flags; return the exit code."""
+    file, as_json, quiet = given["config"], given["as_json"], given["quiet"]
     flags = {name: given[name] for name in given if name not in ("config", "as_json", "quiet")}
-    raise typer.Exit(_run(config, flags, as_json=as_json, quiet=quiet))
-
-
-def _run(file: str | None, flags: dict[str, object], *, as_json: bool, quiet: bool) -> int:
     begun = time.monotonic()
     # Imported here: other commands do not wait for the whole server.
     from onibus.core.errors import InvalidArgument
@@ -84,10 +86,11 @@ def _run(file: str | None, flags: dict[str, object], *, as_json: bool, quiet: bo
     def announce(ready: Ready) -> None:
         if as_json:
             print(json.dumps({"ready": True, **asdict(ready)}), flush=True)
-            return
-        if not quiet:
-            _show(config, ready)
-        print(f"onibus is ready: {ready.http} ({ready.seconds:.2f} s)", flush=True)
+        else:
+            if not quiet:
+                _show(config, ready)
+            print(f"onibus is ready: {ready.http} ({ready.seconds:.2f} s)", flush=True)
+        on_ready(ready)
 
     from onibus.cli.running import run_server
 
@@ -108,7 +111,9 @@ def _show(config: Config, ready: Ready) -> None:
         ("SQS", ready.sqs),
         ("data", ready.data or "in memory: gone when the server stops"),
         ("credentials", "none are asked for" if config.options.insecure else ""),
+        ("AMQP", ready.amqp),
         ("connection string", ready.development),
+        ("Service Bus clients", ready.service_bus),
         ("with a key of its own", ready.connection_file),
         ("certificate to trust", ready.certificate),
         ("made", ", ".join(ready.made)),

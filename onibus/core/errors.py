@@ -204,6 +204,12 @@ class BatchTooOld(Refused):
     code = "batch-too-old"
 
 
+class CheckpointMismatch(Refused):
+    """A producer's batches do not go on where the bus knows it: another checkpoint, or a gap."""
+
+    code = "checkpoint-mismatch"
+
+
 class Busy(Refused):
     """The same thing is being done already; ask again in a moment."""
 

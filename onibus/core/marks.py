@@ -155,4 +155,8 @@ def apply_mark(received: ReceivedMessage, mark: Mark) -> None:
     if mark.overlay is not None:
         message: Message = received.message
         for field, value in decode_overlay(mark.overlay).items():
-            setattr(received if field == FIRST_RECEIVED else message, field, value)
+            if field == FIRST_RECEIVED:
+                received.first_received_ms = value
+                continue
+            setattr(message, field, value)
+            message.rewritten = bool(message.as_sent)

@@ -8,9 +8,7 @@ committed is finished, locks survive. A second signal waits for no client any mo
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
-import os
 import signal
 import ssl
 import time
@@ -36,15 +34,11 @@ from onibus.server.exposure import (
     takes_development_key,
     takes_plain_text,
 )
-from onibus.server.server import CannotListenOn, Server
+from onibus.server.server import Server
 from onibus.server.tls import context, self_made
 from onibus.server.wanted import create_missing
 
 _log = logging.getLogger("onibus.server")
-
-
-class CannotListen(Exception):
-    """The address or the port cannot be had."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +47,16 @@ class Ready:
 
     #: where the native API is
     http: str
+    #: where AMQP is spoken
+    amqp: str
     #: where SQS is
     sqs: str
     #: the directory of the data; empty where they are in memory
     data: str
     #: the emulator's well-known connection string, where it is let in
     development: str
+    #: the same for clients of Service Bus, which go to the port of AMQP
+    service_bus: str
     #: the file that has the connection string of the root key; empty where there is none
     connection_file: str
     #: the certificate that clients have to trust; empty where it is not ours
@@ -129,6 +127,7 @@ async def _start(config: Config, bus: Bus, begun: float) -> tuple[Server, Ready]
         keys,
         host=options.host,
         http_port=options.http_port,
+        amqp_port=options.amqp_port,
         tls=tls,
         plain_text=takes_plain_text(config),
         limits=config.limits,
@@ -137,10 +136,7 @@ async def _start(config: Config, bus: Bus, begun: float) -> tuple[Server, Ready]
         sqs_profile=PROFILES[options.sqs_profile],
         sqs_account=options.sqs_account,
     )
-    try:
-        await server.start()
-    except CannotListenOn as error:
-        raise CannotListen(_why_not(options.host, error)) from None
+    await server.start()
     ready = _ready(config, server, keys, certificate, made, time.monotonic() - begun)
     return server, ready
 
@@ -156,15 +152,6 @@ def _tls(config: Config) -> tuple[ssl.SSLContext | None, str]:
     return context(certificate, key), str(certificate)
 
 
-def _why_not(host: str, failed: CannotListenOn) -> str:
-    where, error, flag = f"{host} port {failed.port}", failed.error, f"--{failed.protocol}-port"
-    if error.errno == errno.EADDRINUSE:
-        return f"{where} is in use: stop what listens there, or choose another with {flag}"
-    if error.errno == errno.EACCES:
-        return f"{where} is not for everybody: choose a port from 1024 on with {flag}"
-    return f"{where}: {os.strerror(error.errno) if error.errno else error}: choose another --host"
-
-
 def _ready(
     config: Config,
     server: Server,
@@ -174,13 +161,15 @@ def _ready(
     seconds: float,
 ) -> Ready:
     options = config.options
-    port = server.http_port
     tls = speaks_tls(config)
     name = reachable_name(options.host)
-    development = ""
+    port, amqp_port = server.http_port, server.amqp_port
+    assert amqp_port is not None
+    development = service_bus = ""
     file = ""
     if takes_development_key(config):
         development = connection_string(DEVELOPMENT, name, port, tls=tls)
+        service_bus = connection_string(DEVELOPMENT, name, amqp_port, tls=tls)
     if keys is not None and not options.ephemeral:
         path = Path(options.data) / CONNECTION_FILE
         ConnectionFile(path, keys, name, port, tls=tls)
@@ -189,9 +178,11 @@ def _ready(
     scheme = "https" if tls else "http"
     return Ready(
         http=f"{scheme}://{host}:{port}",
+        amqp=f"{'amqps' if tls else 'amqp'}://{host}:{amqp_port}",
         sqs=f"{scheme}://{host}:{server.sqs_port}",
         data="" if options.ephemeral else options.data,
         development=development,
+        service_bus=service_bus,
         connection_file=file,
         certificate=certificate,
         made=made,

@@ -7,22 +7,24 @@ the bus, which keeps its locks.
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import ssl
-from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
 from onibus.bus import Bus
 from onibus.core.errors import Stopping
 from onibus.operation.logs import log_alarms
+from onibus.protocols.amqp.serving import AmqpConnections, PlainAmqpRefused
 from onibus.protocols.http.app import HttpApp
 from onibus.protocols.http.connections import Connections
 from onibus.protocols.http.limits import Limits
 from onibus.protocols.http.plain_text import PlainTextRefused
 from onibus.protocols.http.routes import router
-from onibus.protocols.sqs.app import BODY_BYTES_MAX, SqsApp
 from onibus.protocols.sqs.profile import AWS, Profile
 from onibus.protocols.sqs.queues import ACCOUNT
+from onibus.protocols.sqs.serving import SqsConnections
 from onibus.security.kept_keys import KeptKeys
 from onibus.security.keys import Keyring
 from onibus.server.listener import Listener
@@ -32,14 +34,21 @@ from onibus.server.notify import READY, STOPPING, notify
 DRAIN_SECONDS = 10.0
 
 
-class CannotListenOn(Exception):
-    """The port of a protocol cannot be had."""
+class CannotListen(Exception):
+    """The address or the port cannot be had."""
 
-    def __init__(self, protocol: str, port: int, error: OSError) -> None:
-        super().__init__(f"{protocol} on port {port}: {error}")
-        self.protocol = protocol
-        self.port = port
-        self.error = error
+    def __init__(self, option: str, host: str, port: int, error: OSError) -> None:
+        flag = "--" + option.replace("_", "-")
+        where = f"{host} port {port}"
+        if error.errno == errno.EADDRINUSE:
+            told = f"is in use: stop what listens there, or choose another with {flag}"
+            super().__init__(f"{where} {told}")
+        elif error.errno == errno.EACCES:
+            told = f"is not for everybody: choose a port from 1024 on with {flag}"
+            super().__init__(f"{where} {told}")
+        else:
+            why = os.strerror(error.errno) if error.errno else error
+            super().__init__(f"{where}: {why}: choose another --host")
 
 
 class Server:
@@ -52,6 +61,7 @@ class Server:
         *,
         host: str = "127.0.0.1",
         http_port: int = 5300,
+        amqp_port: int | None = None,
         tls: ssl.SSLContext | None = None,
         plain_text: bool = True,
         limits: Limits | None = None,
@@ -62,30 +72,40 @@ class Server:
     ) -> None:
         self.bus = bus
         keyring = keys.keyring if isinstance(keys, KeptKeys) else keys
-        self.app = HttpApp(bus, router(), keyring, test_mode=test_mode)
+        self.app = HttpApp(bus, router(), keyring, limits=limits, test_mode=test_mode)
         self.app.kept_keys = keys if isinstance(keys, KeptKeys) else None
         self._host = host
         self._http_port = http_port
-        self._connections = Connections(self.app, limits, self.app.traffic)
-        self._listener = self._listening(self._connections, tls, plain_text=plain_text)
-        #: None where nobody speaks SQS
-        self._sqs_port = sqs_port
-        sqs = self._sqs = SqsApp(bus, keyring, profile=sqs_profile, account=sqs_account)
-        sqs.traffic.routes = self.app.traffic.routes
-        bounded = replace(limits or Limits(), body_bytes_max=BODY_BYTES_MAX)
-        self._sqs_connections = Connections(sqs, bounded, sqs.traffic)
-        self._sqs_listener = self._listening(self._sqs_connections, tls, plain_text=plain_text)
-
-    def _listening(
-        self, connections: Connections, tls: ssl.SSLContext | None, *, plain_text: bool
-    ) -> Listener:
-        return Listener(
-            connections,
+        self._connections = Connections(self.app, self.app.limits, self.app.traffic)
+        chosen = self.app.limits
+        self._listener = Listener(
+            self._connections,
             tls=tls,
             plain=None if plain_text else PlainTextRefused,
-            silent_max=connections.limits.connections_max,
-            silent_seconds=connections.limits.head_seconds,
+            silent_max=chosen.connections_max,
+            silent_seconds=chosen.head_seconds,
         )
+        self._amqp_port = amqp_port
+        self.amqp = AmqpConnections(bus, keyring, connections_max=chosen.connections_max)
+        self._amqp_listener = Listener(
+            self.amqp,
+            tls=tls,
+            plain=None if plain_text else PlainAmqpRefused,
+            silent_max=chosen.connections_max,
+            silent_seconds=chosen.head_seconds,
+        )
+        self._sqs_port = sqs_port
+        self.sqs = SqsConnections(
+            bus, keyring, chosen, self.app.traffic, profile=sqs_profile, account=sqs_account
+        )
+        self._sqs_listener = Listener(
+            self.sqs,
+            tls=tls,
+            plain=None if plain_text else PlainTextRefused,
+            silent_max=chosen.connections_max,
+            silent_seconds=chosen.head_seconds,
+        )
+        self._listeners = (self._listener, self._amqp_listener, self._sqs_listener)
 
     @property
     def http_port(self) -> int:
@@ -93,42 +113,53 @@ class Server:
         return self._listener.port
 
     @property
-    def sqs_port(self) -> int:
-        """The port of SQS."""
-        return self._sqs_listener.port
+    def amqp_port(self) -> int | None:
+        """The port of AMQP; None where it is not spoken."""
+        return None if self._amqp_port is None else self._amqp_listener.port
+
+    @property
+    def sqs_port(self) -> int | None:
+        """The port of SQS; None where it is not spoken."""
+        return None if self._sqs_port is None else self._sqs_listener.port
 
     async def start(self) -> None:
         """Listen, and say so."""
         log_alarms(self.bus.broker.alarms)
-        await self._listen("http", self._listener, self._http_port)
+        await self._listen(self._listener, "http_port", self._http_port)
+        if self._amqp_port is not None:
+            await self._listen(self._amqp_listener, "amqp_port", self._amqp_port)
         if self._sqs_port is not None:
-            await self._listen("sqs", self._sqs_listener, self._sqs_port)
-            self._sqs.move_tasks.resume()
+            await self._listen(self._sqs_listener, "sqs_port", self._sqs_port)
+            self.sqs.resume()
         notify(READY)
 
-    async def _listen(self, protocol: str, listener: Listener, port: int) -> None:
+    async def _listen(self, listener: Listener, option: str, port: int) -> None:
         try:
             await listener.start(self._host, port)
         except OSError as error:
-            raise CannotListenOn(protocol, port, error) from error
+            for started in self._listeners:
+                started.close()
+            raise CannotListen(option, self._host, port, error) from None
 
     async def stop(self, seconds: float = DRAIN_SECONDS) -> None:
         """Take no new work, finish what is under way, close the bus."""
         notify(STOPPING)
-        for listener in (self._listener, self._sqs_listener):
+        for listener in self._listeners:
             listener.close()
-        self._connections.closing = self._sqs_connections.closing = True
+        self._connections.closing = self.sqs.closing = True
         if not self.bus.broker.closed:
             for entity in self.bus.broker.namespace.entities.values():
                 entity.send_away(Stopping("the server is stopping: ask again when it is back"))
-        await self._sqs.move_tasks.stop()
-        await asyncio.gather(self._connections.drain(seconds), self._sqs_connections.drain(seconds))
+        await asyncio.gather(
+            self._connections.drain(seconds), self.amqp.drain(seconds), self.sqs.drain(seconds)
+        )
         await self.bus.close()
 
     def hurry(self) -> None:
         """Wait for nobody's answer any more; what is being committed is still finished."""
         self._connections.abort()
-        self._sqs_connections.abort()
+        self.amqp.abort()
+        self.sqs.abort()
 
     async def __aenter__(self) -> Self:
         await self.start()

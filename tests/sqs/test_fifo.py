@@ -230,7 +230,7 @@ def test_order_after_visibility_ends_or_is_changed(sqs: Any) -> None:
     assert error.value.response["Error"]["Message"].endswith(EXPIRED)
     delete(sqs, url, *again)
     assert get(sqs, url) == []
-    delete(sqs, url, again[0]), "deleting again is no error"
+    delete(sqs, url, again[0])  # deleting again is no error
 
 
 def test_visibility_zero_gives_a_message_back_at_once(sqs: Any) -> None:

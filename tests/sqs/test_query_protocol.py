@@ -107,7 +107,7 @@ def test_a_message_there_and_back(query: Query) -> None:
 
 def test_batches(query: Query) -> None:
     path = make(query)
-    given = {}
+    given: dict[str, str] = {}
     for n, body in enumerate(("one", "\x01"), 1):
         entry = f"SendMessageBatchRequestEntry.{n}."
         given |= {

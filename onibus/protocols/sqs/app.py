@@ -12,7 +12,6 @@ from typing import Any
 
 from onibus.bus import Bus
 from onibus.core.errors import Failed, Forbidden, OnibusError
-from onibus.operation.traffic import Traffic
 from onibus.protocols.http.messages import Request, Respond, Response
 from onibus.protocols.sqs import errors, json_protocol, query_protocol, sigv4
 from onibus.protocols.sqs.actions.table import ACTIONS
@@ -29,8 +28,6 @@ _log = logging.getLogger("onibus.sqs")
 
 #: Where clients believe to be that do not say so.
 REGION = "us-east-1"
-#: A megabyte of message may be six times as long on the wire: as JSON that escapes, or in percents.
-BODY_BYTES_MAX = 8 << 20
 #: Somebody whom nobody asks: the server is open.
 _ANYBODY = Granted("", ALL)
 
@@ -45,11 +42,9 @@ class SqsApp:
         *,
         profile: Profile = AWS,
         account: str = ACCOUNT,
-        traffic: Traffic | None = None,
     ) -> None:
         self.bus = bus
         self.queues = Queues(bus, profile, account)
-        self.traffic = traffic or Traffic()
         #: None where the operator asks for no credentials
         self._verifier = None if keys is None else sigv4.Verifier(keys)
         self._ids = itertools.count(1)

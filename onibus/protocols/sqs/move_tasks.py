@@ -189,4 +189,5 @@ def _again(received: ReceivedMessage) -> Message:
         hop_count=0,
         enqueued_sequence_number=None,
         scheduled_enqueue_time_ms=None,
+        rewritten=bool(message.as_sent),
     )
