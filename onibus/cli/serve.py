@@ -33,6 +33,8 @@ def serve(
     http_port: Annotated[int | None, typer.Option(help="Port of the native API (5300).")] = None,
     amqp_port: Annotated[int | None, typer.Option(help="Port of AMQP (5672).")] = None,
     sqs_port: Annotated[int | None, typer.Option(help="Port of SQS (9324).")] = None,
+    sqs_profile: Annotated[str | None, typer.Option(help="aws or yandex.")] = None,
+    sqs_account: Annotated[str | None, typer.Option(help="Account of SQS queues.")] = None,
     tls: Annotated[_Flag, typer.Option("--tls/--no-tls", help="TLS, self-made if need be.")] = None,
     tls_certificate: Annotated[str | None, typer.Option(help="In PEM.", metavar="FILE")] = None,
     tls_key: Annotated[str | None, typer.Option(help="In PEM.", metavar="FILE")] = None,
@@ -107,6 +109,7 @@ def _show(config: Config, ready: Ready) -> None:
 
     rows = [
         ("native API", ready.http),
+        ("SQS", ready.sqs),
         ("data", ready.data or "in memory: gone when the server stops"),
         ("credentials", "none are asked for" if config.options.insecure else ""),
         ("AMQP", ready.amqp),
