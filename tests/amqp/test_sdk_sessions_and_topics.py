@@ -158,7 +158,7 @@ def test_forwarded_messages_keep_what_was_sent(
         sender.send_messages(AmqpAnnotatedMessage(data_body=[b"two", b"parts"]))
         one, other = receive(receiver, 2)
         raw = one.raw_amqp_message
-        assert raw.value_body == {b"a": [1, 2]}
+        assert raw.body == {b"a": [1, 2]}
         assert [raw.header.priority, raw.header.durable] == [7, True]
         assert [raw.properties.user_id, raw.properties.content_encoding] == [b"me", b"gzip"]
         assert raw.application_properties == {b"id": UUID(int=7), b"n": 1}
