@@ -7,13 +7,14 @@ from typing import Annotated
 
 import typer
 
-from onibus.cli import copies, health, looking, pipeline_lake, receive, send, top
+from onibus.cli import copies, health, looking, pipeline_lake, pipeline_rows, receive, send, top
 from onibus.cli.aside import dead_letters_app, deferred_app, scheduled_app
 from onibus.cli.entities import queue_app, subscription_app, topic_app
 from onibus.cli.keys import keys_app
 from onibus.cli.pipeline import pipeline_app
 from onibus.cli.rules import rule_app
 from onibus.cli.serve import serve
+from onibus.cli.up import up
 
 app = typer.Typer(
     name="onibus",
@@ -41,6 +42,7 @@ def _options(
 
 
 app.command()(serve)
+app.command()(up)
 app.add_typer(queue_app, name="queue")
 app.add_typer(topic_app, name="topic")
 app.add_typer(subscription_app, name="subscription")
@@ -52,7 +54,7 @@ app.add_typer(scheduled_app, name="scheduled")
 app.add_typer(deferred_app, name="deferred")
 app.add_typer(keys_app, name="keys")
 app.add_typer(pipeline_app, name="pipeline")
-for jobs in (pipeline_lake,):
+for jobs in (pipeline_lake, pipeline_rows):
     jobs.register(pipeline_app)
 for command in (top, copies, health):
     command.register(app)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -21,6 +20,7 @@ from onibus.cli.pipeline import (
     seconds_of,
     source_of,
     spark_for,
+    stop_event,
     told_plainly,
 )
 from onibus.cli.session import Session, command
@@ -77,7 +77,7 @@ def capture(
 
     if (entity is None) != everything:
         raise typer.BadParameter("name an entity, or say --all")
-    stop = _stop_event(continuous)
+    stop = stop_event(continuous)
     if entity is None:
         _capture_all(session, lake, interval if continuous else None, stop, master, conf)
         return
@@ -103,15 +103,6 @@ def capture(
             stopped=stop.is_set,
         )
     session.out.done(msgspec.to_builtins(done), _sentence(done))
-
-
-def _stop_event(continuous: bool) -> threading.Event:
-    """Return what is set when somebody wants an end of what would go on for ever."""
-    stop = threading.Event()
-    if continuous:
-        for one in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(one, lambda *_: stop.set())
-    return stop
 
 
 def _capture_all(

@@ -7,8 +7,9 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -32,6 +33,8 @@ def serve(
     http_port: Annotated[int | None, typer.Option(help="Port of the native API (5300).")] = None,
     amqp_port: Annotated[int | None, typer.Option(help="Port of AMQP (5672).")] = None,
     sqs_port: Annotated[int | None, typer.Option(help="Port of SQS (9324).")] = None,
+    sqs_profile: Annotated[str | None, typer.Option(help="aws or yandex.")] = None,
+    sqs_account: Annotated[str | None, typer.Option(help="Account of SQS queues.")] = None,
     tls: Annotated[_Flag, typer.Option("--tls/--no-tls", help="TLS, self-made if need be.")] = None,
     tls_certificate: Annotated[str | None, typer.Option(help="In PEM.", metavar="FILE")] = None,
     tls_key: Annotated[str | None, typer.Option(help="In PEM.", metavar="FILE")] = None,
@@ -60,12 +63,13 @@ def serve(
     quiet: Annotated[bool, typer.Option("--quiet", help="One line when ready, no more.")] = False,
 ) -> None:
     """Run a server until it is told to stop (SIGTERM, Ctrl-C)."""
-    given = locals()
+    raise typer.Exit(run(locals()))
+
+
+def run(given: dict[str, Any], on_ready: Callable[[Ready], None] = lambda ready: None) -> int:
+    """Serve with what was given as flags; return the exit code."""
+    file, as_json, quiet = given["config"], given["as_json"], given["quiet"]
     flags = {name: given[name] for name in given if name not in ("config", "as_json", "quiet")}
-    raise typer.Exit(_run(config, flags, as_json=as_json, quiet=quiet))
-
-
-def _run(file: str | None, flags: dict[str, object], *, as_json: bool, quiet: bool) -> int:
     begun = time.monotonic()
     # Imported here: other commands do not wait for the whole server.
     from onibus.core.errors import InvalidArgument
@@ -83,10 +87,11 @@ def _run(file: str | None, flags: dict[str, object], *, as_json: bool, quiet: bo
     def announce(ready: Ready) -> None:
         if as_json:
             print(json.dumps({"ready": True, **asdict(ready)}), flush=True)
-            return
-        if not quiet:
-            _show(config, ready)
-        print(f"onibus is ready: {ready.http} ({ready.seconds:.2f} s)", flush=True)
+        else:
+            if not quiet:
+                _show(config, ready)
+            print(f"onibus is ready: {ready.http} ({ready.seconds:.2f} s)", flush=True)
+        on_ready(ready)
 
     from onibus.cli.running import run_server
 
@@ -104,6 +109,7 @@ def _show(config: Config, ready: Ready) -> None:
 
     rows = [
         ("native API", ready.http),
+        ("SQS", ready.sqs),
         ("data", ready.data or "in memory: gone when the server stops"),
         ("credentials", "none are asked for" if config.options.insecure else ""),
         ("AMQP", ready.amqp),

@@ -29,11 +29,11 @@ class Kept:
     def open(self, workload: Workload, index: int) -> Enqueuing:
         enqueuing = Enqueuing(workload.settings, index, Chunks(self.chunks.__getitem__), SECRET)
         if self.head is not None:
-            decode(self.head, enqueuing.timeline)
+            decode(self.head, [enqueuing.timeline])
         return enqueuing
 
     def close(self, enqueuing: Enqueuing) -> None:
-        self.head = encode(enqueuing.timeline)
+        self.head = encode([enqueuing.timeline])
         put, dropped = enqueuing.timeline.chunks.changes()
         self.chunks |= put
         for chunk in dropped:

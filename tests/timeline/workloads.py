@@ -64,10 +64,14 @@ class Workload:
         return table.append_column("order", pa.array(positions, pa.int64()))
 
 
-def make_workload(seed: int, count: int = 40, keyless: bool = True) -> Workload:
-    """Return random messages for a random queue."""
+def make_workload(
+    seed: int, count: int = 40, keyless: bool = True, kind: int | None = None
+) -> Workload:
+    """Return random messages for a random queue, or for one of a kind."""
     random = Random(seed)
     given = random.choice(KINDS)
+    if kind is not None:
+        given = KINDS[kind]
     workload = Workload(make(dict(given), QueueSettings))
     settings = workload.settings
     window = settings.duplicate_detection_window_ms

@@ -14,7 +14,7 @@ were sent at these times in that order; core/timeline is what both call.
 
 from onibus.spark.operators.arrivals import Arrival
 from onibus.spark.operators.deduplicate import Deduplicated, deduplicate
-from onibus.spark.operators.enqueue import Enqueued, enqueue
+from onibus.spark.operators.enqueue import Enqueued, PartnerRule, enqueue
 from onibus.spark.operators.expire import Expired, expire
 from onibus.spark.operators.hold import hold_for_partner, hold_until_due
 from onibus.spark.operators.partitions import assign_partitions
@@ -25,6 +25,7 @@ __all__ = [
     "Deduplicated",
     "Enqueued",
     "Expired",
+    "PartnerRule",
     "assign_partitions",
     "deduplicate",
     "enqueue",

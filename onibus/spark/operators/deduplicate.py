@@ -129,7 +129,8 @@ class _Keeper:
     """What one group remembers."""
 
     def __init__(self, timeline: Timeline, name: str, secret: bytes | None) -> None:
-        self.state = timeline
+        self._timeline = timeline
+        self.states = (timeline,)
         self._name = name
         self._secret = secret
 
@@ -142,7 +143,7 @@ class _Keeper:
         bare = carried(rows.drop_columns(names))
         words = self._words([column.combine_chunks() for column in columns])
         arrivals = Arrivals(bare, times, words, np.arange(len(times)), labels=orders_of(rows))
-        passed = self.state.take(arrivals)
+        passed = self._timeline.take(arrivals)
         repeats = pa.array(passed.repeats, mask=~passed.dropped)
         return bare.append_column("duplicate_of", repeats)
 

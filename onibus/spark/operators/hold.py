@@ -82,11 +82,12 @@ class _UntilDue(Work):
 
 class _DueKeeper:
     def __init__(self, timeline: Timeline) -> None:
-        self.state = timeline
+        self._timeline = timeline
+        self.states = (timeline,)
 
     def take(self, rows: pa.Table, times: Numbers, until: int) -> pa.Table:
         bare, dues = carried(rows.drop_columns([_DUE])), rows.column(_DUE).combine_chunks()
-        passed = self.state.take(Arrivals(bare, times, dues=dues), until)
+        passed = self._timeline.take(Arrivals(bare, times, dues=dues), until)
         at_once = bare.filter(pa.array(~passed.scheduled))
         out = [at_once.append_column("available_time", pa.array(times[~passed.scheduled]))]
         if passed.due is not None:
@@ -149,13 +150,14 @@ class _Partnering(Work):
 
 class _PartnerKeeper:
     def __init__(self, partners: Partners, names: tuple[str, str, str]) -> None:
-        self.state = partners
+        self._partners = partners
+        self.states = (partners,)
         self._names = names
 
     def take(self, rows: pa.Table, times: Numbers, until: int) -> pa.Table:
         rows = carried(rows)
         workflows, needs, gives = (rows.column(name).to_pylist() for name in self._names)
-        out = self.state.take(Steps(rows, times, workflows, needs, gives), until)
+        out = self._partners.take(Steps(rows, times, workflows, needs, gives), until)
         released = rows.slice(0, 0) if out.rows is None else out.rows
         for name, column in (
             ("released_time", pa.array(out.times, pa.int64())),

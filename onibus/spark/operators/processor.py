@@ -48,7 +48,7 @@ class _Remembered:
         self._bytes = 0
 
     def put(self, token: bytes, keeper: Keeper) -> None:
-        size = 1_000 + 100 * keeper.state.remembered()
+        size = sum(1_000 + 100 * state.remembered() for state in keeper.states)
         self._keepers[token] = (keeper, size)
         self._bytes += size
         while self._bytes > _REMEMBERED_BYTES_MAX:
@@ -110,14 +110,14 @@ class StatefulGroups(StatefulProcessor):
         keeper = _remembered.take(token)
         if keeper is None:
             keeper = self._work.open(group, Chunks(self._read), secret)
-            timeline_state.decode(head, keeper.state)
+            timeline_state.decode(head, keeper.states)
         else:
-            keeper.state.chunks.kept_by(self._read)
+            keeper.states[0].chunks.kept_by(self._read)
         return secret, keeper
 
     def _write(self, secret: bytes, keeper: Keeper) -> None:
-        head = timeline_state.encode(keeper.state)
-        put, dropped = keeper.state.chunks.changes()
+        head = timeline_state.encode(keeper.states)
+        put, dropped = keeper.states[0].chunks.changes()
         for number, content in put.items():
             self._chunks.updateValue((number,), (content,))
         for number in dropped:

@@ -9,8 +9,8 @@ state is kept between them in Spark's own store: see processor.py.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -22,12 +22,9 @@ from pyspark.sql.types import StructType
 
 from onibus.core.errors import InvalidArgument
 from onibus.core.timeline.chunks import Chunks, nobody
+from onibus.core.timeline.state import State
 from onibus.spark.operators.arrivals import ARRIVAL, GROUP, ORDER, Arrival, check_free
 from onibus.spark.operators.parcels import PACKED, pack, unpack
-
-if TYPE_CHECKING:
-    from onibus.core.timeline.partners import Partners
-    from onibus.core.timeline.timeline import Timeline
 
 Numbers = npt.NDArray[np.int64]
 
@@ -39,7 +36,9 @@ class Keeper(Protocol):
     """The state of one group."""
 
     @property
-    def state(self) -> Timeline | Partners: ...
+    def states(self) -> Sequence[State]:
+        """What is to be kept; all have the chunks that the keeper was opened with."""
+        ...
 
     def take(self, rows: pa.Table, times: Numbers, until: int) -> pa.Table:
         """Take rows in the order of their arrival; return what comes out."""

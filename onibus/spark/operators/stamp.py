@@ -48,10 +48,11 @@ class _Stamping(Work):
 
 class _Keeper:
     def __init__(self, timeline: Timeline) -> None:
-        self.state = timeline
+        self._timeline = timeline
+        self.states = (timeline,)
 
     def take(self, rows: pa.Table, times: Numbers, until: int) -> pa.Table:
         rows = carried(rows)
-        passed = self.state.take(Arrivals(rows, times))
+        passed = self._timeline.take(Arrivals(rows, times))
         rows = rows.append_column("sequence_number", pa.array(passed.numbers))
         return rows.append_column("enqueued_time", pa.array(passed.stamps))
