@@ -1,4 +1,4 @@
-"""What peers send does not grow a server's memory without bound, and others are served meanwhile."""
+"""What peers send does not grow a server's memory without bound, and others are still served."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ from onibus.client.aio.claims import AsyncClaimCalls
 from onibus.client.aio.entities import AsyncEntityCalls
 from onibus.client.aio.fifo import AsyncFifoReceiver
 from onibus.client.aio.in_process import InProcess
+from onibus.client.aio.keys import AsyncKeyCalls
 from onibus.client.aio.log import AsyncLogCalls
 from onibus.client.aio.receiving import AsyncReceiver
 from onibus.client.aio.sending import AsyncSendCalls
@@ -36,6 +37,7 @@ class AsyncClient(
     AsyncLogCalls,
     AsyncClaimCalls,
     AsyncStagingCalls,
+    AsyncKeyCalls,
     AsyncTestCalls,
 ):
     """A server, as programs use it. Make it with `connect`."""

@@ -10,6 +10,7 @@ from onibus.client.asking import WAIT_MS_MAX, path_of, post, without_none
 from onibus.client.blocking.claims import ClaimCalls
 from onibus.client.blocking.entities import EntityCalls
 from onibus.client.blocking.fifo import FifoReceiver
+from onibus.client.blocking.keys import KeyCalls
 from onibus.client.blocking.log import LogCalls
 from onibus.client.blocking.receiving import Receiver
 from onibus.client.blocking.sending import SendCalls
@@ -33,6 +34,7 @@ class Client(
     LogCalls,
     ClaimCalls,
     StagingCalls,
+    KeyCalls,
     TestCalls,
 ):
     """A server, as programs use it. Make it with `connect`."""

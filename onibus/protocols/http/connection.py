@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import httptools
 
+from onibus.protocols.http.date import date_line
 from onibus.protocols.http.deadline import Deadline
 from onibus.protocols.http.messages import JSON, REASONS, Request, Response
 from onibus.protocols.http.problems import refusal
@@ -328,8 +329,8 @@ class Connection(asyncio.Protocol):
         elif response.status == 200 and not response.headers and self._is_plain(request, response):
             # What is answered most.
             self._transport.write(
-                b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
-                % (len(body), body)
+                b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
+                b"%bcontent-length: %d\r\n\r\n%b" % (date_line(), len(body), body)
             )
         else:
             self._transport.write(self._head(response, len(body)) + body)
@@ -353,7 +354,7 @@ class Connection(asyncio.Protocol):
             lines.append("connection: close")
         elif self._current is not None and not self._current.takes_chunks:
             lines.append("connection: keep-alive")
-        return "\r\n".join((*lines, "", "")).encode("latin-1")
+        return "\r\n".join((*lines, "")).encode("latin-1") + date_line() + b"\r\n"
 
     @property
     def _is_last(self) -> bool:
