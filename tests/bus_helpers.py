@@ -45,14 +45,16 @@ class ManualClock:
         self._wall += ms
 
 
-def run(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+def run(
+    test: Callable[P, Coroutine[Any, Any, None]], patience_s: float = _PATIENCE_S
+) -> Callable[P, None]:
     """Run a test that is a coroutine; what goes wrong beside it, in a callback, fails it too."""
 
     async def watched(*args: P.args, **kwargs: P.kwargs) -> None:
         failures: list[dict[str, Any]] = []
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, failure: failures.append(failure))
-        await asyncio.wait_for(test(*args, **kwargs), _PATIENCE_S)
+        await asyncio.wait_for(test(*args, **kwargs), patience_s)
         assert not failures, failures
 
     @functools.wraps(test)

@@ -7,6 +7,8 @@ our own parts said somewhere in a worker is what the user reads, not the traces 
 from __future__ import annotations
 
 import re
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
@@ -96,6 +98,25 @@ def told_plainly(error: Exception) -> Exception:
     if found:
         return PipelineRefused(found[-1][1].strip())
     return PipelineFailed(text.strip().splitlines()[0])
+
+
+def stop_event(continuous: bool) -> threading.Event:
+    """Return what is set when somebody wants an end of what would go on for ever."""
+    stop = threading.Event()
+    if continuous:
+        for one in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(one, lambda *_: stop.set())
+    return stop
+
+
+def seconds_of(interval: str) -> float:
+    """Return an interval as Spark writes it ("10 seconds", "2 minutes") in seconds."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) *(second|minute|hour)s?", interval.strip())
+    if found is None:
+        raise InvalidArgument(
+            f"an interval is such as '10 seconds' or '1 minute', not {interval!r}"
+        )
+    return float(found[1]) * {"second": 1, "minute": 60, "hour": 3600}[found[2]]
 
 
 def progress_of(session: Session, words: str) -> Callable[[str], None]:

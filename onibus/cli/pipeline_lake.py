@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,10 +17,14 @@ from onibus.cli.pipeline import (
     LakeFolder,
     Master,
     progress_of,
+    seconds_of,
     source_of,
     spark_for,
+    stop_event,
+    told_plainly,
 )
 from onibus.cli.session import Session, command
+from onibus.client import Unreachable
 
 if TYPE_CHECKING:
     from onibus.spark.jobs.audit import Verdict
@@ -37,7 +40,12 @@ def register(app: typer.Typer) -> None:
 
 def capture(
     session: Session,
-    entity: Entity,
+    entity: Annotated[
+        str | None, typer.Argument(help="A queue, a topic, or topic/subscriptions/name.")
+    ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Every entity of the server, new ones too.")
+    ] = False,
     lake: LakeFolder = "lake",
     continuous: Annotated[
         bool, typer.Option("--continuous", help="Go on until stopped (Ctrl-C).")
@@ -67,16 +75,17 @@ def capture(
     """
     from onibus.spark.jobs.capture import capture as run
 
+    if (entity is None) != everything:
+        raise typer.BadParameter("name an entity, or say --all")
+    stop = stop_event(continuous)
+    if entity is None:
+        _capture_all(session, lake, interval if continuous else None, stop, master, conf)
+        return
     source = source_of(session, entity)
     if messages_per_batch is not None:
         source["maxMessagesPerTrigger"] = str(messages_per_batch)
-    stop = threading.Event()
     with spark_for(session, master, conf) as spark, session.out.progress() as progress:
         bar = progress.add_task(f"capturing {entity}", total=None)
-        if continuous:
-            # Spark handles the signal in Java otherwise, and ends in the middle of things.
-            signal.signal(signal.SIGINT, lambda *_: stop.set())
-            signal.signal(signal.SIGTERM, lambda *_: stop.set())
 
         def tell(done: Captured) -> None:
             progress.update(bar, description=f"capturing {entity}: {done.messages:,} messages")
@@ -93,13 +102,59 @@ def capture(
             on_progress=tell,
             stopped=stop.is_set,
         )
+    session.out.done(msgspec.to_builtins(done), _sentence(done))
+
+
+def _capture_all(
+    session: Session,
+    lake: str,
+    interval: str | None,
+    stop: threading.Event,
+    master: str | None,
+    conf: list[str] | None,
+) -> None:
+    """Capture everything once, or again and again at an interval."""
+    from onibus.spark.jobs.capture_all import capture_round
+
+    rest = None if interval is None else seconds_of(interval)
+    out = session.out
+
+    def captured(entity: str, done: Captured) -> None:
+        out.done(msgspec.to_builtins(done) | {"entity": entity}, f"{entity}: {_sentence(done)}")
+
+    def failed(entity: str, error: Exception) -> None:
+        out.told.print(f"onibus: {entity} was not captured: {told_plainly(error)}", markup=False)
+
+    source = source_of(session, "")
+    del source["entity"]
+    with spark_for(session, master, conf) as spark:
+        while not stop.is_set():
+            try:
+                capture_round(
+                    spark,
+                    source,
+                    lake,
+                    on_captured=captured,
+                    on_failure=failed,
+                    stopped=stop.is_set,
+                )
+            except Unreachable as error:
+                if rest is None:
+                    raise
+                failed("the server", error)
+            if rest is None:
+                return
+            stop.wait(rest)
+
+
+def _sentence(done: Captured) -> str:
     sentence = (
         f"captured {done.messages:,} messages and {done.outcomes:,} outcomes in {done.files} "
         f"files ({bytes_text(done.size_bytes)}), {done.seconds:.1f} s"
     )
     if done.errors:
         sentence += f"; {done.errors:,} messages could not be decoded and were set aside"
-    session.out.done(msgspec.to_builtins(done), sentence)
+    return sentence
 
 
 def audit(

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from onibus.broker.clock import Clock
 from onibus.bus import Bus
+from onibus.protocols.sqs.profile import PROFILES
 from onibus.security.kept_keys import KeptKeys
 from onibus.security.keys import DEVELOPMENT, Keyring
 from onibus.server.config import Config
@@ -48,6 +49,8 @@ class Ready:
     http: str
     #: where AMQP is spoken
     amqp: str
+    #: where SQS is
+    sqs: str
     #: the directory of the data; empty where they are in memory
     data: str
     #: the emulator's well-known connection string, where it is let in
@@ -129,6 +132,9 @@ async def _start(config: Config, bus: Bus, begun: float) -> tuple[Server, Ready]
         plain_text=takes_plain_text(config),
         limits=config.limits,
         test_mode=options.test_mode,
+        sqs_port=options.sqs_port,
+        sqs_profile=PROFILES[options.sqs_profile],
+        sqs_account=options.sqs_account,
     )
     await server.start()
     ready = _ready(config, server, keys, certificate, made, time.monotonic() - begun)
@@ -169,9 +175,11 @@ def _ready(
         ConnectionFile(path, keys, name, port, tls=tls)
         file = str(path) if keys.root is not None else ""
     host = f"[{options.host}]" if ":" in options.host else options.host
+    scheme = "https" if tls else "http"
     return Ready(
-        http=f"{'https' if tls else 'http'}://{host}:{port}",
+        http=f"{scheme}://{host}:{port}",
         amqp=f"{'amqps' if tls else 'amqp'}://{host}:{amqp_port}",
+        sqs=f"{scheme}://{host}:{server.sqs_port}",
         data="" if options.ephemeral else options.data,
         development=development,
         service_bus=service_bus,

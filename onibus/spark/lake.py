@@ -231,9 +231,11 @@ class Lake:
         self.tidy(table)
         files = self.files(table)
         newest = max((one.date for one in files), default="")
+        last_of = {one.folder: one for one in files}
         before = after = 0
         for group in _groups(files, size):
-            if group[0].date == newest and len(group) < _GROWING_MIN:
+            growing = group[-1].date == newest and group[-1] == last_of[group[-1].folder]
+            if growing and len(group) < _GROWING_MIN:
                 continue
             merged = pa.concat_tables([self._read(one) for one in group])
             self._put(group[0].folder, group[0].first, group[-1].last, merged, "merged")

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Any
 
-from onibus.client import Client, Target
+from onibus.broker.producers import LEASE_MS
+from onibus.client import Client, Retry, Target
 from onibus.core.errors import InvalidArgument
 from onibus.core.limits import (
     CLAIM_COUNT_MAX,
@@ -54,10 +55,14 @@ class Connection:
     #: the file of a certificate to trust
     certificate: str | None = None
 
-    def client(self) -> Client:
+    def client(self, retry: Retry | None = None) -> Client:
         """Return a client; whoever asks closes it."""
         return Client.connect(
-            self.server, key_name=self.key_name, key=self.key, verify=self.certificate or True
+            self.server,
+            key_name=self.key_name,
+            key=self.key,
+            verify=self.certificate or True,
+            retry=retry,
         )
 
 
@@ -79,6 +84,20 @@ class ReadOptions(Connection):
     fail_on_gap: bool = True
     fail_on_bad_body: bool = True
     claim_lease_ms: int = CLAIM_LEASE_MS_DEFAULT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions(Connection):
+    """Where rows are written, and as whose (R6)."""
+
+    #: the name under which the bus knows how far a query has come
+    producer: str | None = None
+    #: the number of what a batch write writes; streams have Spark's own
+    batch: int | None = None
+    #: how long what was staged waits to be published
+    lease_ms: int = LEASE_MS
+    #: for about how long a server that is away is asked again
+    retry_seconds: int = 120
 
 
 def _text(name: str, value: str) -> str:
@@ -184,6 +203,14 @@ READ: Table = {
     "claimLeaseMs": ("claim_lease_ms", _whole(CLAIM_LEASE_MS_MIN, CLAIM_LEASE_MS_MAX)),
 }
 
+WRITE: Table = {
+    **CONNECTION,
+    "producer": ("producer", _text),
+    "batch": ("batch", _whole(0, 2**53)),
+    "leaseMs": ("lease_ms", _MANY),
+    "retrySeconds": ("retry_seconds", _whole(0, 86_400)),
+}
+
 
 def parse(given: Mapping[str, str], table: Table) -> dict[str, Any]:
     """Return the values of the options of a table, by the names of fields."""
@@ -223,6 +250,11 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
     return options
 
 
+def write_options(given: Mapping[str, str]) -> WriteOptions:
+    """Return the options of a write, checked as far as that can be done without the server."""
+    return WriteOptions(**parse(given, WRITE))
+
+
 def _unknown(option: str, table: Table) -> str:
     near = difflib.get_close_matches(option.lower(), [name.lower() for name in table], 1)
     meant = next((name for name in table if near and name.lower() == near[0]), None)
@@ -232,3 +264,4 @@ def _unknown(option: str, table: Table) -> str:
 
 #: Every option fills a field that is there.
 assert {to for to, _ in READ.values()} == {one.name for one in fields(ReadOptions)}
+assert {to for to, _ in WRITE.values()} == {one.name for one in fields(WriteOptions)}

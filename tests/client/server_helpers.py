@@ -212,6 +212,10 @@ class CuttingProxy:
         client.sendall(answer)
         return True
 
+    def cut_next(self) -> None:
+        """Let nobody have the answer to the next request."""
+        self._left += 1
+
     def close(self) -> None:
         # Closing alone does not wake whoever waits in accept.
         self._listener.shutdown(socket.SHUT_RDWR)

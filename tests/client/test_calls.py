@@ -12,6 +12,7 @@ import pytest
 from onibus import Bus, CorrelationFilter, Filter, Message, Rule, SqlAction, SqlFilter
 from onibus.client import AsyncClient
 from onibus.core.errors import (
+    CheckpointMismatch,
     EntityExists,
     EntityNotFound,
     InvalidArgument,
@@ -372,6 +373,22 @@ async def test_staged_sends(connect: Open) -> None:
         await client.stage("q", [Message()], producer="job", batch=2, task=0, attempt=0)
         assert await client.discard("q", producer="job") == 1
         assert bodies(await client.peek("q")) == [b"a", b"b"]
+
+
+@run
+@pytest.mark.promise("R6")
+async def test_producers(connect: Open) -> None:
+    async with connect() as client:
+        await client.create_queue("q")
+        mine = {"producer": "job/1", "batch": 0, "attempts": []}
+        await client.publish("q", **mine, checkpoint="a")
+        with pytest.raises(CheckpointMismatch):
+            await client.publish("q", **mine, checkpoint="b")
+        (known,) = await client.producers("q")
+        assert (known.producer, known.batch, known.checkpoint) == ("job/1", 0, "a")
+        assert await client.forget_producer("q", "job/1")
+        assert not await client.forget_producer("q", "job/1")
+        assert await client.producers("q") == []
 
 
 @pytest.mark.parametrize("blocking", [False, True])

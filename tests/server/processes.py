@@ -19,7 +19,7 @@ from tests.source_tree import ROOT
 
 PATIENCE_S = 30
 #: Servers of several tests run at once.
-ANY_PORTS = {"ONIBUS_AMQP_PORT": "0"}
+ANY_PORTS = {"ONIBUS_AMQP_PORT": "0", "ONIBUS_SQS_PORT": "0"}
 
 
 class Served:

@@ -27,16 +27,14 @@ class Kept:
         self.chunks: dict[int, bytes] = {}
 
     def open(self, workload: Workload, index: int) -> Enqueuing:
-        enqueuing = Enqueuing(
-            workload.settings, index, Chunks(self.chunks.__getitem__), SECRET
-        )
+        enqueuing = Enqueuing(workload.settings, index, Chunks(self.chunks.__getitem__), SECRET)
         if self.head is not None:
-            decode(self.head, enqueuing.timeline)
+            decode(self.head, [enqueuing.timeline])
         return enqueuing
 
     def close(self, enqueuing: Enqueuing) -> None:
-        self.head = encode(enqueuing.timeline)
-        put, dropped = enqueuing.timeline.chunks.changes(self.chunks.__getitem__)
+        self.head = encode([enqueuing.timeline])
+        put, dropped = enqueuing.timeline.chunks.changes()
         self.chunks |= put
         for chunk in dropped:
             del self.chunks[chunk]

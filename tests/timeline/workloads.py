@@ -57,15 +57,21 @@ class Workload:
         """Return messages as columns, each with its position in `order`."""
         columns = columns_of([self.messages[at] for at in positions]) if positions else None
         table = (
-            SCHEMA.empty_table() if columns is None else pa.Table.from_arrays(columns, schema=SCHEMA)
+            SCHEMA.empty_table()
+            if columns is None
+            else pa.Table.from_arrays(columns, schema=SCHEMA)
         )
         return table.append_column("order", pa.array(positions, pa.int64()))
 
 
-def make_workload(seed: int, count: int = 40, keyless: bool = True) -> Workload:
-    """Return random messages for a random queue."""
+def make_workload(
+    seed: int, count: int = 40, keyless: bool = True, kind: int | None = None
+) -> Workload:
+    """Return random messages for a random queue, or for one of a kind."""
     random = Random(seed)
     given = random.choice(KINDS)
+    if kind is not None:
+        given = KINDS[kind]
     workload = Workload(make(dict(given), QueueSettings))
     settings = workload.settings
     window = settings.duplicate_detection_window_ms
@@ -79,9 +85,7 @@ def make_workload(seed: int, count: int = 40, keyless: bool = True) -> Workload:
     return workload
 
 
-def _message(
-    random: Random, settings: QueueSettings, at: int, time: int, keyless: bool
-) -> Message:
+def _message(random: Random, settings: QueueSettings, at: int, time: int, keyless: bool) -> Message:
     session = partition_key = None
     if settings.requires_session or random.random() < 0.4:
         session = f"session-{random.randrange(4)}"
@@ -136,9 +140,11 @@ async def tell(workload: Workload) -> Told:
         log, expired = [], set()
         ends = bus.log_positions("q")
         for index, first in enumerate(ends.earliest):
-            for row in await read(bus, "q", first, partition=index):
-                log.append((row["sequence_number"], row["enqueued_time_ms"], row["expires_at_ms"],
-                            row["kind"], row["body"]))  # fmt: skip
+            log += [
+                (row["sequence_number"], row["enqueued_time_ms"], row["expires_at_ms"],
+                 row["kind"], row["body"])
+                for row in await read(bus, "q", first or 0, partition=index)
+            ]  # fmt: skip
             expired |= await _expired(bus, index)
         return Told(sent, sorted(log), expired)
 
@@ -152,7 +158,7 @@ async def _pass(bus: Bus, clock: ManualClock, dues: list[int], until: int) -> No
 
 async def _expired(bus: Bus, index: int) -> set[tuple[int, str]]:
     first = bus.log_positions("q", log="outcomes").earliest[index]
-    batches = [batch async for batch in bus.read_outcomes("q", index, first)]
+    batches = [batch async for batch in bus.read_outcomes("q", index, first or 0)]
     rows = [row for batch in batches for row in batch.to_pylist()]
     return {
         (row["sequence_number"], row["outcome"])

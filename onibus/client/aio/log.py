@@ -68,7 +68,9 @@ class AsyncLogCalls(AsyncCaller):
             "limit_bytes": PAGE_BYTES,
         }
         left = limit
-        while (end is None or start < end) and left != 0:
+        # Asked at least once, also where nothing can be there: whether the entity is still the one
+        # that was meant only the server knows.
+        while left != 0:
             ask = get(path, start=start, end=end, limit=left, **given)
             table = await self._table(ask)
             if table.num_rows == 0:
@@ -78,6 +80,8 @@ class AsyncLogCalls(AsyncCaller):
             # Numbers are without gaps: so many rows, so many numbers.
             start += table.num_rows
             left = None if left is None else left - table.num_rows
+            if end is not None and start >= end:
+                return
 
     async def read_outcomes(
         self,

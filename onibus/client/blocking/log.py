@@ -68,7 +68,9 @@ class LogCalls(Caller):
             "limit_bytes": PAGE_BYTES,
         }
         left = limit
-        while (end is None or start < end) and left != 0:
+        # Asked at least once, also where nothing can be there: whether the entity is still the one
+        # that was meant only the server knows.
+        while left != 0:
             ask = get(path, start=start, end=end, limit=left, **given)
             table = self._table(ask)
             if table.num_rows == 0:
@@ -77,6 +79,8 @@ class LogCalls(Caller):
             # Numbers are without gaps: so many rows, so many numbers.
             start += table.num_rows
             left = None if left is None else left - table.num_rows
+            if end is not None and start >= end:
+                return
 
     def read_outcomes(
         self,

@@ -35,7 +35,8 @@ class _Run:
         self.taken = taken
 
     def __len__(self) -> int:
-        return sum(chunk[1] for chunk in self.chunks) - self.taken
+        rows: int = sum([chunk[1] for chunk in self.chunks])
+        return rows - self.taken
 
     def next_due(self) -> int:
         due: int = self.chunks[0][2]
@@ -53,7 +54,8 @@ class Agenda:
         self._loose: list[pa.Table] = []
 
     def __len__(self) -> int:
-        return sum(map(len, self._runs)) + sum(table.num_rows for table in self._loose)
+        loose: int = sum([table.num_rows for table in self._loose])
+        return sum(map(len, self._runs)) + loose
 
     def add(self, rows: pa.Table, dues: Any, places: Any) -> None:
         """Let rows wait until they are due."""

@@ -37,10 +37,14 @@ class Chunks:
         if self._put.pop(chunk, None) is None:
             self._dropped.append(chunk)
 
-    def changes(self, read: Callable[[int], bytes]) -> tuple[dict[int, bytes], list[int]]:
-        """Return what to keep and what to delete; `read` is who keeps it from now on."""
+    def kept_by(self, read: Callable[[int], bytes]) -> None:
+        """Take note of who has the chunks from now on."""
+        self._read = read
+
+    def changes(self) -> tuple[dict[int, bytes], list[int]]:
+        """Return what to keep and what to delete, since this was asked last."""
         put, dropped = self._put, self._dropped
-        self._put, self._dropped, self._read = {}, [], read
+        self._put, self._dropped = {}, []
         return put, dropped
 
 

@@ -172,9 +172,7 @@ def _arrived(rows: pa.Table, passed: Passed) -> pa.Table:
         "outcome": names.cast(pa.string()),
         "sequence_number": pa.array(passed.numbers, mask=none),
         "enqueued_time_ms": pa.array(passed.stamps, mask=none),
-        "expires_at_ms": pa.array(
-            passed.expires, mask=passed.dropped | (passed.expires == NEVER)
-        ),
+        "expires_at_ms": pa.array(passed.expires, mask=passed.dropped | (passed.expires == NEVER)),
     }
     if none is not None:
         fields["duplicate_of"] = pa.array(passed.repeats, mask=~passed.dropped)
@@ -203,7 +201,7 @@ def _refused(rows: pa.Table, errors: Mapping[int, Refused]) -> pa.Table:
 
 
 def _events(rows: pa.Table, fields: Mapping[str, Any]) -> pa.Table:
-    """Return rows with the columns of events; one text stands for all, and what is not there is null."""
+    """Return rows with the columns of events, null where not given; a text stands for all rows."""
     for field in EVENT:
         value = fields.get(field.name)
         if value is None:

@@ -95,6 +95,10 @@ class Partners:
     def __len__(self) -> int:
         return len(self._waiting)
 
+    def remembered(self) -> int:
+        """Return how many rows and names are in memory."""
+        return len(self._waiting) + len(self._given)
+
     def take(self, steps: Steps, until: int = 0) -> Released:
         """Take rows, and let time pass until then, or until the last of them came."""
         out = Released()

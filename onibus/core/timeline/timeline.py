@@ -109,6 +109,10 @@ class Timeline:
         self.waiting = Agenda(chunks)
         self.mortal = Agenda(chunks)
 
+    def remembered(self) -> int:
+        """Return how many identities are in memory."""
+        return len(self.known)
+
     def take(self, arrivals: Arrivals, until: int = 0) -> Passed:
         """Take rows, and let time pass until then, or until the last of them came."""
         times = np.maximum(arrivals.times, self.now)

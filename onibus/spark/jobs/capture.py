@@ -100,7 +100,7 @@ def capture(
     job.body, job.file_size, job.on_progress = body, file_size, on_progress
     job.prepare()
     trigger = {"processingTime": interval} if continuous else {"availableNow": True}
-    tables = [MESSAGES, OUTCOMES] if outcomes else [MESSAGES]
+    tables = [table for table in tables_of(options.entity) if outcomes or table != OUTCOMES]
     queries = [job.start(table, trigger) for table in tables]
     try:
         _wait(queries, stopped)
@@ -109,8 +109,17 @@ def capture(
             query.stop()
     for table in tables:
         job.compact(table)
-        job.move_reader(table)
     return replace(job.done, seconds=time.monotonic() - job.started)
+
+
+def tables_of(entity: str) -> tuple[str, ...]:
+    """Return what there is to capture: subscriptions share the log of their topic."""
+    return (OUTCOMES,) if "/subscriptions/" in entity.lower() else (MESSAGES, OUTCOMES)
+
+
+def reader_name(reader: str, table: str) -> str:
+    """Return what the named reader of a table is called."""
+    return reader if table == MESSAGES else f"{reader}-{table}"
 
 
 class _Capture:
@@ -137,18 +146,18 @@ class _Capture:
         self._on_error = on_error
         self.done = Captured()
         self.started = time.monotonic()
-        self._incarnation = 0
 
     def prepare(self) -> None:
         """See that the lake is this entity's."""
         with self._options.client() as client:
-            self._incarnation = client.log_positions(self._options.entity).incarnation
-        self._lake.belong(self._incarnation)
+            log = tables_of(self._options.entity)[0]
+            incarnation = client.log_positions(self._options.entity, log=log).incarnation
+        self._lake.belong(incarnation)
 
     def start(self, table: str, trigger: dict[str, Any]) -> StreamingQuery:
         """Start the query of a table."""
         checkpoint = self._lake.address(f"_checkpoint/{table}")
-        given = {"reader": self._reader_of(table), **self._source, "table": table}
+        given = {"reader": reader_name(self._reader, table), **self._source, "table": table}
         if not self._lake.has(f"_checkpoint/{table}/offsets"):
             # A lake whose checkpoint is lost goes on where its files end.
             following = self._lake.resume_at(table)
@@ -164,9 +173,6 @@ class _Capture:
             .trigger(**trigger)
             .start()
         )
-
-    def _reader_of(self, table: str) -> str:
-        return self._reader if table == MESSAGES else f"{self._reader}-{table}"
 
     def _write(self, table: str, batch: DataFrame, number: int) -> None:
         """Write one batch of a table."""
@@ -194,19 +200,6 @@ class _Capture:
         for name in (table, ERRORS) if table == MESSAGES else (table,):
             merged, _ = self._lake.compact(name, self.file_size)
             self.done = replace(self.done, merged=self.done.merged + merged)
-
-    def move_reader(self, table: str) -> None:
-        """Tell the broker what the lake has: Spark tells it of the last batch only at restart."""
-        following = self._lake.resume_at(table)
-        name = self._reader_of(table)
-        with self._options.client() as client:
-            for reader in client.readers(self._options.entity):
-                if reader.name == name:
-                    places = [
-                        max(position, following.get(partition, 0))
-                        for partition, position in enumerate(reader.positions)
-                    ]
-                    client.move_reader(self._options.entity, name, places, reader.incarnation)
 
 
 def _wait(queries: list[StreamingQuery], stopped: Callable[[], bool]) -> None:
