@@ -91,8 +91,10 @@ def test_performatives_are_read_or_refused_and_nothing_else(content: bytes) -> N
 
 
 @given(
-    st.lists(st.one_of(st.none(), st.booleans(), st.integers(-1, 2**32), st.binary(max_size=4)),
-             max_size=11)  # fmt: skip
+    st.lists(
+        st.one_of(st.none(), st.booleans(), st.integers(-1, 2**32), st.binary(max_size=4)),
+        max_size=11,
+    )
 )
 def test_transfers_are_read_the_same_both_ways(fields: list[Any]) -> None:
     try:

@@ -184,8 +184,10 @@ class Connection(asyncio.Protocol):
             self._rest()
 
     def _ignore_upgrade(self, rest: bytes) -> None:
-        """Answer a request that offers another protocol in this one; its body was not parsed."""
+        """Answer a request that offers another protocol in this one, unless it is handed over."""
         method, headers = self._parser.get_method(), self._headers
+        if self._owner.hand_over(self, self._transport, self._url, headers, rest):
+            return
         self._parser = httptools.HttpRequestParser(self)
         if method == b"CONNECT":
             self._refuse(400, "this server is no proxy")
