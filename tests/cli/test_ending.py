@@ -23,7 +23,6 @@ from tests.cli.conftest import Onibus
 from tests.client.server_helpers import CuttingProxy, ServerThread, development_string
 from tests.source_tree import ROOT
 
-
 #: Commands that are a server, or work on files.
 ASK_NOBODY = {
     *("serve", "up", "backup", "restore", "check", "doctor"),
