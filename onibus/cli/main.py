@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from typing import Annotated
 
 import typer
@@ -15,6 +14,7 @@ from onibus.cli.pipeline import pipeline_app
 from onibus.cli.rules import rule_app
 from onibus.cli.serve import serve
 from onibus.cli.up import up
+from onibus.operation.version import own_version
 
 app = typer.Typer(
     name="onibus",
@@ -27,7 +27,7 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"onibus {version('onibus')}")
+        typer.echo(f"onibus {own_version()}")
         raise typer.Exit
 
 
