@@ -11,6 +11,7 @@ from onibus.cli.aside import dead_letters_app, deferred_app, scheduled_app
 from onibus.cli.entities import queue_app, subscription_app, topic_app
 from onibus.cli.keys import keys_app
 from onibus.cli.pipeline import pipeline_app
+from onibus.cli.readers import claims_app, readers_app
 from onibus.cli.rules import rule_app
 from onibus.cli.serve import serve
 from onibus.cli.up import up
@@ -52,6 +53,8 @@ for command in (send, receive, looking):
 app.add_typer(dead_letters_app, name="dead-letters")
 app.add_typer(scheduled_app, name="scheduled")
 app.add_typer(deferred_app, name="deferred")
+app.add_typer(readers_app, name="readers")
+app.add_typer(claims_app, name="claims")
 app.add_typer(keys_app, name="keys")
 app.add_typer(pipeline_app, name="pipeline")
 for jobs in (pipeline_lake, pipeline_rows):
