@@ -6,7 +6,17 @@ from typing import Annotated
 
 import typer
 
-from onibus.cli import copies, health, looking, pipeline_lake, pipeline_rows, receive, send, top
+from onibus.cli import (
+    copies,
+    health,
+    looking,
+    pipeline_lake,
+    pipeline_rows,
+    pipeline_write,
+    receive,
+    send,
+    top,
+)
 from onibus.cli.aside import dead_letters_app, deferred_app, scheduled_app
 from onibus.cli.entities import queue_app, subscription_app, topic_app
 from onibus.cli.keys import keys_app
@@ -57,7 +67,7 @@ app.add_typer(readers_app, name="readers")
 app.add_typer(claims_app, name="claims")
 app.add_typer(keys_app, name="keys")
 app.add_typer(pipeline_app, name="pipeline")
-for jobs in (pipeline_lake, pipeline_rows):
+for jobs in (pipeline_lake, pipeline_rows, pipeline_write):
     jobs.register(pipeline_app)
 for command in (top, copies, health):
     command.register(app)
