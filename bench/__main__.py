@@ -1,7 +1,7 @@
 """make bench: all figures in one table.
 
 python -m bench [--quick] [sending] [remembering] [waiting] [recovery] [bulk] [topics]
-                       [transactions] [http] [spark_operators]
+                       [transactions] [http] [spark-read] [spark-operators]
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from bench import (
     remembering,
     sending,
     spark_operators,
+    spark_read,
     topics,
     transactions,
     waiting,
@@ -43,7 +44,8 @@ def main() -> None:
         "topics": lambda: topics.measure(3 if quick else 7),
         "transactions": lambda: transactions.measure(3 if quick else 7),
         "http": lambda: http.measure(3 if quick else 7),
-        "spark_operators": lambda: spark_operators.measure(3 if quick else 7),
+        "spark-read": lambda: spark_read.measure(3 if quick else 7),
+        "spark-operators": lambda: spark_operators.measure(3 if quick else 7),
         "recovery": lambda: recovery.measure(3 if quick else 7, 0.1 if quick else 1.0),
     }
     console = Console()

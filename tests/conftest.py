@@ -13,6 +13,7 @@ from tools.promises import SEMANTICS, read_promises
 
 # Servers of several tests run at once: none of them takes the well-known ports.
 os.environ.setdefault("ONIBUS_AMQP_PORT", "0")
+os.environ.setdefault("ONIBUS_SQS_PORT", "0")
 
 KNOWN = read_promises(SEMANTICS.read_text("utf-8")).keys()
 

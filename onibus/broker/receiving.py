@@ -50,13 +50,19 @@ def receive(
     *,
     dead: bool = False,
     take: bool = False,
+    visibility_ms: int | None = None,
+    held_max: int | None = None,
     bytes_max: int | None = None,
 ) -> Waiter | None:
     """Give out messages from any partition, under a lock or for good; wait if there are none.
 
-    `bytes_max` bounds their bytes, but one message is given out however large it is.
+    `visibility_ms`: how long they are locked, instead of what the entity says. Where receivers hold
+    `held_max` messages already they get no more. `bytes_max` bounds the bytes that are given out,
+    but one message is, however large it is.
     """
     entity = _receivable(broker, name, limit, wait_ms)
+    if visibility_ms is not None:
+        check_whole("visibility_ms", visibility_ms, 0, VISIBILITY_MS_MAX)
     settings = entity.outlet_settings()
     if settings.forward_to is not None and not dead:
         raise InvalidOperation(f"{entity.name} forwards to {settings.forward_to}: receive there")
@@ -66,6 +72,8 @@ def receive(
         raise InvalidOperation(f"{entity.name} has sessions: use bus.accept_session")
 
     def fetch(waiter: Waiter) -> bool:
+        if held_max is not None and held_count(entity) >= held_max:
+            return False
         found: list[ReceivedMessage] = []
         room = room_of(bytes_max)
         for seat in in_turn(entity):
@@ -75,7 +83,14 @@ def receive(
                 entity,
                 seat,
                 lambda subscription, now, out, wanted=wanted: deliver(
-                    subscription, wanted, now, out, dead=dead, take=take, room=room
+                    subscription,
+                    wanted,
+                    now,
+                    out,
+                    dead=dead,
+                    take=take,
+                    visibility_ms=visibility_ms,
+                    room=room,
                 ),
             )
             if messages and take:
@@ -103,9 +118,10 @@ def receive_fifo(
     *,
     visibility_ms: int | None = None,
     attempt_id: str | None = None,
+    held_max: int | None = None,
     bytes_max: int | None = None,
 ) -> Waiter | None:
-    """Give out messages of a FIFO queue, group by group."""
+    """Give out messages of a FIFO queue, group by group; see `receive`."""
     entity = _receivable(broker, name, limit, wait_ms)
     settings = entity.outlet_settings()
     if not settings.fifo:
@@ -116,6 +132,8 @@ def receive_fifo(
     check_whole("visibility_ms", visible_ms, 0, VISIBILITY_MS_MAX)
 
     def fetch(waiter: Waiter) -> bool:
+        if held_max is not None and held_count(entity) >= held_max:
+            return False
         found = broker.use(
             entity,
             entity.seats[0],
@@ -128,6 +146,12 @@ def receive_fifo(
         return bool(found)
 
     return _try_or_wait(broker, Waiter(entity, fetch, [], reply), wait_ms)
+
+
+def held_count(entity: Entity) -> int:
+    """Return how many messages receivers hold, where partitions are online."""
+    online = [seat.partition for seat in entity.seats if seat.partition is not None]
+    return sum(entity.part_of(partition).held() for partition in online)
 
 
 def accept(

@@ -12,8 +12,9 @@ from onibus.core.errors import (
     EntityDisabled,
     InvalidArgument,
     InvalidOperation,
-    LockLost,
     MessageNotFound,
+    Refused,
+    UnknownToken,
 )
 from onibus.core.holds import TOKEN
 from onibus.core.limits import BATCH_COUNT_MAX
@@ -42,11 +43,11 @@ PURGE_SLICE = 1_000
 def seat_of_token(entity: Entity, token: bytes) -> Seat:
     """Return the partition that gave a token out; a token of no shape of ours holds nothing."""
     if not isinstance(token, bytes) or len(token) != TOKEN.size:
-        raise LockLost("that is not a token of this bus")
+        raise UnknownToken("that is not a token of this bus")
     number = TOKEN.unpack(token)[0]
     index = partition_index(number, entity.partitioned)
     if index >= len(entity.seats):
-        raise LockLost("that is not a token of this entity")
+        raise UnknownToken("that is not a token of this entity")
     return entity.seats[index]
 
 
@@ -84,6 +85,43 @@ def complete_all(broker: Broker, name: str, tokens: Sequence[bytes], reply: Repl
         lambda subscription, ordinals, now, out: complete(subscription, ordinals, out),
         reply,
     )
+
+
+def settle_each(
+    broker: Broker,
+    name: str,
+    wanted: Sequence[tuple[bytes, Callable[[Subscription, int, WriteBatch], Any]]],
+    reply: Reply,
+) -> None:
+    """Do something to each held message by itself, given its token and what to do.
+
+    The answer, when all of it is durable, has a result, or a refusal, for each.
+    """
+    entity = broker.find(name)
+    results: list[Any] = []
+    touched: dict[Seat, None] = {}
+    for token, act in wanted:
+        try:
+            seat = seat_of_token(entity, token)
+            results.append(broker.use(entity, seat, act))
+        except Refused as refusal:
+            results.append(refusal)
+        else:
+            touched[seat] = None
+    left = len(touched)
+
+    def collect(outcome: Outcome) -> None:
+        nonlocal left
+        left -= 1
+        if outcome.error is not None:
+            fail(reply, outcome.error)
+        elif not left:
+            answer(reply, results)
+
+    for seat in touched:
+        _after_commit(broker, seat, None, Outcome(collect))
+    if not touched:
+        answer(reply, results)
 
 
 def cancel_scheduled(broker: Broker, name: str, numbers: Sequence[int], reply: Reply) -> None:
@@ -295,8 +333,13 @@ def purge_some(broker: Broker, name: str, wanted: Filter, limit: int, reply: Rep
         answer(reply, 0)
 
 
-def purge_all(broker: Broker, name: str, wanted: Filter, forget: bool, reply: Reply) -> None:
-    """Delete what a filter means, slice by slice; answer how many when all is durable (X2)."""
+def purge_all(
+    broker: Broker, name: str, wanted: Filter, forget: bool, reply: Reply, held: bool = False
+) -> None:
+    """Delete what a filter means, slice by slice; answer how many when all is durable (X2).
+
+    With `held` also what receivers hold.
+    """
     entity = broker.find(name)
     states_of(wanted, dead=False)
     if forget and entity.topic is not None:
@@ -319,7 +362,9 @@ def purge_all(broker: Broker, name: str, wanted: Filter, forget: bool, reply: Re
             purged, start = broker.use(
                 entity,
                 seat,
-                lambda subscription, now, out: purge(subscription, wanted, start, PURGE_SLICE, out),
+                lambda subscription, now, out: purge(
+                    subscription, wanted, start, PURGE_SLICE, out, held
+                ),
             )
             if not start:
                 seats.pop(0)

@@ -146,6 +146,12 @@ class LockLost(Refused):
     code = "lock-lost"
 
 
+class UnknownToken(LockLost):
+    """The token was never given out by this entity."""
+
+    code = "unknown-token"
+
+
 class SessionLockLost(LockLost):
     """The token does not hold its session any more."""
 

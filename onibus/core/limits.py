@@ -26,6 +26,10 @@ LOCK_DURATION_MS_MAX = 5 * MINUTE_MS
 LOCK_DURATION_MS_DEFAULT = 1 * MINUTE_MS
 #: [SQS] Visibility timeouts of FIFO queues reach from none to 12 hours.
 VISIBILITY_MS_MAX = 12 * HOUR_MS
+#: [SQS] How long a new message can be made to wait.
+DELIVERY_DELAY_MS_MAX = 15 * MINUTE_MS
+#: (ours) What protocols keep with a queue: tags and policies of SQS.
+ATTRIBUTES_BYTES_MAX = 64 << 10
 #: [SB] Deliveries before a message is dead-lettered.
 DELIVERY_COUNT_DEFAULT = 10
 DELIVERY_COUNT_MAX = 2_147_483_647
@@ -61,6 +65,8 @@ CLAIM_COUNT_MAX = 100_000
 CLAIM_LEASE_MS_DEFAULT = 1 * MINUTE_MS
 CLAIM_LEASE_MS_MIN = 1 * SECOND_MS
 CLAIM_LEASE_MS_MAX = 7 * DAY_MS
+#: (ours) How long what was staged waits to be published, unless told otherwise.
+STAGED_LEASE_MS_DEFAULT = 60 * MINUTE_MS
 #: (ours) Bytes of a block; larger batches are cut, so that reading one message stays cheap.
 BLOCK_BYTES_MAX = 1 << 20
 #: (ours) The same for bulk sends: each block read costs as much as reading a megabyte, and a log

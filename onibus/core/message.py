@@ -74,6 +74,8 @@ class ReceivedMessage(msgspec.Struct, kw_only=True):
     token: bytes | None = None
     locked_until_ms: int | None = None
     expires_at_ms: int | None = None
+    #: when it was received for the first time, under a lock of its own
+    first_received_ms: int | None = None
     dead_letter_reason: str | None = None
     dead_letter_description: str | None = None
 

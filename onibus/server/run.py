@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 import signal
 import ssl
 import time
@@ -18,6 +19,7 @@ from pathlib import Path
 
 from onibus.broker.clock import Clock
 from onibus.bus import Bus
+from onibus.protocols.sqs.profile import PROFILES
 from onibus.security.kept_keys import KeptKeys
 from onibus.security.keys import DEVELOPMENT, Keyring
 from onibus.server.config import Config
@@ -39,6 +41,9 @@ from onibus.server.wanted import create_missing
 
 _log = logging.getLogger("onibus.server")
 
+#: Files that a server has open beside its connections, with room to spare.
+_FILES_BESIDE = 1_000
+
 
 @dataclass(frozen=True, slots=True)
 class Ready:
@@ -48,6 +53,8 @@ class Ready:
     http: str
     #: where AMQP is spoken
     amqp: str
+    #: where SQS is
+    sqs: str
     #: the directory of the data; empty where they are in memory
     data: str
     #: the emulator's well-known connection string, where it is let in
@@ -67,6 +74,7 @@ class Ready:
 async def serve(config: Config, announce: Callable[[Ready], None], begun: float) -> None:
     """Run a server until somebody asks it to stop."""
     check_exposure(config)
+    _allow_open_files(config.limits.connections_max)
     stopping = asyncio.Event()
     hurrying = asyncio.Event()
     _on_signals(stopping, hurrying)
@@ -129,6 +137,9 @@ async def _start(config: Config, bus: Bus, begun: float) -> tuple[Server, Ready]
         plain_text=takes_plain_text(config),
         limits=config.limits,
         test_mode=options.test_mode,
+        sqs_port=options.sqs_port,
+        sqs_profile=PROFILES[options.sqs_profile],
+        sqs_account=options.sqs_account,
     )
     await server.start()
     ready = _ready(config, server, keys, certificate, made, time.monotonic() - begun)
@@ -169,9 +180,11 @@ def _ready(
         ConnectionFile(path, keys, name, port, tls=tls)
         file = str(path) if keys.root is not None else ""
     host = f"[{options.host}]" if ":" in options.host else options.host
+    scheme = "https" if tls else "http"
     return Ready(
-        http=f"{'https' if tls else 'http'}://{host}:{port}",
+        http=f"{scheme}://{host}:{port}",
         amqp=f"{'amqps' if tls else 'amqp'}://{host}:{amqp_port}",
+        sqs=f"{scheme}://{host}:{server.sqs_port}",
         data="" if options.ephemeral else options.data,
         development=development,
         service_bus=service_bus,
@@ -180,6 +193,19 @@ def _ready(
         made=made,
         seconds=seconds,
     )
+
+
+def _allow_open_files(connections: int) -> None:
+    """Let the process have as many connections as it may, as far as the system allows that.
+
+    Many systems allow 1,024 open files unless a program asks for more.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + _FILES_BESIDE
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _on_signals(stopping: asyncio.Event, hurrying: asyncio.Event) -> None:

@@ -17,11 +17,15 @@ from onibus.bus import Bus
 from onibus.core.errors import Stopping
 from onibus.operation.logs import log_alarms
 from onibus.protocols.amqp.serving import AmqpConnections, PlainAmqpRefused
+from onibus.protocols.amqp.websocket import Upgrades
 from onibus.protocols.http.app import HttpApp
 from onibus.protocols.http.connections import Connections
 from onibus.protocols.http.limits import Limits
 from onibus.protocols.http.plain_text import PlainTextRefused
 from onibus.protocols.http.routes import router
+from onibus.protocols.sqs.profile import AWS, Profile
+from onibus.protocols.sqs.queues import ACCOUNT
+from onibus.protocols.sqs.serving import SqsConnections
 from onibus.security.kept_keys import KeptKeys
 from onibus.security.keys import Keyring
 from onibus.server.listener import Listener
@@ -63,6 +67,9 @@ class Server:
         plain_text: bool = True,
         limits: Limits | None = None,
         test_mode: bool = False,
+        sqs_port: int | None = None,
+        sqs_profile: Profile = AWS,
+        sqs_account: str = ACCOUNT,
     ) -> None:
         self.bus = bus
         keyring = keys.keyring if isinstance(keys, KeptKeys) else keys
@@ -81,6 +88,8 @@ class Server:
         )
         self._amqp_port = amqp_port
         self.amqp = AmqpConnections(bus, keyring, connections_max=chosen.connections_max)
+        if amqp_port is not None:
+            self._connections.upgrades = Upgrades(self.amqp)
         self._amqp_listener = Listener(
             self.amqp,
             tls=tls,
@@ -88,6 +97,18 @@ class Server:
             silent_max=chosen.connections_max,
             silent_seconds=chosen.head_seconds,
         )
+        self._sqs_port = sqs_port
+        self.sqs = SqsConnections(
+            bus, keyring, chosen, self.app.traffic, profile=sqs_profile, account=sqs_account
+        )
+        self._sqs_listener = Listener(
+            self.sqs,
+            tls=tls,
+            plain=None if plain_text else PlainTextRefused,
+            silent_max=chosen.connections_max,
+            silent_seconds=chosen.head_seconds,
+        )
+        self._listeners = (self._listener, self._amqp_listener, self._sqs_listener)
 
     @property
     def http_port(self) -> int:
@@ -99,37 +120,49 @@ class Server:
         """The port of AMQP; None where it is not spoken."""
         return None if self._amqp_port is None else self._amqp_listener.port
 
+    @property
+    def sqs_port(self) -> int | None:
+        """The port of SQS; None where it is not spoken."""
+        return None if self._sqs_port is None else self._sqs_listener.port
+
     async def start(self) -> None:
         """Listen, and say so."""
         log_alarms(self.bus.broker.alarms)
         await self._listen(self._listener, "http_port", self._http_port)
         if self._amqp_port is not None:
             await self._listen(self._amqp_listener, "amqp_port", self._amqp_port)
+        if self._sqs_port is not None:
+            await self._listen(self._sqs_listener, "sqs_port", self._sqs_port)
+            self.sqs.resume()
         notify(READY)
 
     async def _listen(self, listener: Listener, option: str, port: int) -> None:
         try:
             await listener.start(self._host, port)
         except OSError as error:
-            self._listener.close()
+            for started in self._listeners:
+                started.close()
             raise CannotListen(option, self._host, port, error) from None
 
     async def stop(self, seconds: float = DRAIN_SECONDS) -> None:
         """Take no new work, finish what is under way, close the bus."""
         notify(STOPPING)
-        self._listener.close()
-        self._amqp_listener.close()
-        self._connections.closing = True
+        for listener in self._listeners:
+            listener.close()
+        self._connections.closing = self.sqs.closing = True
         if not self.bus.broker.closed:
             for entity in self.bus.broker.namespace.entities.values():
                 entity.send_away(Stopping("the server is stopping: ask again when it is back"))
-        await asyncio.gather(self._connections.drain(seconds), self.amqp.drain(seconds))
+        await asyncio.gather(
+            self._connections.drain(seconds), self.amqp.drain(seconds), self.sqs.drain(seconds)
+        )
         await self.bus.close()
 
     def hurry(self) -> None:
         """Wait for nobody's answer any more; what is being committed is still finished."""
         self._connections.abort()
         self.amqp.abort()
+        self.sqs.abort()
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from onibus.core.errors import InvalidOperation
 from onibus.spark.lake import ERRORS, MESSAGES, OUTCOMES, Lake
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 def open_lake(spark: SparkSession, lake: str, entity: str) -> LakeTables:
@@ -23,23 +24,29 @@ class LakeTables:
     """The tables of a lake as Spark sees them."""
 
     def __init__(self, spark: SparkSession, lake: Lake) -> None:
+        messages = _read(spark, lake, MESSAGES, _MESSAGE_COLUMNS)
+        errors = _read(spark, lake, ERRORS, _MESSAGE_COLUMNS)
+        # Every question reads all rows: these few columns are kept, where they fit.
+        #: every row of the log, whatever its body was
+        self.rows = messages.unionByName(errors).persist()
+        self.outcomes = _read(spark, lake, OUTCOMES, _OUTCOME_COLUMNS).persist()
+        self.has_outcomes = bool(lake.files(OUTCOMES))
+
+    @cached_property
+    def covered(self) -> dict[int, tuple[int, int]]:
+        """The first and the last number of each partition that has any."""
         from pyspark.sql import functions as F  # noqa: N812
 
-        self.messages = _read(spark, lake, MESSAGES, _MESSAGE_COLUMNS)
-        errors = _read(spark, lake, ERRORS, _MESSAGE_COLUMNS)
-        #: every row of the log, whatever its body was
-        self.rows = self.messages.unionByName(errors)
-        self.outcomes = _read(spark, lake, OUTCOMES, _OUTCOME_COLUMNS)
-        self.has_outcomes = bool(lake.files(OUTCOMES))
-        self._f = F
-
-    def ranges(self) -> list[Row]:
-        """Return the first and last number of each partition."""
-        f = self._f
         grouped = self.rows.groupBy("partition").agg(
-            f.min("sequence_number").alias("first"), f.max("sequence_number").alias("last")
+            F.min("sequence_number").alias("first"), F.max("sequence_number").alias("last")
         )
-        return grouped.orderBy("partition").collect()
+        rows = grouped.orderBy("partition").collect()
+        return {row.partition: (row.first, row.last) for row in rows}
+
+    def close(self) -> None:
+        """Forget what was kept."""
+        self.rows.unpersist()
+        self.outcomes.unpersist()
 
 
 _MESSAGE_COLUMNS = (

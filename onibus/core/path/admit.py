@@ -23,7 +23,7 @@ _TEXTS = ("subject", "correlation_id", "content_type", "to", "reply_to", "reply_
 class Prepared:
     """A message that was admitted."""
 
-    __slots__ = ("identities", "key", "message", "row", "time_to_live_ms")
+    __slots__ = ("delay_ms", "identities", "key", "message", "row", "time_to_live_ms")
 
     def __init__(
         self,
@@ -40,6 +40,8 @@ class Prepared:
         #: hashes under which it is a duplicate; none where it never is one
         self.identities = identities
         self.time_to_live_ms = ttl
+        #: how long it waits before it can be received; None: as its queue says
+        self.delay_ms: int | None = None
 
 
 def admit(message: Message, settings: LogSettings, secret: bytes) -> Prepared:

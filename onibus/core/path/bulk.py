@@ -151,6 +151,10 @@ def _store_block(
         payload = encode_arrow(ordinals, moment, now, expires, hashes, kinds, columns, body)
     waiting = [(first + at, due) for at, due in scheduled]
     block = Placed(first, moment, payload, int(expires.min()), sessions, keys, waiting)
+    if delay_ms := partition.settings.delivery_delay_ms:
+        due = {ordinal for ordinal, _ in waiting}
+        everyone = range(first, first + count)
+        block.delayed.extend((one, now + delay_ms) for one in everyone if one not in due)
     put_block(partition, block, lambda: messages_of(columns), now, wall, out)
 
 

@@ -31,11 +31,13 @@ def deliver(
     dead: bool = False,
     session: Session | None = None,
     take: bool = False,
+    visibility_ms: int | None = None,
     room: Room | None = None,
 ) -> list[ReceivedMessage]:
     """Give out the first messages that are ready, at most `limit`: locked, or taken for good.
 
-    From the dead-letter queue where `dead`; from a session that the caller holds where given.
+    From the dead-letter queue where `dead`; from a session that the caller holds where given. It is
+    locked for `visibility_ms`, or for as long as the entity says.
     """
     below = subscription.log.visible_below
     ordinals: list[int] = []
@@ -59,7 +61,7 @@ def deliver(
         return []
     if take:
         return _take(subscription, ordinals, out)
-    return _lock(subscription, ordinals, session, now)
+    return _lock(subscription, ordinals, session, now, visibility_ms)
 
 
 def _put_back(
@@ -75,11 +77,17 @@ def _put_back(
 
 
 def _lock(
-    subscription: Subscription, ordinals: list[int], session: Session | None, now: int
+    subscription: Subscription,
+    ordinals: list[int],
+    session: Session | None,
+    now: int,
+    visibility_ms: int | None = None,
 ) -> list[ReceivedMessage]:
     """Hold messages by a lock of their own, or by their session's."""
     if session is None:
-        duration = subscription.settings.lock_duration_ms
+        duration = visibility_ms
+        if duration is None:
+            duration = subscription.settings.lock_duration_ms
         hold = subscription.new_hold(now + duration, duration, None)
         until = hold.until
     else:
@@ -238,6 +246,7 @@ def _repeat(
         holds.append(hold)
     received = []
     for hold in holds:
+        hold.until = hold.received + visibility_ms
         hold.duration = visibility_ms
         (ordinal,) = hold.ordinals
         subscription.renew(hold, ordinal, now + visibility_ms)

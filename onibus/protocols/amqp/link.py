@@ -17,7 +17,6 @@ from onibus.protocols.amqp.errors import (
     ILLEGAL_STATE,
     INVALID_FIELD,
     MESSAGE_SIZE_EXCEEDED,
-    TRANSFER_LIMIT_EXCEEDED,
     LinkFailed,
     SessionFailed,
 )
@@ -193,7 +192,7 @@ class IncomingLink(Link):
         self.grant()
 
     def grant(self) -> None:
-        """Let the client send as much as it may."""
+        """Let the client send on; what is not stored yet is bounded by its bytes (`held_bytes`)."""
         self.credit = self._granted
         self.session.flow((self.handle, self.delivery_count, self.credit, False))
 
@@ -206,45 +205,47 @@ class IncomingLink(Link):
         if self._first is None:
             if transfer.delivery_id is None:
                 raise LinkFailed(INVALID_FIELD, "the first transfer of a delivery lacks its id")
-            if self.credit <= 0:
-                raise LinkFailed(TRANSFER_LIMIT_EXCEEDED, "more deliveries than credit")
             if not transfer.more and not transfer.aborted:
-                self._take(transfer, payload)
+                self._take(transfer, payload, len(payload))
                 return
             self._first = transfer
-        self._size += len(payload)
         if transfer.aborted:
             self._clear()
             return
+        self._size += len(payload)
         if self._size > self._bytes_max:
-            self._clear()
-            raise LinkFailed(
-                MESSAGE_SIZE_EXCEEDED, f"a message has at most {self._bytes_max} bytes here"
-            )
-        self._parts.append(payload)
-        self.session.held(len(payload))
+            # It will be refused when its last part is there; nothing of it is kept until then.
+            self._drop_parts()
+        else:
+            self._parts.append(payload)
+            self.session.held(len(payload))
         if not transfer.more:
-            first, whole = self._first, b"".join(self._parts)
+            first, whole, size = self._first, b"".join(self._parts), self._size
             if transfer.settled or transfer.state is not None:
                 first = first._replace(
                     settled=transfer.settled or first.settled, state=transfer.state or first.state
                 )
             self._clear()
-            self._take(first, whole)
+            self._take(first, whole, size)
+
+    def _drop_parts(self) -> None:
+        self.session.held(-sum(map(len, self._parts)))
+        self._parts = []
 
     def _clear(self) -> None:
-        self.session.held(-sum(map(len, self._parts)))
-        self._first, self._parts, self._size = None, [], 0
+        self._drop_parts()
+        self._first, self._size = None, 0
 
-    def _take(self, transfer: Transfer, payload: bytes) -> None:
-        if len(payload) > self._bytes_max:
-            raise LinkFailed(
-                MESSAGE_SIZE_EXCEEDED, f"a message has at most {self._bytes_max} bytes here"
-            )
+    def _take(self, transfer: Transfer, payload: bytes, size: int) -> None:
         self.credit -= 1
         self.delivery_count = (self.delivery_count + 1) & SERIAL
         assert self.node is not None
-        self.node.received(Delivery(self, transfer, payload))
+        delivery = Delivery(self, transfer, payload)
+        if size > self._bytes_max:
+            told = f"a message of {size} bytes; here one has at most {self._bytes_max}"
+            delivery.settle(say.rejected(say.error(MESSAGE_SIZE_EXCEEDED, told)))
+        else:
+            self.node.received(delivery)
         if self.credit * 2 <= self._granted and self.is_open:
             self.grant()
 

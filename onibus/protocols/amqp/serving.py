@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import cast
 
 from onibus.bus import Bus
 from onibus.core.errors import BusClosed
@@ -72,13 +73,12 @@ class AmqpProtocol(asyncio.Protocol):
     # asyncio's words
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        transport.set_write_buffer_limits(high=_UNREAD_BYTES_MAX)
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=_UNREAD_BYTES_MAX)
         connections = self._connections
         if connections.closing or len(connections.open) >= connections.connections_max:
             connections.traffic.turned_away += 1
-            transport.abort()
+            self._transport.abort()
             return
         connections.open.add(self)
         connections.traffic.opened += 1
@@ -164,8 +164,7 @@ class PlainAmqpRefused(asyncio.Protocol):
         self._transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
         self._transport.write(TLS_HEADER)

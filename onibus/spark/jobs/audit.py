@@ -75,28 +75,32 @@ def audit(
     for check in CHECKS:
         on_progress(check.__doc__ or "")
         findings += list(check(tables, broker))
-    covered = {row.partition: (row.first, row.last) for row in tables.ranges()}
-    return Verdict(
+    verdict = Verdict(
         entity=options.entity,
-        messages=tables.messages.count(),
+        messages=tables.rows.count(),
         outcomes=tables.outcomes.count(),
-        covered=covered,
+        covered=tables.covered,
         findings=tuple(findings),
-        remarks=tuple(_remarks(tables, broker, covered)),
+        remarks=tuple(_remarks(tables, broker)),
     )
+    tables.close()
+    return verdict
 
 
 @dataclass(frozen=True, slots=True)
 class _Broker:
     """What the broker says of the entity at one moment."""
 
-    earliest: tuple[int | None, ...]
     latest: tuple[int | None, ...]
     #: messages that are there, in whatever state; None where not every row becomes one
     present: int | None
     #: the window of duplicate detection; None where there is none
     window_ms: int | None
     partitioned: bool
+
+    def first_number(self, partition: int) -> int:
+        """Return the number of the first message that a partition ever had (S2)."""
+        return (partition << 48) + 1 if self.partitioned else 1
 
     @classmethod
     def ask(cls, options: ReadOptions) -> _Broker:
@@ -106,7 +110,6 @@ class _Broker:
         settings = info.settings
         detects = getattr(settings, "requires_duplicate_detection", False)
         return cls(
-            positions.earliest,
             positions.latest,
             _present(info) if info.kind == "queue" else None,
             settings.duplicate_detection_window_ms if detects else None,
@@ -239,10 +242,12 @@ def _ends(tables: LakeTables, broker: _Broker | None) -> Iterator[Finding]:
         *_named(ends.where("ends > 1"), "{sequence_number}: {which}"),
     )
     unknown = ends.join(tables.rows, ["partition", "sequence_number"], "left_anti")
-    reach = {row.partition: row.first for row in tables.ranges()}
-    first = F.create_map([F.lit(x) for pair in reach.items() for x in pair]) if reach else None
-    if first is not None:
-        unknown = unknown.where(F.col("sequence_number") >= first[F.col("partition")])
+    # What was there before the capture began has an end in the lake, and no row.
+    pairs = [
+        F.lit(x) for partition, (first, _) in tables.covered.items() for x in (partition, first)
+    ]
+    if pairs:
+        unknown = unknown.where(F.col("sequence_number") >= F.create_map(pairs)[F.col("partition")])
     yield Finding(
         "ends of messages that are not there",
         *_named(unknown, "{sequence_number}: {which}"),
@@ -259,20 +264,17 @@ CHECKS = (_once, _whole, _times, _sessions, _duplicates, _ends)
 
 def _complete(tables: LakeTables, broker: _Broker) -> bool:
     """Tell whether the lake has the whole life of the entity, from its first message to now."""
-    covered = {row.partition: (row.first, row.last) for row in tables.ranges()}
     for partition, following in enumerate(broker.latest):
-        first, last = covered.get(partition, (None, None))
-        base = partition << 48 if broker.partitioned else 0
-        if following is None or (first is None) != (following == base + 1):
+        first, last = tables.covered.get(partition, (None, None))
+        begin = broker.first_number(partition)
+        if following is None or (first is None) != (following == begin):
             return False
-        if first is not None and (first != base + 1 or last != following - 1):
+        if first is not None and (first != begin or last != following - 1):
             return False
     return True
 
 
-def _remarks(
-    tables: LakeTables, broker: _Broker | None, covered: Mapping[int, tuple[int, int]]
-) -> Iterator[str]:
+def _remarks(tables: LakeTables, broker: _Broker | None) -> Iterator[str]:
     """Yield what limits the verdict."""
     if not tables.has_outcomes:
         yield "outcomes were not captured: nothing is said of how messages ended"
@@ -281,13 +283,13 @@ def _remarks(
         return
     if broker.window_ms is None:
         yield "the entity does not detect duplicates: ids may repeat"
-    behind = sum(
-        max(following - 1 - covered[partition][1], 0)
-        for partition, following in enumerate(broker.latest)
-        if following is not None and partition in covered
-    )
+    behind = 0
+    for partition, following in enumerate(broker.latest):
+        first = broker.first_number(partition)
+        _, last = tables.covered.get(partition, (first, first - 1))
+        behind += max((following or 0) - 1 - last, 0)
     if behind:
-        yield f"the lake is {behind} messages behind the broker: capture again, then audit"
+        yield f"the lake is {behind:,} messages behind the broker: capture again, then audit"
     elif not _complete(tables, broker):
         yield (
             "the lake does not reach back to the entity's first message: messages that are in the "

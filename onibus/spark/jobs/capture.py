@@ -109,7 +109,6 @@ def capture(
             query.stop()
     for table in tables:
         job.compact(table)
-        job.move_reader(table)
     return replace(job.done, seconds=time.monotonic() - job.started)
 
 
@@ -201,19 +200,6 @@ class _Capture:
         for name in (table, ERRORS) if table == MESSAGES else (table,):
             merged, _ = self._lake.compact(name, self.file_size)
             self.done = replace(self.done, merged=self.done.merged + merged)
-
-    def move_reader(self, table: str) -> None:
-        """Tell the broker what the lake has: Spark tells it of the last batch only at restart."""
-        following = self._lake.resume_at(table)
-        name = reader_name(self._reader, table)
-        with self._options.client() as client:
-            for reader in client.readers(self._options.entity):
-                if reader.name == name:
-                    places = [
-                        max(position, following.get(partition, 0))
-                        for partition, position in enumerate(reader.positions)
-                    ]
-                    client.move_reader(self._options.entity, name, places, reader.incarnation)
 
 
 def _wait(queries: list[StreamingQuery], stopped: Callable[[], bool]) -> None:
