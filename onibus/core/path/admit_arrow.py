@@ -146,7 +146,8 @@ def admit_arrow(
     first = int(bad.argmax()) if bad.any() else len(bad)
     first = next(_bad_properties(batch, first), first)
     if first < len(bad):
-        raise _refusal(batch, first, int(looked.sizes[first]), settings, secret)
+        error = _refusal(batch, first, int(looked.sizes[first]), settings, secret)
+        raise type(error)(f"row {first}: {error}")
     return _prepare(looked, settings, secret)
 
 
@@ -288,14 +289,14 @@ def _refusal(
     try:
         (message,) = messages_of(batch.slice(at, 1))
     except Damaged:
-        return InvalidArgument(f"row {at}: properties are not the MessagePack of a map")
+        return InvalidArgument("properties are not the MessagePack of a map")
     try:
         admit(message, settings, secret)
     except Refused as error:
-        return type(error)(f"row {at}: {error}")
+        return error
     # Its properties are MessagePack that takes more bytes than ours would.
     return MessageTooLarge(
-        f"row {at}: the message takes {size} bytes; this entity takes {settings.max_message_bytes}"
+        f"the message takes {size} bytes; this entity takes {settings.max_message_bytes}"
     )
 
 
