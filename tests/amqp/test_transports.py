@@ -50,11 +50,13 @@ def test_tls_is_told_apart_on_the_same_port(tmp_path: Path) -> None:
 
 
 def test_plain_text_is_told_that_tls_is_spoken(tmp_path: Path) -> None:
-    with served("--data", tmp_path / "data", "--tls", "--host", "0.0.0.0") as server:
-        with RawClient(int(server.ready["amqp"].rpartition(":")[2])) as plain:
-            plain.send(SASL_HEADER)
-            plain.expect_header(TLS_HEADER)
-            assert plain.is_closed()
+    with (
+        served("--data", tmp_path / "data", "--tls", "--host", "0.0.0.0") as server,
+        RawClient(int(server.ready["amqp"].rpartition(":")[2])) as plain,
+    ):
+        plain.send(SASL_HEADER)
+        plain.expect_header(TLS_HEADER)
+        assert plain.is_closed()
 
 
 @pytest.mark.filterwarnings("ignore:ssl=None is deprecated:DeprecationWarning")
