@@ -38,6 +38,11 @@ def application(**values: Any) -> bytes:
     return sections.section(sections.APPLICATION_PROPERTIES, to.encode(values))
 
 
+def read_by_others(content: bytes) -> Any:
+    """Return a message as another codec reads it."""
+    return decode_payload(memoryview(content))
+
+
 def received(message: Message, **more: Any) -> ReceivedMessage:
     return ReceivedMessage(message=message, sequence_number=7, enqueued_time_ms=1_000, **more)
 
@@ -128,7 +133,7 @@ def test_a_message_that_did_not_come_over_amqp_comes_back_as_it_was(message: Mes
     again = read_message(written)
     assert replace(again, as_sent=b"") == message
     # And another codec can read it.
-    theirs = decode_payload(memoryview(written))
+    theirs = read_by_others(written)
     assert b"".join(theirs.data) == message.body
 
 
@@ -141,7 +146,7 @@ def test_dead_letters_and_lives_are_told() -> None:
     written = write_message(
         received(message, dead_letter_reason="why", delivery_count=2, expires_at_ms=1_300)
     )
-    theirs = decode_payload(memoryview(written))
+    theirs = read_by_others(written)
     assert theirs.application_properties == {b"n": 1, b"DeadLetterReason": b"why"}
     assert (theirs.header.durable, theirs.header.ttl, theirs.header.delivery_count) == (
         True,
@@ -157,7 +162,7 @@ def test_ids_of_all_types_are_texts_here_and_keep_their_type_there() -> None:
         message = read_message(properties(value) + sections.data_section(b""))
         assert message.message_id == text
         written = write_message(received(replace(message, rewritten=True)))
-        theirs = decode_payload(memoryview(written))
+        theirs = read_by_others(written)
         assert theirs.properties.message_id == value
 
 
@@ -201,7 +206,7 @@ async def test_what_was_sent_survives_a_resubmission_under_a_new_id() -> None:
             await receiver.dead_letter(message, reason="no", properties={"tried": 1})
             await bus.resubmit("q", [message.sequence_number])
             [again] = await receiver.receive()
-        theirs = decode_payload(memoryview(write_message(again)))
+        theirs = read_by_others(write_message(again))
         assert theirs.properties.message_id.startswith(b"id/resubmitted/")
         assert theirs.properties.user_id == b"user"
         assert theirs.application_properties == {b"big": 2**64 - 1, b"tried": 1}

@@ -227,6 +227,7 @@ class Session:
 
     def end(self, condition: str, description: str) -> None:
         """End the session for a reason."""
+        self.flush()
         self.advance("end")
         self.say(say.end(say.error(condition, description)))
         self.forget()
