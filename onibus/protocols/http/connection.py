@@ -177,9 +177,10 @@ class Connection(asyncio.Protocol):
             self._deaf = True
         finally:
             self._feeding = False
-        if self._in_head or self._in_body:
+        refused = self._refusal is not None or self._last_words  # with a deadline of its own
+        if not refused and (self._in_head or self._in_body):
             self._check_progress(len(data))
-        elif self._current is None:
+        elif not refused and self._current is None:
             self._rest()
 
     def _ignore_upgrade(self, rest: bytes) -> None:
@@ -455,6 +456,9 @@ class Connection(asyncio.Protocol):
             return
         self._deaf = True
         self._refusal = response
+        self._held_bytes -= len(self._body)
+        self._owner.body_bytes -= len(self._body)
+        self._body = b""
         if self._current is None and not self._queue:
             self._say_last_words()
 
