@@ -9,6 +9,7 @@ it neither expires nor is dead-lettered again.
 from __future__ import annotations
 
 from enum import IntEnum
+from functools import cache
 
 from onibus.core.errors import InvalidOperation
 
@@ -114,6 +115,7 @@ def advance(state: State, event: Input) -> State:
     return following
 
 
+@cache
 def words(member: State | Input) -> str:
     """Return a state or an input as people say it."""
     return member.name.lower().replace("_", " ").replace("dead lettered", "dead-lettered")
