@@ -115,7 +115,12 @@ def advance(state: State, event: Input) -> State:
     return following
 
 
-@cache
 def words(member: State | Input) -> str:
     """Return a state or an input as people say it."""
-    return member.name.lower().replace("_", " ").replace("dead lettered", "dead-lettered")
+    return _words(member.name)
+
+
+@cache
+def _words(name: str) -> str:
+    # By name: as numbers, members of State and Input are equal to each other.
+    return name.lower().replace("_", " ").replace("dead lettered", "dead-lettered")
