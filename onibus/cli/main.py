@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
+from typing import Annotated
+
 import typer
 
 from onibus.cli import copies, health, looking, pipeline_lake, pipeline_rows, receive, send, top
@@ -20,6 +23,24 @@ app = typer.Typer(
     # What variables hold may be secret: it is never shown, not even when something fails.
     pretty_exceptions_show_locals=False,
 )
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"onibus {version('onibus')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version.", callback=_version, is_eager=True),
+    ] = False,
+) -> None:
+    """What comes before a command."""
+
+
 app.command()(serve)
 app.command()(up)
 app.add_typer(queue_app, name="queue")

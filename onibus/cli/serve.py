@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -123,7 +124,43 @@ def _show(config: Config, ready: Ready) -> None:
         if value:
             console.print(f"[dim]{name:<22}[/dim]", end="")
             console.print(value, markup=False)
-    queue = ready.made[0] if ready.made else "orders"
     console.print("[dim]try, in another terminal:[/dim]")
-    for command in ("onibus queue list", f"onibus send {queue} 'three apples'", "onibus top"):
-        console.print(f"    {command}", markup=False)
+    queue = _plain_queue(config)
+    first = "queue list" if queue else "queue create orders"
+    queue = queue or "orders"
+    for words in (first, f"send {queue} 'three apples' --id first", f"receive {queue}"):
+        console.print(f"    {called()} {words}{_where(ready)}", markup=False)
+
+
+def _plain_queue(config: Config) -> str:
+    """Return a queue that is sent to and received from without further ado; empty if none is."""
+    from onibus.core.settings import QueueSettings
+
+    for one in config.entities:
+        chosen = one.settings
+        if isinstance(chosen, QueueSettings) and not (chosen.requires_session or chosen.forward_to):
+            return one.name
+    return ""
+
+
+def _where(ready: Ready) -> str:
+    """Return what tells commands where the server is; nothing where they find it themselves."""
+    from onibus.cli.session import DEVELOPMENT, FILE
+
+    trust = f" --trust {ready.certificate}" if ready.certificate else ""
+    known = DEVELOPMENT.replace("localhost", "localhost:5300")
+    if ready.connection_file == str(FILE) or (ready.development == known and not trust):
+        return trust
+    if ready.connection_file:
+        return f" -c @{ready.connection_file}{trust}"
+    return f" -c '{ready.development or ready.http}'{trust}"
+
+
+def called() -> str:
+    """Return how this program is called from here: by its name, where the shell finds it."""
+    found = shutil.which("onibus")
+    own = sys.argv[0]
+    if os.path.basename(own) == "__main__.py":
+        return f"{os.path.basename(sys.executable)} -m onibus"
+    same = found is not None and os.path.exists(own) and os.path.samefile(found, own)
+    return "onibus" if same else own

@@ -197,6 +197,7 @@ def _json(value: Any) -> str:
 _HINTS = {
     "unreachable": "Is it running? `onibus serve` starts one; --connect says where it is.",
     "unauthorized": f"Give a connection string with a key: --connect, or {VARIABLE}.",
+    "entity-not-found": "`onibus queue list` and `onibus topic list` show what there is.",
     "unknown": "Look before you try again: it may have been done.",
     "lock-lost": "Its lock has ended; receive the message again.",
 }

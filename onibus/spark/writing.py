@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 PRODUCER = "spark"
 #: A piece has at most so many bytes, one large row aside: a request is held in memory whole.
 PIECE_BYTES_MAX = 16 << 20
+#: What Spark has of each task; None where it failed.
+Messages = Sequence[WriterCommitMessage | None]
 #: Numbers of attempts are below this.
 _ATTEMPTS = 2**53
 
@@ -181,7 +183,7 @@ class BatchWriter(DataSourceArrowWriter):
             staging.stage(iterator)
         return staging.done()
 
-    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+    def commit(self, messages: Messages) -> None:
         with self._options.client(_retry(self._options)) as client:
             client.publish(
                 self._options.entity,
@@ -194,7 +196,7 @@ class BatchWriter(DataSourceArrowWriter):
                 with contextlib.suppress(OnibusError):
                     client.forget_producer(self._options.entity, self._producer)
 
-    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+    def abort(self, messages: Messages) -> None:
         _discard(self._options, self._producer, self._batch)
 
 
@@ -226,7 +228,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             staging.stage(iterator)
         return staging.done(query)
 
-    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+    def commit(self, messages: Messages, batchId: int) -> None:  # noqa: N803
         staged: list[Any] = list(messages)
         (query,) = {one.query for one in staged}
         with self._options.client(_retry(self._options)) as client:
@@ -238,5 +240,5 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 checkpoint=query,
             )
 
-    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+    def abort(self, messages: Messages, batchId: int) -> None:  # noqa: N803
         _discard(self._options, self._producer, batchId)

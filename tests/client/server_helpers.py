@@ -126,6 +126,7 @@ class ServerProcess:
         """Start it, on the port it had before if it had one."""
         command = [sys.executable, "-m", "onibus", "serve", "--json"]
         command += ["--data", str(self._data), "--http-port", str(self.port)]
+        command += ["--amqp-port", "0", "--sqs-port", "0"]
         command += ["--log-level", "error"]
         self._process = subprocess.Popen(
             command,
@@ -211,6 +212,10 @@ class CuttingProxy:
             return False
         client.sendall(answer)
         return True
+
+    def cut_next(self) -> None:
+        """Let nobody have the answer to the next request."""
+        self._left += 1
 
     def close(self) -> None:
         # Closing alone does not wake whoever waits in accept.

@@ -234,6 +234,9 @@ class Connection:
             if code == say.CLOSE:
                 self._end()
             return
+        if code == say.TRANSFER and self.state is State.OPEN:
+            self._take_session_frame(channel, code, say.read_transfer(fields), body[at:])
+            return
         performative = say.read(code, fields)
         if code == say.OPEN:
             self._take_open(channel, performative)

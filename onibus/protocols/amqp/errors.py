@@ -37,7 +37,6 @@ class DecodeError(ConnectionFailed):
 
 
 DECODE_ERROR = "amqp:decode-error"
-FRAME_SIZE_TOO_SMALL = "amqp:frame-size-too-small"
 FRAMING_ERROR = "amqp:connection:framing-error"
 CONNECTION_FORCED = "amqp:connection:forced"
 ILLEGAL_STATE = "amqp:illegal-state"
@@ -47,9 +46,6 @@ NOT_IMPLEMENTED = "amqp:not-implemented"
 RESOURCE_LIMIT_EXCEEDED = "amqp:resource-limit-exceeded"
 UNAUTHORIZED = "amqp:unauthorized-access"
 INTERNAL_ERROR = "amqp:internal-error"
-WINDOW_VIOLATION = "amqp:session:window-violation"
 HANDLE_IN_USE = "amqp:session:handle-in-use"
 UNATTACHED_HANDLE = "amqp:session:unattached-handle"
-DETACH_FORCED = "amqp:link:detach-forced"
-TRANSFER_LIMIT_EXCEEDED = "amqp:link:transfer-limit-exceeded"
 MESSAGE_SIZE_EXCEEDED = "amqp:link:message-size-exceeded"

@@ -17,7 +17,6 @@ from onibus.protocols.amqp.errors import (
     ILLEGAL_STATE,
     INVALID_FIELD,
     MESSAGE_SIZE_EXCEEDED,
-    TRANSFER_LIMIT_EXCEEDED,
     LinkFailed,
     SessionFailed,
 )
@@ -193,7 +192,7 @@ class IncomingLink(Link):
         self.grant()
 
     def grant(self) -> None:
-        """Let the client send as much as it may."""
+        """Let the client send on; what is not stored yet is bounded by its bytes (`held_bytes`)."""
         self.credit = self._granted
         self.session.flow((self.handle, self.delivery_count, self.credit, False))
 
@@ -206,8 +205,6 @@ class IncomingLink(Link):
         if self._first is None:
             if transfer.delivery_id is None:
                 raise LinkFailed(INVALID_FIELD, "the first transfer of a delivery lacks its id")
-            if self.credit <= 0:
-                raise LinkFailed(TRANSFER_LIMIT_EXCEEDED, "more deliveries than credit")
             if not transfer.more and not transfer.aborted:
                 self._take(transfer, payload, len(payload))
                 return

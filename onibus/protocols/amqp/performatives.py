@@ -216,6 +216,24 @@ def read(code: int, fields: list[Any]) -> Any:
     return make(*values)
 
 
+def read_transfer(fields: list[Any]) -> Transfer:
+    """Return a transfer: what nearly all of them have is looked at here, the rest by `read`."""
+    if len(fields) >= 6:
+        handle, delivery_id, tag, form, settled, more = fields[:6]
+        if (
+            type(handle) is type(delivery_id) is type(form) is int
+            and handle >= 0 <= form
+            and 0 <= delivery_id <= _UINT[2]
+            and type(tag) is bytes
+            and (settled is False or settled is None)
+            and (more is False or more is None)
+            and fields[6:].count(None) == len(fields) - 6
+        ):
+            return Transfer(handle, delivery_id, tag, form)
+    transfer: Transfer = read(TRANSFER, fields)
+    return transfer
+
+
 def _is_between(value: Any, low: int, high: int) -> bool:
     return type(value) is not bool and type(value) is not Timestamp and low <= value <= high
 

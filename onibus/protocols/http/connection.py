@@ -177,14 +177,17 @@ class Connection(asyncio.Protocol):
             self._deaf = True
         finally:
             self._feeding = False
-        if self._in_head or self._in_body:
+        refused = self._refusal is not None or self._last_words  # with a deadline of its own
+        if not refused and (self._in_head or self._in_body):
             self._check_progress(len(data))
-        elif self._current is None:
+        elif not refused and self._current is None:
             self._rest()
 
     def _ignore_upgrade(self, rest: bytes) -> None:
-        """Answer a request that offers another protocol in this one; its body was not parsed."""
+        """Answer a request that offers another protocol in this one, unless it is handed over."""
         method, headers = self._parser.get_method(), self._headers
+        if self._owner.hand_over(self, self._transport, self._url, headers, rest):
+            return
         self._parser = httptools.HttpRequestParser(self)
         if method == b"CONNECT":
             self._refuse(400, "this server is no proxy")
@@ -453,6 +456,9 @@ class Connection(asyncio.Protocol):
             return
         self._deaf = True
         self._refusal = response
+        self._held_bytes -= len(self._body)
+        self._owner.body_bytes -= len(self._body)
+        self._body = b""
         if self._current is None and not self._queue:
             self._say_last_words()
 

@@ -130,9 +130,11 @@ def _read_annotations(message: Message, payload: bytes, at: int) -> bool:
 
 def _read_properties(message: Message, payload: bytes, at: int) -> None:
     fields = sections.list_at(payload, at)
-    fields += [None] * (13 - len(fields))
-    if fields[0] is not None:
+    if fields and fields[0] is not None:
         message.message_id = id_text(fields[0])
+    if len(fields) < 2:
+        return
+    fields += [None] * (13 - len(fields))
     if fields[5] is not None:
         message.correlation_id = id_text(fields[5])
     for position, name in _TEXTS:
@@ -157,6 +159,8 @@ _TEXTS = (
 
 def id_text(value: Any) -> str:
     """Return an id, of whatever type, as the text that it is here."""
+    if type(value) is str:
+        return value
     if isinstance(value, str):
         return str(value)
     if isinstance(value, bytes):
