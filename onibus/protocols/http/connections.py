@@ -6,6 +6,7 @@ import asyncio
 
 from onibus.operation.traffic import Traffic
 from onibus.protocols.http.connection import Connection
+from onibus.protocols.http.heads import Heads
 from onibus.protocols.http.limits import Limits
 from onibus.protocols.http.messages import App
 
@@ -20,6 +21,7 @@ class Connections:
         self.limits = limits or Limits()
         self.traffic = traffic or Traffic()
         self.open: set[Connection] = self.traffic.open
+        self.heads = Heads(self.limits.unknown_bytes_max)
         #: bytes of bodies that are being read or worked on
         self.body_bytes = 0
         self.closing = False
