@@ -2,10 +2,12 @@
 
 VENV := .venv
 BIN := $(VENV)/bin
+#: what a server needs is installed; and all that tests, benches and pipelines need besides
+RUNNABLE := $(VENV)/.runnable
 READY := $(VENV)/.ready
 
 #: The folders with code, as far as they exist.
-CODE = $(foreach folder,onibus bench examples tests tools,$(if $(wildcard $(folder)/*.py),$(folder)))
+CODE = $(foreach folder,onibus pyspark_onibus bench examples tests tools,$(if $(wildcard $(folder)/*.py),$(folder)))
 
 #: The first Python that is new enough; asked for only when the environment is made.
 PYTHON ?= $(shell for candidate in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -15,26 +17,31 @@ PYTHON ?= $(shell for candidate in python3 python3.14 python3.13 python3.12 pyth
 #: make simulate COMMANDS=10000000 SEED=7
 COMMANDS ?= 1000000
 SEED ?= 1
+#: make kill KILLS=500 SEED=7
+KILLS ?= 200
 #: make test PROCESSES=8 ARGS="-k sessions"
 PROCESSES ?= 2
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demonstrate test lint bench simulate docs promises clean
+.PHONY: help setup run demo demonstrate test lint bench simulate kill docs promises clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(READY) ## Make .venv and install everything into it (again when pyproject.toml changes)
 
-run: $(READY) ## Run a server with examples/onibus.toml, its data in data/ (Ctrl-C stops it)
-	$(BIN)/onibus serve --config examples/onibus.toml --data data $(ARGS)
+run: $(RUNNABLE) ## Run a server and its pipeline, data in data/, lake in lake/ (Ctrl-C stops it)
+	@$(BIN)/onibus up --config examples/onibus.toml --data data $(ARGS)
 
-demonstrate: $(READY) ## Run the short demonstration of the library
+demo: $(RUNNABLE) ## Show bus and pipeline at work: 200,000 messages, kills, and the proof
+	$(BIN)/python examples/demo.py $(ARGS)
+
+demonstrate: $(RUNNABLE) ## Run the short demonstration of the library
 	$(BIN)/python examples/demonstration.py
 
 test: $(READY) ## Run all tests (PROCESSES=2, ARGS="-k sessions")
-	$(BIN)/python -m pytest -n $(PROCESSES) $(ARGS)
+	$(BIN)/python -m pytest -n $(PROCESSES) --dist loadgroup $(ARGS)
 
 lint: $(READY) ## Check style, format and types
 	$(BIN)/ruff check $(CODE)
@@ -47,6 +54,9 @@ bench: $(READY) ## Measure, and print one table
 simulate: $(READY) ## Run the simulator (COMMANDS=1000000, SEED=1)
 	$(BIN)/python -m onibus.testing.simulate --commands $(COMMANDS) --seed $(SEED)
 
+kill: $(READY) ## Kill a busy server again and again, and check what its clients saw (KILLS=200)
+	$(BIN)/python -m tests.crash.kill_server --kills $(KILLS) --seed $(SEED)
+
 docs: promises ## Write the generated pages of docs/ anew
 	$(BIN)/python -m tools.lifecycle
 	$(BIN)/python -m tools.http_calls
@@ -58,7 +68,7 @@ clean: ## Remove the environment and everything tools left behind
 	rm -rf $(VENV) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(READY): pyproject.toml
+$(RUNNABLE): pyproject.toml
 	@test -n "$(PYTHON)" || { \
 		echo "Onibus needs Python 3.11 or newer, and none was found." >&2; \
 		echo "Install one, or name it: make setup PYTHON=/path/to/python3" >&2; exit 1; }
@@ -66,6 +76,11 @@ $(READY): pyproject.toml
 		echo "$(PYTHON) cannot make virtual environments: it lacks venv or ensurepip." >&2; \
 		echo "Debian, Ubuntu: apt install python3-venv (or python3.X-venv, same X)." >&2; exit 1; }
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || rm -rf $(VENV)
-	$(PYTHON) -m venv $(VENV)
+	@echo "Installing Onibus into $(VENV): this takes a minute or two, once."
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[spark]'
+	@touch $@
+
+$(READY): $(RUNNABLE)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[spark,clients,dev,bench]'
 	@touch $@

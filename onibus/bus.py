@@ -41,7 +41,7 @@ from onibus.core.path.deduplicate import list_duplicates
 from onibus.core.path.peek import Filter
 from onibus.core.path.session import SessionInfo, list_sessions
 from onibus.receiver import FifoReceiver, Receiver, SessionReceiver
-from onibus.store.interface import Store
+from onibus.store.interface import OpenStore, Store
 from onibus.store.memory import MemoryStore
 from onibus.store.sqlite import SqliteStore
 
@@ -84,20 +84,23 @@ class Bus(EntityCalls, StagingCalls, LogCalls, ClaimCalls):
         root = Path(directory)
         places = _places(root, stores)
 
-        def open_store(name: str) -> Store:
+        def open_store(name: str, known: bool) -> Store:
             place = root if name == NAME else places[name]
             try:
-                place.mkdir(parents=True, exist_ok=True)
+                if not known:
+                    place.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise InvalidArgument(f"{place} cannot be a directory: {error}") from None
-            return SqliteStore(place / f"{name}.sqlite", name)
+            return SqliteStore(place / f"{name}.sqlite", name, known=known)
 
         return OpeningBus(list(places), open_store, clock or SystemClock(), reserve_bytes, quotas)
 
     @staticmethod
     def ephemeral(*, clock: Clock | None = None, quotas: Quotas | None = None) -> OpeningBus:
         """Open a bus that lives in memory only: for tests."""
-        return OpeningBus(["main"], MemoryStore, clock or MovableClock(), 0, quotas)
+        return OpeningBus(
+            ["main"], lambda name, _: MemoryStore(name), clock or MovableClock(), 0, quotas
+        )
 
     async def close(self) -> None:
         """Finish what is on its way, keep locks (B8), and let the directory go."""
@@ -299,7 +302,7 @@ class OpeningBus:
     def __init__(
         self,
         stores: list[str],
-        open_store: Callable[[str], Store],
+        open_store: OpenStore,
         clock: Clock,
         reserve_bytes: int,
         quotas: Quotas | None = None,

@@ -81,6 +81,10 @@ class Transaction:
         """Refuse: rules are no part of transactions (P11)."""
         raise InvalidOperation("a rule cannot be added or removed in a transaction")
 
+    def change_rule(self, subscription: str, rule: Rule) -> NoReturn:
+        """Refuse: rules are no part of transactions (P11)."""
+        raise InvalidOperation("a rule cannot be changed in a transaction")
+
     def delete_rule(self, subscription: str, name: str) -> NoReturn:
         """Refuse: rules are no part of transactions (P11)."""
         raise InvalidOperation("a rule cannot be added or removed in a transaction")

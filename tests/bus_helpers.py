@@ -45,14 +45,16 @@ class ManualClock:
         self._wall += ms
 
 
-def run(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+def run(
+    test: Callable[P, Coroutine[Any, Any, None]], patience_s: float = _PATIENCE_S
+) -> Callable[P, None]:
     """Run a test that is a coroutine; what goes wrong beside it, in a callback, fails it too."""
 
     async def watched(*args: P.args, **kwargs: P.kwargs) -> None:
         failures: list[dict[str, Any]] = []
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, failure: failures.append(failure))
-        await asyncio.wait_for(test(*args, **kwargs), _PATIENCE_S)
+        await asyncio.wait_for(test(*args, **kwargs), patience_s)
         assert not failures, failures
 
     @functools.wraps(test)
@@ -102,7 +104,7 @@ class Disks:
     def bus(self, clock: ManualClock, *stores: str) -> OpeningBus:
         return OpeningBus(list(stores or ("main",)), self._store, clock, 0)
 
-    def _store(self, name: str) -> MemoryStore:
+    def _store(self, name: str, _known: bool = False) -> MemoryStore:
         store = self.open[name] = MemoryStore(name, self._tables.get(name))
         self._tables[name] = store.tables
         return store

@@ -1,10 +1,19 @@
-"""Promise markers: an unknown id stops the run, and `--promise D1` runs the tests that carry D1."""
+"""Promise markers: an unknown id stops the run, and `--promise D1` runs the tests that carry D1.
+
+Also what holds for every server that a test starts.
+"""
 
 from __future__ import annotations
+
+import os
 
 import pytest
 
 from tools.promises import SEMANTICS, read_promises
+
+# Servers of several tests run at once: none of them takes the well-known ports.
+os.environ.setdefault("ONIBUS_AMQP_PORT", "0")
+os.environ.setdefault("ONIBUS_SQS_PORT", "0")
 
 KNOWN = read_promises(SEMANTICS.read_text("utf-8")).keys()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 #: Folders with Python code of ours.
-FOLDERS = ("onibus", "bench", "tests", "examples", "tools")
+FOLDERS = ("onibus", "pyspark_onibus", "bench", "tests", "examples", "tools")
 
 
 def python_files(*folders: str) -> list[str]:

@@ -33,6 +33,7 @@ from onibus import (
 from onibus.broker.entity import KINDS, EntityInfo
 from onibus.broker.producers import Published, Staged
 from onibus.broker.resubmitting import Resubmitted
+from onibus.client import Unreachable
 from onibus.core import errors, limits
 from onibus.core.arrow_block import SCHEMA
 from onibus.core.claimed_rows import CLAIMED_SCHEMA
@@ -192,6 +193,7 @@ def test_every_error_is_listed_as_it_is() -> None:
         for name, member in vars(errors).items()
         if isinstance(member, type) and issubclass(member, errors.OnibusError)
     }
+    classes["Unreachable"] = Unreachable
     assert listed.keys() == classes.keys()
     for name, member in classes.items():
         _, code, family, again, meaning, advice = listed[name]

@@ -33,7 +33,6 @@ def _ids(letter: str, *numbers: int | range) -> tuple[str, ...]:
 
 
 #: The promises this version must keep: without a test for each of them the build fails.
-#: Of the rest X9 to X12 are for servers.
 REQUIRED = (
     *_ids("D", range(1, 12)),
     *_ids("F", range(1, 11)),
@@ -42,7 +41,7 @@ REQUIRED = (
     *_ids("L", range(1, 6)),
     *_ids("B", range(1, 9)),
     *_ids("R", range(1, 9)),
-    *_ids("X", range(1, 9)),
+    *_ids("X", range(1, 13)),
 )
 
 

@@ -42,7 +42,7 @@ from onibus.core.records import WriteBatch
 from onibus.core.subscription import Subscription
 from onibus.core.tally import Tally
 from onibus.core.timers import Timers
-from onibus.store.interface import Store
+from onibus.store.interface import OpenStore
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -62,7 +62,7 @@ class Broker:
         self,
         clock: Clock,
         store_names: Iterable[str],
-        open_store: Callable[[str], Store],
+        open_store: OpenStore,
         make_writer: Callable[[str], Writer],
         call_soon: Callable[[Callable[[], None]], object],
         reserve_bytes: int = RESERVE_BYTES,
@@ -262,7 +262,7 @@ class Broker:
             return
         out = WriteBatch()
         try:
-            pass_time(partition, now, self.clock.wall(), out)
+            pass_time(partition, now, self.clock.wall_at(now), out)
         except Exception as error:
             raise self.partition_failed(seat, error) from error
         self._write(seat, partition, out, now)

@@ -52,13 +52,27 @@ class BusClock:
     def __init__(self, clock: Clock) -> None:
         self.machine = clock
         self._offset = clock.wall() - clock.monotonic()
+        #: wall time less bus time
+        self._ahead = 0
 
     def not_before(self, seen: int) -> None:
         """Bus time goes on from what a store has seen, if that is later."""
         self._offset = max(self._offset, seen - self.machine.monotonic())
 
     def wall(self) -> int:
-        return self.machine.wall()
+        return self.wall_at(self.now())
+
+    def wall_at(self, now: int) -> int:
+        """Return the wall time of a moment that was just now in bus time.
+
+        The two clocks do not tick together, so that their difference comes out a millisecond larger
+        or smaller as it happens. It is taken over only when it differs by more: equal times of
+        messages are equal deadlines.
+        """
+        ahead = self.machine.wall() - self.now()
+        if abs(ahead - self._ahead) > 1:
+            self._ahead = ahead
+        return now + self._ahead
 
     def now(self) -> int:
         return self.machine.monotonic() + self._offset

@@ -44,6 +44,7 @@ def info(broker: Broker, name: str) -> EntityInfo[Any]:
         scheduled_count=counts["scheduled"],
         dead_lettered_count=counts["dead-lettered"],
         held_count=held,
+        gone_count=entity.tally.gone,
         size_bytes=size,
         duplicates_dropped=duplicates,
         remembered_ids=remembered,

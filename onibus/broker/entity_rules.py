@@ -13,7 +13,7 @@ from onibus.core.errors import (
     InvalidOperation,
     QuotaExceeded,
 )
-from onibus.core.limits import RULE_COUNT_MAX, RULE_NAME_LENGTH_MAX
+from onibus.core.limits import RULE_NAME_LENGTH_MAX
 from onibus.core.rules.rule import Rule
 from onibus.core.rules.sql_action import changes_session
 from onibus.core.settings import AnySettings, SubscriptionSettings, TopicSettings
@@ -34,12 +34,12 @@ def subscription_name(topic: str, name: Any) -> str:
     return f"{topic}/{SUBSCRIPTIONS}/{settings.check_name(name)}"
 
 
-def check_rules(rules: Any) -> list[Rule]:
+def check_rules(rules: Any, most: int) -> list[Rule]:
     """Return the rules of a subscription, each name once."""
     if type(rules) not in (list, tuple) or not all(isinstance(rule, Rule) for rule in rules):
         raise InvalidArgument("rules are a list of Rule")
-    if len(rules) > RULE_COUNT_MAX:
-        raise QuotaExceeded(f"a subscription has at most {RULE_COUNT_MAX} rules")
+    if len(rules) > most:
+        raise QuotaExceeded(f"a subscription has at most {most} rules")
     names: set[str] = set()
     for rule in rules:
         if rule.name.casefold() in names:
@@ -67,6 +67,18 @@ def without_rule(rules: list[Rule], name: str) -> list[Rule]:
     if len(left) == len(rules):
         raise EntityNotFound(f"there is no rule {name!r}")
     return left
+
+
+def with_rule_changed(rules: list[Rule], changed: Rule) -> list[Rule]:
+    """Return the rules with another one in place of the one of its name."""
+    if not isinstance(changed, Rule):
+        raise InvalidArgument("rules are a list of Rule")
+    name = changed.name.casefold()
+    found = [rule.name.casefold() for rule in rules]
+    if name not in found:
+        raise EntityNotFound(f"there is no rule {changed.name!r}")
+    place = found.index(name)
+    return [*rules[:place], changed, *rules[place + 1 :]]
 
 
 def check_targets(broker: Broker, name: str, wanted: AnySettings) -> None:

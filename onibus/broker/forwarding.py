@@ -102,8 +102,11 @@ class Forwarding:
             ordinals = self._broker.ask(seat, self._ready, source, dead, now)
             if not ordinals:
                 return
-            move = Move(self._broker, source, open_for_sends(self._broker, target))
-            move.add(seat, ordinals, partial(_forwarded, dead=dead))
+            entity = open_for_sends(self._broker, target)
+            # A dead letter must not be lost because its id was used again after the interval.
+            letters = dead and entity.log_settings.fifo
+            move = Move(self._broker, source, entity, deduplicated=not letters)
+            move.add(seat, ordinals, partial(_forwarded, source=source, dead=dead))
             if move.refused:
                 self._keep(source, seat, move, dead, now)
             if not move.messages:
@@ -176,7 +179,7 @@ class TooManyHops(InvalidOperation):
     """A message was forwarded as often as is allowed."""
 
 
-def _forwarded(received: ReceivedMessage, dead: bool) -> Message:
+def _forwarded(received: ReceivedMessage, source: Entity, dead: bool) -> Message:
     """Return a message as its next entity gets it."""
     message = received.message
     if message.hop_count >= HOP_COUNT_MAX:
@@ -194,5 +197,7 @@ def _forwarded(received: ReceivedMessage, dead: bool) -> Message:
         changed.properties = message.properties | {
             "DeadLetterReason": received.dead_letter_reason,
             "DeadLetterErrorDescription": received.dead_letter_description,
+            "DeadLetterSource": source.name,
+            "DeadLetterSourceId": source.incarnation,
         }
     return changed

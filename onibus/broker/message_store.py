@@ -17,13 +17,13 @@ from onibus.broker.admission import DiskWatch
 from onibus.broker.commit_loop import CommitLoop
 from onibus.broker.entity import Seat
 from onibus.broker.writer import Writer
-from onibus.core.errors import Damaged, OnibusError
+from onibus.core.errors import Damaged, OnibusError, PartitionOffline, StoreFailed
 from onibus.core.partition import Partition
 from onibus.core.path.admit import Prepared
 from onibus.core.path.recover import COLUMNS, SOURCES, Rows, recover
 from onibus.core.records import BLOCK_INDEX, BLOCKS, ID_CHUNKS, META, STAGED, Table, WriteBatch
 from onibus.core.tally import Durations
-from onibus.store.interface import Store
+from onibus.store.interface import OpenStore, Store
 
 if TYPE_CHECKING:
     from onibus.core.path.admit_arrow import PreparedBatch
@@ -55,7 +55,7 @@ class MessageStore:
     def __init__(
         self,
         name: str,
-        open_store: Callable[[str], Store],
+        open_store: OpenStore,
         make_writer: Callable[[str], Writer],
         disk: DiskWatch,
     ) -> None:
@@ -68,6 +68,8 @@ class MessageStore:
         self._housekeeping = False
         self._reader: Writer | None = None
         self.loop: CommitLoop | None = None
+        #: told when the store turns out to be down
+        self._failed: Callable[[CommitLoop, BaseException], None]
         self.seats: dict[int, Seat] = {}
         self.inbox: list[SendRequest] = []
         self.error: BaseException | None = None
@@ -96,7 +98,8 @@ class MessageStore:
         identity: bytes | None,
     ) -> None:
         """Open the store, known by that identity if it was there before, and read it back."""
-        store = self._open_store(self.name)
+        self._failed = failed
+        store = self._open_store(self.name, identity is not None)
         if identity not in (None, store.identity):
             store.close()
             raise Damaged(
@@ -115,6 +118,12 @@ class MessageStore:
             self.boot = self._count_boot(store)
             rows, orphans = self._read(store)
             self.staged = self._read_staged(store, orphans)
+            if identity is None and orphans:
+                raise Damaged(
+                    f"store {self.name} has messages, and the namespace does not know it: the "
+                    "directory of the data may not be mounted, or is another one. Nothing was "
+                    "changed; name the directory that belongs to this store"
+                )
             records = WriteBatch()
             for seat in self.seats.values():
                 partition = seat.new_partition(loop.pages, secret, self.boot)
@@ -224,9 +233,17 @@ class MessageStore:
                 loop.store.close()
 
     def check_disk(self) -> None:
-        """Refuse where the disk is nearly full."""
-        if self.loop is not None:
-            self._disk.check(self.loop.store)
+        """Refuse where the disk is nearly full, or is gone."""
+        loop = self.loop
+        if loop is None:
+            return
+        try:
+            self._disk.check(loop.store)
+        except StoreFailed as error:
+            # A disk that cannot even be asked takes nothing: whoever waits need not find out.
+            loop.abandon(error)
+            self._failed(loop, error)
+            raise PartitionOffline(f"store {self.name} failed: {error}") from error
 
     def keep_house(self, done: Callable[[BaseException | None], None]) -> None:
         """Let the store do its housekeeping beside the commits."""

@@ -29,8 +29,12 @@ NEVER_TAKEN = (InvalidArgument, InvalidOperation, MessageTooLarge)
 class Move:
     """Messages of one entity on their way to another, or back to their own."""
 
-    def __init__(self, broker: Broker, source: Entity, target: Entity) -> None:
+    def __init__(
+        self, broker: Broker, source: Entity, target: Entity, *, deduplicated: bool = True
+    ) -> None:
         self._broker = broker
+        #: what the destination remembers is dropped there
+        self._deduplicated = deduplicated
         self._source = source
         self._target = target
         #: where each message is
@@ -52,6 +56,9 @@ class Move:
             except NEVER_TAKEN as error:
                 self.refused.append((seat, ordinal, error))
             else:
+                prepared.delay_ms = 0
+                if not self._deduplicated:
+                    prepared.identities = ()
                 self.messages.append((seat, ordinal))
                 self._batch.append(prepared)
 

@@ -89,3 +89,5 @@ class LogPositions(msgspec.Struct, frozen=True, kw_only=True):
     earliest: tuple[int | None, ...]
     #: the number that comes next
     latest: tuple[int | None, ...]
+    #: where a time was asked for: the first number of that time or later, else the latest
+    since: tuple[int | None, ...] | None = None

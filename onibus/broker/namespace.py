@@ -52,7 +52,7 @@ from onibus.core.settings import (
     TopicSettings,
 )
 from onibus.core.tally import Durations
-from onibus.store.interface import Store
+from onibus.store.interface import OpenStore, Store
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
@@ -67,10 +67,13 @@ STORE_ROW = "store/"
 
 @dataclass(frozen=True, slots=True)
 class Quotas:
-    """How many entities a namespace takes, and how large its transactions may be."""
+    """How many entities a namespace takes, and what belongs to one; each may be any number."""
 
     entities: int = limits.ENTITY_COUNT_MAX
     partitioned_entities: int = limits.PARTITIONED_ENTITY_COUNT_MAX
+    #: of one topic, and of one subscription
+    subscriptions: int = limits.SUBSCRIPTION_COUNT_MAX
+    rules: int = limits.RULE_COUNT_MAX
     #: messages sent and settled in one transaction (B5)
     transaction_messages: int = limits.TRANSACTION_COUNT_MAX
 
@@ -81,7 +84,7 @@ class Namespace:
     def __init__(
         self,
         broker: Broker,
-        open_store: Callable[[str], Store],
+        open_store: OpenStore,
         make_writer: Callable[[str], Writer],
         quotas: Quotas,
     ) -> None:
@@ -105,7 +108,7 @@ class Namespace:
 
     def open(self) -> None:
         """Open the store and read what there is."""
-        store = self._open_store(NAME)
+        store = self._open_store(NAME, self._opened)
         if self._writer is None:
             self._writer = self._make_writer(NAME)
         loop = CommitLoop(
@@ -250,11 +253,11 @@ class Namespace:
         self._not_deciding(topic.name, full_name)
         if full_name in self.entities:
             raise EntityExists(f"there is a subscription {full_name!r} already")
-        if len(topic.subscriptions) >= limits.SUBSCRIPTION_COUNT_MAX:
-            raise QuotaExceeded(f"a topic has {limits.SUBSCRIPTION_COUNT_MAX} subscriptions")
+        if len(topic.subscriptions) >= self.quotas.subscriptions:
+            raise QuotaExceeded(f"a topic has at most {self.quotas.subscriptions} subscriptions")
         wanted = settings.make(given, SubscriptionSettings)
         check_targets(self._broker, full_name, wanted)
-        chosen = check_rules(rules)
+        chosen = check_rules(rules, self.quotas.rules)
         check_sessions(chosen, wanted, topic.partitioned)
         self._all_online(topic)
         entity = Entity(
@@ -286,7 +289,7 @@ class Namespace:
         if entity.topic is None:
             raise InvalidOperation(f"{entity.name} is a {entity.kind}: subscriptions have rules")
         self._not_deciding(*_names(entity))
-        rules = check_rules(change(entity.rules))
+        rules = check_rules(change(entity.rules), self.quotas.rules)
         assert isinstance(entity.settings, SubscriptionSettings)
         check_sessions(rules, entity.settings, entity.partitioned)
         self._all_online(entity)
@@ -472,18 +475,19 @@ class Namespace:
             seat.online()
 
     def _check_room(self, wanted: LogSettings) -> None:
-        quotas = self.quotas
-        whole = [one for one in self.entities.values() if one.topic is None]
-        # What is being created counts already; so does, for a moment, what is being deleted.
-        if len(self._deciding.union(one.name for one in whole)) >= quotas.entities:
-            raise QuotaExceeded(f"this namespace takes {quotas.entities} entities")
-        if not wanted.enable_partitioning:
+        self._check_quota("entities", self.quotas.entities, lambda one: True)
+        if wanted.enable_partitioning:
+            most = self.quotas.partitioned_entities
+            self._check_quota("partitioned entities", most, lambda one: one.partitioned)
+
+    def _check_quota(self, what: str, most: int, counts: Callable[[Entity], bool]) -> None:
+        # Counted only near the quota: thousands of entities are made one after the other.
+        if len(self.entities) + len(self._deciding) < most:
             return
-        there = [one.name for one in whole if one.partitioned]
-        if len(self._deciding.union(there)) >= quotas.partitioned_entities:
-            raise QuotaExceeded(
-                f"this namespace takes {quotas.partitioned_entities} partitioned entities"
-            )
+        there = [one for one in self.entities.values() if one.topic is None and counts(one)]
+        # What is being created counts already; so does, for a moment, what is being deleted.
+        if len(self._deciding.union(one.name for one in there)) >= most:
+            raise QuotaExceeded(f"this namespace takes {most} {what}")
 
 
 def _names(entity: Entity) -> list[str]:

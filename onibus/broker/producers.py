@@ -4,13 +4,14 @@ What a task stages is a work that waits (broker/works.py), with this note: whose
 when it is kept. Publishing decides the works of the named attempts and remembers the batch, in one
 commit; so whatever is retried, a batch is published once.
 
-The content of a `producers` row is the number of the producer's last batch.
+The content of a `producers` row is the MessagePack of `Last`.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -22,6 +23,7 @@ from onibus.core.checks import check_text, check_whole
 from onibus.core.errors import (
     BatchTooOld,
     Busy,
+    CheckpointMismatch,
     InvalidArgument,
     NotStaged,
     OnibusError,
@@ -70,6 +72,27 @@ class Staged(msgspec.Struct, frozen=True, kw_only=True):
     until_ms: int
 
 
+class ProducerInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """Who has published to an entity, and how far it has come."""
+
+    producer: str
+    #: the last batch that it published
+    batch: int
+    #: the checkpoint in which its batches are counted; None where nobody named one
+    checkpoint: str | None = None
+
+
+class Last(msgspec.Struct, array_like=True, frozen=True):
+    """The last batch that a producer published, and in which checkpoint it is counted."""
+
+    batch: int
+    checkpoint: str | None = None
+
+
+_encode_last = msgspec.msgpack.Encoder().encode
+_decode_last = msgspec.msgpack.Decoder(Last).decode
+
+
 class Published(msgspec.Struct, frozen=True, kw_only=True):
     """What publishing a batch did."""
 
@@ -85,13 +108,13 @@ class Producers:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._last: dict[tuple[int, str], int] = {}
+        self._last: dict[tuple[int, str], Last] = {}
         self._publishing: set[tuple[int, str]] = set()
 
     def open(self, store: Store) -> None:
         """Read what was published and what is staged."""
         rows: Any = store.scan(PRODUCERS)
-        self._last = {(entity, producer): batch for entity, producer, batch in rows}
+        self._last = {(entity, producer): _decode_last(last) for entity, producer, last in rows}
         for work, note in self._notes():
             self._broker.timers.set(("lease", work), note.until)
 
@@ -144,12 +167,36 @@ class Producers:
         return parts, len(batch)
 
     def _check_new(self, entity: Entity, note: Note) -> None:
-        last = self._last.get((entity.incarnation, note.producer), -1)
-        if note.batch < last:
+        last = self._last.get((entity.incarnation, note.producer))
+        if last is not None and note.batch < last.batch:
             raise BatchTooOld(
-                f"producer {note.producer!r} has published batch {last} and comes with batch "
+                f"producer {note.producer!r} has published batch {last.batch} and comes with batch "
                 f"{note.batch}: its checkpoint was reset. Use another producer's name, or go on "
-                f"after batch {last}"
+                f"after batch {last.batch}"
+            )
+
+    def _check_follows(self, entity: Entity, producer: str, batch: int, checkpoint: str) -> None:
+        """Refuse a batch that does not go on where its checkpoint has come to."""
+        last = self._last.get((entity.incarnation, producer))
+        if last is None:
+            if batch > 0:
+                raise CheckpointMismatch(
+                    f"{entity.name} knows no producer {producer!r}, which comes with batch {batch}:"
+                    " its checkpoint was used with another entity, or this one was deleted and "
+                    "made again. Begin with a new checkpoint"
+                )
+        elif last.checkpoint != checkpoint:
+            raise CheckpointMismatch(
+                f"producer {producer!r} has published batch {last.batch} and now counts in another "
+                "checkpoint: the one before was reset, or somebody else uses the same name. Give "
+                "each its own producer's name; or go back to the checkpoint before; or forget the "
+                "producer, and everything that it reads again is sent again"
+            )
+        elif batch > last.batch + 1:
+            raise CheckpointMismatch(
+                f"producer {producer!r} comes with batch {batch}, and its last one here is "
+                f"{last.batch}: the bus was restored from a backup that lacks those between. Go "
+                f"back to a checkpoint of batch {last.batch}"
             )
 
     def publish(
@@ -159,13 +206,18 @@ class Producers:
         batch: int,
         attempts: Iterable[tuple[int, ...]],
         reply: Reply,
+        checkpoint: str | None = None,
     ) -> None:
         """Make what the named attempts staged visible, once."""
         entity = open_for_sends(self._broker, name)
         _check(Note(0, producer, batch, 0, 0, 0, 0, 0))
         key = (entity.incarnation, producer)
         self._check_new(entity, Note(0, producer, batch, 0, 0, 0, 0, 0))
-        if self._last.get(key) == batch:
+        if checkpoint is not None:
+            check_text("checkpoint", checkpoint, ID_LENGTH_MAX, 1)
+            self._check_follows(entity, producer, batch, checkpoint)
+        last = self._last.get(key)
+        if last is not None and last.batch == batch:
             answer(reply, Published(again=True))
             return
         if key in self._publishing:
@@ -176,8 +228,9 @@ class Producers:
             if (note.entity, note.producer) == key and note.batch <= batch
         }
         chosen = _choose(notes, batch, attempts)
+        now_last = Last(batch, checkpoint)
         records = WriteBatch()
-        records.put(PRODUCERS, (*key, batch))
+        records.put(PRODUCERS, (*key, _encode_last(now_last)))
 
         def published(outcome: Outcome) -> None:
             self._publishing.discard(key)
@@ -193,7 +246,7 @@ class Producers:
             answer(reply, Published(accepted=count - dropped, duplicates=dropped))
 
         def decided() -> None:
-            self._last[key] = batch
+            self._last[key] = now_last
 
         self._publishing.add(key)
         dropped = [work for work in notes if work not in set(chosen)]
@@ -205,21 +258,42 @@ class Producers:
 
     def discard(self, name: str, producer: str, batch: int | None, reply: Reply) -> None:
         """Forget what a producer has staged, of one batch or of all; answer how many pieces."""
+        works = self._works_of(self._broker.find(name), producer, batch)
+        self._broker.works.decide(
+            [], works, WriteBatch(), None, Outcome(partial(_done, reply, len(works)))
+        )
+
+    def forget_one(self, name: str, producer: str, reply: Reply) -> None:
+        """Forget how far a producer has come and what it has staged; answer if it was known."""
         entity = self._broker.find(name)
-        works = [
+        key = (entity.incarnation, producer)
+        if key in self._publishing:
+            raise Busy(f"a batch of producer {producer!r} is being published")
+        known = key in self._last
+        records = WriteBatch()
+        if known:
+            records.delete(PRODUCERS, key)
+
+        def forgotten() -> None:
+            self._last.pop(key, None)
+
+        works = self._works_of(entity, producer, None)
+        self._broker.works.decide(
+            [],
+            works,
+            records,
+            forgotten,
+            Outcome(partial(_done, reply, known or bool(works))),
+        )
+
+    def _works_of(self, entity: Entity, producer: str, batch: int | None) -> list[int]:
+        """Return what a producer has staged."""
+        return [
             work
             for work, note in self._notes()
             if (note.entity, note.producer) == (entity.incarnation, producer)
             and batch in (None, note.batch)
         ]
-
-        def dropped(outcome: Outcome) -> None:
-            if outcome.error is not None:
-                fail(reply, outcome.error)
-            else:
-                answer(reply, len(works))
-
-        self._broker.works.decide([], works, WriteBatch(), None, Outcome(dropped))
 
     def lease_over(self, work: int) -> None:
         """Something was never published: it goes."""
@@ -242,6 +316,15 @@ class Producers:
         """An entity was deleted."""
         for key in [key for key in self._last if key[0] == entity.incarnation]:
             del self._last[key]
+
+    def known(self, name: str) -> list[ProducerInfo]:
+        """Return who has published to an entity."""
+        entity = self._broker.find(name)
+        return [
+            ProducerInfo(producer=producer, batch=last.batch, checkpoint=last.checkpoint)
+            for (incarnation, producer), last in sorted(self._last.items())
+            if incarnation == entity.incarnation
+        ]
 
     def staged(self, name: str) -> list[Staged]:
         """Return what is staged for an entity."""
@@ -296,6 +379,14 @@ def _check(note: Note) -> None:
     check_text("producer", note.producer, ID_LENGTH_MAX, 1)
     for name in ("batch", "task", "attempt", "piece"):
         check_whole(name, getattr(note, name), 0)
+
+
+def _done(reply: Reply, value: Any, outcome: Outcome) -> None:
+    """Answer when something was forgotten."""
+    if outcome.error is not None:
+        fail(reply, outcome.error)
+    else:
+        answer(reply, value)
 
 
 def _dropped(result: Result) -> int:

@@ -29,7 +29,7 @@ from onibus.core.errors import (
 from onibus.core.limits import ID_LENGTH_MAX
 from onibus.core.numbering import Numbering
 from onibus.core.partition import Partition
-from onibus.core.path.read import first_hole, ordinal_of
+from onibus.core.path.read import first_hole, first_since, ordinal_of, reach
 from onibus.core.records import READERS, WriteBatch
 from onibus.store.interface import Store
 
@@ -316,28 +316,54 @@ def _numbering(entity: Entity, seat: Seat) -> Numbering:
     return Numbering(seat.index, entity.partitioned)
 
 
-def positions_of(broker: Broker, entity_name: str, log: str) -> LogPositions:
-    """Return between which numbers each partition's log can be read."""
+def positions_of(
+    broker: Broker, entity_name: str, log: str, since_ms: int | None = None
+) -> LogPositions:
+    """Return between which numbers each partition's log can be read, and where a time begins."""
     entity = broker.find(entity_name)
     check_log(entity, log)
+    if since_ms is not None:
+        check_whole("since_ms", since_ms, 0)
     earliest: list[int | None] = []
     latest: list[int | None] = []
+    since: list[int | None] = []
     for seat in entity.seats:
         if seat.partition is None:
-            earliest.append(None)
-            latest.append(None)
+            for column in (earliest, latest, since):
+                column.append(None)
             continue
         number = seat.partition.numbering.number if log == MESSAGES else int
         end = _visible(entity, log, seat.partition)
         earliest.append(number(min(_ends(entity, log, seat.partition)[0], end)))
         latest.append(number(end))
+        if since_ms is not None:
+            since.append(number(broker.ask(seat, _since, entity, log, since_ms)))
     return LogPositions(
         entity=entity.name,
         incarnation=entity.incarnation,
         log=log,
         earliest=tuple(earliest),
         latest=tuple(latest),
+        since=None if since_ms is None else tuple(since),
     )
+
+
+def _since(partition: Partition, entity: Entity, log: str, since_ms: int) -> int:
+    if log == MESSAGES:
+        return first_since(partition.log, since_ms)
+    return partition.subscriptions[entity.number].outcomes.since(since_ms)
+
+
+def reach_of(broker: Broker, entity_name: str, index: int, start: int, limit_bytes: int) -> int:
+    """Return the number up to which, without it, so many bytes of the log of messages reach."""
+    entity = broker.find(entity_name)
+    check_log(entity, MESSAGES)
+    check_whole("partition", index, 0, len(entity.seats) - 1)
+    check_whole("limit_bytes", limit_bytes, 1)
+    seat = entity.seats[index]
+    partition = seat.online()
+    first, end = ordinal_of(partition, start), partition.log.visible_below
+    return partition.numbering.number(reach(partition.log, first, end, limit_bytes))
 
 
 # Coming and going

@@ -18,6 +18,7 @@ from onibus.core.errors import (
 from onibus.core.limits import BATCH_COUNT_MAX, ID_LENGTH_MAX, VISIBILITY_MS_MAX
 from onibus.core.message import ReceivedMessage
 from onibus.core.path.deliver import deliver, deliver_groups
+from onibus.core.path.room import Room
 from onibus.core.path.route import partition_of
 from onibus.core.path.session import AcceptedSession, accept_session, held_session
 
@@ -49,9 +50,19 @@ def receive(
     *,
     dead: bool = False,
     take: bool = False,
+    visibility_ms: int | None = None,
+    held_max: int | None = None,
+    bytes_max: int | None = None,
 ) -> Waiter | None:
-    """Give out messages from any partition, under a lock or for good; wait if there are none."""
+    """Give out messages from any partition, under a lock or for good; wait if there are none.
+
+    `visibility_ms`: how long they are locked, instead of what the entity says. Where receivers hold
+    `held_max` messages already they get no more. `bytes_max` bounds the bytes that are given out,
+    but one message is, however large it is.
+    """
     entity = _receivable(broker, name, limit, wait_ms)
+    if visibility_ms is not None:
+        check_whole("visibility_ms", visibility_ms, 0, VISIBILITY_MS_MAX)
     settings = entity.outlet_settings()
     if settings.forward_to is not None and not dead:
         raise InvalidOperation(f"{entity.name} forwards to {settings.forward_to}: receive there")
@@ -61,7 +72,10 @@ def receive(
         raise InvalidOperation(f"{entity.name} has sessions: use bus.accept_session")
 
     def fetch(waiter: Waiter) -> bool:
+        if held_max is not None and held_count(entity) >= held_max:
+            return False
         found: list[ReceivedMessage] = []
+        room = room_of(bytes_max)
         for seat in in_turn(entity):
             wanted = limit - len(found)
             messages = _try(
@@ -69,7 +83,14 @@ def receive(
                 entity,
                 seat,
                 lambda subscription, now, out, wanted=wanted: deliver(
-                    subscription, wanted, now, out, dead=dead, take=take
+                    subscription,
+                    wanted,
+                    now,
+                    out,
+                    dead=dead,
+                    take=take,
+                    visibility_ms=visibility_ms,
+                    room=room,
                 ),
             )
             if messages and take:
@@ -79,7 +100,7 @@ def receive(
                 broker.start(seat.store)
                 return True
             found += messages or []
-            if len(found) == limit:
+            if len(found) == limit or (room is not None and room.left <= 0):
                 break
         if found:
             answer(waiter.reply, found)
@@ -97,8 +118,10 @@ def receive_fifo(
     *,
     visibility_ms: int | None = None,
     attempt_id: str | None = None,
+    held_max: int | None = None,
+    bytes_max: int | None = None,
 ) -> Waiter | None:
-    """Give out messages of a FIFO queue, group by group."""
+    """Give out messages of a FIFO queue, group by group; see `receive`."""
     entity = _receivable(broker, name, limit, wait_ms)
     settings = entity.outlet_settings()
     if not settings.fifo:
@@ -109,11 +132,13 @@ def receive_fifo(
     check_whole("visibility_ms", visible_ms, 0, VISIBILITY_MS_MAX)
 
     def fetch(waiter: Waiter) -> bool:
+        if held_max is not None and held_count(entity) >= held_max:
+            return False
         found = broker.use(
             entity,
             entity.seats[0],
             lambda subscription, now, out: deliver_groups(
-                subscription, limit, visible_ms, now, out, attempt_id
+                subscription, limit, visible_ms, now, out, attempt_id, room_of(bytes_max)
             ),
         )
         if found:
@@ -121,6 +146,12 @@ def receive_fifo(
         return bool(found)
 
     return _try_or_wait(broker, Waiter(entity, fetch, [], reply), wait_ms)
+
+
+def held_count(entity: Entity) -> int:
+    """Return how many messages receivers hold, where partitions are online."""
+    online = [seat.partition for seat in entity.seats if seat.partition is not None]
+    return sum(entity.part_of(partition).held() for partition in online)
 
 
 def accept(
@@ -168,6 +199,7 @@ def receive_session(
     reply: Reply,
     *,
     take: bool = False,
+    bytes_max: int | None = None,
 ) -> Waiter | None:
     """Give out messages of a session that the caller holds."""
     _receivable(broker, entity.name, limit, wait_ms)
@@ -175,7 +207,8 @@ def receive_session(
     def fetch(waiter: Waiter) -> bool:
         def from_session(subscription: Any, now: int, out: Any) -> list[ReceivedMessage]:
             session = held_session(subscription, session_id, token)
-            return deliver(subscription, limit, now, out, session=session, take=take)
+            room = room_of(bytes_max)
+            return deliver(subscription, limit, now, out, session=session, take=take, room=room)
 
         messages = broker.use(entity, seat, from_session)
         if messages and take:
@@ -187,6 +220,11 @@ def receive_session(
         return bool(messages)
 
     return _try_or_wait(broker, Waiter(entity, fetch, [], reply), wait_ms)
+
+
+def room_of(bytes_max: int | None) -> Room | None:
+    """Return the room of one receive; None where it is not bounded."""
+    return None if bytes_max is None else Room(bytes_max)
 
 
 def serve(broker: Broker, entity: Entity) -> None:

@@ -93,9 +93,10 @@ class _Replay:
 
     def _send_to(self, seat: Seat, batch: list[Prepared], left: list[Seat]) -> None:
         """Send to one partition; when the last one is durable go on."""
-        wall = self._broker.clock.wall()
+        clock = self._broker.clock
 
         def send(partition: Partition, now: int, out: WriteBatch) -> list[Sent]:
+            wall = clock.wall_at(now)
             originals = find_duplicates(partition, batch, now)
             renamed = rename_remembered(partition, batch, originals, now, "replayed")
             return send_to_partition(partition, renamed, [-1] * len(renamed), now, wall, out)

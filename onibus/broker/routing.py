@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from onibus.broker.entity import Entity, Seat
-from onibus.core.errors import OnibusError, PartitionOffline, QuotaExceeded, StoreFailed
+from onibus.core.errors import OnibusError, PartitionOffline, QuotaExceeded
 from onibus.core.path.admit import Prepared
 from onibus.core.path.route import partition_of
 
@@ -71,7 +71,7 @@ def any_seat(entity: Entity, size: int) -> Seat:
         try:
             check_room(seat, size)
             seat.store.check_disk()
-        except (PartitionOffline, QuotaExceeded, StoreFailed) as error:
+        except (PartitionOffline, QuotaExceeded) as error:
             refusal = error
         else:
             entity.tally.failovers += refusal is not None

@@ -7,10 +7,11 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from onibus.broker.commit_loop import CommitLoop
-from onibus.broker.entity import Entity, Seat
+from onibus.broker.entity import QUEUE, Entity, Seat
 from onibus.broker.message_store import MessageStore, SendRequest
 from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.broker.routing import Part, any_seat, route, seat_of, size_of
+from onibus.core.checks import check_whole
 from onibus.core.errors import (
     EntityDisabled,
     EntityNotFound,
@@ -19,7 +20,7 @@ from onibus.core.errors import (
     OnibusError,
     PartitionOffline,
 )
-from onibus.core.limits import BATCH_COUNT_MAX
+from onibus.core.limits import BATCH_COUNT_MAX, DELIVERY_DELAY_MS_MAX
 from onibus.core.message import Message, Sent
 from onibus.core.path import enqueue
 from onibus.core.path.admit import Prepared, admit
@@ -30,23 +31,46 @@ if TYPE_CHECKING:
     from onibus.broker.broker import Broker
 
 
-def send_one(broker: Broker, name: str, message: Message, reply: Reply) -> None:
-    """Store one message; the reply gets a list of one `Sent` when it is durable."""
+def send_one(
+    broker: Broker, name: str, message: Message, reply: Reply, delay_ms: int | None = None
+) -> None:
+    """Store one message; the reply gets a list of one `Sent` when it is durable.
+
+    `delay_ms`: how long it waits before it can be received, instead of what its queue says.
+    """
     entity = open_for_sends(broker, name)
     prepared = admit(message, entity.log_settings, broker.namespace.secret)
+    if delay_ms is not None:
+        check_delay(entity, delay_ms)
+        prepared.delay_ms = delay_ms
     seat = seat_of(entity, prepared)
     keyless = prepared.key is None and len(entity.seats) > 1
     put(broker, SendRequest(seat, [prepared], reply, keyless, len(prepared.row)))
 
 
-def send(broker: Broker, name: str, messages: Sequence[Message], reply: Reply) -> None:
-    """Store messages; the reply gets a `Sent` for each when all are durable."""
+def send(
+    broker: Broker,
+    name: str,
+    messages: Sequence[Message],
+    reply: Reply,
+    delays_ms: Sequence[int | None] | None = None,
+) -> None:
+    """Store messages; the reply gets a `Sent` for each when all are durable.
+
+    `delays_ms`: of each message, as in `send_one`; only to a queue that is not partitioned.
+    """
     entity = open_for_sends(broker, name)
     if type(messages) not in (list, tuple) or not 0 < len(messages) <= BATCH_COUNT_MAX:
         raise InvalidArgument(f"a batch is a list of 1 to {BATCH_COUNT_MAX} messages")
     settings, secret = entity.log_settings, broker.namespace.secret
     batch = [admit(message, settings, secret) for message in messages]
     check_strict(settings, (prepared.key for prepared in batch))
+    if delays_ms is not None:
+        if len(entity.seats) > 1:
+            raise InvalidOperation(f"{entity.name} is partitioned: schedule messages instead")
+        for prepared, delay_ms in zip(batch, delays_ms, strict=True):
+            check_delay(entity, delay_ms or 0)
+            prepared.delay_ms = delay_ms
     parts = route(entity, batch)
     if len(parts) == 1:
         seat, _, keyless = parts[0]
@@ -62,6 +86,13 @@ def open_for_sends(broker: Broker, name: str) -> Entity:
         raise InvalidOperation(f"{entity.name} is a subscription: send to {entity.topic.name}")
     check_takes(entity)
     return entity
+
+
+def check_delay(entity: Entity, delay_ms: int) -> None:
+    """Refuse a delay that cannot be kept."""
+    check_whole("delay_ms", delay_ms, 0, DELIVERY_DELAY_MS_MAX)
+    if entity.kind != QUEUE:
+        raise InvalidOperation(f"{entity.name} is a {entity.kind}: only queues delay messages")
 
 
 def check_takes(entity: Entity) -> None:
@@ -130,7 +161,8 @@ def apply_inbox(broker: Broker, store: MessageStore) -> None:
         for request in requests:
             _move(broker, request, error)
         return
-    now, wall = broker.clock.now(), broker.clock.wall()
+    now = broker.clock.now()
+    wall = broker.clock.wall_at(now)
     for seat, group in by_seat.items():
         for some in _together(group):
             _apply(broker, seat, some, now, wall)

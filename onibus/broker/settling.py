@@ -12,8 +12,9 @@ from onibus.core.errors import (
     EntityDisabled,
     InvalidArgument,
     InvalidOperation,
-    LockLost,
     MessageNotFound,
+    Refused,
+    UnknownToken,
 )
 from onibus.core.holds import TOKEN
 from onibus.core.limits import BATCH_COUNT_MAX
@@ -22,6 +23,7 @@ from onibus.core.partition import Partition
 from onibus.core.path.deliver import deliver_deferred, find_deferred
 from onibus.core.path.peek import Filter, peek, states_of
 from onibus.core.path.purge import find_undeferrable, forget_ids, purge, undefer
+from onibus.core.path.room import Room
 from onibus.core.path.schedule import cancel, find_scheduled
 from onibus.core.path.session import held_session
 from onibus.core.path.settle import complete, find_held
@@ -41,11 +43,11 @@ PURGE_SLICE = 1_000
 def seat_of_token(entity: Entity, token: bytes) -> Seat:
     """Return the partition that gave a token out; a token of no shape of ours holds nothing."""
     if not isinstance(token, bytes) or len(token) != TOKEN.size:
-        raise LockLost("that is not a token of this bus")
+        raise UnknownToken("that is not a token of this bus")
     number = TOKEN.unpack(token)[0]
     index = partition_index(number, entity.partitioned)
     if index >= len(entity.seats):
-        raise LockLost("that is not a token of this entity")
+        raise UnknownToken("that is not a token of this entity")
     return entity.seats[index]
 
 
@@ -85,6 +87,43 @@ def complete_all(broker: Broker, name: str, tokens: Sequence[bytes], reply: Repl
     )
 
 
+def settle_each(
+    broker: Broker,
+    name: str,
+    wanted: Sequence[tuple[bytes, Callable[[Subscription, int, WriteBatch], Any]]],
+    reply: Reply,
+) -> None:
+    """Do something to each held message by itself, given its token and what to do.
+
+    The answer, when all of it is durable, has a result, or a refusal, for each.
+    """
+    entity = broker.find(name)
+    results: list[Any] = []
+    touched: dict[Seat, None] = {}
+    for token, act in wanted:
+        try:
+            seat = seat_of_token(entity, token)
+            results.append(broker.use(entity, seat, act))
+        except Refused as refusal:
+            results.append(refusal)
+        else:
+            touched[seat] = None
+    left = len(touched)
+
+    def collect(outcome: Outcome) -> None:
+        nonlocal left
+        left -= 1
+        if outcome.error is not None:
+            fail(reply, outcome.error)
+        elif not left:
+            answer(reply, results)
+
+    for seat in touched:
+        _after_commit(broker, seat, None, Outcome(collect))
+    if not touched:
+        answer(reply, results)
+
+
 def cancel_scheduled(broker: Broker, name: str, numbers: Sequence[int], reply: Reply) -> None:
     """Cancel scheduled messages: all of them, or none."""
     on_all(
@@ -120,6 +159,7 @@ def receive_deferred(
     dead: bool = False,
     take: bool = False,
     session: tuple[str, bytes] | None = None,
+    bytes_max: int | None = None,
 ) -> None:
     """Receive deferred messages by their numbers: all of them, or none (L2)."""
     entity = broker.find(name)
@@ -132,14 +172,20 @@ def receive_deferred(
     def holder(subscription: Subscription) -> Any:
         return held_session(subscription, *session) if session is not None else None
 
+    room = None if bytes_max is None else Room(bytes_max)
+
+    def find(subscription: Subscription, chosen: list[int]) -> list[int]:
+        ordinals = find_deferred(subscription, chosen, holder(subscription), dead)
+        if room is not None:
+            room.take_all(subscription.log, ordinals)
+        return ordinals
+
     on_all(
         broker,
         entity,
         numbers,
         seat_of_number,
-        lambda subscription, chosen: find_deferred(
-            subscription, chosen, holder(subscription), dead
-        ),
+        find,
         lambda subscription, ordinals, now, out: deliver_deferred(
             subscription, ordinals, now, out, session=holder(subscription), take=take
         ),
@@ -252,8 +298,48 @@ def _first_ordinal(partition: Partition, number: int) -> int:
     return first if number < partition.numbering.number(log.next_ordinal) else log.next_ordinal
 
 
-def purge_all(broker: Broker, name: str, wanted: Filter, forget: bool, reply: Reply) -> None:
-    """Delete what a filter means, slice by slice; answer how many when all is durable (X2)."""
+def purge_some(broker: Broker, name: str, wanted: Filter, limit: int, reply: Reply) -> None:
+    """Delete at most so many of what a filter means, the oldest of each partition first."""
+    entity = broker.find(name)
+    states_of(wanted, dead=False)
+    for seat in entity.seats:
+        seat.online()
+    left = limit
+    changed: list[Seat] = []
+    for seat in entity.seats:
+        if left:
+            purged, _ = broker.use(
+                entity,
+                seat,
+                lambda subscription, now, out, most=left: purge(  # type: ignore[misc]
+                    subscription, wanted, 0, most, out
+                ),
+            )
+            left -= purged
+            changed += [seat] if purged else []
+    waiting = len(changed)
+
+    def collect(outcome: Outcome) -> None:
+        nonlocal waiting
+        waiting -= 1
+        if outcome.error is not None:
+            fail(reply, outcome.error)
+        elif not waiting:
+            answer(reply, limit - left)
+
+    for seat in changed:
+        _after_commit(broker, seat, None, Outcome(collect))
+    if not changed:
+        answer(reply, 0)
+
+
+def purge_all(
+    broker: Broker, name: str, wanted: Filter, forget: bool, reply: Reply, held: bool = False
+) -> None:
+    """Delete what a filter means, slice by slice; answer how many when all is durable (X2).
+
+    With `held` also what receivers hold.
+    """
     entity = broker.find(name)
     states_of(wanted, dead=False)
     if forget and entity.topic is not None:
@@ -276,7 +362,9 @@ def purge_all(broker: Broker, name: str, wanted: Filter, forget: bool, reply: Re
             purged, start = broker.use(
                 entity,
                 seat,
-                lambda subscription, now, out: purge(subscription, wanted, start, PURGE_SLICE, out),
+                lambda subscription, now, out: purge(
+                    subscription, wanted, start, PURGE_SLICE, out, held
+                ),
             )
             if not start:
                 seats.pop(0)

@@ -142,7 +142,7 @@ class Works:
         """Everything is in one store: one commit."""
         broker = self._broker
         found = {seat: broker.ask(seat, prepare, part, now) for seat, part in parts.items()}
-        wall = broker.clock.wall()
+        wall = broker.clock.wall_at(now)
         out = WriteBatch()
         results: Results = {}
         assert store.loop is not None
@@ -310,7 +310,7 @@ class Works:
         )
 
     def _publish(self, work: Work, seat: Seat, piece: int, part: Part | None) -> None:
-        wall = self._broker.clock.wall()
+        clock = self._broker.clock
         try:
             content = part or self._broker.ask(seat, lambda _: self._read(seat, work.id, piece))
             if content is None:
@@ -320,7 +320,7 @@ class Works:
             work.results[seat.id] = self._broker.apply(
                 seat,
                 lambda partition, now, out: publish(
-                    partition, work.id, piece, content, now, wall, out
+                    partition, work.id, piece, content, now, clock.wall_at(now), out
                 ),
             )
         except OnibusError:

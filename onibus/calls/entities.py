@@ -7,7 +7,7 @@ from typing import Any
 
 from onibus.broker.entity import QUEUE, SUBSCRIPTION, TOPIC, EntityInfo
 from onibus.broker.entity_info import info
-from onibus.broker.entity_rules import subscription_name, without_rule
+from onibus.broker.entity_rules import subscription_name, with_rule_changed, without_rule
 from onibus.broker.namespace import Namespace
 from onibus.broker.replies import Reply
 from onibus.calls.caller import Caller
@@ -94,6 +94,14 @@ class EntityCalls(Caller):
         await self._decide(
             lambda namespace, reply: namespace.change_rules(
                 subscription, lambda rules: [*rules, rule], reply
+            )
+        )
+
+    async def change_rule(self, subscription: str, rule: Rule) -> None:
+        """Put a rule in place of the one of its name; no message meets neither, or both."""
+        await self._decide(
+            lambda namespace, reply: namespace.change_rules(
+                subscription, lambda rules: with_rule_changed(rules, rule), reply
             )
         )
 

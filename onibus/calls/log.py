@@ -27,12 +27,24 @@ if TYPE_CHECKING:
 class LogCalls(Caller):
     """What can be done with logs."""
 
-    def log_positions(self, entity: str, *, log: str = MESSAGES) -> LogPositions:
+    def log_positions(
+        self, entity: str, *, log: str = MESSAGES, since_ms: int | None = None
+    ) -> LogPositions:
         """Return between which numbers each partition's log can be read.
 
-        `log` is messages, or outcomes.
+        `log` is messages, or outcomes. With `since_ms`, also from which number on rows are of that
+        time or later.
         """
-        return self.tell(lambda: readers.positions_of(self.broker, entity, log))
+        return self.tell(lambda: readers.positions_of(self.broker, entity, log, since_ms))
+
+    def log_reach(self, entity: str, partition: int, start: int, limit_bytes: int) -> int:
+        """Return the number up to which, without it, so many bytes of messages reach from `start`.
+
+        One message at least is reached, if there is one.
+        """
+        return self.tell(
+            lambda: readers.reach_of(self.broker, entity, partition, start, limit_bytes)
+        )
 
     def read_log(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from onibus.broker.producers import LEASE_MS, Note, Published, Staged
+from onibus.broker.producers import LEASE_MS, Note, ProducerInfo, Published, Staged
 from onibus.broker.replies import Reply
 from onibus.broker.resubmitting import Resubmission, Resubmitted
 from onibus.calls.caller import Caller
@@ -103,15 +103,19 @@ class StagingCalls(Caller):
         producer: str,
         batch: int,
         attempts: Iterable[tuple[int, ...]],
+        checkpoint: str | None = None,
     ) -> Published:
         """Make what the named attempts staged visible, in their order, once; the rest goes.
 
         An attempt is (task, attempt), or (task, attempt, pieces). Publishing the producer's last
-        batch again does nothing, an older one is an error.
+        batch again does nothing, an older one is an error. A producer that names its checkpoint
+        counts from 0 without a gap, and another checkpoint under its name is an error.
         """
         named = list(attempts)
         result: Published = await self.ask(
-            lambda reply: self.broker.producers.publish(entity, producer, batch, named, reply)
+            lambda reply: self.broker.producers.publish(
+                entity, producer, batch, named, reply, checkpoint
+            )
         )
         return result
 
@@ -125,3 +129,17 @@ class StagingCalls(Caller):
     def staged(self, entity: str) -> list[Staged]:
         """Return what is staged and not published."""
         return self.tell(lambda: self.broker.producers.staged(entity))
+
+    def producers(self, entity: str) -> list[ProducerInfo]:
+        """Return who has published to an entity, and how far each has come."""
+        return self.tell(lambda: self.broker.producers.known(entity))
+
+    async def forget_producer(self, entity: str, producer: str) -> bool:
+        """Forget how far a producer has come, and what it staged; return whether it was known.
+
+        Its next batch is published whatever its number, as if it had never been there.
+        """
+        known: bool = await self.ask(
+            lambda reply: self.broker.producers.forget_one(entity, producer, reply)
+        )
+        return known

@@ -1,25 +1,17 @@
-"""Exit codes of the command line."""
+"""Exit codes: one table for every command (docs/command-line.md has it for users)."""
 
 from __future__ import annotations
 
 OK = 0
+#: nothing was changed: what was asked for cannot be done; of check and doctor: something is broken
+REFUSED = 1
 #: the command, a flag or the configuration is wrong
 USAGE = 2
-
-# Of commands that ask a server
-
-#: the server said no: nothing was changed
-REFUSED = 1
 #: the answer was lost: it may or may not have been done
 UNKNOWN = 3
-#: no server answers, or it failed; nothing was acknowledged
-UNREACHABLE = 4
-
-# Of serve
-
-#: something went wrong on our side
-FAILED = 1
-#: the server cannot listen: the port is in use, or the address is not this machine's
-CANNOT_LISTEN = 3
-#: the data directory cannot be opened: in use, damaged, or of a newer version
-CANNOT_OPEN = 4
+#: no server answers, or something failed on our side; nothing was acknowledged
+FAILED = 4
+#: `serve` cannot listen: the port is in use, or the address is not this machine's
+CANNOT_LISTEN = 5
+#: data cannot be opened or read: in use by another process, damaged, or of a newer version
+CANNOT_OPEN = 6

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
+from typing import Annotated
+
 import typer
 
-from onibus.cli import health, looking, receive, send, top
+from onibus.cli import copies, health, looking, pipeline_lake, pipeline_rows, receive, send, top
 from onibus.cli.aside import dead_letters_app, deferred_app, scheduled_app
 from onibus.cli.entities import queue_app, subscription_app, topic_app
+from onibus.cli.keys import keys_app
+from onibus.cli.pipeline import pipeline_app
 from onibus.cli.rules import rule_app
 from onibus.cli.serve import serve
+from onibus.cli.up import up
 
 app = typer.Typer(
     name="onibus",
@@ -17,7 +23,26 @@ app = typer.Typer(
     # What variables hold may be secret: it is never shown, not even when something fails.
     pretty_exceptions_show_locals=False,
 )
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"onibus {version('onibus')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version.", callback=_version, is_eager=True),
+    ] = False,
+) -> None:
+    """What comes before a command."""
+
+
 app.command()(serve)
+app.command()(up)
 app.add_typer(queue_app, name="queue")
 app.add_typer(topic_app, name="topic")
 app.add_typer(subscription_app, name="subscription")
@@ -27,7 +52,11 @@ for command in (send, receive, looking):
 app.add_typer(dead_letters_app, name="dead-letters")
 app.add_typer(scheduled_app, name="scheduled")
 app.add_typer(deferred_app, name="deferred")
-for command in (top, health):
+app.add_typer(keys_app, name="keys")
+app.add_typer(pipeline_app, name="pipeline")
+for jobs in (pipeline_lake, pipeline_rows):
+    jobs.register(pipeline_app)
+for command in (top, copies, health):
     command.register(app)
 
 

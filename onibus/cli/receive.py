@@ -20,6 +20,14 @@ if TYPE_CHECKING:
 COMPLETE, ABANDON, DEFER, DEAD_LETTER = "complete", "abandon", "defer", "dead-letter"
 LEAVE, RENEW = "leave", "renew"
 _SETTLEMENTS = (COMPLETE, ABANDON, DEFER, DEAD_LETTER)
+#: What has become of messages, as people are told.
+_DONE = {
+    COMPLETE: "completed",
+    ABANDON: "abandoned",
+    DEFER: "deferred: receive them by number, --deferred NUMBER",
+    DEAD_LETTER: "dead-lettered: `onibus dead-letters` has them",
+    LEAVE: "left locked: settle them by their tokens, `onibus settle`",
+}
 
 _Delay = Annotated[str, typer.Option(help="Of abandon and defer: comes back after 30s, 10m.")]
 _Reason = Annotated[str | None, typer.Option(help="Of dead-letter: why.")]
@@ -70,19 +78,21 @@ def receive(
         else:
             messages = source.receive(limit, wait_ms=wait_ms)
         # What is shown first and settled then may be shown twice, and is never lost unseen.
-        _show(session, messages, held=not delete)
-        if delete or then == LEAVE:
+        _show(session, messages, left=then == LEAVE and not delete)
+        if not messages:
             return
-        if then == COMPLETE:
+        if then == COMPLETE and not delete:
             source.complete(messages)
-            return
-        for message in messages:
-            _settle_one(source, then, message, duration_ms(delay), reason, description)
+        elif then != LEAVE and not delete:
+            for message in messages:
+                _settle_one(source, then, message, duration_ms(delay), reason, description)
+    session.out.say(f"{len(messages)} {'deleted' if delete else _DONE[then]}")
 
 
-def _show(session: Session, messages: list[ReceivedMessage], held: bool) -> None:
-    columns = dict(MESSAGE_COLUMNS)
-    if held:
+def _show(session: Session, messages: list[ReceivedMessage], left: bool) -> None:
+    # All of them are locked when they come: that tells nobody anything.
+    columns = {name: show for name, show in MESSAGE_COLUMNS.items() if name != "state"}
+    if left:
         columns["token"] = lambda one: None if one.token is None else one.token.hex()
     session.out.rows(messages, columns, plain=message_out, empty="no messages")
 

@@ -96,11 +96,9 @@ def update_rule(
     none: Nothing = False,
     action: Action = None,
 ) -> None:
-    """Replace a rule: it is deleted and made anew. What is sent in between meets neither."""
+    """Replace a rule, at once: every message meets the old one or the new one."""
     rule = _rule(name, sql, correlation, none, action)
-    whole = subscription_name(topic, subscription)
-    session.client.delete_rule(whole, name)
-    session.client.create_rule(whole, rule)
+    session.client.change_rule(subscription_name(topic, subscription), rule)
     session.out.done(rule_out(rule), f"rule {name} is changed: {rule_text(rule)}")
 
 

@@ -17,7 +17,8 @@ from onibus.core.errors import (
     StoreFailed,
 )
 from onibus.server.config import Config
-from onibus.server.run import CannotListen, Ready, serve
+from onibus.server.run import Ready, serve
+from onibus.server.server import CannotListen
 
 _log = logging.getLogger("onibus.server")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from itertools import islice
@@ -15,6 +16,7 @@ from msgspec.structs import replace
 from rich.progress import Progress
 
 from onibus.cli.filters import Entity
+from onibus.cli.output import moment
 from onibus.cli.session import Session, command
 from onibus.cli.values import future_ms, optional_ms, properties_of
 from onibus.core.errors import InvalidArgument
@@ -73,7 +75,7 @@ def send(
     )
     if body is not None:
         sent = session.client.send(entity, replace(model, body=body.encode()), make_id=make_id)
-        session.out.done(_plain(sent), _sentence(sent))
+        session.out.done(_plain(sent), _sentence(sent, model.scheduled_enqueue_time_ms))
         return
     assert source is not None
     _send_many(session, entity, source, model, messages_as_json, make_id)
@@ -145,7 +147,9 @@ def _plain(sent: Sent) -> Any:
     return {"sequence_number": sent.sequence_number, "duplicate_of": sent.duplicate_of}
 
 
-def _sentence(sent: Sent) -> str:
+def _sentence(sent: Sent, due_ms: int | None) -> str:
     if sent.duplicate_of is not None:
         return f"dropped: a duplicate of number {sent.duplicate_of}"
+    if due_ms is not None and due_ms > time.time() * 1000:
+        return f"scheduled as number {sent.sequence_number}, for {moment(due_ms)} UTC"
     return f"sent as number {sent.sequence_number}"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -31,6 +33,8 @@ def serve(
     http_port: Annotated[int | None, typer.Option(help="Port of the native API (5300).")] = None,
     amqp_port: Annotated[int | None, typer.Option(help="Port of AMQP (5672).")] = None,
     sqs_port: Annotated[int | None, typer.Option(help="Port of SQS (9324).")] = None,
+    sqs_profile: Annotated[str | None, typer.Option(help="aws or yandex.")] = None,
+    sqs_account: Annotated[str | None, typer.Option(help="Account of SQS queues.")] = None,
     tls: Annotated[_Flag, typer.Option("--tls/--no-tls", help="TLS, self-made if need be.")] = None,
     tls_certificate: Annotated[str | None, typer.Option(help="In PEM.", metavar="FILE")] = None,
     tls_key: Annotated[str | None, typer.Option(help="In PEM.", metavar="FILE")] = None,
@@ -59,12 +63,13 @@ def serve(
     quiet: Annotated[bool, typer.Option("--quiet", help="One line when ready, no more.")] = False,
 ) -> None:
     """Run a server until it is told to stop (SIGTERM, Ctrl-C)."""
-    given = locals()
+    raise typer.Exit(run(locals()))
+
+
+def run(given: dict[str, Any], on_ready: Callable[[Ready], None] = lambda ready: None) -> int:
+    """Serve with what was given as flags; return the exit code."""
+    file, as_json, quiet = given["config"], given["as_json"], given["quiet"]
     flags = {name: given[name] for name in given if name not in ("config", "as_json", "quiet")}
-    raise typer.Exit(_run(config, flags, as_json=as_json, quiet=quiet))
-
-
-def _run(file: str | None, flags: dict[str, object], *, as_json: bool, quiet: bool) -> int:
     begun = time.monotonic()
     # Imported here: other commands do not wait for the whole server.
     from onibus.core.errors import InvalidArgument
@@ -82,10 +87,11 @@ def _run(file: str | None, flags: dict[str, object], *, as_json: bool, quiet: bo
     def announce(ready: Ready) -> None:
         if as_json:
             print(json.dumps({"ready": True, **asdict(ready)}), flush=True)
-            return
-        if not quiet:
-            _show(config, ready)
-        print(f"onibus is ready: {ready.http} ({ready.seconds:.2f} s)", flush=True)
+        else:
+            if not quiet:
+                _show(config, ready)
+            print(f"onibus is ready: {ready.http} ({ready.seconds:.2f} s)", flush=True)
+        on_ready(ready)
 
     from onibus.cli.running import run_server
 
@@ -103,9 +109,12 @@ def _show(config: Config, ready: Ready) -> None:
 
     rows = [
         ("native API", ready.http),
+        ("SQS", ready.sqs),
         ("data", ready.data or "in memory: gone when the server stops"),
         ("credentials", "none are asked for" if config.options.insecure else ""),
+        ("AMQP", ready.amqp),
         ("connection string", ready.development),
+        ("Service Bus clients", ready.service_bus),
         ("with a key of its own", ready.connection_file),
         ("certificate to trust", ready.certificate),
         ("made", ", ".join(ready.made)),
@@ -115,7 +124,43 @@ def _show(config: Config, ready: Ready) -> None:
         if value:
             console.print(f"[dim]{name:<22}[/dim]", end="")
             console.print(value, markup=False)
-    queue = ready.made[0] if ready.made else "orders"
     console.print("[dim]try, in another terminal:[/dim]")
-    for command in ("onibus queue list", f"onibus send {queue} 'three apples'", "onibus top"):
-        console.print(f"    {command}", markup=False)
+    queue = _plain_queue(config)
+    first = "queue list" if queue else "queue create orders"
+    queue = queue or "orders"
+    for words in (first, f"send {queue} 'three apples' --id first", f"receive {queue}"):
+        console.print(f"    {called()} {words}{_where(ready)}", markup=False)
+
+
+def _plain_queue(config: Config) -> str:
+    """Return a queue that is sent to and received from without further ado; empty if none is."""
+    from onibus.core.settings import QueueSettings
+
+    for one in config.entities:
+        chosen = one.settings
+        if isinstance(chosen, QueueSettings) and not (chosen.requires_session or chosen.forward_to):
+            return one.name
+    return ""
+
+
+def _where(ready: Ready) -> str:
+    """Return what tells commands where the server is; nothing where they find it themselves."""
+    from onibus.cli.session import DEVELOPMENT, FILE
+
+    trust = f" --trust {ready.certificate}" if ready.certificate else ""
+    known = DEVELOPMENT.replace("localhost", "localhost:5300")
+    if ready.connection_file == str(FILE) or (ready.development == known and not trust):
+        return trust
+    if ready.connection_file:
+        return f" -c @{ready.connection_file}{trust}"
+    return f" -c '{ready.development or ready.http}'{trust}"
+
+
+def called() -> str:
+    """Return how this program is called from here: by its name, where the shell finds it."""
+    found = shutil.which("onibus")
+    own = sys.argv[0]
+    if os.path.basename(own) == "__main__.py":
+        return f"{os.path.basename(sys.executable)} -m onibus"
+    same = found is not None and os.path.exists(own) and os.path.samefile(found, own)
+    return "onibus" if same else own

@@ -22,7 +22,7 @@ from onibus.core import errors
 from onibus.core.errors import OnibusError
 
 if TYPE_CHECKING:
-    from onibus.client import Client
+    from onibus.client import Client, Target
 
 VARIABLE = "ONIBUS_CONNECTION"
 #: Where `onibus serve --data data` keeps a connection string for programs on this machine.
@@ -42,7 +42,12 @@ class Session:
     def __init__(self, as_json: bool, connect: str | None = None, trust: str | None = None) -> None:
         self.out = Output(as_json)
         self._connect = connect
-        self._trust = trust
+        self.trust = trust
+
+    @property
+    def connection(self) -> str:
+        """The connection string of the server."""
+        return connection_string(self._connect)
 
     @cached_property
     def client(self) -> Client:
@@ -50,9 +55,14 @@ class Session:
         from onibus.client import Client, Retry
 
         # People wait: what cannot be reached is told within seconds.
-        return Client.connect(
-            connection_string(self._connect), verify=self._trust or True, retry=Retry(attempts=4)
-        )
+        return Client.connect(self.connection, verify=self.trust or True, retry=Retry(attempts=4))
+
+    @property
+    def target(self) -> Target:
+        """Where the server is."""
+        from onibus.client import Target
+
+        return Target.parse(connection_string(self._connect))
 
     def close(self) -> None:
         """Let the server go, if it was asked anything."""
@@ -156,11 +166,12 @@ def exit_code(error: OnibusError) -> int:
     """Return the exit code of an error."""
     from onibus.client import Unreachable
 
-    if isinstance(error, Unreachable):
-        return exits.UNREACHABLE
-    if isinstance(error, errors.Refused):
-        return exits.REFUSED
-    return exits.UNKNOWN if isinstance(error, errors.Unknown) else exits.UNREACHABLE
+    if isinstance(error, (errors.AlreadyOpen, errors.NewerFormat, errors.Damaged)):
+        return exits.CANNOT_OPEN
+    if isinstance(error, errors.Unknown):
+        return exits.UNKNOWN
+    refused = isinstance(error, errors.Refused) and not isinstance(error, Unreachable)
+    return exits.REFUSED if refused else exits.FAILED
 
 
 def tell(out: Output, error: OnibusError) -> None:
@@ -186,6 +197,7 @@ def _json(value: Any) -> str:
 _HINTS = {
     "unreachable": "Is it running? `onibus serve` starts one; --connect says where it is.",
     "unauthorized": f"Give a connection string with a key: --connect, or {VARIABLE}.",
+    "entity-not-found": "`onibus queue list` and `onibus topic list` show what there is.",
     "unknown": "Look before you try again: it may have been done.",
     "lock-lost": "Its lock has ended; receive the message again.",
 }

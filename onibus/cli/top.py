@@ -1,7 +1,7 @@
 """`onibus top`: what flows through which entity, live.
 
-Rates come from two looks at the same entity: what came in is how far its log has grown; what went
-out is what came in and is not there any more.
+Rates come from two looks at the same entity: what went out is what is counted as gone, and what
+came in is that and what is there more than before. Of a topic it is how far its log has grown.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Look:
 
     info: EntityInfo[Any]
     at: float
-    #: the number of messages that its log ever took
+    #: the number of messages that the log ever took, its own or its topic's
     written: int
     oldest_ms: int | None
 
@@ -70,7 +70,7 @@ def _watch(session: Session, interval: float, looks: int | None) -> None:
         return
     with Live(console=session.out.console, auto_refresh=False, screen=looks is None) as live:
         for _ in _every(rounds, interval):
-            now = _look_at_all(session.client)
+            now = look_at_all(session.client)
             live.update(_table(before, now), refresh=True)
             before = now
 
@@ -83,13 +83,16 @@ def _every(rounds: Iterator[int], interval: float) -> Iterator[int]:
 
 
 def _tell(session: Session, before: dict[str, Look]) -> dict[str, Look]:
-    now = _look_at_all(session.client)
+    now = look_at_all(session.client)
     for name, look in now.items():
-        session.out.document({"name": name, "kind": look.info.kind} | _row(before.get(name), look))
+        session.out.document(
+            {"name": name, "kind": look.info.kind} | row_of(before.get(name), look)
+        )
     return now
 
 
-def _look_at_all(client: Client) -> dict[str, Look]:
+def look_at_all(client: Client) -> dict[str, Look]:
+    """Look at every entity; one that is deleted meanwhile is left out."""
     infos: list[EntityInfo[Any]] = [client.queue(name) for name in client.queues()]
     for name in client.topics():
         topic = client.topic(name)
@@ -117,16 +120,18 @@ def _look(client: Client, info: EntityInfo[Any]) -> Look:
     return Look(info, time.monotonic(), written, oldest)
 
 
-def _row(before: Look | None, look: Look) -> dict[str, Any]:
+def row_of(before: Look | None, look: Look) -> dict[str, Any]:
+    """Return what is shown of an entity; without an earlier look there are no rates."""
     incoming = outgoing = duplicates = None
     if before is not None:
         seconds = max(look.at - before.at, 0.001)
-        came = look.written - before.written
-        # A subscription takes what its rules select: how much of the topic's log, nobody counts.
-        if look.info.kind != "subscription":
-            incoming = round(came / seconds, 1)
-        if look.info.kind == "queue":
-            outgoing = round(max(came - (look.depth - before.depth), 0) / seconds, 1)
+        if look.info.kind == "topic":
+            incoming = round((look.written - before.written) / seconds, 1)
+        else:
+            # Counted since the bus was opened: after a restart there is less than before.
+            gone = max(look.info.gone_count - before.info.gone_count, 0)
+            outgoing = round(gone / seconds, 1)
+            incoming = round(max(look.depth - before.depth + gone, 0) / seconds, 1)
         dropped = look.info.duplicates_dropped - before.info.duplicates_dropped
         duplicates = round(dropped / seconds, 1)
     oldest = None if look.oldest_ms is None else time.time() * 1000 - look.oldest_ms
@@ -151,7 +156,7 @@ def _table(before: dict[str, Look], now: dict[str, Look]) -> Table:
     for column in (*names, "duplicates", "dup/s", "state"):
         table.add_column(column, justify="right")
     for name, look in now.items():
-        row = _row(before.get(name), look)
+        row = row_of(before.get(name), look)
         row["oldest_ms"] = age(row["oldest_ms"])
         table.add_row(text(name), *(text(value) for value in row.values()))
     return table

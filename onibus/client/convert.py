@@ -15,6 +15,7 @@ from onibus.core.message import Message, ReceivedMessage, Sent
 from onibus.core.path.peek import Filter
 from onibus.core.path.session import SessionInfo
 from onibus.protocols.http.api.entities import EntityOut, SubscriptionOut, TopicOut
+from onibus.protocols.http.api.keys import KeyWithSecrets
 from onibus.protocols.http.api.sessions import SessionOut
 from onibus.protocols.http.rules import rule_of
 from onibus.protocols.http.schema import (
@@ -26,6 +27,8 @@ from onibus.protocols.http.schema import (
     rich_values,
     text_of,
 )
+from onibus.security.keys import AccessKey
+from onibus.security.rights import Right
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -171,3 +174,14 @@ def rows_with_ids(rows: pa.RecordBatch | pa.Table) -> pa.Table:
     kept = table.column(at).to_pylist()
     filled = [one if one is not None else new for one, new in zip(kept, made, strict=True)]
     return table.set_column(at, "message_id", pa.array(filled, pa.string()))
+
+
+def key_of(told: KeyWithSecrets) -> AccessKey:
+    """Return a key; unlike what came over HTTP it does not show its secrets when it is printed."""
+    return AccessKey(
+        name=told.name,
+        entity=told.entity,
+        rights=frozenset(Right(one) for one in told.rights),
+        primary=told.primary,
+        secondary=told.secondary,
+    )

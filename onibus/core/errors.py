@@ -146,6 +146,12 @@ class LockLost(Refused):
     code = "lock-lost"
 
 
+class UnknownToken(LockLost):
+    """The token was never given out by this entity."""
+
+    code = "unknown-token"
+
+
 class SessionLockLost(LockLost):
     """The token does not hold its session any more."""
 
@@ -196,6 +202,12 @@ class BatchTooOld(Refused):
     """A producer publishes a batch that lies before its last one: its checkpoint was reset."""
 
     code = "batch-too-old"
+
+
+class CheckpointMismatch(Refused):
+    """A producer's batches do not go on where the bus knows it: another checkpoint, or a gap."""
+
+    code = "checkpoint-mismatch"
 
 
 class Busy(Refused):

@@ -45,6 +45,11 @@ class Hold:
         self.owner = owner
 
     @property
+    def received(self) -> int:
+        """When a receiver got them, where a lock of their own holds them."""
+        return self.until - self.duration
+
+    @property
     def carried(self) -> bool:
         """Tell whether the lock of a session holds them."""
         return self.until == NEVER and not self.owner

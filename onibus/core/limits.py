@@ -26,6 +26,10 @@ LOCK_DURATION_MS_MAX = 5 * MINUTE_MS
 LOCK_DURATION_MS_DEFAULT = 1 * MINUTE_MS
 #: [SQS] Visibility timeouts of FIFO queues reach from none to 12 hours.
 VISIBILITY_MS_MAX = 12 * HOUR_MS
+#: [SQS] How long a new message can be made to wait.
+DELIVERY_DELAY_MS_MAX = 15 * MINUTE_MS
+#: (ours) What protocols keep with a queue: tags and policies of SQS.
+ATTRIBUTES_BYTES_MAX = 64 << 10
 #: [SB] Deliveries before a message is dead-lettered.
 DELIVERY_COUNT_DEFAULT = 10
 DELIVERY_COUNT_MAX = 2_147_483_647

@@ -22,6 +22,9 @@ from onibus.core.timers import Timers
 #: deliveries, due, reason, description, overlay of one mark's row
 MarkRow = tuple[int, int, str | None, str | None, bytes | None]
 
+#: What an overlay has besides fields of the message.
+FIRST_RECEIVED = "first_received_ms"
+
 _STATES = tuple(State)
 
 
@@ -152,4 +155,8 @@ def apply_mark(received: ReceivedMessage, mark: Mark) -> None:
     if mark.overlay is not None:
         message: Message = received.message
         for field, value in decode_overlay(mark.overlay).items():
+            if field == FIRST_RECEIVED:
+                received.first_received_ms = value
+                continue
             setattr(message, field, value)
+            message.rewritten = bool(message.as_sent)

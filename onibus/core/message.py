@@ -3,8 +3,13 @@
 A row is the MessagePack array of the fields below, in this order; trailing fields may be missing
 and are then at their defaults, so fields are only ever added at the end. Property values are None,
 bool, int (64 bits), float, str, bytes or an aware datetime, and come back exactly as they went in.
-`format` says how `body` is to be read: "" plain bytes, "amqp" a whole AMQP 1.0 message kept byte
-for byte, "sqs" the body of an SQS message whose attributes are in `properties`.
+`format` says how `body` is to be read: "" plain bytes, "amqp" the body sections of an AMQP 1.0
+message that are not one section of data, "sqs" the body of an SQS message whose attributes are in
+`properties`.
+
+A message that came over AMQP has `as_sent` too: its other sections, byte for byte, for whoever
+receives it over AMQP. All that others can know of them stands in the fields as well; where those
+were changed since (a rule's action, a receiver, a new MessageId) `rewritten` says that they count.
 """
 
 from __future__ import annotations
@@ -44,6 +49,10 @@ class Message(msgspec.Struct, array_like=True, omit_defaults=True, kw_only=True)
     enqueued_sequence_number: int | None = None
     #: how often it was forwarded (B6)
     hop_count: int = 0
+    #: the sections around the body of a message that came over AMQP
+    as_sent: bytes = b""
+    #: fields were changed since: they count, not what `as_sent` says of them
+    rewritten: bool = False
 
 
 #: Message → the bytes of its row.
@@ -65,6 +74,8 @@ class ReceivedMessage(msgspec.Struct, kw_only=True):
     token: bytes | None = None
     locked_until_ms: int | None = None
     expires_at_ms: int | None = None
+    #: when it was received for the first time, under a lock of its own
+    first_received_ms: int | None = None
     dead_letter_reason: str | None = None
     dead_letter_description: str | None = None
 

@@ -16,7 +16,7 @@ them. The newest row is never deleted, only emptied (size 0), so that the number
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -155,6 +155,12 @@ class OutcomeLog:
             found.append(OutcomePlace(self._firsts[at], self._lasts[at], self._times[at]))
             at += 1
         return found
+
+    def since(self, moment: int) -> int:
+        """Return the number of the first outcome of a time or after it; else the next to come."""
+        at = bisect_left(self._times, moment)
+        first = self._firsts[at] if at < len(self._firsts) else self.next_number
+        return min(first, self.visible_below)
 
     # Letting go
 

@@ -69,6 +69,10 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     #: the entity that messages, or dead letters, go on to by themselves (B6)
     forward_to: str | None = None
     forward_dead_letters_to: str | None = None
+    #: how long a new message waits before it can be received
+    delivery_delay_ms: int = 0
+    #: what a protocol keeps with the queue in its own words: names and texts
+    attributes: dict[str, str] = {}
     user_metadata: str = ""
 
     # What only subscriptions can have.
@@ -110,6 +114,7 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     deduplication_scope: ClassVar[str] = "queue"
     forward_to: ClassVar[str | None] = None
     forward_dead_letters_to: ClassVar[str | None] = None
+    delivery_delay_ms: ClassVar[int] = 0
 
     @property
     def sends(self) -> bool:
@@ -242,6 +247,7 @@ _BOUNDS: dict[str, tuple[int, int]] = {
     "retry_backoff_ms_max": (0, limits.DAY_MS),
     "reader_age_ms_max": (1, 2**53),
     "reader_bytes_max": (1, 2**53),
+    "delivery_delay_ms": (0, limits.DELIVERY_DELAY_MS_MAX),
 }
 
 
@@ -262,6 +268,17 @@ def _check(settings: AnySettings) -> None:
         _check_forwarding(settings)
     if isinstance(settings, QueueSettings):
         _check_fifo(settings)
+        _check_attributes(settings.attributes)
+
+
+def _check_attributes(attributes: dict[str, str]) -> None:
+    size = 0
+    for name, text in attributes.items():
+        check_text("the name of an attribute", name, limits.ID_LENGTH_MAX, 1)
+        check_text(f"attribute {name!r}", text, limits.ATTRIBUTES_BYTES_MAX)
+        size += len(name.encode()) + len(text.encode())
+    if size > limits.ATTRIBUTES_BYTES_MAX:
+        raise InvalidArgument(f"attributes take {size} bytes, of {limits.ATTRIBUTES_BYTES_MAX}")
 
 
 def _check_forwarding(settings: OutletSettings) -> None:

@@ -152,6 +152,8 @@ class Subscription:
         if hold is not None:
             received.token = self.token(ordinal, hold)
             received.locked_until_ms = until
+            if hold.until != NEVER:
+                received.first_received_ms = hold.received
         mark = self.marks.get(ordinal)
         if mark is not None:
             apply_mark(received, mark)

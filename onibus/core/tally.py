@@ -11,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left
 
 from onibus.core import errors
-from onibus.core.lifecycle import Input
+from onibus.core.lifecycle import LIFECYCLE, Input, State
 
 #: Dead letters whose reason the broker did not give itself are counted under this word: reasons of
 #: clients may be anything, and so many.
@@ -30,6 +30,11 @@ BROKER_REASONS = frozenset(
     for member in vars(errors).values()
     if isinstance(member, type) and issubclass(member, errors.OnibusError)
 )
+
+#: What ends a message's stay in its entity.
+_ENDINGS = frozenset(
+    event for (_, event), following in LIFECYCLE.items() if following is State.GONE
+) - {Input.ACTIVATE}
 
 #: Upper bounds of the classes of durations, in seconds: from a commit in memory to a long poll.
 BOUNDS = (
@@ -56,6 +61,11 @@ class Tally:
         self.inputs = [0] * len(Input)
         #: dead letters by reason
         self.dead_letters: dict[str, int] = {}
+
+    @property
+    def gone(self) -> int:
+        """How many messages have left the entity; one whose time came goes on in it."""
+        return sum(self.inputs[one] for one in _ENDINGS)
 
     def dead_lettered(self, reason: str | None) -> None:
         word = reason if reason in BROKER_REASONS else BY_APPLICATION

@@ -56,6 +56,8 @@ class AccessKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 DEVELOPMENT = AccessKey(name=ROOT_NAME, primary=DEVELOPMENT_KEY)
+#: What programs that were written against an SQS of their own machine use.
+DEVELOPMENT_SQS = AccessKey(name="test", primary="test")
 
 
 def generate() -> str:
@@ -91,14 +93,17 @@ class Keyring:
     def __init__(self, keys: Iterable[AccessKey] = (), *, development: bool = False) -> None:
         self.development = development
         self._keys: dict[tuple[str, str], list[AccessKey]] = {}
+        self._named: dict[str, list[AccessKey]] = {}
         self._tokens: dict[str, Granted] = {}
         self.replace(keys)
 
     def replace(self, keys: Iterable[AccessKey]) -> None:
         """Take these keys and no others from now on: what was found good is asked again."""
         self._keys = {}
+        self._named = {}
         for key in [*keys, DEVELOPMENT] if self.development else keys:
             self._keys.setdefault((key.name, key.entity.lower()), []).append(key)
+            self._named.setdefault(key.name, []).append(key)
         self._tokens = {}
 
     def check(self, credentials: str, now: float) -> Granted:
@@ -128,6 +133,16 @@ class Keyring:
         if until <= now:
             raise Unauthorized("the shared access signature has expired: make a new one")
         return Granted(found.name, found.rights, entity=found.entity, scope=scope, until=until)
+
+    def named(self, name: str) -> list[AccessKey]:
+        """Return all keys of a name: it is an access key id of SQS, and its two keys are secrets.
+
+        A key of everything, and keys of entities, may share it.
+        """
+        found = list(self._named.get(name, ()))
+        if self.development and name == DEVELOPMENT_SQS.name:
+            found.append(DEVELOPMENT_SQS)
+        return found
 
     def _candidates(self, name: str, scope: str) -> list[AccessKey]:
         """Return the keys of that name that may have made a token for a scope."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +45,8 @@ _PAGES_A_STEP = 256
 _FILES_A_STEP = 16
 _CHUNK = 1 << 20
 
-#: Told the name of a store, and how many of its pages are copied, of how many.
+#: Told the name of a store, and how much of it is done, of how much: pages while a backup is made,
+#: bytes while one is verified or restored.
 Progress = Callable[[str, int, int], None]
 
 
@@ -217,19 +218,34 @@ def read_manifest(source: Directory) -> Manifest:
     return manifest
 
 
-def verify(source: Directory) -> Manifest:
+def verify(source: Directory, progress: Progress | None = None) -> Manifest:
     """Compare every byte of a backup with what its manifest and its rows say of it."""
     manifest = read_manifest(source)
     for store in manifest.stores:
         path = str(Path(source) / f"{store.name}.sqlite")
-        if not os.path.isfile(path) or digest_of(path) != store.digest:
+        done = counted(store, progress)
+        if not os.path.isfile(path) or digest_of(path, done) != store.digest:
             raise Damaged(f"{path} is not what was written into the backup")
         rows = file_rows(path)
         if len(rows) != store.block_files:
             raise Damaged(f"{path} has {len(rows)} large blocks, and had {store.block_files}")
         for block, expected in rows:
-            read_file(path, block, expected)
+            done(len(read_file(path, block, expected)))
     return manifest
+
+
+def counted(store: StoreCopy, progress: Progress | None) -> Callable[[int], None]:
+    """Return what counts the bytes of a store that are done, and tells of it."""
+    total = store.bytes + store.block_bytes
+    done = 0
+
+    def count(size: int) -> None:
+        nonlocal done
+        done += size
+        if progress is not None:
+            progress(store.name, done, total)
+
+    return count
 
 
 def file_rows(path: str) -> list[tuple[int, int]]:
@@ -255,13 +271,20 @@ def read_file(path: str, block: int, expected: int) -> bytes:
     return payload
 
 
-def digest_of(path: str) -> str:
+def digest_of(path: str, done: Callable[[int], None] = lambda size: None) -> str:
     """Return the XXH3 (128 bits) of a file, in hexadecimal."""
     digest = xxh3_128()
+    for chunk in chunks(path):
+        digest.update(chunk)
+        done(len(chunk))
+    return digest.hexdigest()
+
+
+def chunks(path: str) -> Iterator[bytes]:
+    """Yield a file piece by piece."""
     with open(path, "rb") as file:
         while chunk := file.read(_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
+            yield chunk
 
 
 def sync_file(path: str) -> None:

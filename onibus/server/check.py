@@ -240,7 +240,7 @@ class _AtOnce:
 def _together(paths: dict[str, str], bad: set[str], report: Report) -> Iterator[Finding]:
     """Open the bus on stores that only pretend to write, and look at every partition."""
 
-    def open_store(name: str) -> Rehearsal:
+    def open_store(name: str, _known: bool) -> Rehearsal:
         if name in bad:
             raise Damaged("it was looked at before")
         return Rehearsal(paths[name], name)

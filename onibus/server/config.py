@@ -53,6 +53,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     http_port: int = 5300
     amqp_port: int = 5672
     sqs_port: int = 9324
+    #: which of the two services SQS follows where they differ
+    sqs_profile: Literal["aws", "yandex"] = "aws"
+    #: the account that queues belong to, in their URLs and ARNs
+    sqs_account: str = "000000000000"
     #: speak TLS, with a self-made certificate unless one is given
     tls: bool = False
     #: files in PEM: the certificate with its chain, and its key
@@ -169,7 +173,7 @@ def _of_environment(variables: Mapping[str, str]) -> dict[str, Any]:
             continue
         if variable in known:
             found[known[variable]] = _value(variable, known[variable], value)
-        elif near := get_close_matches(variable, known, 1, 0.85):
+        elif near := get_close_matches(variable, known, 1, 0.9):
             # Clients have variables of this prefix too: only what looks like a slip is refused.
             raise InvalidArgument(f"{variable}: there is none: did you mean {near[0]}?")
     return found
@@ -209,6 +213,8 @@ def _check(config: Config) -> None:
         same = [other for other in ports if port and other != name and ports[other] == port]
         if same:
             raise InvalidArgument(f"{name} and {same[0]} are both {port}: choose two ports")
+    if not (options.sqs_account.isascii() and options.sqs_account.isdigit()):
+        raise InvalidArgument("sqs_account is a number, such as 000000000000")
     if not options.host:
         raise InvalidArgument("host is empty: 0.0.0.0 listens on all addresses")
     if options.reserve_bytes < 0:

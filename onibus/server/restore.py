@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import uuid
 from pathlib import Path
 
@@ -25,6 +24,10 @@ from onibus.broker.namespace import NAME, STORE_ROW
 from onibus.core.errors import Damaged, InvalidArgument, StoreFailed
 from onibus.server.backup import (
     Manifest,
+    Progress,
+    StoreCopy,
+    chunks,
+    counted,
     file_rows,
     make_empty,
     read_file,
@@ -43,12 +46,19 @@ _UNFINISHED = ".restoring"
 _BOOTS = 1_000_000
 
 
-def restore(source: Directory, directory: Directory, *, places: Places | None = None) -> Manifest:
+def restore(
+    source: Directory,
+    directory: Directory,
+    *,
+    places: Places | None = None,
+    progress: Progress | None = None,
+) -> Manifest:
     """Make a data directory of a backup; refuse one that is damaged, or a target with files in it.
 
     `places` are directories for stores that are to be elsewhere than in the data directory.
+    `progress` is told of each store twice: while it is verified, and while it is copied.
     """
-    manifest = verify(source)
+    manifest = verify(source, progress)
     names = [store.name for store in manifest.stores]
     if NAME not in names:
         raise Damaged(f"{source} has no namespace")
@@ -61,8 +71,8 @@ def restore(source: Directory, directory: Directory, *, places: Places | None = 
         make_empty(home)
     identities = {name: uuid.uuid4().bytes for name in names}
     try:
-        for name in names:
-            _copy(Path(source), homes[name], name)
+        for store in manifest.stores:
+            _copy(Path(source), homes[store.name], store, progress)
         for name in names:
             _make_new(homes[name] / f"{name}.sqlite{_UNFINISHED}", name, identities)
         _finish(homes)
@@ -71,13 +81,20 @@ def restore(source: Directory, directory: Directory, *, places: Places | None = 
     return manifest
 
 
-def _copy(source: Path, home: Path, name: str) -> None:
-    made = home / f"{name}.sqlite"
-    original = str(source / f"{name}.sqlite")
-    shutil.copyfile(original, f"{made}{_UNFINISHED}")
+def _copy(source: Path, home: Path, store: StoreCopy, progress: Progress | None) -> None:
+    made = home / f"{store.name}.sqlite"
+    original = str(source / f"{store.name}.sqlite")
+    done = counted(store, progress)
+    handle = os.open(f"{made}{_UNFINISHED}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "wb") as file:
+        for chunk in chunks(original):
+            file.write(chunk)
+            done(len(chunk))
     with contextlib.closing(DirectoryFiles(f"{made}.blocks")) as files:
         for block, expected in file_rows(original):
-            files.write([(block, read_file(original, block, expected))])
+            payload = read_file(original, block, expected)
+            files.write([(block, payload)])
+            done(len(payload))
 
 
 def _make_new(path: Path, name: str, identities: dict[str, bytes]) -> None:

@@ -8,9 +8,7 @@ committed is finished, locks survive. A second signal waits for no client any mo
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
-import os
 import signal
 import ssl
 import time
@@ -20,6 +18,7 @@ from pathlib import Path
 
 from onibus.broker.clock import Clock
 from onibus.bus import Bus
+from onibus.protocols.sqs.profile import PROFILES
 from onibus.security.kept_keys import KeptKeys
 from onibus.security.keys import DEVELOPMENT, Keyring
 from onibus.server.config import Config
@@ -42,20 +41,22 @@ from onibus.server.wanted import create_missing
 _log = logging.getLogger("onibus.server")
 
 
-class CannotListen(Exception):
-    """The address or the port cannot be had."""
-
-
 @dataclass(frozen=True, slots=True)
 class Ready:
     """What can be told of a server that has started. There is no secret in it."""
 
     #: where the native API is
     http: str
+    #: where AMQP is spoken
+    amqp: str
+    #: where SQS is
+    sqs: str
     #: the directory of the data; empty where they are in memory
     data: str
     #: the emulator's well-known connection string, where it is let in
     development: str
+    #: the same for clients of Service Bus, which go to the port of AMQP
+    service_bus: str
     #: the file that has the connection string of the root key; empty where there is none
     connection_file: str
     #: the certificate that clients have to trust; empty where it is not ours
@@ -126,16 +127,17 @@ async def _start(config: Config, bus: Bus, begun: float) -> tuple[Server, Ready]
         keys,
         host=options.host,
         http_port=options.http_port,
+        amqp_port=options.amqp_port,
         tls=tls,
         plain_text=takes_plain_text(config),
         limits=config.limits,
         test_mode=options.test_mode,
+        sqs_port=options.sqs_port,
+        sqs_profile=PROFILES[options.sqs_profile],
+        sqs_account=options.sqs_account,
     )
-    try:
-        await server.start()
-    except OSError as error:
-        raise CannotListen(_why_not(options.host, options.http_port, error)) from None
-    ready = _ready(config, server.http_port, keys, certificate, made, time.monotonic() - begun)
+    await server.start()
+    ready = _ready(config, server, keys, certificate, made, time.monotonic() - begun)
     return server, ready
 
 
@@ -150,18 +152,9 @@ def _tls(config: Config) -> tuple[ssl.SSLContext | None, str]:
     return context(certificate, key), str(certificate)
 
 
-def _why_not(host: str, port: int, error: OSError) -> str:
-    where = f"{host} port {port}"
-    if error.errno == errno.EADDRINUSE:
-        return f"{where} is in use: stop what listens there, or choose another with --http-port"
-    if error.errno == errno.EACCES:
-        return f"{where} is not for everybody: choose a port from 1024 on with --http-port"
-    return f"{where}: {os.strerror(error.errno) if error.errno else error}: choose another --host"
-
-
 def _ready(
     config: Config,
-    port: int,
+    server: Server,
     keys: KeptKeys | None,
     certificate: str,
     made: list[str],
@@ -170,19 +163,26 @@ def _ready(
     options = config.options
     tls = speaks_tls(config)
     name = reachable_name(options.host)
-    development = ""
+    port, amqp_port = server.http_port, server.amqp_port
+    assert amqp_port is not None
+    development = service_bus = ""
     file = ""
     if takes_development_key(config):
         development = connection_string(DEVELOPMENT, name, port, tls=tls)
+        service_bus = connection_string(DEVELOPMENT, name, amqp_port, tls=tls)
     if keys is not None and not options.ephemeral:
         path = Path(options.data) / CONNECTION_FILE
         ConnectionFile(path, keys, name, port, tls=tls)
         file = str(path) if keys.root is not None else ""
     host = f"[{options.host}]" if ":" in options.host else options.host
+    scheme = "https" if tls else "http"
     return Ready(
-        http=f"{'https' if tls else 'http'}://{host}:{port}",
+        http=f"{scheme}://{host}:{port}",
+        amqp=f"{'amqps' if tls else 'amqp'}://{host}:{amqp_port}",
+        sqs=f"{scheme}://{host}:{server.sqs_port}",
         data="" if options.ephemeral else options.data,
         development=development,
+        service_bus=service_bus,
         connection_file=file,
         certificate=certificate,
         made=made,

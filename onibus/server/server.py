@@ -6,6 +6,9 @@ the bus, which keeps its locks.
 
 from __future__ import annotations
 
+import asyncio
+import errno
+import os
 import ssl
 from types import TracebackType
 from typing import Self
@@ -13,11 +16,15 @@ from typing import Self
 from onibus.bus import Bus
 from onibus.core.errors import Stopping
 from onibus.operation.logs import log_alarms
+from onibus.protocols.amqp.serving import AmqpConnections, PlainAmqpRefused
 from onibus.protocols.http.app import HttpApp
 from onibus.protocols.http.connections import Connections
 from onibus.protocols.http.limits import Limits
 from onibus.protocols.http.plain_text import PlainTextRefused
 from onibus.protocols.http.routes import router
+from onibus.protocols.sqs.profile import AWS, Profile
+from onibus.protocols.sqs.queues import ACCOUNT
+from onibus.protocols.sqs.serving import SqsConnections
 from onibus.security.kept_keys import KeptKeys
 from onibus.security.keys import Keyring
 from onibus.server.listener import Listener
@@ -25,6 +32,23 @@ from onibus.server.notify import READY, STOPPING, notify
 
 #: How long requests that are under way may take to finish when the server stops.
 DRAIN_SECONDS = 10.0
+
+
+class CannotListen(Exception):
+    """The address or the port cannot be had."""
+
+    def __init__(self, option: str, host: str, port: int, error: OSError) -> None:
+        flag = "--" + option.replace("_", "-")
+        where = f"{host} port {port}"
+        if error.errno == errno.EADDRINUSE:
+            told = f"is in use: stop what listens there, or choose another with {flag}"
+            super().__init__(f"{where} {told}")
+        elif error.errno == errno.EACCES:
+            told = f"is not for everybody: choose a port from 1024 on with {flag}"
+            super().__init__(f"{where} {told}")
+        else:
+            why = os.strerror(error.errno) if error.errno else error
+            super().__init__(f"{where}: {why}: choose another --host")
 
 
 class Server:
@@ -37,19 +61,23 @@ class Server:
         *,
         host: str = "127.0.0.1",
         http_port: int = 5300,
+        amqp_port: int | None = None,
         tls: ssl.SSLContext | None = None,
         plain_text: bool = True,
         limits: Limits | None = None,
         test_mode: bool = False,
+        sqs_port: int | None = None,
+        sqs_profile: Profile = AWS,
+        sqs_account: str = ACCOUNT,
     ) -> None:
         self.bus = bus
         keyring = keys.keyring if isinstance(keys, KeptKeys) else keys
-        self.app = HttpApp(bus, router(), keyring, test_mode=test_mode)
+        self.app = HttpApp(bus, router(), keyring, limits=limits, test_mode=test_mode)
         self.app.kept_keys = keys if isinstance(keys, KeptKeys) else None
         self._host = host
         self._http_port = http_port
-        self._connections = Connections(self.app, limits, self.app.traffic)
-        chosen = self._connections.limits
+        self._connections = Connections(self.app, self.app.limits, self.app.traffic)
+        chosen = self.app.limits
         self._listener = Listener(
             self._connections,
             tls=tls,
@@ -57,32 +85,81 @@ class Server:
             silent_max=chosen.connections_max,
             silent_seconds=chosen.head_seconds,
         )
+        self._amqp_port = amqp_port
+        self.amqp = AmqpConnections(bus, keyring, connections_max=chosen.connections_max)
+        self._amqp_listener = Listener(
+            self.amqp,
+            tls=tls,
+            plain=None if plain_text else PlainAmqpRefused,
+            silent_max=chosen.connections_max,
+            silent_seconds=chosen.head_seconds,
+        )
+        self._sqs_port = sqs_port
+        self.sqs = SqsConnections(
+            bus, keyring, chosen, self.app.traffic, profile=sqs_profile, account=sqs_account
+        )
+        self._sqs_listener = Listener(
+            self.sqs,
+            tls=tls,
+            plain=None if plain_text else PlainTextRefused,
+            silent_max=chosen.connections_max,
+            silent_seconds=chosen.head_seconds,
+        )
+        self._listeners = (self._listener, self._amqp_listener, self._sqs_listener)
 
     @property
     def http_port(self) -> int:
         """The port that is listened on, also where 0 was asked for."""
         return self._listener.port
 
+    @property
+    def amqp_port(self) -> int | None:
+        """The port of AMQP; None where it is not spoken."""
+        return None if self._amqp_port is None else self._amqp_listener.port
+
+    @property
+    def sqs_port(self) -> int | None:
+        """The port of SQS; None where it is not spoken."""
+        return None if self._sqs_port is None else self._sqs_listener.port
+
     async def start(self) -> None:
         """Listen, and say so."""
         log_alarms(self.bus.broker.alarms)
-        await self._listener.start(self._host, self._http_port)
+        await self._listen(self._listener, "http_port", self._http_port)
+        if self._amqp_port is not None:
+            await self._listen(self._amqp_listener, "amqp_port", self._amqp_port)
+        if self._sqs_port is not None:
+            await self._listen(self._sqs_listener, "sqs_port", self._sqs_port)
+            self.sqs.resume()
         notify(READY)
+
+    async def _listen(self, listener: Listener, option: str, port: int) -> None:
+        try:
+            await listener.start(self._host, port)
+        except OSError as error:
+            for started in self._listeners:
+                started.close()
+            raise CannotListen(option, self._host, port, error) from None
 
     async def stop(self, seconds: float = DRAIN_SECONDS) -> None:
         """Take no new work, finish what is under way, close the bus."""
         notify(STOPPING)
-        self._listener.close()
-        self._connections.closing = True
+        for listener in self._listeners:
+            listener.close()
+        self._connections.closing = self.sqs.closing = True
         if not self.bus.broker.closed:
             for entity in self.bus.broker.namespace.entities.values():
                 entity.send_away(Stopping("the server is stopping: ask again when it is back"))
-        await self._connections.drain(seconds)
+        await asyncio.gather(
+            self._connections.drain(seconds), self.amqp.drain(seconds), self.sqs.drain(seconds)
+        )
         await self.bus.close()
 
     def hurry(self) -> None:
         """Wait for nobody's answer any more; what is being committed is still finished."""
         self._connections.abort()
+        self.amqp.abort()
+        self.sqs.abort()
 
     async def __aenter__(self) -> Self:
         await self.start()

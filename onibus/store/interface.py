@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from onibus.core.records import Row, Table, Value, WriteBatch
@@ -42,3 +42,8 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Let go of everything. What was committed stays."""
+
+
+#: Opens a store by its name. One that is known to have been there before is not made anew where its
+#: files are missing: their disk may not be mounted.
+OpenStore = Callable[[str, bool], Store]

@@ -74,11 +74,14 @@ class SqliteStore:
         free_bytes: FreeBytes = free_bytes,
         block_files: BlockFiles | None = None,
         file_bytes_min: int = FILE_BYTES_MIN,
+        known: bool = False,
     ) -> None:
         require_sqlite(apsw.sqlite_lib_version())
         self.name = name
         self.path = os.fspath(path) if vfs else os.path.abspath(path)
         self._simulated = vfs is not None
+        #: it was there before, and is not made anew
+        self._known = known
         if not self._simulated:
             block_files = DirectoryFiles(self.path + ".blocks")
         self._large = LargeBlocks(block_files, file_bytes_min)
@@ -110,6 +113,8 @@ class SqliteStore:
     def _open(self, vfs: str | None) -> None:
         testimony = None
         if not self._simulated:
+            if self._known:
+                self._check_there()
             lock = FileLock(self.path + ".lock")
             self._held.callback(lock.release)
             testimony = witness.read(self.path + ".witness")
@@ -144,6 +149,23 @@ class SqliteStore:
         sync_directory(os.path.dirname(self.path))
         self._note_length()
         self._witness.write(self._position, self._length)
+
+    def _check_there(self) -> None:
+        """Refuse where no file is left of a store that was there: nothing is made in its place."""
+        if not any(os.path.exists(self.path + end) for end in ("", "-wal", ".witness")):
+            raise StoreFailed(
+                f"{self.path} is missing: its disk may not be mounted. Nothing was changed; put "
+                "the store's files back"
+            )
+
+    def _check_place(self) -> None:
+        """Refuse to go on in files that nobody would find again under the store's name."""
+        try:
+            found = os.path.samestat(os.stat(self.path), os.fstat(self._main_file))
+        except OSError as error:
+            self._fail(error, "its file was taken away")
+        if not found:
+            self._fail(StoreFailed(f"{self.path} is another file now"), "its file was replaced")
 
     def _hold_main_file(self) -> None:
         # Opened before SQLite does and closed after it: a file closed earlier would take SQLite's
@@ -266,6 +288,8 @@ class SqliteStore:
 
     def maintain(self) -> None:
         self._check()
+        if not self._simulated:
+            self._check_place()
         idle = self._position == self._maintained
         self._maintained = self._position
         self._give_back()

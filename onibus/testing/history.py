@@ -32,6 +32,8 @@ import msgspec
 
 OK, REFUSED, UNKNOWN = "ok", "refused", "unknown"
 NEVER = 1 << 62
+#: What ends a hold.
+SETTLES = ("complete", "abandon", "defer", "dead-letter")
 
 
 class Event(msgspec.Struct, omit_defaults=True, kw_only=True):
@@ -39,7 +41,7 @@ class Event(msgspec.Struct, omit_defaults=True, kw_only=True):
 
     #: invoke, complete, or fault (a kill: holds may end early after it)
     phase: str
-    #: send, schedule, cancel, receive, complete, abandon, defer, accept, close, drain
+    #: send, schedule, cancel, receive, accept, close, drain, and what settles a message
     kind: str = ""
     operation: int = 0
     client: str = ""
@@ -145,7 +147,7 @@ class Checker:
         if event.kind in ("send", "schedule") and event.body is not None:
             self._by_body[event.body] = _Message(event)
             self._schedules[event.entity] += event.due is not None
-        elif event.kind in ("complete", "abandon", "defer") and event.number is not None:
+        elif event.kind in SETTLES and event.number is not None:
             # From now on somebody else may get it, whatever this client is told, and when.
             hold = self._holds.pop((event.entity, event.number), None)
             if hold is not None:

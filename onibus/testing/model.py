@@ -323,8 +323,6 @@ class PartitionModel:
         assert row.lock is not None
         if row.lock.by is not None and not self.settings.fifo:
             raise InvalidOperation("the session's lock holds it")
-        if visibility is not None and not self.settings.fifo:
-            raise InvalidOperation("not a FIFO queue")
         until = now + (row.lock.duration if visibility is None else visibility)
         self.relock(row, until, row.lock.duration, attempt=None)
         return until

@@ -80,8 +80,11 @@ class Moves(Works):
         chosen: list[tuple[Row, Prepared]] = []
         for row in rows:
             try:
-                message = forwarded(row, base + row.ordinal, dead)
-                chosen.append((row, prepare(message, target.settings)))
+                message = forwarded(row, base + row.ordinal, source if dead else None)
+                prepared = prepare(message, target.settings)
+                if dead and target.settings.fifo:
+                    prepared = replace(prepared, identities=())
+                chosen.append((row, prepared))
             except OnibusError as error:
                 self._keep(source, index, row, dead, error)
         if not chosen:
@@ -151,22 +154,24 @@ class Moves(Works):
         return self.stores[store].online
 
 
-def forwarded(row: Row, number: int, dead: bool) -> Message:
-    """Return a message as its next entity gets it."""
+def forwarded(row: Row, number: int, morgue_of: EntityModel | None) -> Message:
+    """Return a message as its next entity gets it; `morgue_of`: whose dead letter it is."""
     message = row.message
     if message.hop_count >= HOPS_MAX:
         raise TooManyHops("too many hops")
     properties = message.properties | row.properties
-    if dead:
+    if morgue_of is not None:
         properties |= {
             "DeadLetterReason": row.reason,
             "DeadLetterErrorDescription": row.description,
+            "DeadLetterSource": morgue_of.name,
+            "DeadLetterSourceId": morgue_of.uid,
         }
     return replace(
         message,
         hop_count=message.hop_count + 1,
         enqueued_sequence_number=message.enqueued_sequence_number or number,
         scheduled_enqueue_time_ms=None,
-        time_to_live_ms=None if dead else message.time_to_live_ms,
+        time_to_live_ms=message.time_to_live_ms if morgue_of is None else None,
         properties=properties,
     )

@@ -163,7 +163,10 @@ class SimulatedBroker(Broker):
                         work: None if row is None else msgspec.msgpack.decode(row[1])[0]
                         for (work,), row in rows.items()
                     },
-                    {key: None if row is None else row[2] for key, row in last.items()},
+                    {
+                        key: None if row is None else msgspec.msgpack.decode(row[2])[0]
+                        for key, row in last.items()
+                    },
                 )
                 claim_rows: Any = records.tables.get(CLAIMS, {})
                 self.model.claims_written(

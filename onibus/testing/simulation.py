@@ -136,7 +136,7 @@ class Simulation:
             self.clock, STORES, self._open_store, self._make_writer, self.soon.append, 0
         )
 
-    def _open_store(self, name: str) -> MemoryStore:
+    def _open_store(self, name: str, _known: bool = False) -> MemoryStore:
         store = self.opened[name] = MemoryStore(name, self.tables[name])
         return store
 

@@ -82,7 +82,7 @@ class FragileDisks(Disks):
         """Return what is on a disk."""
         return self._tables[store][table]
 
-    def _store(self, name: str) -> MemoryStore:
+    def _store(self, name: str, _known: bool = False) -> MemoryStore:
         if name in self.broken:
             raise StoreFailed("it is broken")
         store = self.open[name] = FragileStore(name, self._tables.get(name), self)

@@ -9,18 +9,28 @@ from pathlib import Path
 import pytest
 
 from onibus import Bus
-from onibus.core.errors import Damaged, InvalidOperation, LockLost, StoreFailed
+from onibus.core.errors import (
+    Damaged,
+    InvalidOperation,
+    LockLost,
+    PartitionOffline,
+    StoreFailed,
+)
 from onibus.core.records import BLOCK_INDEX, BLOCKS
 from tests.bus_helpers import (
+    HOUR,
     MINUTE,
     SECOND,
     ManualClock,
     bodies,
     get,
+    index_in,
+    keys_of,
     msg,
     pass_ms,
     peek_everything,
     run,
+    send,
 )
 
 
@@ -59,23 +69,117 @@ async def test_what_is_found_does_not_come_due_before_it_is_acted_on() -> None:
             await bus.send_batch("q", [msg(f"{n}") for n in range(3)])
 
 
-@run
-async def test_an_empty_store_in_the_place_of_a_full_one_is_noticed(
-    tmp_path: Path, clock: ManualClock
-) -> None:
+async def two_stores_with_messages(tmp_path: Path, clock: ManualClock) -> dict[str, Path]:
     stores = {"a": tmp_path / "a", "b": tmp_path / "b"}
     async with Bus.open(tmp_path, clock=clock, stores=stores) as bus:
         await bus.create_queue("q", enable_partitioning=True)
         await bus.send_batch("q", [msg(f"{n}", partition_key=f"{n}") for n in range(32)])
+    return stores
+
+
+@pytest.mark.parametrize("mount_point", [False, True])
+@run
+async def test_a_store_that_is_missing_is_not_made_anew_and_comes_back(
+    tmp_path: Path, clock: ManualClock, mount_point: bool
+) -> None:
+    stores = await two_stores_with_messages(tmp_path, clock)
     shutil.move(tmp_path / "b", tmp_path / "elsewhere")
+    if mount_point:
+        stores["b"].mkdir()
+    async with Bus.open(tmp_path, clock=clock, stores=stores) as bus:
+        assert bus.queue("q").availability == "limited"
+        assert any("mounted" in alarm for alarm in bus.alarms)
+        await pass_ms(bus, clock, SECOND)
+        if mount_point:
+            stores["b"].rmdir()
+        assert not stores["b"].exists(), "nothing was put into its place"
+        shutil.move(tmp_path / "elsewhere", tmp_path / "b")
+        await pass_ms(bus, clock, SECOND)
+        assert bus.queue("q").availability == "available"
+        assert len(peek_everything(bus, "q")) == 32
+
+
+@run
+async def test_an_empty_store_in_the_place_of_a_full_one_is_noticed(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    stores = await two_stores_with_messages(tmp_path, clock)
+    shutil.move(tmp_path / "b", tmp_path / "elsewhere")
+    async with Bus.open(tmp_path / "another", clock=clock, stores=stores):
+        pass
     async with Bus.open(tmp_path, clock=clock, stores=stores) as bus:
         assert bus.queue("q").availability == "limited"
         assert isinstance(bus.broker.stores["b"].error, Damaged)
         assert any("mounted" in alarm for alarm in bus.alarms)
-    shutil.rmtree(tmp_path / "b")
-    shutil.move(tmp_path / "elsewhere", tmp_path / "b")
+
+
+@run
+async def test_stores_with_messages_are_not_emptied_by_a_namespace_that_is_new(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    """Found by asking what happens when the directory of the data is the one not mounted."""
+    stores = await two_stores_with_messages(tmp_path, clock)
+    with pytest.raises(Damaged, match="does not know it"):
+        await Bus.open(tmp_path / "another", clock=clock, stores=stores)
     async with Bus.open(tmp_path, clock=clock, stores=stores) as bus:
         assert len(peek_everything(bus, "q")) == 32
+
+
+@run
+async def test_files_that_are_taken_away_under_a_running_bus_are_missed(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    stores = await two_stores_with_messages(tmp_path, clock)
+    async with Bus.open(tmp_path, clock=clock, stores=stores) as bus:
+        (key,) = keys_of(index_in(bus, "q", "b"), 1)
+        await bus.send("q", msg("the disk is asked for its free space", partition_key=key))
+        shutil.move(tmp_path / "b", tmp_path / "elsewhere")
+        await bus.send("q", msg("into files of another name", partition_key=key))
+        while bus.queue("q").availability == "available":
+            await pass_ms(bus, clock, SECOND)
+        with pytest.raises(PartitionOffline):
+            await bus.send("q", msg("refused", partition_key=key))
+        shutil.move(tmp_path / "elsewhere", tmp_path / "b")
+        await pass_ms(bus, clock, SECOND)
+        assert len(peek_everything(bus, "q")) == 34, "nothing that was acknowledged is lost"
+
+
+@pytest.mark.promise("P5")
+@run
+async def test_a_store_whose_disk_cannot_be_asked_is_down(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    """Senders with a key were told of a fault of ours, for ever, and the store stayed up."""
+    stores = await two_stores_with_messages(tmp_path, clock)
+    async with Bus.open(tmp_path, clock=clock, stores=stores) as bus:
+        (key,) = keys_of(index_in(bus, "q", "b"), 1)
+        shutil.move(tmp_path / "b", tmp_path / "elsewhere")
+        with pytest.raises(PartitionOffline):
+            await bus.send("q", msg("keyed", partition_key=key))
+        assert bus.queue("q").availability == "limited"
+        await send(bus, "q", *map(str, range(16)))
+        shutil.move(tmp_path / "elsewhere", tmp_path / "b")
+        await pass_ms(bus, clock, SECOND)
+        assert len(peek_everything(bus, "q")) == 48
+
+
+@run
+async def test_a_namespace_that_is_taken_away_is_not_made_anew(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    """A new one would have no entities, and what had been theirs would go."""
+    stores = {"a": tmp_path / "a"}
+    async with Bus.open(tmp_path / "bus", clock=clock, stores=stores) as bus:
+        await bus.create_queue("q")
+        await send(bus, "q", "x")
+        shutil.move(tmp_path / "bus", tmp_path / "elsewhere")
+        bus.broker.namespace._down(StoreFailed("pulled"))
+        await pass_ms(bus, clock, 2 * SECOND)
+        assert bus.queues() == ["q"]
+        shutil.move(tmp_path / "elsewhere", tmp_path / "bus")
+        await pass_ms(bus, clock, SECOND)
+        await bus.create_queue("another")
+        assert bodies(await get(bus, "q")) == ["x"]
 
 
 @pytest.mark.promise("B7")
@@ -105,8 +209,41 @@ async def test_a_disk_that_does_not_say_how_full_it_is_leaves_nobody_waiting(
             raise OSError("input/output error")
 
         loop.store._free_bytes = broken  # type: ignore[attr-defined]
-        with pytest.raises(StoreFailed):
+        with pytest.raises(PartitionOffline):
             await asyncio.wait_for(bus.send("q", msg("1")), 5)
+        await pass_ms(bus, clock, SECOND)
+        assert (await bus.send("q", msg("2"))).sequence_number == 1
+
+
+class UnevenClock(ManualClock):
+    """The two clocks of a machine, of which one ticks in the middle of the other's milliseconds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tenths = 0
+
+    def wall(self) -> int:
+        return super().wall() + self.tenths // 10
+
+    def monotonic(self) -> int:
+        return super().monotonic() + (self.tenths + 5) // 10
+
+
+@pytest.mark.promise("S6")
+@run
+async def test_messages_scheduled_for_one_moment_come_in_the_order_of_their_numbers() -> None:
+    clock = UnevenClock()
+    async with Bus.ephemeral(clock=clock) as bus:
+        await bus.create_queue("q")
+        due = clock.wall() + MINUTE
+        for n in range(40):
+            await bus.schedule("q", msg(f"{n}"), due)
+            clock.tenths += 3
+        await pass_ms(bus, clock, MINUTE)
+        assert bodies(await get(bus, "q")) == [f"{n}" for n in range(40)]
+        clock.jump(-HOUR)
+        await send(bus, "q", "a clock that was set counts")
+        assert bus.broker.clock.wall() == clock.wall()
 
 
 @run

@@ -140,8 +140,11 @@ def test_rules_are_added_and_removed(partitioned: bool, clock: ManualClock) -> N
             await bus.create_rule(name, sql("blue", "color = 'blue'"))
             assert (await arrives("red"), await arrives("blue")) == (True, True)
             assert not await arrives("green")
+            await bus.change_rule(name, sql("RED", "color = 'green'"))
+            assert (await arrives("red"), await arrives("green")) == (False, True)
+            assert [rule.name for rule in bus.subscription(name).rules] == ["RED", "blue"]
             await bus.delete_rule(name, "red")
-            assert (await arrives("red"), await arrives("blue")) == (False, True)
+            assert (await arrives("green"), await arrives("blue")) == (False, True)
             assert [rule.name for rule in bus.subscription(name).rules] == ["blue"]
             sound(bus)
 
@@ -402,6 +405,10 @@ async def test_bad_rules_are_refused(clock: ManualClock) -> None:
                 await bus.create_subscription("t", "u", rules=wrong)  # type: ignore[arg-type]
         with pytest.raises(InvalidArgument):
             await bus.create_rule(name, SqlFilter("a = 1"))  # type: ignore[arg-type]
+        with pytest.raises(InvalidArgument):
+            await bus.change_rule(name, SqlFilter("a = 1"))  # type: ignore[arg-type]
+        with pytest.raises(EntityNotFound):
+            await bus.change_rule(name, Rule("two"))
         for unknown in ("two", 5):
             with pytest.raises(EntityNotFound):
                 await bus.delete_rule(name, unknown)  # type: ignore[arg-type]

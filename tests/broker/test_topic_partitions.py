@@ -81,6 +81,7 @@ async def test_one_store_down(clock: ManualClock) -> None:
         bus.delete_subscription(two),
         bus.change_subscription(two, lock_duration_ms=5_000),
         bus.create_rule(two, Rule("new")),
+        bus.change_rule(two, Rule("$Default")),
         bus.delete_rule(two, "$Default"),
         bus.change_topic("t", status="disabled"),
         bus.delete_topic("t"),

@@ -203,6 +203,7 @@ async def test_rules_are_no_part_of_transactions(clock: ManualClock) -> None:
         tx = bus.transaction()
         for act in (
             lambda: tx.create_rule(left, Rule("more")),
+            lambda: tx.change_rule(left, rules[0]),
             lambda: tx.delete_rule(left, rules[0].name),
         ):
             with pytest.raises(InvalidOperation):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from onibus import Bus, Rule
+from onibus import Bus, Rule, SqlFilter
 from onibus.bus import OpeningBus
 from onibus.core.errors import (
     DiskNearlyFull,
@@ -380,6 +380,9 @@ DECISIONS: dict[str, Act] = {
     "create topic": lambda bus, _: bus.create_topic("new"),
     "create subscription": lambda bus, _: bus.create_subscription("t", "new"),
     "create rule": lambda bus, _: bus.create_rule("t/subscriptions/s", Rule("new")),
+    "change rule": lambda bus, _: bus.change_rule(
+        "t/subscriptions/s", Rule("$Default", SqlFilter("1 = 1"))
+    ),
     "delete rule": lambda bus, _: bus.delete_rule("t/subscriptions/s", "$Default"),
     "change queue": lambda bus, _: bus.change_queue("q", max_delivery_count=3),
     "change topic": lambda bus, _: bus.change_topic("t", user_metadata="new"),

@@ -39,7 +39,7 @@ def test_every_command_speaks_json_and_says_what_it_does() -> None:
     assert {"queue create", "send", "top", "check", "doctor", "serve"} <= set(found)
     assert [words for words, flags in found.items() if "--json" not in flags] == []
     for words, flags in found.items():
-        if words not in ("serve", "check", "doctor"):
+        if words not in ("serve", "backup", "restore", "check", "doctor"):
             assert {"--connect", "--trust"} <= flags, words
         result = CliRunner().invoke(app, [*words.split(), "--help"])
         assert result.exit_code == 0
@@ -79,6 +79,7 @@ def test_unreachable() -> None:
     result = Onibus(f"http://127.0.0.1:{port}").run("queue", "list", code=4)
     assert "Is it running?" in result.stderr
     assert exit_code(errors.StoreFailed("broken")) == 4
+    assert exit_code(errors.Damaged("broken")) == 6
 
 
 def test_where_the_server_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

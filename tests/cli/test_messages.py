@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
 
+from onibus import Filter, Message, Rule, SqlFilter
+from onibus.cli.top import look_at_all, row_of
 from tests.cli.conftest import Onibus
+from tests.client.server_helpers import ServerThread
 
 
 @pytest.fixture
@@ -175,6 +179,37 @@ def test_top(queue: Onibus) -> None:
     assert (last["q"]["active"], last["q"]["duplicates"], last["q"]["in_per_s"]) == (1, 1, 0.0)
     assert 0 <= last["q"]["oldest_ms"] < 60_000
     assert (last["wide"]["active"], last["wide"]["state"]) == (2, "available")
+    assert last["news/subscriptions/all"]["in_per_s"] == 0.0
     shown = queue.shown("top", "--looks", "1", "--interval", "0.2")
     assert "in/s" in shown
     assert "news/subscriptions/all" in shown
+
+
+def test_rates_of_queues_topics_and_subscriptions(server: ServerThread) -> None:
+    with server.client() as client:
+        client.create_queue("q")
+        client.create_topic("news")
+        some = client.create_subscription("news", "some", rules=[Rule("n", SqlFilter("n < 6"))])
+        looks = [look_at_all(client)]
+        for entity in ("q", "news"):
+            client.send_batch(entity, [Message(properties={"n": n}) for n in range(12)])
+        client.schedule("q", Message(), int(time.time() * 1000) + 3_600_000)
+        for entity in ("q", some):
+            with client.receiver(entity) as receiver:
+                one, two, three = receiver.receive(3)
+                receiver.complete(one)
+                receiver.dead_letter(two)
+                receiver.abandon(three)
+        client.purge(some, Filter(state="dead-lettered"))
+        looks.append(look_at_all(client))
+
+    def came_and_went(name: str) -> tuple[int | None, int | None]:
+        before, after = (look[name] for look in looks)
+        found = row_of(before, after)
+        seconds = after.at - before.at
+        incoming, outgoing = (found["in_per_s"], found["out_per_s"])
+        return round(incoming * seconds), None if outgoing is None else round(outgoing * seconds)
+
+    assert came_and_went("q") == (13, 1)
+    assert came_and_went("news") == (12, None)
+    assert came_and_went(some) == (6, 2)

@@ -19,6 +19,7 @@ from typing import Any, Self
 from onibus import Bus
 from onibus.client import AsyncClient, Client, Retry
 from onibus.client.blocking.sessions import SessionReceiver
+from onibus.security.kept_keys import KeptKeys
 from onibus.security.keys import DEVELOPMENT_KEY, ROOT_NAME, Keyring
 from onibus.server.server import Server
 from tests.source_tree import ROOT
@@ -36,13 +37,12 @@ class ServerThread:
 
     async def _serve(self) -> None:
         self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
-        async with (
-            Bus.ephemeral() as bus,
-            Server(bus, Keyring([], development=True), http_port=0) as server,
-        ):
-            self.port = server.http_port
-            self._ready.set()
-            await self._end.wait()
+        async with Bus.ephemeral() as bus:
+            keys = KeptKeys(bus, Keyring(development=True))
+            async with Server(bus, keys, http_port=0) as server:
+                self.port = server.http_port
+                self._ready.set()
+                await self._end.wait()
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -211,6 +211,10 @@ class CuttingProxy:
             return False
         client.sendall(answer)
         return True
+
+    def cut_next(self) -> None:
+        """Let nobody have the answer to the next request."""
+        self._left += 1
 
     def close(self) -> None:
         # Closing alone does not wake whoever waits in accept.

@@ -9,13 +9,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from onibus import CorrelationFilter, Filter, Message, Rule, SqlAction, SqlFilter
+from onibus import Bus, CorrelationFilter, Filter, Message, Rule, SqlAction, SqlFilter
+from onibus.client import AsyncClient
 from onibus.core.errors import (
+    CheckpointMismatch,
     EntityExists,
     EntityNotFound,
     InvalidArgument,
     InvalidFilter,
     InvalidOperation,
+    KeyExists,
+    KeyNotFound,
     LockLost,
     MessageNotFound,
     NoSession,
@@ -23,6 +27,7 @@ from onibus.core.errors import (
 )
 from tests.bus_helpers import run
 from tests.client.conftest import Open
+from tests.client.server_helpers import Awaited, ServerThread
 
 
 def bodies(messages: list[Any]) -> list[bytes]:
@@ -59,6 +64,8 @@ async def test_topics_subscriptions_and_rules(connect: Open) -> None:
         await client.create_rule(whole, red)
         assert [rule.name for rule in await client.rules(whole)] == ["big", "red"]
         assert (await client.subscription(whole)).rules == (*rules, red)
+        await client.change_rule(whole, Rule("red", SqlFilter("subject = 'red'")))
+        assert (await client.rules(whole))[1].filter == SqlFilter("subject = 'red'")
         await client.delete_rule(whole, "red")
         changed = await client.change_subscription(whole, max_delivery_count=4)
         assert changed.settings.max_delivery_count == 4
@@ -307,6 +314,8 @@ async def test_the_log_its_readers_and_replay(connect: Open) -> None:
         await taker.receive(10)
         positions = await client.log_positions("q")
         assert (positions.earliest, positions.latest) == ((1,), (11,))
+        assert (await client.log_positions("q", since_ms=1)).since == (1,)
+        assert await client.log_reach("q", 0, 4, 1) == 5
         found = [
             number
             async for batch in client.read_log("q", 0, 1, columns=["sequence_number"], limit=7)
@@ -364,3 +373,50 @@ async def test_staged_sends(connect: Open) -> None:
         await client.stage("q", [Message()], producer="job", batch=2, task=0, attempt=0)
         assert await client.discard("q", producer="job") == 1
         assert bodies(await client.peek("q")) == [b"a", b"b"]
+
+
+@run
+@pytest.mark.promise("R6")
+async def test_producers(connect: Open) -> None:
+    async with connect() as client:
+        await client.create_queue("q")
+        mine = {"producer": "job/1", "batch": 0, "attempts": []}
+        await client.publish("q", **mine, checkpoint="a")
+        with pytest.raises(CheckpointMismatch):
+            await client.publish("q", **mine, checkpoint="b")
+        (known,) = await client.producers("q")
+        assert (known.producer, known.batch, known.checkpoint) == ("job/1", 0, "a")
+        assert await client.forget_producer("q", "job/1")
+        assert not await client.forget_producer("q", "job/1")
+        assert await client.producers("q") == []
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+def test_keys(server: ServerThread, blocking: bool) -> None:
+    @run
+    async def test() -> None:
+        async with Awaited(server.client()) if blocking else server.async_client() as client:
+            await client.create_queue("orders")
+            assert await client.keys() == []
+            made = await client.create_key("worker", ["Send", "Listen"], entity="orders")
+            assert made.primary not in repr(made)
+            rotated = await client.rotate_key("worker", "secondary", entity="orders")
+            assert (rotated.primary, rotated.rights) == (made.primary, made.rights)
+            assert rotated.secondary != made.secondary
+            [listed] = await client.keys()
+            assert (listed.name, listed.entity) == ("worker", "orders")
+            assert listed.rights == ["Send", "Listen"]
+            with pytest.raises(KeyExists):
+                await client.create_key("worker", ["Send"], entity="orders")
+            await client.delete_key("worker", entity="orders")
+            with pytest.raises(KeyNotFound):
+                await client.delete_key("worker", entity="orders")
+
+    test()
+
+
+@run
+async def test_a_bus_in_this_process_asks_nobody_for_a_key() -> None:
+    async with Bus.ephemeral() as bus, AsyncClient.on(bus) as client:
+        with pytest.raises(InvalidOperation, match="it has no keys"):
+            await client.create_key("worker", ["Send"])

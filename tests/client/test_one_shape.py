@@ -27,7 +27,7 @@ PAIRS = [
     (AsyncTransaction, Transaction),
 ]
 #: What a Bus has because it is in the process: a client has no use for it.
-OF_THE_BUS = {"advance", "arm", "ask", "check_alive", "ephemeral", "open", "tell"}
+OF_THE_BUS = {"arm", "ask", "check_alive", "ephemeral", "open", "tell"}
 
 
 def shape(kind: type[Any]) -> dict[str, list[str]]:

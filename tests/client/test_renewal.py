@@ -9,7 +9,7 @@ import pytest
 
 from onibus import Message
 from onibus.client.held import HeldLocks
-from onibus.core.errors import LockLost
+from onibus.core.errors import BusClosed, LockLost
 from tests.bus_helpers import run
 from tests.client.conftest import Open
 from tests.client.server_helpers import ServerThread
@@ -47,6 +47,24 @@ async def test_a_lock_that_nobody_renews_ends(connect: Open) -> None:
         await asyncio.sleep(1.3)
         [last] = await client.peek("q")
         assert last.state == "active"
+
+
+def test_a_client_that_is_closed_before_its_receivers_lets_them_end(server: ServerThread) -> None:
+    """Their locks are renewed no more; that is told to nobody, and is no fault either."""
+    with server.client() as client:
+        client.create_queue("q", lock_duration_ms=1_000)
+        client.send("q", Message(body=b"left behind"))
+        receiver = client.receiver("q")
+        [message] = receiver.receive()
+    with pytest.raises(BusClosed):
+        receiver.complete(message)
+    renewals = receiver._renewals
+    renewals.add(b"left behind", None)
+    renewals.start()
+    deadline = time.monotonic() + 10
+    while renewals._thread is not None:
+        assert time.monotonic() < deadline, "nothing is left to renew, and it goes on"
+        time.sleep(0.05)
 
 
 @run

@@ -12,7 +12,14 @@ import pytest
 
 from onibus import Message
 from onibus.client import Client, Retry, Unreachable
-from onibus.core.errors import EntityNotFound, LockLost, NoSession, OnibusError, Unknown
+from onibus.core.errors import (
+    EntityNotFound,
+    InvalidOperation,
+    LockLost,
+    NoSession,
+    OnibusError,
+    Unknown,
+)
 from tests.client.server_helpers import CuttingProxy, ServerProcess, ServerThread
 
 QUICK = Retry(attempts=3, first_ms=10, longest_ms=20)
@@ -72,6 +79,27 @@ def test_purging_and_deleting_receives_are_asked_once(server: ServerThread) -> N
                 with pytest.raises(Unknown):
                     ask(cut)
                 assert proxy.requests == 1
+
+
+@pytest.mark.promise("B4", "L2")
+def test_a_session_stays_in_order_though_an_answer_was_lost(server: ServerThread) -> None:
+    """What was given out and never heard of is held: going on would pass it over."""
+    with server.client() as client:
+        client.create_queue("q", requires_session=True)
+        for n in range(4):
+            client.send("q", Message(body=b"%d" % n, session_id="s"))
+        with CuttingProxy(server.port, cut=0) as proxy, through(server, proxy) as cut:
+            session = cut.accept_session("q", "s", renew_ms=0)
+            proxy.cut_next()
+            with pytest.raises(Unknown):
+                session.receive(2)
+            with pytest.raises(InvalidOperation, match="accept it again"):
+                session.receive(2)
+            session.close()
+            with cut.accept_session("q", "s", renew_ms=0) as again:
+                received = again.receive(4)
+        assert [one.body for one in received] == [b"0", b"1", b"2", b"3"]
+        assert [one.delivery_count for one in received] == [0] * 4
 
 
 def test_looking_is_asked_again_and_refused_plainly(server: ServerThread) -> None:

@@ -18,6 +18,8 @@ import httpx
 from tests.source_tree import ROOT
 
 PATIENCE_S = 30
+#: Servers of several tests run at once.
+ANY_PORTS = {"ONIBUS_AMQP_PORT": "0", "ONIBUS_SQS_PORT": "0"}
 
 
 class Served:
@@ -28,6 +30,8 @@ class Served:
         self.ready = ready
         self.http: str = ready["http"]
         self.port = int(self.http.rpartition(":")[2])
+        #: what clients of Service Bus are given
+        self.service_bus: str = ready["service_bus"]
 
     def client(self, **how: Any) -> httpx.Client:
         return httpx.Client(base_url=self.http, trust_env=False, timeout=PATIENCE_S, **how)
@@ -45,7 +49,7 @@ def command(*args: str | Path) -> list[str]:
 
 def environment(**variables: str) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("ONIBUS_")}
-    return {**kept, "PYTHONPATH": str(ROOT), **variables}
+    return {**kept, **ANY_PORTS, "PYTHONPATH": str(ROOT), **variables}
 
 
 def refused(*args: str | Path, **variables: str) -> tuple[int, str]:

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from onibus.protocols.http import arrow
+from onibus.protocols.http.limits import Limits
 from onibus.protocols.http.messages import ARROW
 from tests.bus_helpers import run
 from tests.server.http_helpers import Client, serving
@@ -149,12 +149,11 @@ async def test_rows_that_are_no_messages_are_refused_whole(table: pa.Table) -> N
 
 
 @run
-async def test_a_stream_that_swells_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrow, "TABLE_BYTES_MAX", 1 << 20)
+async def test_a_stream_that_swells_is_refused() -> None:
     options = pa.ipc.IpcWriteOptions(compression="zstd")
     content = stream(pa.table({"body": [b"\x00" * 100_000] * 20}), options=options)
     assert len(content) < 20_000
-    async with serving() as client:
+    async with serving(limits=Limits(table_bytes_max=1 << 20)) as client:
         await client.do("PUT", "/queues/q", {})
         response = await client.http.post("/v1/entities/q/batch", content=content, headers=TYPE)
         assert (response.status_code, response.json()["type"]) == (413, "message-too-large")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from onibus import CorrelationFilter, FalseFilter, Rule, SqlAction, SqlFilter, TrueFilter
 from onibus.cli import exits
 from onibus.core.errors import InvalidArgument
+from onibus.protocols.http.limits import Limits
 from onibus.security.rights import Right
 from onibus.server.config import OPTIONS, Options, load
 from onibus.server.durations import milliseconds
@@ -316,6 +318,12 @@ def test_every_option_is_documented_with_its_default() -> None:
         assert f"\n| `{name}` | `{quoted}` | " in page, name
 
 
+def test_every_limit_is_documented_with_its_default() -> None:
+    page = (ROOT / "docs/server.md").read_text("utf-8")
+    for field in fields(Limits):
+        assert f"\n| `{field.name}` | `{field.default}` | " in page, field.name
+
+
 def test_the_file_in_the_documentation_can_be_read(tmp_path: Path) -> None:
     page = (ROOT / "docs/server.md").read_text("utf-8")
     sample = page.split("```toml\n")[1].split("```")[0]
@@ -324,7 +332,7 @@ def test_the_file_in_the_documentation_can_be_read(tmp_path: Path) -> None:
 
 
 def test_every_exit_code_is_documented() -> None:
-    page = (ROOT / "docs/server.md").read_text("utf-8")
+    page = (ROOT / "docs/command-line.md").read_text("utf-8")
     codes = {value for name, value in vars(exits).items() if name.isupper()}
-    assert codes == set(range(5))
+    assert codes == set(range(7))
     assert all(f"\n| {code} | " in page for code in codes)

@@ -6,11 +6,14 @@ import asyncio
 import json
 import random
 import socket
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from email.utils import parsedate_to_datetime
 
 import pytest
 
+from onibus.protocols.http import date
 from onibus.protocols.http.connections import Connections
 from onibus.protocols.http.limits import Limits
 from onibus.protocols.http.messages import Request, Respond, Response
@@ -430,3 +433,26 @@ async def test_stopping_lets_those_who_wait_go() -> None:
         True,
     )
     assert await raw.ended()
+
+
+@run
+async def test_every_answer_is_dated() -> None:
+    async with serving() as client:
+        raw = await client.raw()
+        for request in (get("/v1/queues"), get("/nowhere"), get("/metrics"), b"nonsense\r\n\r\n"):
+            begun = int(time.time())
+            await raw.write(request)
+            _, headers, _ = await raw.answer()
+            moment = parsedate_to_datetime(headers["date"]).timestamp()
+            assert begun <= moment <= time.time(), request
+
+
+def test_the_date_is_written_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1_700_000_000.0
+    monkeypatch.setattr(time, "time", lambda: now)
+    first = date.date_line()
+    assert first == b"date: Tue, 14 Nov 2023 22:13:20 GMT\r\n"
+    now += 0.9
+    assert date.date_line() is first
+    now += 0.1
+    assert date.date_line() == b"date: Tue, 14 Nov 2023 22:13:21 GMT\r\n"

@@ -7,6 +7,7 @@ import resource
 from pathlib import Path
 
 import httpx
+import pytest
 
 from tests.bus_helpers import run
 from tests.server.process_helpers import server_process
@@ -29,6 +30,7 @@ async def connect(port: int, what: bytes) -> asyncio.StreamWriter:
     return writer
 
 
+@pytest.mark.promise("X12")
 def test_ten_thousand_connections_keep_nobody_from_being_served(tmp_path: Path) -> None:
     with server_process(tmp_path / "log", "--ephemeral", "--insecure") as (address, pid):
         crowd(address, pid)

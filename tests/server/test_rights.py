@@ -29,6 +29,7 @@ HOLDERS = {"Send": SENDER, "Listen": LISTENER, "Manage": OWNER}
 SEND = """
     POST /messages  POST /batch  POST /schedule  POST /cancel-scheduled
     GET /staged  POST /staged  POST /staged/publish  POST /staged/discard
+    GET /producers  DELETE /producers/{producer}
 """
 LISTEN = """
     POST /receive  POST /receive-deferred  POST /fifo/receive  POST /fifo/visibility

@@ -231,7 +231,7 @@ def test_a_port_in_use(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         code, told = refused("--data", tmp_path / "data", "--http-port", port)
-    assert code == 3
+    assert code == 5
     assert f"127.0.0.1 port {port} is in use: stop what listens there" in told
     assert "Traceback" not in told
 
@@ -240,20 +240,20 @@ def test_an_address_that_is_not_ours(tmp_path: Path) -> None:
     code, told = refused(
         "--data", tmp_path / "data", "--host", "192.0.2.1", "--allow-plain-text", "--http-port", "0"
     )
-    assert (code, "192.0.2.1" in told) == (3, True)
+    assert (code, "192.0.2.1" in told) == (5, True)
 
 
 def test_a_directory_in_use(tmp_path: Path) -> None:
     with served("--data", tmp_path / "data"):
         code, told = refused("--data", tmp_path / "data", "--http-port", "0")
-    assert code == 4
+    assert code == 6
     assert "another server may be running on this directory" in told
 
 
 def test_a_directory_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     code, told = refused("--data", tmp_path / "file", "--http-port", "0")
-    assert (code, "Traceback" in told) == (4, False)
+    assert (code, "Traceback" in told) == (6, False)
 
 
 def test_damaged_data_are_not_served(tmp_path: Path) -> None:
@@ -261,7 +261,7 @@ def test_damaged_data_are_not_served(tmp_path: Path) -> None:
     data.mkdir()
     (data / "namespace.sqlite").write_bytes(b"nonsense" * 1_000)
     code, told = refused("--data", data, "--http-port", "0")
-    assert (code, "Traceback" in told) == (4, False)
+    assert (code, "Traceback" in told) == (6, False)
     assert (data / "namespace.sqlite").read_bytes() == b"nonsense" * 1_000
 
 

@@ -12,11 +12,13 @@ from onibus.client.aio.claims import AsyncClaimCalls
 from onibus.client.aio.entities import AsyncEntityCalls
 from onibus.client.aio.fifo import AsyncFifoReceiver
 from onibus.client.aio.in_process import InProcess
+from onibus.client.aio.keys import AsyncKeyCalls
 from onibus.client.aio.log import AsyncLogCalls
 from onibus.client.aio.receiving import AsyncReceiver
 from onibus.client.aio.sending import AsyncSendCalls
 from onibus.client.aio.sessions import AsyncSessionReceiver
 from onibus.client.aio.staging import AsyncStagingCalls
+from onibus.client.aio.testing import AsyncTestCalls
 from onibus.client.aio.tidying import AsyncTidyCalls
 from onibus.client.aio.transactions import AsyncTransaction
 from onibus.client.aio.transport import AsyncHttpTransport
@@ -35,6 +37,8 @@ class AsyncClient(
     AsyncLogCalls,
     AsyncClaimCalls,
     AsyncStagingCalls,
+    AsyncKeyCalls,
+    AsyncTestCalls,
 ):
     """A server, as programs use it. Make it with `connect`."""
 

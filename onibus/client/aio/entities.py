@@ -109,6 +109,11 @@ class AsyncEntityCalls(AsyncCaller):
         """Add a rule: what it selects gets into the subscription from now on."""
         await self.answer(post(path_of(_SUBSCRIPTIONS, subscription, "rules"), rule_out(rule)))
 
+    async def change_rule(self, subscription: str, rule: Rule) -> None:
+        """Put a rule in place of the one of its name; no message meets neither, or both."""
+        path = path_of(_SUBSCRIPTIONS, subscription, "rules", rule.name)
+        await self.answer(post(path, rule_out(rule), method="PUT"))
+
     async def delete_rule(self, subscription: str, name: str) -> None:
         """Delete a rule; without any, nothing gets into the subscription."""
         path = path_of(_SUBSCRIPTIONS, subscription, "rules", name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from urllib.parse import urlencode
 
+from onibus.broker.clock import MovableClock
 from onibus.bus import Bus
 from onibus.client.asking import Answer, Ask
 from onibus.protocols.http.app import HttpApp
@@ -16,7 +17,8 @@ class InProcess:
     """A server's API on a Bus, asked without credentials."""
 
     def __init__(self, bus: Bus) -> None:
-        self._app = HttpApp(bus, router(), None)
+        in_memory = isinstance(bus.broker.clock.machine, MovableClock)
+        self._app = HttpApp(bus, router(), None, test_mode=in_memory)
 
     async def ask(self, ask: Ask) -> Answer:
         """Hand a request over and wait for its answer."""

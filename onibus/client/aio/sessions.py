@@ -12,7 +12,7 @@ from onibus.client.aio.caller import AsyncCaller
 from onibus.client.aio.receiving import AsyncSettler
 from onibus.client.asking import post
 from onibus.client.held import RENEW_MS
-from onibus.core.errors import LockLost
+from onibus.core.errors import InvalidOperation, LockLost, Unknown
 from onibus.core.message import ReceivedMessage
 from onibus.protocols.http.api.receiving import LockedUntil
 from onibus.protocols.http.api.sessions import SessionState
@@ -35,6 +35,8 @@ class AsyncSessionReceiver(AsyncSettler):
         self.session_id = session_id
         self.locked_until_ms = locked_until_ms
         self._closed = False
+        #: an answer was lost: the session may hold messages that are not known here
+        self._unsure = False
         self._held = {"session_id": session_id, "token": token}
         self._renewals.add(bytes.fromhex(token), locked_until_ms)
         self._renewals.start()
@@ -42,11 +44,24 @@ class AsyncSessionReceiver(AsyncSettler):
     async def receive(
         self, limit: int = 1, *, wait_ms: int = 0, delete: bool = False
     ) -> list[ReceivedMessage]:
-        """Return the session's next messages, in order."""
+        """Return the session's next messages, in order.
+
+        Where the answer is lost (Unknown) the session may hold messages that nobody knows. It gives
+        out no more here, so that none is passed over: close it, and accept it again.
+        """
+        if self._unsure:
+            raise InvalidOperation(
+                f"an answer of session {self.session_id!r} was lost, and with it what it gave out: "
+                "close it, and accept it again"
+            )
         body = self._held | {"limit": limit, "delete": delete}
-        return await self._receive_waiting(
-            self._path("sessions", "receive"), body, wait_ms, repeats=not delete
-        )
+        try:
+            return await self._receive_waiting(
+                self._path("sessions", "receive"), body, wait_ms, repeats=False
+            )
+        except Unknown:
+            self._unsure = True
+            raise
 
     async def receive_deferred(self, numbers: Sequence[int]) -> list[ReceivedMessage]:
         """Return deferred messages of the session by their numbers: all of them, or none."""

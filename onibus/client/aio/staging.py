@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from onibus.broker.producers import LEASE_MS, Published, Staged
+from onibus.broker.producers import LEASE_MS, ProducerInfo, Published, Staged
 from onibus.client.aio.caller import AsyncCaller
 from onibus.client.asking import get, path_of, post, post_arrow, without_none
 from onibus.client.convert import arrow_bytes, message_json, rows_with_ids, with_id
 from onibus.core.message import Message
-from onibus.protocols.http.api.staging import StagedOut
+from onibus.protocols.http.api.staging import Forgotten, Producers, StagedOut
 from onibus.protocols.http.api.tidying import Counted
 
 if TYPE_CHECKING:
@@ -51,8 +51,14 @@ class AsyncStagingCalls(AsyncCaller):
     ) -> None:
         """Keep rows in Arrow as `stage` keeps messages."""
         whose = _whose(producer, batch, task, attempt, piece, lease_ms)
-        body = arrow_bytes(rows_with_ids(rows))
-        await self.answer(post_arrow(path_of("entities", entity, "staged"), body, query=whose))
+        await self.stage_stream(entity, arrow_bytes(rows_with_ids(rows)), whose)
+
+    async def stage_stream(self, entity: str, stream: bytes, whose: Mapping[str, str]) -> None:
+        """Keep rows that are an Arrow IPC stream already, as they are: none is given an id.
+
+        `whose` has producer, batch, task, attempt, piece and lease_ms, as texts.
+        """
+        await self.answer(post_arrow(path_of("entities", entity, "staged"), stream, query=whose))
 
     async def staged(self, entity: str) -> list[Staged]:
         """Return what is staged and not published."""
@@ -60,15 +66,22 @@ class AsyncStagingCalls(AsyncCaller):
         return told.staged
 
     async def publish(
-        self, entity: str, *, producer: str, batch: int, attempts: Iterable[tuple[int, ...]]
+        self,
+        entity: str,
+        *,
+        producer: str,
+        batch: int,
+        attempts: Iterable[tuple[int, ...]],
+        checkpoint: str | None = None,
     ) -> Published:
         """Make what the named attempts staged visible, in their order, once; the rest goes.
 
         An attempt is (task, attempt), or (task, attempt, pieces). Publishing the producer's last
-        batch again does nothing, an older one is an error.
+        batch again does nothing, an older one is an error. A producer that names its checkpoint
+        counts from 0 without a gap, and another checkpoint under its name is an error.
         """
         named = [list(attempt) for attempt in attempts]
-        body = {"producer": producer, "batch": batch, "attempts": named}
+        body = without_none(producer=producer, batch=batch, attempts=named, checkpoint=checkpoint)
         ask = post(path_of("entities", entity, "staged", "publish"), body)
         told: Published = await self.ask(ask, Published)
         return told
@@ -80,6 +93,20 @@ class AsyncStagingCalls(AsyncCaller):
             post(path_of("entities", entity, "staged", "discard"), body), Counted
         )
         return told.count
+
+    async def producers(self, entity: str) -> list[ProducerInfo]:
+        """Return who has published to an entity, and how far each has come."""
+        told: Producers = await self.ask(get(path_of("entities", entity, "producers")), Producers)
+        return told.producers
+
+    async def forget_producer(self, entity: str, producer: str) -> bool:
+        """Forget how far a producer has come, and what it staged; return whether it was known.
+
+        Its next batch is published whatever its number, as if it had never been there.
+        """
+        ask = post(path_of("entities", entity, "producers", producer), method="DELETE")
+        told: Forgotten = await self.ask(ask, Forgotten)
+        return told.known
 
 
 def _whose(

@@ -10,11 +10,13 @@ from onibus.client.asking import WAIT_MS_MAX, path_of, post, without_none
 from onibus.client.blocking.claims import ClaimCalls
 from onibus.client.blocking.entities import EntityCalls
 from onibus.client.blocking.fifo import FifoReceiver
+from onibus.client.blocking.keys import KeyCalls
 from onibus.client.blocking.log import LogCalls
 from onibus.client.blocking.receiving import Receiver
 from onibus.client.blocking.sending import SendCalls
 from onibus.client.blocking.sessions import SessionReceiver
 from onibus.client.blocking.staging import StagingCalls
+from onibus.client.blocking.testing import TestCalls
 from onibus.client.blocking.tidying import TidyCalls
 from onibus.client.blocking.transactions import Transaction
 from onibus.client.blocking.transport import HttpTransport
@@ -32,6 +34,8 @@ class Client(
     LogCalls,
     ClaimCalls,
     StagingCalls,
+    KeyCalls,
+    TestCalls,
 ):
     """A server, as programs use it. Make it with `connect`."""
 

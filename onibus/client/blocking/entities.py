@@ -109,6 +109,11 @@ class EntityCalls(Caller):
         """Add a rule: what it selects gets into the subscription from now on."""
         self.answer(post(path_of(_SUBSCRIPTIONS, subscription, "rules"), rule_out(rule)))
 
+    def change_rule(self, subscription: str, rule: Rule) -> None:
+        """Put a rule in place of the one of its name; no message meets neither, or both."""
+        path = path_of(_SUBSCRIPTIONS, subscription, "rules", rule.name)
+        self.answer(post(path, rule_out(rule), method="PUT"))
+
     def delete_rule(self, subscription: str, name: str) -> None:
         """Delete a rule; without any, nothing gets into the subscription."""
         path = path_of(_SUBSCRIPTIONS, subscription, "rules", name)

@@ -10,7 +10,7 @@ from onibus.client.asking import Ask, get, path_of, post, without_none
 from onibus.client.blocking.caller import Caller
 from onibus.client.convert import arrow_table, filter_json
 from onibus.core.path.peek import Filter
-from onibus.protocols.http.api.log import Readers
+from onibus.protocols.http.api.log import Reach, Readers
 from onibus.protocols.http.api.tidying import Counted
 from onibus.protocols.http.messages import ARROW
 
@@ -24,12 +24,22 @@ PAGE_BYTES = 16 << 20
 class LogCalls(Caller):
     """What can be done with logs."""
 
-    def log_positions(self, entity: str, *, log: str = "messages") -> LogPositions:
-        """Return between which numbers each partition's log can be read."""
-        told: LogPositions = self.ask(
-            get(path_of("entities", entity, "log"), log=log), LogPositions
-        )
+    def log_positions(
+        self, entity: str, *, log: str = "messages", since_ms: int | None = None
+    ) -> LogPositions:
+        """Return between which numbers each partition's log can be read.
+
+        With `since_ms`, also from which number on rows are of that time or later.
+        """
+        ask = get(path_of("entities", entity, "log"), log=log, since_ms=since_ms)
+        told: LogPositions = self.ask(ask, LogPositions)
         return told
+
+    def log_reach(self, entity: str, partition: int, start: int, limit_bytes: int) -> int:
+        """Return the number up to which, without it, so many bytes of messages reach."""
+        path = path_of("entities", entity, "log", "messages", partition, "reach")
+        told: Reach = self.ask(get(path, start=start, limit_bytes=limit_bytes), Reach)
+        return told.end
 
     def read_log(
         self,
@@ -58,7 +68,9 @@ class LogCalls(Caller):
             "limit_bytes": PAGE_BYTES,
         }
         left = limit
-        while (end is None or start < end) and left != 0:
+        # Asked at least once, also where nothing can be there: whether the entity is still the one
+        # that was meant only the server knows.
+        while left != 0:
             ask = get(path, start=start, end=end, limit=left, **given)
             table = self._table(ask)
             if table.num_rows == 0:
@@ -67,6 +79,8 @@ class LogCalls(Caller):
             # Numbers are without gaps: so many rows, so many numbers.
             start += table.num_rows
             left = None if left is None else left - table.num_rows
+            if end is not None and start >= end:
+                return
 
     def read_outcomes(
         self,

@@ -60,6 +60,12 @@ class Renewals(HeldLocks):
     def _run(self, ended: threading.Event) -> None:
         # Looks often: a lock that is added meanwhile may be due before the others.
         while not ended.wait(min(self.next_s(), 0.25)):
+            with self._guard:
+                if not len(self):
+                    # Whoever gets the next lock starts anew.
+                    if self._ended is ended:
+                        self._thread = None
+                    return
             for lock in self.due():
                 try:
                     self.renewed(lock, self._renew(lock.token))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import httpx
 
 from onibus.client.asking import Answer, AnswerLost, Ask, NotSent
-from onibus.core.errors import InvalidArgument
+from onibus.core.errors import BusClosed, InvalidArgument
 
 #: Seconds: to connect, and to be answered beyond what the server was asked to wait.
 CONNECT_S, ANSWER_S = 5.0, 30.0
@@ -60,6 +60,10 @@ class HttpTransport:
             raise InvalidArgument(f"that is no address of a server: {error}") from None
         except httpx.TransportError as error:
             raise AnswerLost(str(error) or type(error).__name__) from error
+        except RuntimeError:
+            if self._http.is_closed:
+                raise BusClosed("the client was closed") from None
+            raise
         return Answer(
             response.status_code, response.content, response.headers.get("content-type", "")
         )

@@ -23,7 +23,7 @@ _TEXTS = ("subject", "correlation_id", "content_type", "to", "reply_to", "reply_
 class Prepared:
     """A message that was admitted."""
 
-    __slots__ = ("identities", "key", "message", "row", "time_to_live_ms")
+    __slots__ = ("delay_ms", "identities", "key", "message", "row", "time_to_live_ms")
 
     def __init__(
         self,
@@ -40,6 +40,8 @@ class Prepared:
         #: hashes under which it is a duplicate; none where it never is one
         self.identities = identities
         self.time_to_live_ms = ttl
+        #: how long it waits before it can be received; None: as its queue says
+        self.delay_ms: int | None = None
 
 
 def admit(message: Message, settings: LogSettings, secret: bytes) -> Prepared:
@@ -105,6 +107,8 @@ def _check_fields(message: Message, settings: LogSettings) -> None:
         and message.enqueued_sequence_number is None
         and message.hop_count == 0
         and message.format == ""
+        and message.as_sent == b""
+        and message.rewritten is False
     ):
         _check_rare_fields(message)
     if session_id is None and settings.requires_session:
@@ -132,6 +136,8 @@ def _check_rare_fields(message: Message) -> None:
             raise InvalidArgument(f"{name} is a text, not {type(value).__name__}")
     if message.format not in FORMATS:
         raise InvalidArgument(f"format {message.format!r} is none of {FORMATS}")
+    if type(message.as_sent) is not bytes or type(message.rewritten) is not bool:
+        raise InvalidArgument("as_sent is bytes, and rewritten is a bool")
     number = message.enqueued_sequence_number
     if number is not None and (type(number) is not int or not 0 <= number < 2**63):
         raise InvalidArgument("enqueued_sequence_number is a sequence number")
@@ -201,5 +207,4 @@ def _fifo_identities(
 
 
 def _with_id(message: Message, message_id: str) -> Message:
-    fields = {name: getattr(message, name) for name in message.__struct_fields__}
-    return Message(**(fields | {"message_id": message_id}))
+    return replace(message, message_id=message_id, rewritten=bool(message.as_sent))

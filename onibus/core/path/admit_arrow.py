@@ -7,10 +7,10 @@ names the row, counted from 0.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,8 +30,9 @@ Numbers = npt.NDArray[np.int64]
 
 #: The time to live of a row that has none.
 FOREVER = -1
-#: What the MessagePack of a row has besides its fields: the head of an array of 16.
-_ROW_HEAD = 3
+#: What the MessagePack of a row has besides these fields: the head of an array of 18, and the two
+#: fields that only messages of AMQP have, empty.
+_ROW_HEAD = 6
 
 _IDENTITY = pa.binary(16)
 #: A prepared batch as it is staged: its columns, and what admission made of them.
@@ -140,17 +141,63 @@ def admit_arrow(
 ) -> PreparedBatch:
     """Return all rows prepared, or refuse all of them."""
     batch = conform(_one_batch(given))
+    looked = _look(batch, settings)
+    bad = looked.bad
+    first = int(bad.argmax()) if bad.any() else len(bad)
+    first = next(_bad_properties(batch, first), first)
+    if first < len(bad):
+        raise _refusal(batch, first, int(looked.sizes[first]), settings, secret)
+    return _prepare(looked, settings, secret)
+
+
+def admit_rows(
+    batch: pa.RecordBatch, settings: LogSettings, secret: bytes
+) -> tuple[PreparedBatch, dict[int, Refused]]:
+    """Return the rows that are admitted, prepared, and why each of the others is refused.
+
+    The batch is one that `conform` has returned; it may have any number of rows.
+    """
+    looked = _look(batch, settings)
+    bad = looked.bad
+    bad[list(_bad_properties(batch, len(bad)))] = True
+    if not bad.any():
+        return _prepare(looked, settings, secret), {}
+    refused = {
+        at: _refusal(batch, at, int(looked.sizes[at]), settings, secret)
+        for at in np.flatnonzero(bad).tolist()
+    }
+    good = batch.filter(pa.array(~bad))
+    return _prepare(_look(good, settings), settings, secret), refused
+
+
+class _Looked(NamedTuple):
+    """What was found out about a batch."""
+
+    batch: pa.RecordBatch
+    #: with the ids that a FIFO queue gives, and the hashes of its bodies
+    filled: pa.RecordBatch
+    contents: list[str] | None
+    keys: pa.Array
+    sizes: Numbers
+    #: which rows break a rule that columns show
+    bad: npt.NDArray[np.bool_]
+
+
+def _look(batch: pa.RecordBatch, settings: LogSettings) -> _Looked:
     filled, contents = _fill_ids(batch, settings)
     keys = effective_keys(batch, settings)
     sizes = _sizes(filled)
     bad = _bad_rows(batch, settings) | (sizes > settings.max_message_bytes)
     if settings.requires_duplicate_detection and settings.enable_partitioning and not settings.fifo:
         bad |= _mask(pc.is_null(keys))
-    first = _bad_properties(batch, int(bad.argmax()) if bad.any() else len(bad))
-    if first < len(bad):
-        _refuse(batch, first, int(sizes[first]), settings, secret)
-    hashes, owners = _identities(filled, keys, contents, settings, secret)
-    return PreparedBatch(filled, hashes, owners, _ttls(batch, settings), sizes, keys)
+    return _Looked(batch, filled, contents, keys, sizes, bad)
+
+
+def _prepare(looked: _Looked, settings: LogSettings, secret: bytes) -> PreparedBatch:
+    filled, keys = looked.filled, looked.keys
+    hashes, owners = _identities(filled, keys, looked.contents, settings, secret)
+    ttls = _ttls(looked.batch, settings)
+    return PreparedBatch(filled, hashes, owners, ttls, looked.sizes, keys)
 
 
 def _one_batch(given: pa.RecordBatch | pa.Table) -> pa.RecordBatch:
@@ -213,11 +260,11 @@ def _mask(column: pa.Array) -> npt.NDArray[np.bool_]:
     return mask
 
 
-def _bad_properties(batch: pa.RecordBatch, end: int) -> int:
-    """Return the first row before `end` whose properties would not come back, or `end`."""
+def _bad_properties(batch: pa.RecordBatch, end: int) -> Iterator[int]:
+    """Yield the rows before `end` whose properties would not come back."""
     column = batch.column("properties")
     if column.null_count == len(column):
-        return end
+        return
     good = set()
     for at, content in enumerate(column.slice(0, end).to_pylist()):
         if content is None or content in good:
@@ -225,25 +272,25 @@ def _bad_properties(batch: pa.RecordBatch, end: int) -> int:
         try:
             check_properties(decode_properties(content))
         except (*UNREADABLE, InvalidArgument):
-            return at
-        good.add(content)
-    return end
+            yield at
+        else:
+            good.add(content)
 
 
-def _refuse(
+def _refusal(
     batch: pa.RecordBatch, at: int, size: int, settings: LogSettings, secret: bytes
-) -> None:
-    """Refuse a row as `admit` does."""
+) -> Refused:
+    """Return how `admit` refuses a row."""
     try:
         (message,) = messages_of(batch.slice(at, 1))
     except Damaged:
-        raise InvalidArgument(f"row {at}: properties are not the MessagePack of a map") from None
+        return InvalidArgument(f"row {at}: properties are not the MessagePack of a map")
     try:
         admit(message, settings, secret)
     except Refused as error:
-        raise type(error)(f"row {at}: {error}") from None
+        return type(error)(f"row {at}: {error}")
     # Its properties are MessagePack that takes more bytes than ours would.
-    raise MessageTooLarge(
+    return MessageTooLarge(
         f"row {at}: the message takes {size} bytes; this entity takes {settings.max_message_bytes}"
     )
 

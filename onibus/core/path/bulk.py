@@ -132,9 +132,10 @@ def _store_block(
     start, end = rows
     count = end - start
     columns, ttls = batch.columns.slice(start, count), batch.ttls[start:end]
-    expires = np.where(ttls == FOREVER, NEVER, now + ttls)
+    expires = expiries(ttls, now)
     kinds = np.full(count, MESSAGE)
-    scheduled = _scheduled(columns.column("scheduled_enqueue_time_ms"), now - wall, now)
+    dues = dues_of(columns.column("scheduled_enqueue_time_ms"), now - wall, now)
+    scheduled = [(at, int(dues[at])) for at in np.flatnonzero(dues).tolist()]
     for at, _ in scheduled:
         # Its time to live counts from its activation, as a row of its own (S6).
         expires[at] = NEVER
@@ -150,16 +151,26 @@ def _store_block(
         payload = encode_arrow(ordinals, moment, now, expires, hashes, kinds, columns, body)
     waiting = [(first + at, due) for at, due in scheduled]
     block = Placed(first, moment, payload, int(expires.min()), sessions, keys, waiting)
+    if delay_ms := partition.settings.delivery_delay_ms:
+        due = {ordinal for ordinal, _ in waiting}
+        everyone = range(first, first + count)
+        block.delayed.extend((one, now + delay_ms) for one in everyone if one not in due)
     put_block(partition, block, lambda: messages_of(columns), now, wall, out)
 
 
-def _scheduled(column: pa.Array, offset: int, now: int) -> list[tuple[int, int]]:
-    """Return (position, due in bus time) of what is not to be seen yet."""
+def expiries(ttls: Numbers, now: int | Numbers) -> Numbers:
+    """Return when rows that are enqueued at `now`, one time or one for each, expire."""
+    expires: Numbers = np.where(ttls == FOREVER, NEVER, now + ttls)
+    return expires
+
+
+def dues_of(column: pa.Array, offset: int, now: int | Numbers) -> Numbers:
+    """Return when each row is to be seen, in bus time; 0 for at once: a past time is no wait."""
     if column.null_count == len(column):
-        return []
-    dues = column.fill_null(0).to_numpy() + offset
-    waiting = column.is_valid().to_numpy(zero_copy_only=False) & (dues > now)
-    return [(at, int(dues[at])) for at in np.flatnonzero(waiting).tolist()]
+        return np.zeros(len(column), np.int64)
+    given = column.is_valid().to_numpy(zero_copy_only=False)
+    dues: Numbers = column.fill_null(0).to_numpy() + offset
+    return np.where(given & (dues > now), dues, 0)
 
 
 def _sessions(

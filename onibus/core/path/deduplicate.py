@@ -40,24 +40,47 @@ def find_originals(
 
     owners[i] is the position of the message that has hashes[i]; those of one follow each other.
     """
-    originals = [-1] * count
     if not hashes:
-        return originals
+        return [-1] * count
     known = ids.find(hashes, forget_before)
     if max(known) == -1 and len(set(hashes)) == len(hashes):
-        return originals
+        return [-1] * count
+    if forget_below:
+        known = [-1 if ordinal < forget_below else ordinal for ordinal in known]
+    return find_repeats(hashes, owners, known, count)
+
+
+def find_repeats(
+    names: Sequence[bytes],
+    owners: Sequence[int],
+    known: Sequence[int],
+    count: int,
+    times: Sequence[int] | None = None,
+    window_ms: int = 0,
+) -> list[int]:
+    """Return what each of so many messages repeats: what is known, or an earlier one of them.
+
+    known[i] is the ordinal that is remembered of names[i] and counts for its message, or -1.
+    Without `times` all of them come at one moment. With them, which never fall, a message that was
+    new is an original for as long as the window lasts, and after that the next one is new (D5).
+    Messages that are no owner repeat nothing.
+    """
+    originals = [-1] * count
     in_batch: dict[bytes, int] = {}
-    for at, asked in groupby(range(len(hashes)), owners.__getitem__):
+    for at, asked in groupby(range(len(names)), owners.__getitem__):
         mine = list(asked)
         for place in mine:
-            ordinal = known[place]
-            if ordinal == -1 or ordinal < forget_below:
-                ordinal = in_batch.get(hashes[place], -1)
-            if ordinal != -1:
-                originals[at] = ordinal
+            original = known[place]
+            if original == -1:
+                original = in_batch.get(names[place], -1)
+                if times is not None and original != -1:
+                    recorded = times[-2 - original]
+                    original = original if times[at] - recorded < window_ms else -1
+            if original != -1:
+                originals[at] = original
                 break
         else:
-            in_batch.update((hashes[place], -2 - at) for place in mine)
+            in_batch.update((names[place], -2 - at) for place in mine)
     return originals
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,9 @@ from onibus.core.lifecycle import Input, State
 from onibus.core.limits import FIFO_INTERVAL_MS
 from onibus.core.message import ReceivedMessage
 from onibus.core.path.dead_letter import expire_message
+from onibus.core.path.room import Room
 from onibus.core.records import WriteBatch
+from onibus.core.runs import as_runs
 from onibus.core.sessions import Session
 
 if TYPE_CHECKING:
@@ -28,10 +31,13 @@ def deliver(
     dead: bool = False,
     session: Session | None = None,
     take: bool = False,
+    visibility_ms: int | None = None,
+    room: Room | None = None,
 ) -> list[ReceivedMessage]:
     """Give out the first messages that are ready, at most `limit`: locked, or taken for good.
 
-    From the dead-letter queue where `dead`; from a session that the caller holds where given.
+    From the dead-letter queue where `dead`; from a session that the caller holds where given. It is
+    locked for `visibility_ms`, or for as long as the entity says.
     """
     below = subscription.log.visible_below
     ordinals: list[int] = []
@@ -47,19 +53,41 @@ def deliver(
         if not taken:
             break
         ordinals += taken if dead else still_living(subscription, taken, now, out)
+    if room is not None:
+        fitting = room.take(subscription.log, ordinals)
+        _put_back(subscription, ordinals[fitting:], session, dead)
+        ordinals = ordinals[:fitting]
     if not ordinals:
         return []
     if take:
         return _take(subscription, ordinals, out)
-    return _lock(subscription, ordinals, session, now)
+    return _lock(subscription, ordinals, session, now, visibility_ms)
+
+
+def _put_back(
+    subscription: Subscription, ordinals: list[int], session: Session | None, dead: bool
+) -> None:
+    """Make messages ready that were taken out and not touched: they come before all others."""
+    if session is not None:
+        session.ready[:0] = array("q", ordinals)
+        return
+    ready = subscription.dead_ready if dead else subscription.ready
+    for first, last in as_runs(ordinals):
+        ready.add(first, last)
 
 
 def _lock(
-    subscription: Subscription, ordinals: list[int], session: Session | None, now: int
+    subscription: Subscription,
+    ordinals: list[int],
+    session: Session | None,
+    now: int,
+    visibility_ms: int | None = None,
 ) -> list[ReceivedMessage]:
     """Hold messages by a lock of their own, or by their session's."""
     if session is None:
-        duration = subscription.settings.lock_duration_ms
+        duration = visibility_ms
+        if duration is None:
+            duration = subscription.settings.lock_duration_ms
         hold = subscription.new_hold(now + duration, duration, None)
         until = hold.until
     else:
@@ -139,6 +167,7 @@ def deliver_groups(
     now: int,
     out: WriteBatch,
     attempt_id: str | None = None,
+    room: Room | None = None,
 ) -> list[ReceivedMessage]:
     """Give out messages of a FIFO queue, group by group (F10); again for the same attempt (F9)."""
     if attempt_id is not None:
@@ -155,7 +184,10 @@ def deliver_groups(
         if session is None:
             break
         wanted = 1 if subscription.settings.one_message_per_group else limit - len(received)
-        for ordinal in take_living(subscription, session, wanted, now, out):
+        ordinals = take_living(subscription, session, wanted, now, out)
+        fitting = len(ordinals) if room is None else room.take(subscription.log, ordinals)
+        _put_back(subscription, ordinals[fitting:], session, dead=False)
+        for ordinal in ordinals[:fitting]:
             hold = subscription.new_hold(now + visibility_ms, visibility_ms, session.id)
             hold.attempt = attempt_id
             session.in_flight.append(ordinal)
@@ -165,6 +197,8 @@ def deliver_groups(
             received.append(subscription.view(ordinal, hold, hold.until))
         session.in_flight.sort()
         passed.append(session)
+        if fitting < len(ordinals):
+            break
     for session in passed:
         subscription.sessions.offer(session)
         subscription.sessions.forget_idle(session)
@@ -212,6 +246,7 @@ def _repeat(
         holds.append(hold)
     received = []
     for hold in holds:
+        hold.until = hold.received + visibility_ms
         hold.duration = visibility_ms
         (ordinal,) = hold.ordinals
         subscription.renew(hold, ordinal, now + visibility_ms)

@@ -6,7 +6,7 @@ The kernel of every send, one message or ten thousand: deduplicate → stamp →
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from onibus.core.block import COPY, MESSAGE, NEVER, SCHEDULED, encode_rows
@@ -14,6 +14,7 @@ from onibus.core.limits import BLOCK_BYTES_MAX, DUPLICATES_LISTED_MAX
 from onibus.core.message import Message, Sent, encode
 from onibus.core.path.admit import Prepared, time_to_live
 from onibus.core.path.deduplicate import deduplicate
+from onibus.core.path.delay import delay, delays
 from onibus.core.path.fan_out import Copy, FanOut
 from onibus.core.path.stamp import stamp
 from onibus.core.records import DUPLICATES, WriteBatch
@@ -152,6 +153,9 @@ def _store_block(
     rows = [prepared.row for prepared in piece]
     payload = encode_rows(first, moment, now, expires, hashes, kinds, rows)
     place = Placed(first, moment, payload, min(expires), sessions, keys, scheduled, only)
+    default_ms = partition.settings.delivery_delay_ms
+    if not activated and (default_ms or any(prepared.delay_ms for prepared in piece)):
+        place.delayed.extend(delays(piece, first, default_ms, now, dict(scheduled)))
     put_block(partition, place, lambda: [prepared.message for prepared in piece], now, wall, out)
 
 
@@ -171,6 +175,8 @@ class Placed:
     scheduled: list[tuple[int, int]]
     #: in a topic, the subscription that gets them, whatever the rules say
     only: int = 0
+    #: (ordinal, due in bus time) of those that cannot be received yet
+    delayed: list[tuple[int, int]] = field(default_factory=list)
 
 
 def put_block(
@@ -186,7 +192,7 @@ def put_block(
     place = (block.payload, first, first + count - 1, count, block.earliest, out, block.keys)
     if not partition.is_topic:
         partition.log.append(*place)
-        _show(partition, block.sessions, first, block.scheduled, out)
+        _show(partition, block, out)
         return
     due = dict(block.scheduled)
     only = [block.only] * count if block.only else None
@@ -249,18 +255,19 @@ def _scheduled(
     ]
 
 
-def _show(
-    partition: Partition,
-    sessions: Sequence[str | None],
-    first: int,
-    scheduled: list[tuple[int, int]],
-    out: WriteBatch,
-) -> None:
-    """Hand messages to a queue's subscription: all that are not scheduled, in runs."""
-    subscription = partition.subscription
-    start = first
-    for ordinal, due in scheduled:
-        subscription.schedule(ordinal, due, out)
+def _show(partition: Partition, block: Placed, out: WriteBatch) -> None:
+    """Hand messages to a queue's subscription: all that have not to wait, in runs."""
+    subscription, sessions = partition.subscription, block.sessions
+    start = first = block.first
+    aside = block.scheduled
+    if block.delayed:
+        aside = sorted(block.scheduled + block.delayed)
+    later = dict(block.delayed)
+    for ordinal, due in aside:
+        if ordinal in later:
+            delay(subscription, ordinal, due, sessions[ordinal - first], out)
+        else:
+            subscription.schedule(ordinal, due, out)
         if ordinal > start:
             subscription.enqueue(start, sessions[start - first : ordinal - first])
         start = ordinal + 1

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from onibus.core.block import NEVER
 from onibus.core.errors import MessageNotFound
 from onibus.core.lifecycle import HELD, Input, State
 from onibus.core.path.peek import Filter, live_ordinals, states_of
@@ -19,19 +20,41 @@ _DEFERRED = (State.DEFERRED, State.DEAD_LETTERED_DEFERRED)
 
 
 def purge(
-    subscription: Subscription, wanted: Filter, start: int, limit: int, out: WriteBatch
+    subscription: Subscription,
+    wanted: Filter,
+    start: int,
+    limit: int,
+    out: WriteBatch,
+    held: bool = False,
 ) -> tuple[int, int]:
     """Delete what a filter means and nobody holds, among the next `limit` messages from `start` on.
 
-    Return how many, and where to go on: 0 at the end.
+    With `held` also what receivers hold, by locks of their own. Return how many, and where to go
+    on: 0 at the end.
     """
-    states = states_of(wanted, dead=False) - HELD
+    states = states_of(wanted, dead=False)
+    if not held:
+        states -= HELD
     looked_at = list(islice(live_ordinals(subscription, start, states), limit))
     chosen = [ordinal for ordinal in looked_at if wanted.matches(subscription.view(ordinal))]
+    if held:
+        chosen = [ordinal for ordinal in chosen if _take_back(subscription, ordinal, out)]
     for ordinal in chosen:
         subscription.change(ordinal, Input.PURGE, out)
     subscription.depart(chosen, out)
     return len(chosen), looked_at[-1] + 1 if len(looked_at) == limit else 0
+
+
+def _take_back(subscription: Subscription, ordinal: int, out: WriteBatch) -> bool:
+    """Take a message from its receiver; tell whether nobody holds it now."""
+    mark = subscription.marks.get(ordinal)
+    if mark is None or mark.hold is None:
+        return True
+    if mark.hold.until == NEVER:
+        # A session, a claim or a work holds it.
+        return False
+    subscription.change(ordinal, Input.RELEASE, out)
+    return True
 
 
 def forget_ids(partition: Partition, out: WriteBatch) -> None:

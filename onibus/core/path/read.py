@@ -6,7 +6,10 @@ a block may have gone, or been rewritten, until then; it then plans anew (broker
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
 
 from onibus.core.errors import InvalidArgument, LogGap
 from onibus.core.outcomes import OutcomeLog, OutcomePlace
@@ -92,6 +95,42 @@ def plan(partition: Partition, start: int, end: int, size: int) -> list[Piece]:
         first, last = max(place.first, start), min(place.last, end - 1)
         pieces.append(Piece(place.block, first, last, place.size, log.uncommitted(place)))
     return pieces
+
+
+def first_since(log: Log, time: int) -> int:
+    """Return the ordinal of the first row that was enqueued at a time or after it.
+
+    Looks only where no row is missing; where none is so young, it is the next one to come.
+    """
+    start = log.reaching(log.complete_from)
+    # Stamps never run backwards (S4).
+    at = bisect_left(log.places, time, lo=start, key=log.last_stamp_of)
+    if at == len(log.places):
+        return log.visible_below
+    index = log.read(log.places[at]).index
+    ordinal = int(index["ordinal"][np.searchsorted(index["stamp"], time)])
+    return min(max(ordinal, log.complete_from), log.visible_below)
+
+
+def reach(log: Log, start: int, end: int, size: int) -> int:
+    """Return the ordinal up to which, without it, rows from start on have at most so many bytes.
+
+    One row at least is reached. Rows of a block are taken to be of one size.
+    """
+    position = start
+    for at in range(log.reaching(start), len(log.places)):
+        place = log.places[at]
+        if place.first >= end:
+            break
+        first = max(place.first, start)
+        row_size = max(place.size // place.rows, 1)
+        fitting = size // row_size
+        if fitting <= place.last - first:
+            position = first + fitting
+            break
+        size -= (place.last - first + 1) * row_size
+        position = place.last + 1
+    return min(max(position, start + 1), end)
 
 
 def plan_outcomes(outcomes: OutcomeLog, start: int, end: int) -> list[OutcomePlace]:

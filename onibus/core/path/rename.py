@@ -49,7 +49,11 @@ def _rename(partition: Partition, prepared: Prepared, word: str, attempt: int) -
     tail = f"/{word}/{message.enqueued_sequence_number}"
     if attempt > 1:
         tail += f"/{attempt}"
-    changed = replace(message, message_id=_shortened(message.message_id, tail))
+    changed = replace(
+        message,
+        message_id=_shortened(message.message_id, tail),
+        rewritten=bool(message.as_sent),
+    )
     if partition.settings.enable_partitioning:
         changed.partition_key = effective_key(message, partition.settings)
     admitted = admit(changed, of_any_size(partition.settings), partition.secret)

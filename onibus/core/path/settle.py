@@ -5,16 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from onibus.core.block import NEVER
 from onibus.core.checks import check_properties, check_text, check_whole
-from onibus.core.errors import InvalidArgument, InvalidOperation
+from onibus.core.errors import InvalidArgument, InvalidOperation, LockLost, UnknownToken
+from onibus.core.holds import TOKEN, check_of
 from onibus.core.lifecycle import DEAD, Input, State
 from onibus.core.limits import REASON_LENGTH_MAX, VISIBILITY_MS_MAX
+from onibus.core.marks import FIRST_RECEIVED, Mark
 from onibus.core.message import decode_overlay, encode_overlay
 from onibus.core.path.dead_letter import dead_letter, expire_message, too_many_deliveries
 from onibus.core.records import WriteBatch
 
 if TYPE_CHECKING:
     from onibus.core.subscription import Subscription
+
+#: A token that ran out is still known after so many restarts.
+BOOTS_KNOWN = 8
 
 
 def find_held(subscription: Subscription, tokens: Sequence[bytes]) -> list[int]:
@@ -30,6 +36,40 @@ def complete(subscription: Subscription, ordinals: list[int], out: WriteBatch) -
     for ordinal in ordinals:
         subscription.change(ordinal, Input.COMPLETE, out)
     subscription.depart(ordinals, out)
+
+
+def delete(subscription: Subscription, token: bytes, out: WriteBatch) -> None:
+    """Delete a message that was received; what is gone already is no error.
+
+    From a FIFO queue only while it is held. From another one also when its lock has run out, unless
+    somebody else has received it since: then it stays, and nothing is said.
+    """
+    try:
+        ordinal = subscription.held_by(token)[0]
+    except LockLost:
+        ordinal = given_out(subscription, token)
+        state = subscription.state(ordinal)
+        if state is State.GONE:
+            return
+        if subscription.settings.fifo:
+            raise
+        if state is State.ACTIVE:
+            subscription.change(ordinal, Input.TAKE, out)
+            subscription.depart([ordinal], out)
+        return
+    complete(subscription, [ordinal], out)
+
+
+def given_out(subscription: Subscription, token: bytes) -> int:
+    """Return the message that a token was given out for, held or not; refuse other tokens."""
+    number, epoch, check = TOKEN.unpack(token)
+    partition = subscription.partition
+    for boot in range(partition.boot, max(partition.boot - BOOTS_KNOWN, -1), -1):
+        if check_of(partition.secret, *subscription.key, boot, epoch) == check:
+            candidates = subscription.numbering.candidates(number, subscription.log.next_ordinal)
+            if candidates:
+                return candidates[0]
+    raise UnknownToken("that is not a token of this entity")
 
 
 def abandon(
@@ -84,15 +124,17 @@ def reject(
 def renew(
     subscription: Subscription, token: bytes, now: int, out: WriteBatch, duration: int | None = None
 ) -> int:
-    """Hold a message longer; return until when. With a duration: a FIFO queue's visibility."""
+    """Hold a message longer, or, with a duration, for so long from now; return until when."""
     ordinal, _, hold = subscription.held_by(token)
-    if duration is not None:
-        if not subscription.settings.fifo:
-            raise InvalidOperation("a visibility timeout is set on FIFO queues only")
-        if not 0 <= duration <= VISIBILITY_MS_MAX:
-            raise InvalidArgument(f"a visibility timeout is from 0 to {VISIBILITY_MS_MAX} ms")
     if hold.carried:
         raise InvalidOperation("the session's lock holds this message: renew that one")
+    if duration is not None:
+        if not 0 <= duration <= VISIBILITY_MS_MAX:
+            raise InvalidArgument(f"a visibility timeout is from 0 to {VISIBILITY_MS_MAX} ms")
+        if now + duration > hold.received + VISIBILITY_MS_MAX:
+            raise InvalidArgument(
+                f"a message is held for at most {VISIBILITY_MS_MAX} ms after it was received"
+            )
     # The receive that gave this message out cannot be repeated any more (F9).
     subscription.spoil_attempt(hold, out)
     until = now + (hold.duration if duration is None else duration)
@@ -116,6 +158,8 @@ def give_back(
     mark = subscription.marks[ordinal]
     in_main_queue = mark.state not in DEAD
     if event is not Input.RELEASE:
+        if not mark.deliveries:
+            _note_first(mark)
         mark.deliveries += 1
         if in_main_queue and mark.deliveries >= subscription.settings.max_delivery_count:
             too_many_deliveries(subscription, ordinal, out)
@@ -129,6 +173,14 @@ def give_back(
         if delay_ms:
             event = Input.DELAY
     subscription.change(ordinal, event, out, due=now + delay_ms if delay_ms else 0)
+
+
+def _note_first(mark: Mark) -> None:
+    """Remember when a message was received for the first time."""
+    hold = mark.hold
+    if hold is not None and hold.until != NEVER:
+        overlay = {} if mark.overlay is None else decode_overlay(mark.overlay)
+        mark.overlay = encode_overlay(overlay | {FIRST_RECEIVED: hold.received})
 
 
 def _backoff(subscription: Subscription, deliveries: int) -> int:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+import numpy.typing as npt
+
 from onibus.core.records import WriteBatch
 
 if TYPE_CHECKING:
@@ -31,6 +34,12 @@ def stamp(partition: Partition, count: int, wall: int, out: WriteBatch) -> tuple
     first = log.next_ordinal
     log.next_ordinal += count
     return first, count, log.last_stamp
+
+
+def stamps(last: int, walls: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the stamps of messages that were stored one after the other (S4)."""
+    stamped: npt.NDArray[np.int64] = np.maximum.accumulate(np.maximum(walls, last))
+    return stamped
 
 
 def _in_use(partition: Partition, ordinal: int) -> bool:

@@ -38,7 +38,9 @@ def compile_action(
 
     def act(subject: Subject) -> Message:
         message = subject.message
-        copy = structs.replace(message, properties=dict(message.properties))
+        copy = structs.replace(
+            message, properties=dict(message.properties), rewritten=bool(message.as_sent)
+        )
         working = subject.with_message(copy)
         for step in steps:
             step(working)

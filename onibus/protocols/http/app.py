@@ -12,6 +12,7 @@ from onibus.bus import Bus
 from onibus.core.errors import Failed, OnibusError, Unauthorized
 from onibus.operation.collector import Collector
 from onibus.operation.traffic import Traffic
+from onibus.protocols.http.limits import Limits
 from onibus.protocols.http.messages import Request, Respond, Response
 from onibus.protocols.http.problems import problem, refusal
 from onibus.protocols.http.route import Call, Route, Router, encoded
@@ -35,7 +36,13 @@ class HttpApp:
     """The native API of one bus."""
 
     def __init__(
-        self, bus: Bus, router: Router, keys: Doorkeeper | None, *, test_mode: bool = False
+        self,
+        bus: Bus,
+        router: Router,
+        keys: Doorkeeper | None,
+        *,
+        limits: Limits | None = None,
+        test_mode: bool = False,
     ) -> None:
         self.bus = bus
         self._router = router
@@ -44,6 +51,7 @@ class HttpApp:
         #: what is asked about keys themselves
         self.kept_keys: KeptKeys | None = None
         self.test_mode = test_mode
+        self.limits = limits or Limits()
         self._tasks: set[asyncio.Task[None]] = set()
         self.traffic = Traffic()
         self.collector = Collector(bus, self.traffic)

@@ -11,12 +11,12 @@ from onibus.protocols.http.messages import ARROW, Response
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: What the rows of one request may become in memory: a stream can be compressed.
-TABLE_BYTES_MAX = 1 << 30
 
+def read_stream(body: bytes, bytes_max: int) -> pa.Table:
+    """Return the table of a stream that came from a client; any thread may do it.
 
-def read_stream(body: bytes) -> pa.Table:
-    """Return the table of a stream that came from a client; any thread may do it."""
+    A stream can be compressed: `bytes_max` is what its rows may become in memory.
+    """
     # pyarrow takes its time to import: not before somebody wants it.
     import pyarrow as pa
 
@@ -26,8 +26,8 @@ def read_stream(body: bytes) -> pa.Table:
         with pa.ipc.open_stream(body) as reader:
             for batch in reader:
                 size += batch.nbytes
-                if size > TABLE_BYTES_MAX:
-                    raise MessageTooLarge(f"rows have at most {TABLE_BYTES_MAX} bytes in memory")
+                if size > bytes_max:
+                    raise MessageTooLarge(f"rows have at most {bytes_max} bytes in memory")
                 batches.append(batch)
             return pa.Table.from_batches(batches, reader.schema)
     except (pa.ArrowException, OSError, ValueError, TypeError) as error:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import httptools
 
+from onibus.protocols.http.date import date_line
 from onibus.protocols.http.deadline import Deadline
 from onibus.protocols.http.messages import PLAIN_ANSWER, Head, Request, Response, head_of
 from onibus.protocols.http.problems import refusal
@@ -349,7 +350,7 @@ class Connection(asyncio.Protocol):
             self._task = self._loop.create_task(self._stream(request, response, response.stream))
             return
         elif response.is_plain and request.is_plain and not owner.closing:
-            transport.write(PLAIN_ANSWER % (len(body), body))
+            transport.write(PLAIN_ANSWER % (date_line(), len(body), body))
         else:
             transport.write(self._head(response, len(body)) + body)
         self._answered(request)

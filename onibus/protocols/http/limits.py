@@ -17,6 +17,10 @@ class Limits:
     unknown_bytes_max: int = 256 << 10
     #: bytes of all bodies that are being read or worked on
     all_bodies_bytes_max: int = 1 << 30
+    #: bytes that rows of Arrow in one request may become in memory: they can come compressed
+    table_bytes_max: int = 1 << 30
+    #: bytes of the messages that one receive gives out; one message is, however large
+    answer_bytes_max: int = 64 << 20
     #: seconds for the head of a request that has begun, and for its body besides the rate below
     head_seconds: float = 10.0
     body_seconds: float = 30.0

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from urllib.parse import parse_qsl, unquote
 
 from onibus.operation.traffic import NOWHERE
+from onibus.protocols.http.date import date_line
 
 JSON = "application/json"
 PROBLEM = "application/problem+json"
@@ -89,6 +90,10 @@ class Request:
         return self.head.path
 
     @property
+    def query_text(self) -> str:
+        return self.head.query_text
+
+    @property
     def headers(self) -> dict[str, str]:
         return self.head.headers
 
@@ -136,8 +141,10 @@ class Response:
         self.is_plain = status == 200 and content_type is JSON and not headers
 
 
-#: A plain response: takes the length of its body, and the body.
-PLAIN_ANSWER = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
+#: A plain response: takes the date, the length of its body, and the body.
+PLAIN_ANSWER = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n%bcontent-length: %d\r\n\r\n%b"
+)
 
 
 def head_of(response: Response, length: int | None, persistence: str, *, chunked: bool) -> bytes:
@@ -153,7 +160,7 @@ def head_of(response: Response, length: int | None, persistence: str, *, chunked
     lines += [f"{name}: {value}" for name, value in response.headers]
     if persistence:
         lines.append(f"connection: {persistence}")
-    return "\r\n".join((*lines, "", "")).encode("latin-1")
+    return "\r\n".join((*lines, "")).encode("latin-1") + date_line() + b"\r\n"
 
 
 #: Answers one request, now or later; called once.

@@ -39,6 +39,8 @@ class EntityOut(msgspec.Struct, kw_only=True):
     scheduled_count: int
     dead_lettered_count: int
     held_count: int
+    #: messages that have left it, in whatever way, since the bus was opened
+    gone_count: int
     size_bytes: int
     duplicates_dropped: int
     remembered_ids: int

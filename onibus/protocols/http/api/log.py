@@ -6,9 +6,10 @@ Arrow IPC stream that is made while it is read; where it breaks off it was not w
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 from onibus.broker.named_reader import LogPositions, ReaderInfo
 from onibus.protocols.http.api.tidying import Counted
@@ -25,6 +26,21 @@ class WhichLog(msgspec.Struct, forbid_unknown_fields=True):
     """Which of the two logs is meant."""
 
     log: LogName = "messages"
+    #: milliseconds since 1970: tells also where that time begins
+    since_ms: Number | None = None
+
+
+class ReachFrom(msgspec.Struct, forbid_unknown_fields=True):
+    """From which number on, and how far."""
+
+    start: Number
+    limit_bytes: Annotated[int, Meta(ge=1, le=2**53)]
+
+
+class Reach(msgspec.Struct):
+    """The number up to which, without it, so many bytes reach."""
+
+    end: int
 
 
 class LogRange(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -53,7 +69,14 @@ class OutcomeRange(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 async def positions(call: Call) -> LogPositions:
-    return call.bus.log_positions(call.entity, log=call.query(WhichLog).log)
+    given: WhichLog = call.query(WhichLog)
+    return call.bus.log_positions(call.entity, log=given.log, since_ms=given.since_ms)
+
+
+async def reach(call: Call) -> Reach:
+    given: ReachFrom = call.query(ReachFrom)
+    index = call.number("partition")
+    return Reach(call.bus.log_reach(call.entity, index, given.start, given.limit_bytes))
 
 
 async def read_messages(call: Call) -> Response:
@@ -191,6 +214,14 @@ ROUTES = [
         read_messages,
         query=LogRange,
         gives_arrow=True,
+    ),
+    _route(
+        "GET",
+        "/log/messages/{partition}/reach",
+        "Tell up to which number so many bytes of a partition's log reach.",
+        reach,
+        query=ReachFrom,
+        gives=Reach,
     ),
     _route(
         "GET",

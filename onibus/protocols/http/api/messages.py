@@ -101,7 +101,7 @@ async def _send_many(call: Call) -> SentBatchOut:
 
 
 async def _send_arrow(call: Call) -> SentBatchOut | Response:
-    table = await asyncio.to_thread(read_stream, call.request.body)
+    table = await asyncio.to_thread(read_stream, call.request.body, call.app.limits.table_bytes_max)
     result = await call.bus.send_arrow(call.entity, table)
     if not call.request.accepts(ARROW):
         return SentBatchOut(result.accepted, result.duplicates)

@@ -50,6 +50,7 @@ def receive(call: Call) -> None:
             reply,
             dead=given.dead_letters,
             take=given.delete,
+            bytes_max=call.app.limits.answer_bytes_max,
         ),
         messages_out,
     )
@@ -74,6 +75,7 @@ def receive_deferred(call: Call) -> None:
             reply,
             dead=given.dead_letters,
             take=given.delete,
+            bytes_max=call.app.limits.answer_bytes_max,
         ),
         messages_out,
     )
@@ -114,6 +116,7 @@ def receive_fifo(call: Call) -> None:
             reply,
             visibility_ms=given.visibility_ms,
             attempt_id=attempt_id,
+            bytes_max=call.app.limits.answer_bytes_max,
         ),
         told,
     )

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from onibus.broker import receiving
+from onibus.broker import receiving, settling
 from onibus.broker.settling import seat_of_token
 from onibus.core.path.session import AcceptedSession, SessionInfo
 from onibus.protocols.http.api.receiving import LockedUntil
@@ -134,14 +134,25 @@ def receive(call: Call) -> None:
             given.wait_ms,
             reply,
             take=given.delete,
+            bytes_max=call.app.limits.answer_bytes_max,
         ),
         messages_out,
     )
 
 
-async def receive_deferred(call: Call) -> Messages:
+def receive_deferred(call: Call) -> None:
     given: ReceiveSessionDeferred = call.decode(ReceiveSessionDeferred)
-    return messages_out(await _receiver(call, given).receive_deferred(given.numbers))
+    call.ask(
+        lambda reply: settling.receive_deferred(
+            call.bus.broker,
+            call.entity,
+            given.numbers,
+            reply,
+            session=(given.session_id, token_of(given.token)),
+            bytes_max=call.app.limits.answer_bytes_max,
+        ),
+        messages_out,
+    )
 
 
 async def renew(call: Call) -> LockedUntil:
@@ -228,7 +239,7 @@ ROUTES = [
         "Receive deferred messages of a session by their numbers: all of them, or none.",
         ReceiveSessionDeferred,
         Messages,
-        handler=receive_deferred,
+        fast=receive_deferred,
     ),
     _route(
         "/renew",

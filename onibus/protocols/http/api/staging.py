@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from onibus.broker.producers import LEASE_MS, Published, Staged
+from onibus.broker.producers import LEASE_MS, ProducerInfo, Published, Staged
 from onibus.protocols.http.api.messages import Batch, read_batch
 from onibus.protocols.http.api.tidying import Counted
 from onibus.protocols.http.arrow import read_stream
@@ -38,6 +38,8 @@ class Publish(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     batch: Number
     #: each is [task, attempt] or [task, attempt, number of pieces]
     attempts: list[Annotated[list[Number], Meta(min_length=2, max_length=3)]]
+    #: in which the batches are counted, from 0 and without a gap; another one is refused
+    checkpoint: str | None = None
 
 
 class Discard(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -53,11 +55,26 @@ class StagedOut(msgspec.Struct):
     staged: list[Staged]
 
 
+class Producers(msgspec.Struct):
+    """Who has published to an entity."""
+
+    producers: list[ProducerInfo]
+
+
+class Forgotten(msgspec.Struct):
+    """What forgetting a producer did."""
+
+    #: it had published or staged something
+    known: bool
+
+
 async def stage(call: Call) -> None:
     given: StageQuery = call.query(StageQuery)
     whose: dict[str, Any] = msgspec.structs.asdict(given)
     if call.request.content_type == ARROW:
-        table = await asyncio.to_thread(read_stream, call.request.body)
+        table = await asyncio.to_thread(
+            read_stream, call.request.body, call.app.limits.table_bytes_max
+        )
         await call.bus.stage_arrow(call.entity, table, **whose)
     else:
         messages = await asyncio.to_thread(read_batch, call)
@@ -75,6 +92,7 @@ async def publish(call: Call) -> Published:
         producer=given.producer,
         batch=given.batch,
         attempts=[tuple(attempt) for attempt in given.attempts],
+        checkpoint=given.checkpoint,
     )
 
 
@@ -84,10 +102,18 @@ async def discard(call: Call) -> Counted:
     return Counted(count)
 
 
-def _route(path: str, summary: str, handler: Any, **more: Any) -> Route:
+async def list_producers(call: Call) -> Producers:
+    return Producers(call.bus.producers(call.entity))
+
+
+async def forget_producer(call: Call) -> Forgotten:
+    return Forgotten(await call.bus.forget_producer(call.entity, call.names["producer"]))
+
+
+def _route(method: str, path: str, summary: str, handler: Any, **more: Any) -> Route:
     return Route(
-        method="POST" if "takes" in more else "GET",
-        path=f"/v1/entities/{{entity}}/staged{path}",
+        method=method,
+        path=f"/v1/entities/{{entity}}{path}",
         summary=summary,
         right=Right.SEND,
         handler=handler,
@@ -97,9 +123,12 @@ def _route(path: str, summary: str, handler: Any, **more: Any) -> Route:
 
 
 ROUTES = [
-    _route("", "List what is staged and not published.", list_staged, gives=StagedOut),
     _route(
-        "",
+        "GET", "/staged", "List what is staged and not published.", list_staged, gives=StagedOut
+    ),
+    _route(
+        "POST",
+        "/staged",
         "Keep messages, invisible and without numbers, until they are published.",
         stage,
         query=StageQuery,
@@ -107,17 +136,27 @@ ROUTES = [
         takes_arrow=True,
     ),
     _route(
-        "/publish",
+        "POST",
+        "/staged/publish",
         "Make what the named attempts staged visible, once.",
         publish,
         takes=Publish,
         gives=Published,
     ),
     _route(
-        "/discard",
+        "POST",
+        "/staged/discard",
         "Forget what a producer has staged.",
         discard,
         takes=Discard,
         gives=Counted,
+    ),
+    _route("GET", "/producers", "List who has published batches.", list_producers, gives=Producers),
+    _route(
+        "DELETE",
+        "/producers/{producer}",
+        "Forget how far a producer has come.",
+        forget_producer,
+        gives=Forgotten,
     ),
 ]

@@ -68,6 +68,13 @@ async def create_rule(call: Call) -> None:
     await call.bus.create_rule(call.entity, rule_of(call.decode(RuleJson)))
 
 
+async def change_rule(call: Call) -> None:
+    rule = rule_of(call.decode(RuleJson))
+    if rule.name.casefold() != call.names["rule"].casefold():
+        raise InvalidArgument(f"the rule's name in the body is {rule.name!r}: name it as the path")
+    await call.bus.change_rule(call.entity, rule)
+
+
 async def delete_rule(call: Call) -> None:
     await call.bus.delete_rule(call.entity, call.names["rule"])
 
@@ -121,5 +128,6 @@ ROUTES = [
     _route("DELETE", "", "Delete a subscription and everything in it.", delete_subscription),
     _route("GET", "/rules", "List the rules of a subscription.", list_rules, gives=Rules),
     _route("POST", "/rules", "Add a rule.", create_rule, takes=RuleJson),
+    _route("PUT", "/rules/{rule}", "Change a rule.", change_rule, takes=RuleJson),
     _route("DELETE", "/rules/{rule}", "Delete a rule.", delete_rule),
 ]

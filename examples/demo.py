@@ -1,0 +1,235 @@
+"""A tour of the bus and its pipeline: python examples/demo.py [--messages 200000]
+
+Sends messages with every tenth one a duplicate, in sessions, some of them scheduled; receives and
+settles them in all ways; captures everything into a lake meanwhile; kills the server and the
+pipeline on the way; then audits the lake, and shows the verdict and a report with plots.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress
+
+from onibus import Message
+from onibus.client import Client, Retry
+from onibus.core.errors import NoSession, OnibusError
+
+console = Console(highlight=False)
+
+QUEUE = "orders"
+SESSIONS = 500
+BATCH = 200
+#: Each so manieth message repeats an earlier one; each so manieth is for later.
+DUPLICATE, SCHEDULED = 10, 100
+#: Long enough for a server that is killed to be back.
+PATIENT = Retry(attempts=60)
+
+
+class Server:
+    """`onibus serve` on a data directory; it can be killed and is then started again."""
+
+    def __init__(self, data: Path) -> None:
+        self._data = data
+        self._ports: dict[str, str] = {}
+        self.connection = ""
+        self.start()
+
+    def start(self) -> None:
+        """Start it, on the ports it had before."""
+        ports = self._ports or {"http": "0", "amqp": "0", "sqs": "0"}
+        flags = [f"--{name}-port={port}" for name, port in ports.items()]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "onibus", "serve", "--data", str(self._data), "--json", *flags],
+            stdout=subprocess.PIPE,
+        )
+        assert self._process.stdout is not None
+        ready = json.loads(self._process.stdout.readline())
+        self._ports = {name: str(ready[name]).rpartition(":")[2] for name in ports}
+        self.connection = ready["development"]
+
+    def kill(self) -> None:
+        """End it at once, in the middle of whatever it does, and start it again."""
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait()
+        self.start()
+
+    def stop(self) -> None:
+        self._process.terminate()
+        self._process.wait()
+
+
+class Pipeline:
+    """`onibus pipeline capture --continuous`, which can be killed too."""
+
+    def __init__(self, server: Server, lake: Path) -> None:
+        self._arguments = [
+            *(sys.executable, "-m", "onibus", "pipeline", "capture", QUEUE, "--continuous"),
+            *("--interval", "2 seconds", "--lake", str(lake), "--connect", server.connection),
+        ]
+        self.start()
+
+    def start(self) -> None:
+        self._process = subprocess.Popen(
+            self._arguments, stdout=subprocess.DEVNULL, start_new_session=True
+        )
+
+    def kill(self) -> None:
+        """End it and the Java it runs on, at once, and start it again."""
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self.start()
+
+    def stop(self) -> None:
+        """Let it finish its batch."""
+        self._process.terminate()
+        self._process.wait()
+
+
+def messages(count: int, seed: int) -> Iterator[list[Message]]:
+    """Yield batches: every tenth message has the id and the session of an earlier one."""
+    chance = random.Random(seed)
+    batch = []
+    for index in range(count):
+        which = chance.randrange(index) if index and index % DUPLICATE == 0 else index
+        message = Message(
+            body=f"order {which}".encode() * 20,
+            message_id=f"order-{which}",
+            session_id=f"customer-{which % SESSIONS}",
+        )
+        if which % SCHEDULED == 1:
+            message.scheduled_enqueue_time_ms = int((time.time() + 20) * 1000)
+        batch.append(message)
+        if len(batch) == BATCH:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def send(connection: str, count: int, progress: Progress) -> int:
+    """Send everything; return how many duplicates the broker named."""
+    bar = progress.add_task("sending", total=count)
+    duplicates = 0
+    with Client.connect(connection, retry=PATIENT) as client:
+        for batch in messages(count, seed=7):
+            sent = client.send_batch(QUEUE, batch)
+            duplicates += sum(one.duplicate_of is not None for one in sent)
+            progress.advance(bar, len(batch))
+    return duplicates
+
+
+def receive(connection: str, stop: threading.Event, seed: int) -> None:
+    """Take session after session; complete most messages, defer and dead-letter some."""
+    chance = random.Random(seed)
+    with Client.connect(connection, retry=PATIENT) as client:
+        while not stop.is_set():
+            try:
+                with client.accept_session(QUEUE, wait_ms=500) as session:
+                    held = session.receive(200)
+                    fates = [chance.random() for _ in held]
+                    done = [one for one, fate in zip(held, fates, strict=True) if fate < 0.97]
+                    session.complete(*done)
+                    for one, fate in zip(held, fates, strict=True):
+                        if fate >= 0.985:
+                            session.defer(one)
+                        elif fate >= 0.97:
+                            session.dead_letter(one, reason="NoStock")
+            except NoSession:
+                continue
+            except OnibusError as error:
+                # The server was killed under us: locks may be gone, the messages are not.
+                console.print(f"[dim]a receiver met {error.code}[/dim]")
+
+
+def onibus(*arguments: str) -> int:
+    """Run a command as a user would."""
+    console.print(f"[bold]$ onibus {' '.join(arguments[:-2])}[/bold]", markup=True)
+    return subprocess.run([sys.executable, "-m", "onibus", *arguments], check=False).returncode
+
+
+def tour(count: int, folder: Path) -> int:
+    """Do all of it; return the exit code of the audit."""
+    server = Server(folder / "data")
+    lake = folder / "lake"
+    stop = threading.Event()
+    pipeline: Pipeline | None = None
+    try:
+        with Client.connect(server.connection) as client:
+            client.create_queue(
+                QUEUE,
+                requires_session=True,
+                requires_duplicate_detection=True,
+                enable_partitioning=True,
+                retention_ms=3_600_000,
+            )
+        console.print(f"[bold]1.[/bold] {count:,} messages, and a pipeline that captures them")
+        pipeline = Pipeline(server, lake)
+        receivers = [
+            threading.Thread(target=receive, args=(server.connection, stop, seed), daemon=True)
+            for seed in range(2)
+        ]
+        for thread in receivers:
+            thread.start()
+        killer = threading.Thread(target=_kill, args=(server, pipeline, stop), daemon=True)
+        killer.start()
+        with Progress(console=console) as progress:
+            duplicates = send(server.connection, count, progress)
+        console.print(f"[bold]2.[/bold] the broker named {duplicates:,} duplicates")
+        time.sleep(25)
+        stop.set()
+        for thread in (*receivers, killer):
+            thread.join()
+        pipeline.stop()
+        pipeline = None
+        console.print("[bold]3.[/bold] what the pipeline has not captured yet, and the proof")
+        place = ("--lake", str(lake), "--connect", server.connection)
+        code = onibus("pipeline", "capture", QUEUE, *place)
+        page = str(folder / "report.html")
+        return code or onibus("pipeline", "audit", QUEUE, "--report", page, *place)
+    finally:
+        stop.set()
+        if pipeline is not None:
+            pipeline.stop()
+        server.stop()
+
+
+def _kill(server: Server, pipeline: Pipeline, stop: threading.Event) -> None:
+    """Kill the server twice and the pipeline once."""
+    for wait, victim, name in (
+        (4, server, "server"),
+        (12, pipeline, "pipeline"),
+        (4, server, "server"),
+    ):
+        if stop.wait(wait):
+            return
+        console.print(f"[red]kill -9 of the {name}[/red]; it is started again")
+        victim.kill()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--messages", type=int, default=200_000)
+    parser.add_argument("--folder", type=Path, help="a new folder; a temporary one if not told")
+    given = parser.parse_args()
+    folder = given.folder or Path(tempfile.mkdtemp(prefix="onibus-demo-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    code = tour(given.messages, folder)
+    console.print(f"the report, the lake and the data are in {folder}")
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""Transferring: waiting messages of a queue go to another one when their owner says so.
+
+A slice is one work: a message is either still there or in the other queue, never both or neither.
+It is not deduplicated there, since its owner means it to arrive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from onibus.broker.moving import Move
+from onibus.broker.replies import Outcome, Reply, answer, fail
+from onibus.broker.sending import open_for_sends
+from onibus.core.lifecycle import State
+from onibus.core.message import Message, ReceivedMessage
+from onibus.core.path.peek import live_ordinals
+
+if TYPE_CHECKING:
+    from onibus.broker.broker import Broker
+    from onibus.broker.entity import Entity, Seat
+    from onibus.core.partition import Partition
+
+_WAITING = frozenset({State.ACTIVE})
+
+
+class Transferred(msgspec.Struct, frozen=True):
+    """What became of a slice."""
+
+    moved: int
+    #: a message that nobody knows a destination for, or that it does not take: why
+    refused: str | None = None
+
+
+def transfer(
+    broker: Broker,
+    source: Entity,
+    limit: int,
+    below: dict[int, int],
+    target_of: Callable[[ReceivedMessage], str | None],
+    change: Callable[[ReceivedMessage], Message],
+    reply: Reply,
+) -> None:
+    """Move the first waiting messages that share a destination, at most `limit`, changed.
+
+    Only messages with ordinals below those of their partitions in `below` are meant.
+    """
+    now = broker.clock.now()
+    for seat in source.seats:
+        broker.advance(seat, now)
+        ordinals = broker.ask(seat, _waiting, source, limit, below.get(seat.id, 0))
+        if ordinals:
+            _move(broker, source, seat, ordinals, target_of, change, now, reply)
+            return
+    answer(reply, Transferred(0))
+
+
+def ends(source: Entity) -> dict[int, int]:
+    """Return where the logs of a queue's partitions end now, for `below`."""
+    return {seat.id: seat.online().log.next_ordinal for seat in source.seats}
+
+
+def _waiting(partition: Partition, source: Entity, limit: int, below: int) -> list[int]:
+    subscription = source.part_of(partition)
+    found: list[int] = []
+    for ordinal in live_ordinals(subscription, 0, _WAITING):
+        if ordinal >= below or len(found) == limit:
+            break
+        if subscription.settings.requires_session:
+            session = subscription.session_of(ordinal)
+            if session.lock is not None or session.in_flight or session.waiting:
+                continue
+        found.append(ordinal)
+    return found
+
+
+def _view(partition: Partition, source: Entity, ordinal: int) -> ReceivedMessage:
+    return source.part_of(partition).view(ordinal)
+
+
+def _move(
+    broker: Broker,
+    source: Entity,
+    seat: Seat,
+    ordinals: list[int],
+    target_of: Callable[[ReceivedMessage], str | None],
+    change: Callable[[ReceivedMessage], Message],
+    now: int,
+    reply: Reply,
+) -> None:
+    views = [broker.ask(seat, _view, source, ordinal) for ordinal in ordinals]
+    name = target_of(views[0])
+    if name is None:
+        answer(reply, Transferred(0, "nobody knows where it came from"))
+        return
+    together = [one for one, view in zip(ordinals, views, strict=True) if target_of(view) == name]
+    move = Move(broker, source, open_for_sends(broker, name), deduplicated=False)
+    move.add(seat, together, change)
+    refused = str(move.refused[0][2]) if move.refused else None
+    if not move.messages:
+        answer(reply, Transferred(0, refused))
+        return
+    count = len(move.messages)
+
+    def done(outcome: Outcome) -> None:
+        if outcome.error is not None:
+            fail(reply, outcome.error)
+        else:
+            answer(reply, Transferred(count, refused))
+
+    broker.works.do(move.parts(), now, Outcome(done))

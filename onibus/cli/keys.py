@@ -1,0 +1,110 @@
+"""`onibus keys`: who may do what. Secrets are told once: when a key is made, or one is replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+import msgspec
+import typer
+
+from onibus.cli.entities import Yes
+from onibus.cli.session import Session, command
+from onibus.security.keys import AccessKey
+from onibus.security.rights import Right
+
+keys_app = typer.Typer(
+    help="Shared access keys: list, create, rotate, delete.", no_args_is_help=True
+)
+
+KeyName = Annotated[str, typer.Argument(help="The key's name.")]
+Of = Annotated[
+    str, typer.Option("--entity", "-e", help="The entity it is for; else the whole namespace.")
+]
+Rights = Annotated[
+    list[Right] | None,
+    typer.Option(
+        "--right", "-r", case_sensitive=False, help="Manage includes the others; several times."
+    ),
+]
+Alone = Annotated[
+    bool,
+    typer.Option("--connection-string", help="Show the connection string, and nothing else."),
+]
+
+
+@command(keys_app, "list")
+def list_keys(session: Session) -> None:
+    """List all keys, without their secrets."""
+    columns: dict[str, Callable[[Any], Any]] = {
+        "name": lambda one: one.name,
+        "entity": lambda one: one.entity or "the whole namespace",
+        "rights": lambda one: one.rights,
+        "changed by": lambda one: "its configuration" if one.configured else "onibus keys",
+    }
+    session.out.rows(session.client.keys(), columns, plain=msgspec.to_builtins, empty="no keys")
+
+
+@command(keys_app, "create")
+def create_key(
+    session: Session, name: KeyName, rights: Rights = None, entity: Of = "", alone: Alone = False
+) -> None:
+    """Make a key; its secrets are shown this once."""
+    if not rights:
+        raise typer.BadParameter("say what it allows: --right Send, Listen or Manage")
+    made = session.client.create_key(name, [one.value for one in rights], entity=entity)
+    _show(session, made, made.primary, alone)
+
+
+@command(keys_app, "rotate")
+def rotate_key(
+    session: Session,
+    name: KeyName,
+    which: Annotated[
+        Literal["primary", "secondary"], typer.Argument(help="Which of its two secrets.")
+    ] = "primary",
+    entity: Of = "",
+    alone: Alone = False,
+    yes: Yes = False,
+) -> None:
+    """Replace one of a key's two secrets; whoever uses the old one is let in no more."""
+    session.confirm(f"Replace the {which} secret of {name}? Who uses it is shut out at once.", yes)
+    made = session.client.rotate_key(name, which, entity=entity)
+    _show(session, made, getattr(made, which), alone)
+
+
+@command(keys_app, "delete")
+def delete_key(session: Session, name: KeyName, entity: Of = "", yes: Yes = False) -> None:
+    """Delete a key; whoever uses it is let in no more."""
+    session.confirm(f"Delete key {name}? Who uses it is shut out at once.", yes)
+    session.client.delete_key(name, entity=entity)
+    session.out.done({"deleted": name, "entity": entity}, f"key {name} is deleted")
+
+
+def _show(session: Session, key: AccessKey, secret: str, alone: bool) -> None:
+    """Show a key, with the connection string that the new secret makes."""
+    from onibus.server.connection_strings import connection_string
+
+    where = urlsplit(session.target.url)
+    text = connection_string(
+        msgspec.structs.replace(key, primary=secret),
+        where.hostname or "",
+        where.port or (443 if where.scheme == "https" else 80),
+        tls=where.scheme == "https",
+    )
+    if alone and not session.out.as_json:
+        print(text)
+        return
+    plain = {
+        "name": key.name,
+        "entity": key.entity,
+        "rights": [right.value for right in Right if right in key.rights],
+        "primary": key.primary,
+        "secondary": key.secondary,
+    }
+    shown = plain | {"entity": key.entity or "the whole namespace"}
+    session.out.fields(plain | {"connection_string": text}, shown)
+    if not session.out.as_json:
+        session.out.console.print(text, markup=False, soft_wrap=True)
+    session.out.say("Keep this: secrets are not shown again.")

@@ -1,0 +1,128 @@
+"""`onibus pipeline`: the jobs that run on Spark.
+
+All of them share how Spark is found (--master, --conf) and how its failures are told: what one of
+our own parts said somewhere in a worker is what the user reads, not the traces around it.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from onibus.cli.session import Session
+from onibus.core.errors import Failed, InvalidArgument, OnibusError, Refused
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pipeline_app = typer.Typer(
+    help="Jobs on Spark: into a lake and back, with proof.", no_args_is_help=True
+)
+
+Entity = Annotated[str, typer.Argument(help="A queue, a topic, or topic/subscriptions/name.")]
+LakeFolder = Annotated[
+    str, typer.Option("--lake", help="Where the lake lies: a folder, or s3://…, hdfs://….")
+]
+Master = Annotated[
+    str | None,
+    typer.Option(help="Which Spark: local[2,3], spark://host:7077, sc://host:15002 …"),
+]
+Conf = Annotated[
+    list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark.")
+]
+
+#: One of our errors as Python writes it at the end of a trace.
+_OURS = re.compile(r"\bonibus\.[\w.]*?(\w+): (.+)")
+
+
+class PipelineRefused(Refused):
+    """A job was refused by one of its parts, which says why."""
+
+    code = "pipeline-refused"
+
+
+class PipelineFailed(Failed):
+    """A job failed in Spark."""
+
+    code = "pipeline-failed"
+
+
+def source_of(session: Session, entity: str) -> dict[str, str]:
+    """Return the options of the format onibus that name an entity of the chosen server."""
+    options = {"connection": session.connection, "entity": entity}
+    if session.trust is not None:
+        options["certificate"] = session.trust
+    return options
+
+
+@contextmanager
+def spark_for(
+    session: Session, master: str | None, conf: list[str] | None
+) -> Iterator[SparkSession]:
+    """Give a Spark session for one job, and tell plainly of what goes wrong in it."""
+    from onibus.spark.session import MASTER, spark_session
+
+    settings = {}
+    for one in conf or ():
+        name, mark, value = one.partition("=")
+        if not mark:
+            raise InvalidArgument(f"--conf is NAME=VALUE, not {one!r}")
+        settings[name] = value
+    session.out.say("starting Spark …")
+    spark = spark_session(master or MASTER, **settings)
+    try:
+        yield spark
+    except OnibusError:
+        raise
+    except Exception as error:
+        raise told_plainly(error) from error
+    finally:
+        spark.stop()
+
+
+def told_plainly(error: Exception) -> Exception:
+    """Return what a failure in Spark was about; other failures are returned as they are."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    if not isinstance(error, (PySparkException, Py4JError)):
+        return error
+    text = str(error)
+    found = _OURS.findall(text)
+    if found:
+        return PipelineRefused(found[-1][1].strip())
+    return PipelineFailed(text.strip().splitlines()[0])
+
+
+def stop_event(continuous: bool) -> threading.Event:
+    """Return what is set when somebody wants an end of what would go on for ever."""
+    stop = threading.Event()
+    if continuous:
+        for one in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(one, lambda *_: stop.set())
+    return stop
+
+
+def seconds_of(interval: str) -> float:
+    """Return an interval as Spark writes it ("10 seconds", "2 minutes") in seconds."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) *(second|minute|hour)s?", interval.strip())
+    if found is None:
+        raise InvalidArgument(
+            f"an interval is such as '10 seconds' or '1 minute', not {interval!r}"
+        )
+    return float(found[1]) * {"second": 1, "minute": 60, "hour": 3600}[found[2]]
+
+
+def progress_of(session: Session, words: str) -> Callable[[str], None]:
+    """Return a function that tells what a job is doing now."""
+
+    def tell(what: str) -> None:
+        session.out.say(f"{words}: {what.rstrip('.')}")
+
+    return tell

@@ -1,0 +1,136 @@
+"""`onibus up`: a server, and a pipeline beside it that captures everything into a lake.
+
+The pipeline is a process of its own: Spark takes its time to start, and whatever happens to it the
+server goes on. One that ended is started again, later each time it fails.
+"""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from onibus.cli import serve as serving
+from onibus.core.errors import Refused
+
+if TYPE_CHECKING:
+    from onibus.server.run import Ready
+
+#: A pipeline that failed is started again after so long at first, and at most.
+_REST_S, _REST_S_MAX = 5.0, 300.0
+#: How long it may take to finish what it does when all stops.
+_FINISH_S = 30.0
+
+
+class Pipeline:
+    """Keeps a capture of everything running beside a server."""
+
+    def __init__(self, lake: str, interval: str) -> None:
+        self._lake = lake
+        self._interval = interval
+        self._stopping = threading.Event()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self, ready: Ready) -> None:
+        """Start it, now that the server can be reached; or say why that is not possible."""
+        try:
+            _can_run()
+        except Refused as error:
+            print(f"onibus: there will be no pipeline: {error}", file=sys.stderr, flush=True)
+            return
+        print(f"the pipeline captures everything into {self._lake}", flush=True)
+        connection = f"@{ready.connection_file}" if ready.connection_file else ready.development
+        arguments = [
+            *(sys.executable, "-m", "onibus", "pipeline", "capture", "--all", "--continuous"),
+            *(
+                "--lake",
+                self._lake,
+                "--interval",
+                self._interval,
+                "--connect",
+                connection or ready.http,
+            ),
+            *(("--trust", ready.certificate) if ready.certificate else ()),
+        ]
+        self._thread = threading.Thread(target=self._keep, args=(arguments,), daemon=True)
+        self._thread.start()
+
+    def _keep(self, arguments: list[str]) -> None:
+        rest = _REST_S
+        while not self._stopping.is_set():
+            # A session of its own: Ctrl-C is for the server, which ends us when it is done.
+            self._process = subprocess.Popen(arguments, start_new_session=True)
+            code = self._process.wait()
+            if self._stopping.is_set():
+                return
+            print(
+                f"onibus: the pipeline ended with code {code}; again in {rest:.0f} s",
+                file=sys.stderr,
+                flush=True,
+            )
+            self._stopping.wait(rest)
+            rest = min(rest * 2, _REST_S_MAX)
+
+    def stop(self) -> None:
+        """Let it finish what it does, but not for ever."""
+        self._stopping.set()
+        process = self._process
+        if process is None or process.poll() is not None:
+            return
+        process.terminate()
+        try:
+            process.wait(_FINISH_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _can_run() -> None:
+    """Refuse where Spark or a Java for it is missing."""
+    from importlib.util import find_spec
+
+    from onibus.core.errors import InvalidOperation
+    from onibus.spark.java import find_java
+
+    if find_spec("pyspark") is None:
+        raise InvalidOperation("Spark is not installed: pip install 'onibus[spark]'")
+    find_java()
+
+
+def up(**given: Any) -> None:
+    """Run a server and a pipeline that captures everything, until told to stop."""
+    pipeline = Pipeline(given.pop("lake"), given.pop("interval"))
+    try:
+        code = serving.run(given, on_ready=pipeline.start)
+    finally:
+        pipeline.stop()
+    raise typer.Exit(code)
+
+
+def _option(name: str, kind: Any, option: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option]
+    )
+
+
+#: Everything that `serve` takes, and what concerns the pipeline.
+_PARAMETERS = [
+    *(
+        one.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for one in inspect.signature(serving.serve, eval_str=True).parameters.values()
+    ),
+    _option(
+        "lake",
+        str,
+        typer.Option(help="Where the lake lies: a folder, or s3://…, hdfs://….", metavar="DIR"),
+        "lake",
+    ),
+    _option("interval", str, typer.Option(help="How often is captured."), "10 seconds"),
+]
+up.__signature__ = inspect.Signature(_PARAMETERS)  # type: ignore[attr-defined]
+up.__annotations__ = {one.name: one.annotation for one in _PARAMETERS}

@@ -1,0 +1,47 @@
+"""Shared access keys: making, rotating, deleting, listing them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from onibus.client.aio.caller import AsyncCaller
+from onibus.client.asking import get, path_of, post
+from onibus.client.convert import key_of
+from onibus.protocols.http.api.keys import KeyOut, KeysOut, KeyWithSecrets
+from onibus.security.kept_keys import PRIMARY
+from onibus.security.keys import AccessKey
+
+_KEYS = "keys"
+
+
+class AsyncKeyCalls(AsyncCaller):
+    """What whoever may manage the whole namespace does with its keys."""
+
+    async def keys(self) -> list[KeyOut]:
+        """Return all keys, without their secrets."""
+        told: KeysOut = await self.ask(get(path_of(_KEYS)), KeysOut)
+        return told.keys
+
+    async def create_key(self, name: str, rights: Iterable[str], *, entity: str = "") -> AccessKey:
+        """Make a key of the whole namespace, or of one entity; `rights` are Send, Listen, Manage.
+
+        Its secrets are told this once.
+        """
+        body = {"name": name, "rights": list(rights), "entity": entity}
+        # Asked a second time it would be refused, and its secrets told to nobody.
+        return await self._secrets(post(path_of(_KEYS), body, repeats=False))
+
+    async def rotate_key(self, name: str, which: str = PRIMARY, *, entity: str = "") -> AccessKey:
+        """Replace the primary or the secondary secret of a key; the old one is good no more."""
+        body = {"which": which, "entity": entity}
+        return await self._secrets(post(path_of(_KEYS, name, "rotate"), body))
+
+    async def delete_key(self, name: str, *, entity: str = "") -> None:
+        """Delete a key: tokens made with it are good no more."""
+        query = {"entity": entity} if entity else {}
+        await self.answer(post(path_of(_KEYS, name), method="DELETE", query=query))
+
+    async def _secrets(self, ask: Any) -> AccessKey:
+        told: KeyWithSecrets = await self.ask(ask, KeyWithSecrets)
+        return key_of(told)

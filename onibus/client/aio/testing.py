@@ -1,0 +1,28 @@
+"""What only tests ask for (X10): everything gone at a call, and a clock that can be moved.
+
+Only of a server that was started with `--ephemeral --test-mode`, or of a Bus in memory.
+"""
+
+from __future__ import annotations
+
+from onibus.client.aio.caller import AsyncCaller
+from onibus.client.asking import path_of, post
+from onibus.protocols.http.api.testing import ClockOut
+
+
+class AsyncTestCalls(AsyncCaller):
+    """What a test does with its server."""
+
+    async def reset(self) -> None:
+        """Delete every entity with everything in it."""
+        await self.answer(post(path_of("test", "reset")))
+
+    async def advance(self, ms: int) -> int:
+        """Let time pass at once; return what time it is then, in milliseconds since 1970.
+
+        What came due is done when this returns.
+        """
+        # Not repeated by itself: twice would be too far.
+        ask = post(path_of("test", "clock"), {"advance_ms": ms}, repeats=False)
+        told: ClockOut = await self.ask(ask, ClockOut)
+        return told.now_ms

@@ -1,0 +1,47 @@
+"""Room: how many bytes one receive may give out, over however many partitions.
+
+Blocks are counted whole: that is what is read, and no message is larger than its block. One message
+is always given out, however large it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from onibus.core.errors import InvalidOperation
+
+if TYPE_CHECKING:
+    from onibus.core.log import Log
+
+
+class Room:
+    """What is left of the bytes of one receive."""
+
+    __slots__ = ("_empty", "_most", "left")
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._empty = True
+        self.left = most
+
+    def take(self, log: Log, ordinals: Sequence[int]) -> int:
+        """Return how many messages from the first on have room, which is theirs from now on."""
+        block = -1
+        for count, ordinal in enumerate(ordinals):
+            place = log.find(ordinal)
+            if place.block != block:
+                if place.size > self.left and not self._empty:
+                    self.left = 0
+                    return count
+                block = place.block
+                self.left -= place.size
+                self._empty = False
+        return len(ordinals)
+
+    def take_all(self, log: Log, ordinals: Sequence[int]) -> None:
+        """Refuse messages that are to be given out together and have no room."""
+        if self.take(log, ordinals) < len(ordinals):
+            raise InvalidOperation(
+                f"these messages have more than {self._most} bytes together: receive fewer at once"
+            )

@@ -1,0 +1,227 @@
+"""Enqueue over time: what a partition makes of the rows that were sent to it.
+
+admit → deduplicate → stamp → schedule → expire, as one table of events. An event is a row with the
+columns that came with it, and these:
+
+    outcome           string    what became of it:
+        accepted          it is in the queue, with a number and a stamp
+        scheduled         it waits for its time, with a number; it is accepted with another then
+        duplicate         it was dropped: it repeats `duplicate_of`
+        expired           it was accepted, and its time to live is over
+        dead-lettered     the same, where the entity dead-letters what expires; or it was refused,
+                          which a sender would have been told
+    sequence_number   int64     null where it got none
+    enqueued_time_ms  int64     the stamp; of what expired, when it did
+    expires_at_ms     int64     null for never
+    duplicate_of      int64     the sequence number of the message that a duplicate repeats
+    scheduled_number  int64     the number that an accepted row had while it waited
+    reason            string    why it is a dead letter: our error's code, or as Service Bus says
+    description       string
+
+Rows never change: who waits is who is scheduled and not accepted yet. An event of expiry has the
+columns that name a message, and no body: that is in the event of its acceptance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from onibus.core.block import NEVER
+from onibus.core.errors import Refused
+from onibus.core.id_runs import Words
+from onibus.core.numbering import Numbering
+from onibus.core.path.admit_arrow import PreparedBatch, admit_rows
+from onibus.core.path.dead_letter import EXPIRED, EXPIRED_TEXT
+from onibus.core.settings import LogSettings
+from onibus.core.timeline.agenda import DUE, PLACE
+from onibus.core.timeline.chunks import Chunks
+from onibus.core.timeline.timeline import ORDINAL, Arrivals, Numbers, Passed, Timeline
+
+ACCEPTED, SCHEDULED, DUPLICATE = "accepted", "scheduled", "duplicate"
+GONE, DEAD = "expired", "dead-lettered"
+
+#: What an event has besides the columns of its row.
+EVENT = pa.schema(
+    [
+        pa.field("outcome", pa.string()),
+        pa.field("sequence_number", pa.int64()),
+        pa.field("enqueued_time_ms", pa.int64()),
+        pa.field("expires_at_ms", pa.int64()),
+        pa.field("duplicate_of", pa.int64()),
+        pa.field("scheduled_number", pa.int64()),
+        pa.field("reason", pa.string()),
+        pa.field("description", pa.string()),
+    ]
+)
+#: The columns that name a message that expired.
+NAMING = ("message_id", "session_id", "partition_key")
+
+
+class Enqueuing:
+    """One partition of an entity with these settings."""
+
+    def __init__(
+        self,
+        settings: LogSettings,
+        index: int,
+        chunks: Chunks,
+        secret: bytes,
+        naming: tuple[str, ...] = NAMING,
+    ) -> None:
+        self._settings = settings
+        self._secret = secret
+        numbering = Numbering(index, settings.enable_partitioning)
+        window_ms = settings.duplicate_detection_window_ms
+        self.timeline = Timeline(numbering, chunks, window_ms, naming)
+
+    def take(
+        self,
+        rows: pa.Table,
+        messages: pa.RecordBatch,
+        times: Numbers,
+        until: int = 0,
+        refused: Mapping[int, Refused] | None = None,
+    ) -> pa.Table:
+        """Take rows in the order in which they came; return what became of them and of others.
+
+        `messages` are the same rows by the schema of messages. Those in `refused` were found to be
+        wrong before, and are dead letters.
+        """
+        prepared, errors, good = self._admit(messages, refused or {})
+        admitted, times = rows, times
+        if errors:
+            admitted, times = rows.take(pa.array(good)), times[good]
+        admitted = _with_ids(admitted, prepared)
+        words, owners = _identities(prepared)
+        columns = prepared.columns
+        passed = self.timeline.take(
+            Arrivals(
+                admitted,
+                times,
+                words,
+                owners,
+                columns.column("scheduled_enqueue_time_ms"),
+                prepared.ttls,
+            ),
+            until,
+        )
+        tables = [_arrived(admitted, passed)]
+        if errors:
+            tables.append(_refused(rows, errors))
+        if passed.due is not None:
+            tables.append(_due(passed))
+        if passed.expired is not None:
+            tables.append(self._expired(passed.expired, rows.schema))
+        return pa.concat_tables(tables)
+
+    def _admit(
+        self, messages: pa.RecordBatch, refused: Mapping[int, Refused]
+    ) -> tuple[PreparedBatch, dict[int, Refused], npt.NDArray[np.int64]]:
+        """Return what was admitted, why the others were not, and the positions of the first."""
+        positions = np.arange(messages.num_rows)
+        if refused:
+            positions = np.delete(positions, list(refused))
+            messages = messages.take(pa.array(positions))
+        prepared, found = admit_rows(messages, self._settings, self._secret)
+        errors = dict(refused) | {int(positions[at]): error for at, error in found.items()}
+        return prepared, errors, np.delete(positions, list(found))
+
+    def _expired(self, rows: pa.Table, schema: pa.Schema) -> pa.Table:
+        number = self.timeline.numbering.numbers(rows.column(ORDINAL).to_numpy())
+        fields: dict[str, Any] = {
+            "outcome": GONE,
+            "sequence_number": number,
+            "enqueued_time_ms": rows.column(DUE),
+            "expires_at_ms": rows.column(DUE),
+        }
+        dead = getattr(self._settings, "dead_letter_on_expiration", False)
+        if dead:
+            fields |= {"outcome": DEAD, "reason": EXPIRED, "description": EXPIRED_TEXT}
+        bare = rows.drop_columns([ORDINAL, DUE, PLACE])
+        return _events(_padded(bare, schema), fields)
+
+
+def _with_ids(rows: pa.Table, prepared: PreparedBatch) -> pa.Table:
+    """Return rows with the ids that a FIFO queue gives (F4)."""
+    if "message_id" not in rows.column_names:
+        return rows
+    at = rows.schema.get_field_index("message_id")
+    return rows.set_column(at, rows.schema.field(at), prepared.columns.column("message_id"))
+
+
+def _identities(prepared: PreparedBatch) -> tuple[Words | None, Numbers | None]:
+    """Return the hashes of identities as words, and whose they are."""
+    if not prepared.hashes:
+        return None, None
+    words = np.frombuffer(b"".join(prepared.hashes), np.uint64).reshape(-1, 2)
+    return words, np.asarray(prepared.owners, np.int64)
+
+
+def _arrived(rows: pa.Table, passed: Passed) -> pa.Table:
+    outcomes = np.where(passed.dropped, 2, passed.scheduled.astype(np.int8))
+    names = pa.DictionaryArray.from_arrays(
+        pa.array(outcomes.astype(np.int8)), pa.array([ACCEPTED, SCHEDULED, DUPLICATE])
+    )
+    none = passed.dropped if passed.dropped.any() else None
+    fields = {
+        "outcome": names.cast(pa.string()),
+        "sequence_number": pa.array(passed.numbers, mask=none),
+        "enqueued_time_ms": pa.array(passed.stamps, mask=none),
+        "expires_at_ms": pa.array(passed.expires, mask=passed.dropped | (passed.expires == NEVER)),
+    }
+    if none is not None:
+        fields["duplicate_of"] = pa.array(passed.repeats, mask=~passed.dropped)
+    return _events(rows, fields)
+
+
+def _due(passed: Passed) -> pa.Table:
+    fields = {
+        "outcome": ACCEPTED,
+        "sequence_number": passed.due_numbers,
+        "enqueued_time_ms": passed.due_stamps,
+        "expires_at_ms": pa.array(passed.due_expires, mask=passed.due_expires == NEVER),
+        "scheduled_number": passed.due_scheduled,
+    }
+    return _events(passed.due, fields)
+
+
+def _refused(rows: pa.Table, errors: Mapping[int, Refused]) -> pa.Table:
+    positions = sorted(errors)
+    fields = {
+        "outcome": DEAD,
+        "reason": pa.array([errors[at].code for at in positions], pa.string()),
+        "description": pa.array([str(errors[at]) for at in positions], pa.string()),
+    }
+    return _events(rows.take(pa.array(positions)), fields)
+
+
+def _events(rows: pa.Table, fields: Mapping[str, Any]) -> pa.Table:
+    """Return rows with the columns of events, null where not given; a text stands for all rows."""
+    for field in EVENT:
+        value = fields.get(field.name)
+        if value is None:
+            column = pa.nulls(rows.num_rows, field.type)
+        elif isinstance(value, str):
+            column = pa.repeat(value, rows.num_rows)
+        elif isinstance(value, np.ndarray):
+            column = pa.array(value)
+        else:
+            column = value
+        rows = rows.append_column(field, column)
+    return rows
+
+
+def _padded(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return rows with all columns of a schema; those they lack are null."""
+    columns = [
+        rows.column(field.name)
+        if field.name in rows.column_names
+        else pa.chunked_array([pa.nulls(rows.num_rows, field.type)])
+        for field in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)

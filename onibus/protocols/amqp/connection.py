@@ -1,0 +1,361 @@
+"""A connection: bytes in, bytes out, and where it is in its life.
+
+    START → (SASL → SASLED →) GREETED → OPEN → CLOSING → CLOSED
+
+`feed` takes what arrived and calls the application for each link; `take` gives what is to be
+written, all of a burst together; `wake_at` says when `tick` has something to do. Time is an
+argument, in seconds of any clock that does not jump.
+
+What a peer does wrong ends the smallest thing that it concerns: link, session or connection. After
+a close was said nothing is read but the peer's own.
+"""
+
+from __future__ import annotations
+
+import logging
+from enum import Enum
+from typing import Any, Protocol
+
+from onibus.protocols.amqp import performatives as say
+from onibus.protocols.amqp import sasl
+from onibus.protocols.amqp.errors import (
+    CONNECTION_FORCED,
+    FRAMING_ERROR,
+    ILLEGAL_STATE,
+    INTERNAL_ERROR,
+    INVALID_FIELD,
+    NOT_ALLOWED,
+    ConnectionFailed,
+    SessionFailed,
+)
+from onibus.protocols.amqp.frames import (
+    AMQP,
+    EMPTY_FRAME,
+    FRAME_BYTES_MIN,
+    PROTOCOL_HEADER,
+    SASL,
+    SASL_HEADER,
+    Cutter,
+    Frame,
+    frame,
+)
+from onibus.protocols.amqp.link import Link
+from onibus.protocols.amqp.session import Session, SessionState
+
+_log = logging.getLogger("onibus.amqp")
+
+#: The largest frame that we take: large messages come in a few.
+FRAME_BYTES_MAX = 256 << 10
+#: What we write into one frame at most, whatever the peer takes.
+_OUT_BYTES_MAX = 256 << 10
+#: Sessions of a connection, as in Service Bus; one client has one for each of its links.
+CHANNEL_MAX = 4_999
+#: What we ask of peers: to say something in this time. They say it at half of it, or somewhat late.
+IDLE_MS = 240_000
+_PATIENCE_S = 300.0
+#: Nobody is told more often that we are there.
+_IDLE_S_MIN = 1.0
+#: Frames that are cut in one go.
+_FRAMES_MAX = 1_024
+#: For all from the first byte to the open.
+HANDSHAKE_S = 30.0
+#: For a peer to answer our close.
+_CLOSING_S = 5.0
+
+
+class State(Enum):
+    """Where a connection is in its life."""
+
+    START = "new"
+    SASL = "choosing a mechanism"
+    SASLED = "let in"
+    GREETED = "greeted"
+    OPEN = "open"
+    CLOSING = "closed by us"
+    CLOSED = "closed"
+
+
+#: (state, input) → state; what is not here is an illegal state.
+STATES = {
+    (State.START, "sasl header"): State.SASL,
+    (State.START, "header"): State.GREETED,
+    (State.SASL, "sasl frame"): State.SASLED,
+    (State.SASLED, "header"): State.GREETED,
+    (State.GREETED, "open"): State.OPEN,
+    (State.OPEN, "session frame"): State.OPEN,
+    (State.OPEN, "close"): State.CLOSED,
+    (State.CLOSING, "close"): State.CLOSED,
+}
+
+
+class Application(Protocol):
+    """What a connection is for."""
+
+    def let_in(self, name: str, secret: str) -> bool:
+        """Tell whether a name and its secret are good."""
+
+    def attach(self, link: Link) -> None:
+        """A link wants to be attached: answer or refuse it, now or later."""
+
+    def burst_over(self) -> None:
+        """All that arrived together has been told."""
+
+    def closed(self) -> None:
+        """The connection is no more."""
+
+
+class Flushed(Protocol):
+    """Somebody who has something to say when a burst is over."""
+
+    def flush(self) -> None: ...
+
+
+class Connection:
+    """One connection, as the server of it."""
+
+    def __init__(self, container: str, now: float) -> None:
+        self.application: Application
+        self.state = State.START
+        self._container = container
+        self._cutter = Cutter(FRAME_BYTES_MIN)
+        self._out: list[bytes] = []
+        self._later: list[Flushed] = []
+        self.sessions: dict[int, Session] = {}
+        self.peer_frame_max = FRAME_BYTES_MIN
+        #: bytes of deliveries that are not whole, or not settled yet
+        self.held_bytes = 0
+        #: what the peer calls itself
+        self.container_id = ""
+        self._peer_idle_s = 0.0
+        self._heard = now
+        self._said = now
+        self._deadline = now + HANDSHAKE_S
+        #: what was written has not been read yet: there is no room for more
+        self.is_full = False
+        #: called when there is something to take outside of `feed`
+        self.on_output: Any = None
+
+    # Out
+
+    def write(self, content: bytes) -> None:
+        """Let bytes wait for the end of the burst."""
+        if not self._out and self.on_output is not None:
+            self.on_output()
+        self._out.append(content)
+
+    def later(self, one: Flushed) -> None:
+        """Call somebody when the burst is over."""
+        if not self._later and self.on_output is not None:
+            self.on_output()
+        self._later.append(one)
+
+    def take(self, now: float) -> bytes:
+        """Return all that is to be written."""
+        while self._later:
+            ready, self._later = self._later, []
+            for one in ready:
+                one.flush()
+        if not self._out:
+            return b""
+        self._said = now
+        out, self._out = self._out, []
+        return out[0] if len(out) == 1 else b"".join(out)
+
+    # In
+
+    def feed(self, data: bytes, now: float) -> None:
+        """Take what arrived."""
+        self._heard = now
+        self._cutter.feed(data)
+        try:
+            self._read()
+        except ConnectionFailed as error:
+            self.close(error.condition, error.description)
+        except Exception as error:
+            _log.error("a connection failed", exc_info=error)
+            self.close(INTERNAL_ERROR, "the server failed; its log says more")
+        self.application.burst_over()
+
+    def _read(self) -> None:
+        while self._step():
+            pass
+
+    def _step(self) -> bool:
+        """Take the next thing that is whole; tell whether there may be more."""
+        if self.state in (State.START, State.SASLED):
+            header = self._cutter.header()
+            if header is not None:
+                self._take_header(header)
+            return header is not None
+        # Frame by frame until the peer is let in: a protocol header follows, which is no frame.
+        found = self._cutter.frames(1 if self.state is State.SASL else _FRAMES_MAX)
+        for one in found:
+            if self.is_over:
+                return False
+            self._take_frame(one)
+        return bool(found) and not self.is_over
+
+    @property
+    def is_over(self) -> bool:
+        """Tell whether nothing more is read or written."""
+        return self.state is State.CLOSED
+
+    def _take_header(self, header: bytes) -> None:
+        if header == SASL_HEADER and self.state is State.START:
+            self._advance("sasl header")
+            self.write(SASL_HEADER)
+            self.write(sasl.mechanisms())
+        elif header == PROTOCOL_HEADER:
+            self._advance("header")
+            self._cutter.size_max = FRAME_BYTES_MAX
+            self.write(PROTOCOL_HEADER)
+        else:
+            # The answer to any other protocol is the one that we speak (2.2).
+            self.write(PROTOCOL_HEADER if self.state is State.SASLED else SASL_HEADER)
+            self._end()
+
+    def _take_frame(self, one: Frame) -> None:
+        kind, channel, body = one
+        if (kind == SASL) != (self.state is State.SASL) or kind not in (AMQP, SASL):
+            raise ConnectionFailed(
+                FRAMING_ERROR, f"a frame of type {kind} while {self.state.value}"
+            )
+        if kind == SASL:
+            good = sasl.is_let_in(body, self.application.let_in)
+            self.write(sasl.outcome(sasl.OK if good else sasl.AUTH))
+            self._advance("sasl frame")
+            if not good:
+                self._end()
+            return
+        if not body:
+            return
+        code, fields, at = say.read_list(body)
+        if self.state is State.CLOSING:
+            if code == say.CLOSE:
+                self._end()
+            return
+        if code == say.TRANSFER and self.state is State.OPEN:
+            self._take_session_frame(channel, code, say.read_transfer(fields), body[at:])
+            return
+        performative = say.read(code, fields)
+        if code == say.OPEN:
+            self._take_open(channel, performative)
+        elif code == say.CLOSE:
+            self._advance("close")
+            self.write(frame(0, say.close(None)))
+            self._end()
+        else:
+            self._advance("session frame")
+            self._take_session_frame(channel, code, performative, body[at:])
+
+    def _take_open(self, channel: int, performative: say.Open) -> None:
+        self._advance("open")
+        if channel:
+            raise ConnectionFailed(NOT_ALLOWED, "an open on a channel other than 0")
+        largest = performative.max_frame_size
+        if largest is not None and largest < FRAME_BYTES_MIN:
+            raise ConnectionFailed(INVALID_FIELD, "frames have at least 512 bytes")
+        self.peer_frame_max = min(_OUT_BYTES_MAX, largest or _OUT_BYTES_MAX)
+        idle_s = (performative.idle_time_out or 0) / 1_000
+        self._peer_idle_s = max(idle_s, _IDLE_S_MIN) if idle_s else 0.0
+        self.container_id = performative.container_id[:128]
+        opened = say.open_(self._container, FRAME_BYTES_MAX, CHANNEL_MAX, IDLE_MS)
+        self.write(frame(0, opened))
+
+    def _take_session_frame(self, channel: int, code: int, given: Any, payload: bytes) -> None:
+        session = self.sessions.get(channel)
+        if code == say.BEGIN:
+            if session is not None:
+                raise ConnectionFailed(ILLEGAL_STATE, f"channel {channel} has a session already")
+            if channel > CHANNEL_MAX:
+                raise ConnectionFailed(NOT_ALLOWED, f"channels go up to {CHANNEL_MAX}")
+            if given.remote_channel is not None:
+                raise ConnectionFailed(ILLEGAL_STATE, "a begin answers one that nobody said")
+            self.sessions[channel] = Session(self, channel, given)
+            return
+        if session is None:
+            raise ConnectionFailed(ILLEGAL_STATE, f"there is no session on channel {channel}")
+        if code == say.END:
+            answered = session.state is SessionState.ENDING
+            session.advance("ended")
+            del self.sessions[channel]
+            session.forget()
+            if not answered:
+                session.say(say.end(None))
+            return
+        if session.state is SessionState.ENDING:
+            return
+        try:
+            if code == say.TRANSFER:
+                session.take_transfer(given, payload)
+            elif code == say.DISPOSITION:
+                session.take_disposition(given)
+            elif code == say.FLOW:
+                session.take_flow(given)
+            elif code == say.ATTACH:
+                session.take_attach(given)
+            else:
+                session.take_detach(given)
+        except SessionFailed as error:
+            session.end(error.condition, error.description)
+
+    # Ending
+
+    def close(self, condition: str, description: str) -> None:
+        """Close the connection for a reason; it ends when the peer says so too, or soon."""
+        if self.state in (State.CLOSING, State.CLOSED):
+            return
+        if self.state in (State.OPEN, State.GREETED):
+            if self.state is State.GREETED:
+                self.write(frame(0, say.open_(self._container, FRAME_BYTES_MAX, 0, 0)))
+            self._forget()
+            self.write(frame(0, say.close(say.error(condition, description))))
+            self.state = State.CLOSING
+            self._deadline = self._heard + _CLOSING_S
+        else:
+            self._end()
+
+    def lost(self) -> None:
+        """The peer is gone."""
+        if self.state is not State.CLOSED:
+            self._end()
+
+    def _end(self) -> None:
+        self._forget()
+        self.state = State.CLOSED
+        if self.on_output is not None:
+            self.on_output()
+        self.application.closed()
+
+    def _forget(self) -> None:
+        sessions, self.sessions = list(self.sessions.values()), {}
+        for session in sessions:
+            session.state = SessionState.ENDED
+            session.forget()
+
+    def _advance(self, event: str) -> None:
+        following = STATES.get((self.state, event))
+        if following is None:
+            raise ConnectionFailed(ILLEGAL_STATE, f"{event} while {self.state.value}")
+        self.state = following
+
+    # Time
+
+    def wake_at(self) -> float:
+        """Return when `tick` has something to do."""
+        if self.state is not State.OPEN:
+            return self._deadline
+        silent = self._heard + _PATIENCE_S
+        return min(silent, self._said + self._peer_idle_s / 2) if self._peer_idle_s else silent
+
+    def tick(self, now: float) -> None:
+        """Do what is due."""
+        if self.state is State.CLOSING and now >= self._deadline:
+            self._end()
+        elif self.state is not State.OPEN:
+            if now >= self._deadline:
+                self.close(CONNECTION_FORCED, "the connection was not opened in time")
+        elif now >= self._heard + _PATIENCE_S:
+            self.close(CONNECTION_FORCED, "nothing was heard for too long")
+        elif self._peer_idle_s and now >= self._said + self._peer_idle_s / 2:
+            self.write(EMPTY_FRAME)

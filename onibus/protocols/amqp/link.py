@@ -1,0 +1,294 @@
+"""Links: one way for deliveries between a client and a node, with its credit.
+
+A link is `IncomingLink` where the client sends and `OutgoingLink` where it receives. What it leads
+to is a `Node`, which the application chooses when the link is attached, at once or later. Between
+attach and answer a link is PENDING; what arrives on it then is kept from nobody: a sender has no
+credit yet.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Protocol
+
+from onibus.protocols.amqp import encode as to
+from onibus.protocols.amqp import performatives as say
+from onibus.protocols.amqp.errors import (
+    ILLEGAL_STATE,
+    INVALID_FIELD,
+    MESSAGE_SIZE_EXCEEDED,
+    LinkFailed,
+    SessionFailed,
+)
+from onibus.protocols.amqp.performatives import Attach, Flow, Transfer
+
+if TYPE_CHECKING:
+    from onibus.protocols.amqp.session import Session
+
+SERIAL = 0xFFFFFFFF
+
+
+class LinkState(Enum):
+    """Where a link is in its life."""
+
+    PENDING = "attached by the peer, not answered"
+    ATTACHED = "attached"
+    DETACHING = "detached by us, the peer has not said so yet"
+    DETACHED = "gone"
+
+
+#: (state, input) → state; what is not here is an illegal state.
+LINK_STATES = {
+    (LinkState.PENDING, "answer"): LinkState.ATTACHED,
+    (LinkState.PENDING, "refuse"): LinkState.DETACHING,
+    (LinkState.PENDING, "detached"): LinkState.DETACHED,
+    (LinkState.ATTACHED, "detach"): LinkState.DETACHING,
+    (LinkState.ATTACHED, "detached"): LinkState.DETACHED,
+    (LinkState.DETACHING, "detached"): LinkState.DETACHED,
+}
+
+
+class Delivery:
+    """A message that a client sent."""
+
+    __slots__ = ("format", "id", "link", "payload", "settled", "state")
+
+    def __init__(self, link: IncomingLink, transfer: Transfer, payload: bytes) -> None:
+        assert transfer.delivery_id is not None
+        self.link = link
+        self.id = transfer.delivery_id
+        self.format = transfer.message_format or 0
+        #: nobody waits to hear what becomes of it
+        self.settled = bool(transfer.settled)
+        #: a transactional state, or None
+        self.state = transfer.state
+        self.payload = payload
+
+    def settle(self, state: bytes) -> None:
+        """Tell what became of it."""
+        if not self.settled:
+            self.link.session.settle(self.id, state)
+
+
+class Node(Protocol):
+    """What a link leads to."""
+
+    def received(self, delivery: Delivery) -> None:
+        """A client has sent something."""
+
+    def flowed(self, link: OutgoingLink) -> None:
+        """A client can take something, or wants no more."""
+
+    def settled(self, link: OutgoingLink, ids: list[int], state: Any, settled: bool) -> None:
+        """A client tells what is to become of deliveries."""
+
+    def detached(self, link: Link) -> None:
+        """The link is no more."""
+
+
+class Link:
+    """What both directions have in common."""
+
+    incoming = False
+
+    def __init__(self, session: Session, attach: Attach) -> None:
+        self.session = session
+        self.attach = attach
+        self.name = attach.name
+        self.handle = attach.handle
+        self.state = LinkState.PENDING
+        self.node: Node | None = None
+        #: termini that are told to the client: its own addresses, and what the node adds
+        self.source: bytes = say.source(attach.source)
+        self.target: bytes = say.target(attach.target)
+        #: properties that are told to the client, encoded
+        self.properties: dict[str, bytes] = {}
+
+    @property
+    def is_open(self) -> bool:
+        return self.state is LinkState.ATTACHED
+
+    def advance(self, event: str) -> None:
+        """Take the link to its next state."""
+        following = LINK_STATES.get((self.state, event))
+        if following is None:
+            raise SessionFailed(ILLEGAL_STATE, f"{event} on a link that is {self.state.value}")
+        self.state = following
+
+    def answer(self, node: Node, message_bytes_max: int) -> None:
+        """Attach the link to a node."""
+        self.advance("answer")
+        self.node = node
+        self._say_attached(self.source, self.target, message_bytes_max)
+
+    def refuse(self, condition: str, description: str) -> None:
+        """Do not attach the link: both termini null, then a detach that says why."""
+        self.advance("refuse")
+        self._say_attached(to.NULL, to.NULL, 0)
+        self.session.say(say.detach(self.handle, say.error(condition, description)))
+        self.session.dropped(self)
+
+    def detach(self, condition: str, description: str) -> None:
+        """End the link for a reason."""
+        if self.state is LinkState.PENDING:
+            self.refuse(condition, description)
+        elif self.state is LinkState.ATTACHED:
+            self.advance("detach")
+            self.session.say(say.detach(self.handle, say.error(condition, description)))
+            self.session.dropped(self)
+            self.forget()
+
+    def forget(self) -> None:
+        """Let the node go."""
+        node, self.node = self.node, None
+        if node is not None:
+            node.detached(self)
+
+    def _say_attached(self, source: bytes, target: bytes, message_bytes_max: int) -> None:
+        asked = self.attach
+        modes = [
+            to.ubyte(say.MIXED if asked.snd_settle_mode is None else asked.snd_settle_mode),
+            to.ubyte(asked.rcv_settle_mode or say.FIRST),
+        ]
+        count = to.NULL if self.incoming else to.uint(0)
+        fields = [
+            to.string(self.name),
+            to.uint(self.handle),
+            to.boolean(not asked.role),
+            *modes,
+            source,
+            target,
+            to.NULL,
+            to.NULL,
+            count,
+            to.ulong(message_bytes_max),
+            to.NULL,
+            to.NULL,
+            to.fields(self.properties) if self.properties else to.NULL,
+        ]
+        self.session.say(say.performative(say.ATTACH, fields))
+
+
+class IncomingLink(Link):
+    """A client sends on it."""
+
+    incoming = True
+
+    def __init__(self, session: Session, attach: Attach) -> None:
+        super().__init__(session, attach)
+        self.credit = 0
+        self._granted = 0
+        self.delivery_count = attach.initial_delivery_count or 0
+        self._bytes_max = 0
+        self._first: Transfer | None = None
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def open(self, node: Node, credit: int, message_bytes_max: int) -> None:
+        """Attach the link to a node and let the client send."""
+        self._bytes_max = message_bytes_max
+        self.answer(node, message_bytes_max)
+        self._granted = credit
+        self.grant()
+
+    def grant(self) -> None:
+        """Let the client send on; what is not stored yet is bounded by its bytes (`held_bytes`)."""
+        self.credit = self._granted
+        self.session.flow((self.handle, self.delivery_count, self.credit, False))
+
+    def transfer(self, transfer: Transfer, payload: bytes) -> None:
+        """Take a delivery, or a part of one."""
+        if self.state is LinkState.DETACHING:
+            return
+        if self.node is None:
+            raise SessionFailed(ILLEGAL_STATE, f"a transfer on link {self.name!r}: not attached")
+        if self._first is None:
+            if transfer.delivery_id is None:
+                raise LinkFailed(INVALID_FIELD, "the first transfer of a delivery lacks its id")
+            if not transfer.more and not transfer.aborted:
+                self._take(transfer, payload, len(payload))
+                return
+            self._first = transfer
+        if transfer.aborted:
+            self._clear()
+            return
+        self._size += len(payload)
+        if self._size > self._bytes_max:
+            # It will be refused when its last part is there; nothing of it is kept until then.
+            self._drop_parts()
+        else:
+            self._parts.append(payload)
+            self.session.held(len(payload))
+        if not transfer.more:
+            first, whole, size = self._first, b"".join(self._parts), self._size
+            if transfer.settled or transfer.state is not None:
+                first = first._replace(
+                    settled=transfer.settled or first.settled, state=transfer.state or first.state
+                )
+            self._clear()
+            self._take(first, whole, size)
+
+    def _drop_parts(self) -> None:
+        self.session.held(-sum(map(len, self._parts)))
+        self._parts = []
+
+    def _clear(self) -> None:
+        self._drop_parts()
+        self._first, self._size = None, 0
+
+    def _take(self, transfer: Transfer, payload: bytes, size: int) -> None:
+        self.credit -= 1
+        self.delivery_count = (self.delivery_count + 1) & SERIAL
+        assert self.node is not None
+        delivery = Delivery(self, transfer, payload)
+        if size > self._bytes_max:
+            told = f"a message of {size} bytes; here one has at most {self._bytes_max}"
+            delivery.settle(say.rejected(say.error(MESSAGE_SIZE_EXCEEDED, told)))
+        else:
+            self.node.received(delivery)
+        if self.credit * 2 <= self._granted and self.is_open:
+            self.grant()
+
+    def forget(self) -> None:
+        self._clear()
+        super().forget()
+
+
+class OutgoingLink(Link):
+    """A client receives on it."""
+
+    def __init__(self, session: Session, attach: Attach) -> None:
+        super().__init__(session, attach)
+        self.credit = 0
+        self.drain = False
+        self.delivery_count = 0
+        #: the client asks for deliveries that are settled already
+        self.settles = attach.snd_settle_mode == say.SETTLED
+
+    def flow(self, flow: Flow) -> None:
+        """Take what a client tells of its credit."""
+        if flow.link_credit is not None:
+            seen = 0 if flow.delivery_count is None else flow.delivery_count
+            left = (seen + flow.link_credit - self.delivery_count) & SERIAL
+            self.credit = left if left < 1 << 31 else 0
+        self.drain = bool(flow.drain)
+        if self.node is not None:
+            self.node.flowed(self)
+        if flow.echo and self.is_open:
+            self.say_flow()
+
+    def send(self, payload: bytes, tag: bytes, token: bytes | None = None) -> None:
+        """Send a message: settled already, unless there is a token by which it will be."""
+        self.credit -= 1
+        self.delivery_count = (self.delivery_count + 1) & SERIAL
+        self.session.send(self, payload, tag, token)
+
+    def drained(self) -> None:
+        """There is nothing more: use the credit up, and say so."""
+        self.delivery_count = (self.delivery_count + self.credit) & SERIAL
+        self.credit = 0
+        self.say_flow(drain=True)
+        self.drain = False
+
+    def say_flow(self, drain: bool = False) -> None:
+        self.session.flow((self.handle, self.delivery_count, self.credit, drain))

@@ -1,0 +1,259 @@
+"""One client: what it has shown, what it may do, and where its links lead.
+
+Every link and every request asks `grant` first. A link lives as long as a token allows it; a client
+that shows none is closed after a while.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Protocol
+
+from onibus.broker.broker import Broker
+from onibus.bus import Bus
+from onibus.core.errors import Forbidden, InvalidOperation, OnibusError, Unauthorized
+from onibus.protocols.amqp import performatives as say
+from onibus.protocols.amqp.connection import Connection
+from onibus.protocols.amqp.errors import CONNECTION_FORCED, UNAUTHORIZED, AmqpError
+from onibus.protocols.amqp.link import IncomingLink, Link, OutgoingLink
+from onibus.protocols.amqp.service_bus.cbs import TokenNode
+from onibus.protocols.amqp.service_bus.conditions import condition_of
+from onibus.protocols.amqp.service_bus.management import ManagementNode
+from onibus.protocols.amqp.service_bus.places import CBS, Place, path_of, place_of
+from onibus.protocols.amqp.service_bus.receiver import EmptyNode, ReceiverNode
+from onibus.protocols.amqp.service_bus.sender import SenderNode
+from onibus.protocols.amqp.service_bus.session_receiver import (
+    SESSION_FILTER,
+    SessionReceiverNode,
+    session_filter,
+)
+from onibus.protocols.amqp.service_bus.transactions import CoordinatorNode, Transactions
+from onibus.security.rights import ALL, Granted, Right
+from onibus.security.sas import make_token
+
+#: How long a client may show no token, as in Service Bus.
+NAMELESS_S = 20.0
+#: Tokens of one client: more are for more entities than it has links for.
+TOKENS_MAX = 5_000
+#: Deliveries that a sender may have under way.
+CREDIT = 1_000
+
+
+class Doorkeeper(Protocol):
+    """Knows who shows which credentials."""
+
+    def check(self, credentials: str, now: float) -> Granted: ...
+
+
+class Client:
+    """The application of one connection."""
+
+    def __init__(self, bus: Bus, keys: Doorkeeper | None, connection: Connection) -> None:
+        self.bus = bus
+        self.connection = connection
+        self._keys = keys
+        #: what was granted, by the resource that a token was put for
+        self._granted: dict[str, Granted] = {}
+        if keys is None:
+            self._granted[""] = Granted("", ALL)
+        self._links: dict[Link, tuple[Right | None, str]] = {}
+        self._begun = time.time()
+        self.tokens = TokenNode(self)
+        self.transactions = Transactions(self.broker)
+        self._management: dict[str, ManagementNode] = {}
+        self._unread: set[ReceiverNode] = set()
+        #: receivers of sessions, for requests about the sessions that they hold
+        self.sessions: dict[tuple[str, str], SessionReceiverNode] = {}
+
+    @property
+    def broker(self) -> Broker:
+        return self.bus.broker
+
+    # Who it is
+
+    def let_in(self, name: str, secret: str) -> bool:
+        """Tell whether a key, shown by name, is good for anything."""
+        if self._keys is None:
+            return True
+        now = time.time()
+        try:
+            # The key is checked as if it had signed a token just now.
+            shown = make_token("sb://localhost/", name, secret, int(now) + 86_400)
+            granted = self._keys.check(shown, now)
+        except OnibusError:
+            return False
+        granted = Granted(granted.name, granted.rights, entity=granted.entity)
+        self._granted[""] = granted
+        return True
+
+    def put_token(self, resource: str, token: str) -> None:
+        """Take a token that the client shows, or refuse it."""
+        if self._keys is None:
+            return
+        if len(self._granted) >= TOKENS_MAX and resource not in self._granted:
+            raise Forbidden(f"a connection has at most {TOKENS_MAX} tokens")
+        self._granted[resource] = self._keys.check(token, time.time())
+
+    def grant(self, right: Right, path: str) -> None:
+        """Let the client do something, or refuse."""
+        if not self._granted:
+            raise Unauthorized("put a token to $cbs first")
+        now = time.time()
+        refusal: Forbidden | None = None
+        for granted in self._granted.values():
+            try:
+                granted.grant(right, path, now)
+            except Forbidden as error:
+                refusal = error
+            else:
+                return
+        assert refusal is not None
+        raise refusal
+
+    def _grant_any(self, path: str) -> None:
+        """Let a client ask about an entity for which it has any right at all."""
+        try:
+            self.grant(Right.LISTEN, path)
+        except Forbidden:
+            self.grant(Right.SEND, path)
+
+    def wake_at(self) -> float:
+        """Return the wall time at which something is to be looked at again."""
+        if not self._granted:
+            return self._begun + NAMELESS_S
+        return min(granted.until for granted in self._granted.values())
+
+    def check_tokens(self) -> None:
+        """Tokens may have run out: end what they allowed."""
+        now = time.time()
+        if not self._granted:
+            if now >= self._begun + NAMELESS_S:
+                self.connection.close(CONNECTION_FORCED, "no token was put to $cbs in time")
+            return
+        if all(granted.until > now for granted in self._granted.values()):
+            return
+        for link, (right, path) in list(self._links.items()):
+            try:
+                if right is None:
+                    self._grant_any(path)
+                else:
+                    self.grant(right, path)
+            except OnibusError as error:
+                link.detach(UNAUTHORIZED, f"the token for {path} is good no more: {error}")
+        self._granted = {
+            name: granted for name, granted in self._granted.items() if granted.until > now
+        }
+        self._begun = now
+
+    # Links
+
+    def attach(self, link: Link) -> None:
+        """Lead a link to its node, or refuse it."""
+        try:
+            self.bus.check_alive()
+            self._attach(link)
+        except (OnibusError, AmqpError) as error:
+            condition, description, _ = condition_of(error)
+            link.refuse(condition, description)
+
+    def _attach(self, link: Link) -> None:
+        attach = link.attach
+        if isinstance(link, IncomingLink):
+            if say.is_coordinator(attach.target):
+                link.open(CoordinatorNode(self.transactions), CREDIT, _REQUEST_BYTES_MAX)
+                return
+            address = say.address_of(attach.target)
+        else:
+            address = say.address_of(attach.source)
+        if path_of(address) == CBS:
+            self._open(link, self.tokens)
+            return
+        place = place_of(address)
+        if place.management:
+            self._grant_any(place.path)
+            self._links[link] = (None, place.path)
+            self.broker.find(place.entity)
+            self._open(link, self._management_of(place))
+        elif isinstance(link, IncomingLink):
+            self.grant(Right.SEND, place.path)
+            self._attach_sender(link, place)
+        else:
+            assert isinstance(link, OutgoingLink)
+            self.grant(Right.LISTEN, place.path)
+            self._links[link] = (Right.LISTEN, place.path)
+            self._attach_receiver(link, place)
+
+    def _management_of(self, place: Place) -> ManagementNode:
+        node = self._management.get(place.path)
+        if node is None:
+            node = self._management[place.path] = ManagementNode(self, place)
+        return node
+
+    def _open(self, link: Link, node: Any) -> None:
+        if isinstance(link, IncomingLink):
+            link.open(node, CREDIT, _REQUEST_BYTES_MAX)
+        else:
+            link.answer(node, 0)
+            node.join(link)
+
+    def _attach_sender(self, link: IncomingLink, place: Place) -> None:
+        if place.dead:
+            raise InvalidOperation("nobody sends to a dead-letter queue")
+        node = SenderNode(self, place.entity)
+        self._links[link] = (Right.SEND, place.path)
+        link.open(node, CREDIT, node.message_bytes_max)
+
+    def _attach_receiver(self, link: OutgoingLink, place: Place) -> None:
+        settings = self.broker.find(place.entity).outlet_settings()
+        wanted = session_filter(link.attach)
+        sessions = settings.requires_session and not place.dead
+        if place.transfer:
+            link.answer(EmptyNode(), 0)
+        elif wanted is None:
+            if sessions:
+                raise InvalidOperation(f"{place.entity} has sessions: accept one to receive")
+            link.answer(ReceiverNode(self, link, place), settings_bytes(self.broker, place))
+        elif not sessions:
+            raise InvalidOperation(f"{place.entity} has no sessions ({SESSION_FILTER} was given)")
+        else:
+            SessionReceiverNode(self, link, place).accept(wanted[0])
+
+    def reading(self, node: ReceiverNode, waits: bool) -> None:
+        """A receiver waits until what was written has been read, or does so no more."""
+        if waits:
+            self._unread.add(node)
+        else:
+            self._unread.discard(node)
+
+    def read(self) -> None:
+        """What was written has been read: there is room for more."""
+        waiting, self._unread = self._unread, set()
+        for node in waiting:
+            node.fetch()
+        self.bus.arm()
+
+    def forget(self, link: Link) -> None:
+        """A link is no more."""
+        self._links.pop(link, None)
+
+    # The life of the connection
+
+    def burst_over(self) -> None:
+        """All that arrived together has been told."""
+        self.bus.arm()
+
+    def closed(self) -> None:
+        """The connection is no more: what was not committed is not done."""
+        self.transactions.forget()
+        self._links.clear()
+        self._unread.clear()
+
+
+#: A request: nothing in it is large but the messages that are to be scheduled.
+_REQUEST_BYTES_MAX = 8 << 20
+
+
+def settings_bytes(broker: Broker, place: Place) -> int:
+    """Return how large a message of an entity can be."""
+    entity = broker.find(place.entity)
+    return (entity.topic or entity).log_settings.max_message_bytes

@@ -1,0 +1,215 @@
+"""From AMQP messages to those of the bus.
+
+What the bus knows (ids, keys, times, properties) becomes fields; the sections around the body are
+kept besides, byte for byte (`as_sent`), so that a client that receives the message over AMQP sees
+what was sent, types included. Their order there: header, message annotations and footer, where they
+have something that no field has; then properties and application properties.
+
+A body of one data section, which nearly all messages have, becomes the plain body of the message;
+any other is kept encoded, as format "amqp".
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from onibus.core.errors import InvalidArgument
+from onibus.core.limits import BATCH_COUNT_MAX
+from onibus.core.message import Message
+from onibus.protocols.amqp.decode import Symbol, Timestamp, decode
+from onibus.protocols.amqp.errors import DecodeError
+from onibus.protocols.amqp.service_bus import sections
+from onibus.protocols.amqp.service_bus.sections import (
+    ANNOTATIONS,
+    APPLICATION_PROPERTIES,
+    DATA,
+    DELIVERY_ANNOTATIONS,
+    FOOTER,
+    HEADER,
+    PROPERTIES,
+)
+
+#: The message format of a batch: each data section is a message of its own.
+BATCH_FORMAT = 0x80013700
+
+PARTITION_KEY = "x-opt-partition-key"
+VIA_PARTITION_KEY = "x-opt-via-partition-key"
+SCHEDULED_TIME = "x-opt-scheduled-enqueue-time"
+#: Annotations that are fields of the message, or stamps of the broker that nobody else gives.
+KNOWN = frozenset(
+    {
+        PARTITION_KEY,
+        SCHEDULED_TIME,
+        *("x-opt-sequence-number", "x-opt-enqueued-time", "x-opt-locked-until"),
+        *("x-opt-enqueue-sequence-number", "x-opt-message-state", "x-opt-lock-token"),
+        *("x-opt-partition-id", "x-opt-deadletter-source"),
+    }
+)
+
+#: A time to live that does not fit: the real one is in the other two times.
+TTL_MAX = 2**32 - 1
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def read_batch(payload: bytes) -> list[Message]:
+    """Return the messages of a batch; what its envelope says is said by them too."""
+    found = []
+    for code, _, value, _ in sections.split(payload):
+        if code == DATA:
+            content, _ = decode(payload, value)
+            if type(content) is not bytes:
+                raise DecodeError("a batch has something that is no message")
+            found.append(read_message(content))
+            if len(found) > BATCH_COUNT_MAX:
+                raise InvalidArgument(f"a batch has at most {BATCH_COUNT_MAX} messages")
+    return found
+
+
+def read_message(payload: bytes) -> Message:
+    """Return a message as the bus takes it."""
+    message = Message()
+    rare: list[bytes] = []
+    usual: list[bytes] = []
+    body_start = body_end = data_at = 0
+    parts = 0
+    for code, start, value, end in sections.split(payload):
+        if code == PROPERTIES:
+            _read_properties(message, payload, value)
+            usual.append(payload[start:end])
+        elif code == APPLICATION_PROPERTIES:
+            message.properties = _properties(sections.map_at(payload, value))
+            usual.append(payload[start:end])
+        elif code == HEADER:
+            if _read_header(message, payload, value):
+                rare.append(payload[start:end])
+        elif code == ANNOTATIONS:
+            if _read_annotations(message, payload, value):
+                rare.append(payload[start:end])
+        elif code == FOOTER:
+            rare.append(payload[start:end])
+        elif code != DELIVERY_ANNOTATIONS:
+            if not parts:
+                body_start = start
+            body_end = end
+            data_at = value if code == DATA else 0
+            parts += 1
+    if parts == 1 and data_at:
+        content, _ = decode(payload, data_at)
+        if type(content) is not bytes:
+            raise DecodeError("a data section has something else")
+        message.body = content
+    elif parts:
+        message.body = payload[body_start:body_end]
+        message.format = "amqp"
+    message.as_sent = b"".join((*rare, *usual))
+    return message
+
+
+def _read_header(message: Message, payload: bytes, at: int) -> bool:
+    """Take the time to live; tell whether the header has more that is to be kept."""
+    fields = sections.list_at(payload, at)
+    if len(fields) > 2 and fields[2] is not None and message.time_to_live_ms is None:
+        message.time_to_live_ms = _whole("header.ttl", fields[2])
+    return any(value is not None for value in fields[:2])
+
+
+def _read_annotations(message: Message, payload: bytes, at: int) -> bool:
+    """Take the annotations that are fields; tell whether there are others."""
+    found = sections.map_at(payload, at)
+    key = found.get(PARTITION_KEY)
+    if key is not None:
+        message.partition_key = _text(PARTITION_KEY, key)
+    due = found.get(SCHEDULED_TIME)
+    if due is not None:
+        message.scheduled_enqueue_time_ms = _whole(SCHEDULED_TIME, due)
+    return not found.keys() <= KNOWN
+
+
+def _read_properties(message: Message, payload: bytes, at: int) -> None:
+    fields = sections.list_at(payload, at)
+    if fields and fields[0] is not None:
+        message.message_id = id_text(fields[0])
+    if len(fields) < 2:
+        return
+    fields += [None] * (13 - len(fields))
+    if fields[5] is not None:
+        message.correlation_id = id_text(fields[5])
+    for position, name in _TEXTS:
+        if fields[position] is not None:
+            setattr(message, name, _text(name, fields[position]))
+    expiry, creation = fields[8], fields[9]
+    if message.time_to_live_ms == TTL_MAX and expiry is not None and creation is not None:
+        life = _whole("absolute-expiry-time", expiry) - _whole("creation-time", creation)
+        message.time_to_live_ms = max(life, TTL_MAX)
+
+
+#: Places in the list of properties, and the fields of the message that they are.
+_TEXTS = (
+    (2, "to"),
+    (3, "subject"),
+    (4, "reply_to"),
+    (6, "content_type"),
+    (10, "session_id"),
+    (12, "reply_to_session_id"),
+)
+
+
+def id_text(value: Any) -> str:
+    """Return an id, of whatever type, as the text that it is here."""
+    if type(value) is str:
+        return value
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, (int, UUID)):
+        return str(value)
+    raise InvalidArgument("an id is a text, a number, a UUID or bytes")
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise InvalidArgument(f"{name} is a text")
+    return str(value)
+
+
+def _whole(name: str, value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise InvalidArgument(f"{name} is a number of milliseconds")
+    return int(value)
+
+
+def _properties(found: dict[Any, Any]) -> dict[str, Any]:
+    """Return the properties that the bus can know; others stay in what was sent."""
+    known = {}
+    for name, value in found.items():
+        if not isinstance(name, str):
+            raise InvalidArgument("names of application properties are texts")
+        plain = plain_value(value)
+        if plain is not UNKNOWN:
+            known[str(name)] = plain
+    return known
+
+
+#: Stands for a value that the bus has no type for.
+UNKNOWN: Any = object()
+
+
+def plain_value(value: Any) -> Any:
+    """Return the value of a property as the bus has it, or UNKNOWN."""
+    kind = type(value)
+    if kind in (str, bool, float, bytes) or value is None:
+        return value
+    if kind is int:
+        return value if value < 2**63 else UNKNOWN
+    if kind is Timestamp:
+        try:
+            return _EPOCH + timedelta(milliseconds=value)
+        except OverflowError:
+            return UNKNOWN
+    if kind is Symbol or kind is UUID:
+        return str(value)
+    return UNKNOWN

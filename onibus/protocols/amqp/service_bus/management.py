@@ -1,0 +1,84 @@
+"""$management: requests about an entity, each answered on the link that its asker reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from onibus.broker.broker import Broker
+from onibus.broker.replies import Outcome
+from onibus.core.errors import SessionLockLost
+from onibus.protocols.amqp.errors import NOT_IMPLEMENTED
+from onibus.protocols.amqp.service_bus.operations import (
+    locks,
+    peeking,
+    rules,
+    scheduling,
+    sessions,
+)
+from onibus.protocols.amqp.service_bus.operations.operation import Operation
+from onibus.protocols.amqp.service_bus.places import Place
+from onibus.protocols.amqp.service_bus.requests import AnsweringNode, Request
+
+if TYPE_CHECKING:
+    from onibus.protocols.amqp.service_bus.client import Client
+    from onibus.protocols.amqp.service_bus.session_receiver import SessionReceiverNode
+
+OPERATIONS: dict[str, Operation] = {
+    **peeking.OPERATIONS,
+    **locks.OPERATIONS,
+    **scheduling.OPERATIONS,
+    **sessions.OPERATIONS,
+    **rules.OPERATIONS,
+}
+
+
+class ManagementNode(AnsweringNode):
+    """Answers requests about one entity, or its dead letters."""
+
+    def __init__(self, client: Client, place: Place) -> None:
+        super().__init__()
+        self._client = client
+        path = place.path.removesuffix("/$management")
+        #: the entity that is asked about
+        self.place = place._replace(path=path)
+
+    @property
+    def broker(self) -> Broker:
+        return self._client.broker
+
+    def answer(self, request: Request) -> None:
+        operation = OPERATIONS.get(str(request.operation))
+        if operation is None:
+            text = f"there is no operation {request.operation!r}"
+            self.say(request, 501, text, condition=NOT_IMPLEMENTED)
+            return
+        self._client.grant(operation.right, f"{self.place.path}/$management")
+        operation.run(self, request)
+
+    def ask(
+        self,
+        request: Request,
+        command: Callable[[Outcome], object],
+        told: Callable[[Any], bytes] = lambda value: b"",
+    ) -> None:
+        """Give the broker a command, and answer with what it says."""
+
+        def done(outcome: Outcome) -> None:
+            if outcome.error is not None:
+                self.fail(request, outcome.error)
+            else:
+                self.say(request, 200, body=told(outcome.value))
+
+        command(Outcome(done))
+
+    def held_session(self, session_id: str) -> SessionReceiverNode:
+        """Return the receiver that holds a session for this client."""
+        found = self._client.sessions.get((self.place.entity, session_id))
+        if found is None:
+            raise SessionLockLost(f"this connection does not hold session {session_id!r}")
+        return found
+
+    def detached(self, link: Any) -> None:
+        super().detached(link)
+        self._client.forget(link)

@@ -1,0 +1,1 @@
+"""What can be asked of an entity's $management, one file a theme."""

@@ -1,0 +1,46 @@
+"""An operation of $management: the right that it needs, and what it does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+from uuid import UUID
+
+from onibus.core.errors import InvalidArgument
+from onibus.core.limits import BATCH_COUNT_MAX
+from onibus.protocols.amqp.service_bus.requests import Request
+from onibus.security.rights import Right
+
+if TYPE_CHECKING:
+    from onibus.protocols.amqp.service_bus.management import ManagementNode
+
+
+class Operation(NamedTuple):
+    """What a request of one name does."""
+
+    right: Right
+    run: Callable[[ManagementNode, Request], None]
+
+
+def numbers_of(request: Request, name: str = "sequence-numbers") -> list[int]:
+    """Return the sequence numbers that a request names."""
+    found = request.argument(name, list)
+    if not 0 < len(found) <= BATCH_COUNT_MAX or not all(type(one) is int for one in found):
+        raise InvalidArgument(f"{name} is an array of 1 to {BATCH_COUNT_MAX} numbers")
+    return list(found)
+
+
+def tokens_of(request: Request) -> list[bytes]:
+    """Return the tokens that a request names, as UUIDs."""
+    found = request.argument("lock-tokens", list)
+    if not 0 < len(found) <= BATCH_COUNT_MAX or not all(type(one) is UUID for one in found):
+        raise InvalidArgument(f"lock-tokens is an array of 1 to {BATCH_COUNT_MAX} UUIDs")
+    return [one.bytes for one in found]
+
+
+def session_of(request: Request) -> str | None:
+    """Return the session that a request is about, if it names one."""
+    found = request.body.get("session-id") if isinstance(request.body, dict) else None
+    if found is not None and not isinstance(found, str):
+        raise InvalidArgument("session-id is a text")
+    return None if found is None else str(found)

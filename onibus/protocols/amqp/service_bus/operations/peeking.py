@@ -1,0 +1,57 @@
+"""Looking at messages, and deleting many."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from onibus.broker import settling
+from onibus.core.limits import BATCH_COUNT_MAX
+from onibus.core.message import ReceivedMessage
+from onibus.core.path.peek import Filter
+from onibus.protocols.amqp import encode as to
+from onibus.protocols.amqp.service_bus.operations.operation import Operation, session_of
+from onibus.protocols.amqp.service_bus.outgoing import write_message
+from onibus.protocols.amqp.service_bus.requests import Request
+from onibus.security.rights import Right
+
+if TYPE_CHECKING:
+    from onibus.protocols.amqp.service_bus.management import ManagementNode
+
+NO_CONTENT = 204
+
+
+def peek(node: ManagementNode, request: Request) -> None:
+    """Show messages from a number on."""
+    start = max(request.argument("from-sequence-number", int), 0)
+    limit = min(max(request.argument("message-count", int), 1), BATCH_COUNT_MAX)
+    session = session_of(request)
+    found: list[ReceivedMessage] = []
+    if not node.place.transfer:
+        wanted = Filter() if session is None else Filter(session_id=session)
+        found = settling.peek_all(
+            node.broker, node.place.entity, start, limit, wanted, node.place.dead
+        )
+    if not found:
+        node.say(request, NO_CONTENT, "No messages", to.text_map({"messages": to.list_([])}))
+        return
+    messages = [to.text_map({"message": to.binary(write_message(one))}) for one in found]
+    node.say(request, 200, body=to.text_map({"messages": to.list_(messages)}))
+
+
+def delete_batch(node: ManagementNode, request: Request) -> None:
+    """Delete the oldest active messages, at most so many, that were enqueued before a time."""
+    count = min(max(request.argument("message-count", int), 1), BATCH_COUNT_MAX)
+    before = request.argument("enqueued-time-utc", int)
+    state = "dead-lettered" if node.place.dead else "active"
+    wanted = Filter(state=state, enqueued_before_ms=int(before))
+    node.ask(
+        request,
+        lambda reply: settling.purge_some(node.broker, node.place.entity, wanted, count, reply),
+        lambda deleted: to.text_map({"message-count": to.int_(deleted)}),
+    )
+
+
+OPERATIONS = {
+    "com.microsoft:peek-message": Operation(Right.LISTEN, peek),
+    "com.microsoft:batch-delete-messages": Operation(Right.LISTEN, delete_batch),
+}

@@ -1,0 +1,132 @@
+"""Rules of a subscription, as the rule manager of the clients asks for them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from onibus.broker.entity_rules import without_rule
+from onibus.core.errors import InvalidArgument
+from onibus.core.rules.correlation import CorrelationFilter
+from onibus.core.rules.rule import FalseFilter, Rule, SqlAction, SqlFilter, TrueFilter
+from onibus.protocols.amqp import encode as to
+from onibus.protocols.amqp.service_bus.incoming import UNKNOWN, plain_value
+from onibus.protocols.amqp.service_bus.operations.operation import Operation
+from onibus.protocols.amqp.service_bus.operations.peeking import NO_CONTENT
+from onibus.protocols.amqp.service_bus.requests import Request
+from onibus.security.rights import Right
+
+if TYPE_CHECKING:
+    from onibus.protocols.amqp.service_bus.management import ManagementNode
+
+#: Descriptors of what is told. Those of filters have a digit less: so clients know them.
+_RULE = 0x13700000004
+_EMPTY_ACTION, _SQL_ACTION = 0x13700000005, 0x13700000006
+_SQL, _TRUE, _FALSE, _CORRELATION = 0x1370000006, 0x1370000007, 0x1370000008, 0x1370000009
+
+#: The words of a correlation filter in a request, and the fields that they are, in their order.
+_FIELDS = {
+    "correlation-id": "correlation_id",
+    "message-id": "message_id",
+    "to": "to",
+    "reply-to": "reply_to",
+    "label": "subject",
+    "session-id": "session_id",
+    "reply-to-session-id": "reply_to_session_id",
+    "content-type": "content_type",
+}
+_TOP_MAX = 2_000
+
+
+def add(node: ManagementNode, request: Request) -> None:
+    """Add a rule."""
+    name = str(request.argument("rule-name", str))
+    rule = _rule(name, request.argument("rule-description", dict))
+    node.ask(
+        request,
+        lambda reply: node.broker.namespace.change_rules(
+            node.place.entity, lambda rules: [*rules, rule], reply
+        ),
+    )
+
+
+def remove(node: ManagementNode, request: Request) -> None:
+    """Delete a rule."""
+    name = str(request.argument("rule-name", str))
+    node.ask(
+        request,
+        lambda reply: node.broker.namespace.change_rules(
+            node.place.entity, lambda rules: without_rule(rules, name), reply
+        ),
+    )
+
+
+def enumerate_(node: ManagementNode, request: Request) -> None:
+    """Tell the rules."""
+    skip = max(request.argument("skip", int), 0)
+    top = min(max(request.argument("top", int), 0), _TOP_MAX)
+    rules = node.broker.find(node.place.entity, "subscription").rules[skip : skip + top]
+    told = to.list_([to.text_map({"rule-description": _described(rule)}) for rule in rules])
+    if rules:
+        node.say(request, 200, body=to.text_map({"rules": told}))
+    else:
+        node.say(request, NO_CONTENT, "No rules", to.text_map({"rules": told}))
+
+
+def _rule(name: str, given: dict[Any, Any]) -> Rule:
+    sql, correlation = given.get("sql-filter"), given.get("correlation-filter")
+    action = given.get("sql-rule-action")
+    act = None if action is None else SqlAction(_expression("sql-rule-action", action))
+    if correlation is not None:
+        return Rule(name, _correlation(correlation), act)
+    if sql is None:
+        return Rule(name, TrueFilter(), act)
+    expression = _expression("sql-filter", sql)
+    # Clients have no other words for these two.
+    compact = expression.replace(" ", "")
+    if compact == "1=1":
+        return Rule(name, TrueFilter(), act)
+    return Rule(name, FalseFilter() if compact == "1=0" else SqlFilter(expression), act)
+
+
+def _expression(name: str, given: Any) -> str:
+    expression = given.get("expression") if isinstance(given, dict) else None
+    if not isinstance(expression, str):
+        raise InvalidArgument(f"{name} has an expression")
+    return str(expression)
+
+
+def _correlation(given: Any) -> CorrelationFilter:
+    if not isinstance(given, dict):
+        raise InvalidArgument("correlation-filter is a map")
+    fields = {
+        field: str(given[word]) for word, field in _FIELDS.items() if given.get(word) is not None
+    }
+    properties = {
+        str(name): plain_value(value) for name, value in (given.get("properties") or {}).items()
+    }
+    if UNKNOWN in properties.values():
+        raise InvalidArgument("a property of the filter has a type that messages lack")
+    return CorrelationFilter(**fields, properties=properties)
+
+
+def _described(rule: Rule) -> bytes:
+    action = to.described(_EMPTY_ACTION, to.EMPTY_LIST)
+    if rule.action is not None:
+        action = to.described(_SQL_ACTION, to.list_([to.string(rule.action.expression)]))
+    return to.described(_RULE, to.list_([_filter(rule.filter), action, to.string(rule.name)]))
+
+
+def _filter(wanted: Any) -> bytes:
+    if isinstance(wanted, SqlFilter):
+        return to.described(_SQL, to.list_([to.string(wanted.expression)]))
+    if isinstance(wanted, CorrelationFilter):
+        texts = [to.string(getattr(wanted, field)) for field in _FIELDS.values()]
+        return to.described(_CORRELATION, to.list_([*texts, to.encode(wanted.properties)]))
+    return to.described(_TRUE if isinstance(wanted, TrueFilter) else _FALSE, to.EMPTY_LIST)
+
+
+OPERATIONS = {
+    "com.microsoft:add-rule": Operation(Right.MANAGE, add),
+    "com.microsoft:remove-rule": Operation(Right.MANAGE, remove),
+    "com.microsoft:enumerate-rules": Operation(Right.LISTEN, enumerate_),
+}

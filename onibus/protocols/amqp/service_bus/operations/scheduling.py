@@ -1,0 +1,102 @@
+"""Messages for later: scheduling and cancelling them, and receiving deferred ones."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from onibus.broker import sending, settling
+from onibus.core.errors import InvalidArgument
+from onibus.core.limits import BATCH_COUNT_MAX
+from onibus.core.message import Message, ReceivedMessage, Sent
+from onibus.protocols.amqp import encode as to
+from onibus.protocols.amqp.service_bus.incoming import read_message
+from onibus.protocols.amqp.service_bus.operations.operation import (
+    Operation,
+    numbers_of,
+    session_of,
+)
+from onibus.protocols.amqp.service_bus.outgoing import write_message
+from onibus.protocols.amqp.service_bus.requests import Request
+from onibus.security.rights import Right
+
+if TYPE_CHECKING:
+    from onibus.protocols.amqp.service_bus.management import ManagementNode
+
+
+def schedule(node: ManagementNode, request: Request) -> None:
+    """Store messages for the moments that their annotations name."""
+    entries = request.argument("messages", list)
+    if not 0 < len(entries) <= BATCH_COUNT_MAX:
+        raise InvalidArgument(f"messages is a list of 1 to {BATCH_COUNT_MAX}")
+    messages = [_scheduled(entry) for entry in entries]
+
+    def told(sent: list[Sent]) -> bytes:
+        return to.text_map({"sequence-numbers": to.longs(one.sequence_number for one in sent)})
+
+    node.ask(
+        request,
+        lambda reply: sending.send(node.broker, node.place.entity, messages, reply),
+        told,
+    )
+
+
+def _scheduled(entry: Any) -> Message:
+    content = entry.get("message") if isinstance(entry, dict) else None
+    if not isinstance(content, bytes):
+        raise InvalidArgument("each of messages has a message, encoded")
+    message = read_message(content)
+    if message.scheduled_enqueue_time_ms is None:
+        raise InvalidArgument("a message that is to be scheduled names its time")
+    return message
+
+
+def cancel(node: ManagementNode, request: Request) -> None:
+    """Delete scheduled messages: all of them, or none."""
+    numbers = numbers_of(request)
+    node.ask(
+        request,
+        lambda reply: settling.cancel_scheduled(node.broker, node.place.entity, numbers, reply),
+    )
+
+
+def receive_deferred(node: ManagementNode, request: Request) -> None:
+    """Receive deferred messages by their numbers: all of them, or none."""
+    numbers = numbers_of(request)
+    mode = request.body.get("receiver-settle-mode")
+    session_id = session_of(request)
+    session = None
+    if session_id is not None:
+        accepted = node.held_session(session_id).accepted
+        assert accepted is not None
+        session = (session_id, accepted.token)
+    node.ask(
+        request,
+        lambda reply: settling.receive_deferred(
+            node.broker,
+            node.place.entity,
+            numbers,
+            reply,
+            dead=node.place.dead,
+            take=mode == 0,
+            session=session,
+        ),
+        _messages,
+    )
+
+
+def _messages(received: list[ReceivedMessage]) -> bytes:
+    told = []
+    for one in received:
+        entry = {"message": to.binary(write_message(one))}
+        if one.token is not None:
+            entry["lock-token"] = to.uuid(UUID(bytes=one.token))
+        told.append(to.text_map(entry))
+    return to.text_map({"messages": to.list_(told)})
+
+
+OPERATIONS = {
+    "com.microsoft:schedule-message": Operation(Right.SEND, schedule),
+    "com.microsoft:cancel-scheduled-message": Operation(Right.SEND, cancel),
+    "com.microsoft:receive-by-sequence-number": Operation(Right.LISTEN, receive_deferred),
+}

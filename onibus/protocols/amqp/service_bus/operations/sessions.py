@@ -1,0 +1,90 @@
+"""Sessions: their locks, their state, and which there are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from onibus.core.errors import InvalidArgument
+from onibus.core.path.session import held_session, list_sessions, renew_session, set_session_state
+from onibus.protocols.amqp import encode as to
+from onibus.protocols.amqp.service_bus.operations.operation import Operation, session_of
+from onibus.protocols.amqp.service_bus.operations.peeking import NO_CONTENT
+from onibus.protocols.amqp.service_bus.requests import Request
+from onibus.security.rights import Right
+
+if TYPE_CHECKING:
+    from onibus.protocols.amqp.service_bus.management import ManagementNode
+    from onibus.protocols.amqp.service_bus.session_receiver import SessionReceiverNode
+
+#: Sessions in one answer.
+_TOP_MAX = 1_000
+
+
+def _held(node: ManagementNode, request: Request) -> SessionReceiverNode:
+    session_id = session_of(request)
+    if session_id is None:
+        raise InvalidArgument(f"{request.operation}: session-id is missing")
+    return node.held_session(session_id)
+
+
+def renew_lock(node: ManagementNode, request: Request) -> None:
+    """Hold a session for another lock duration."""
+    held = _held(node, request)
+    node.ask(
+        request,
+        lambda reply: held.on_session(renew_session, reply),
+        lambda until: to.text_map({"expiration": to.timestamp(until)}),
+    )
+
+
+def set_state(node: ManagementNode, request: Request) -> None:
+    """Keep bytes with a session; null clears them."""
+    held = _held(node, request)
+    state = request.body.get("session-state")
+    node.ask(
+        request,
+        lambda reply: held.on_session(
+            lambda part, session, now, out: set_session_state(part, session, state, out), reply
+        ),
+    )
+
+
+def get_state(node: ManagementNode, request: Request) -> None:
+    """Tell the bytes that are kept with a session."""
+    held = _held(node, request)
+    accepted = held.accepted
+    assert accepted is not None
+    state = held.look(lambda part: held_session(part, accepted.session_id, accepted.token).state)
+    node.say(request, 200, body=to.text_map({"session-state": to.binary(state)}))
+
+
+def list_all(node: ManagementNode, request: Request) -> None:
+    """Name the sessions that have messages, a lock or a state."""
+    skip = max(request.argument("skip", int), 0)
+    top = min(max(request.argument("top", int), 1), _TOP_MAX)
+    entity = node.broker.find(node.place.entity)
+    names = sorted(
+        info.session_id
+        for seat in entity.seats
+        if seat.partition is not None
+        for info in node.broker.look(entity, seat, list_sessions)
+    )
+    chosen = names[skip : skip + top]
+    body = to.text_map(
+        {
+            "skip": to.int_(skip + len(chosen)),
+            "sessions-ids": to.list_([to.string(name) for name in chosen]),
+        }
+    )
+    if chosen:
+        node.say(request, 200, body=body)
+    else:
+        node.say(request, NO_CONTENT, "No sessions", body)
+
+
+OPERATIONS = {
+    "com.microsoft:renew-session-lock": Operation(Right.LISTEN, renew_lock),
+    "com.microsoft:set-session-state": Operation(Right.LISTEN, set_state),
+    "com.microsoft:get-session-state": Operation(Right.LISTEN, get_state),
+    "com.microsoft:get-message-sessions": Operation(Right.LISTEN, list_all),
+}

@@ -1,0 +1,226 @@
+"""From messages of the bus to those of AMQP.
+
+The broker says what it knows in the header and in annotations. Properties are those that were sent,
+byte for byte; where the fields of the message say otherwise now (`rewritten`), where it lives for a
+time, or is a dead letter, they are put together anew: what is as it was sent keeps its bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from onibus.core.message import Message, ReceivedMessage
+from onibus.protocols.amqp import encode as to
+from onibus.protocols.amqp.decode import decode
+from onibus.protocols.amqp.service_bus import sections
+from onibus.protocols.amqp.service_bus.incoming import (
+    KNOWN,
+    TTL_MAX,
+    UNKNOWN,
+    id_text,
+    plain_value,
+)
+from onibus.protocols.amqp.service_bus.sections import (
+    ANNOTATIONS,
+    APPLICATION_PROPERTIES,
+    FOOTER,
+    HEADER,
+    PROPERTIES,
+)
+
+_SEQUENCE_NUMBER = to.symbol("x-opt-sequence-number")
+_ENQUEUED_TIME = to.symbol("x-opt-enqueued-time")
+_ENQUEUE_NUMBER = to.symbol("x-opt-enqueue-sequence-number")
+_LOCKED_UNTIL = to.symbol("x-opt-locked-until")
+_STATE = to.symbol("x-opt-message-state")
+_PARTITION_KEY = to.symbol("x-opt-partition-key")
+_SCHEDULED_TIME = to.symbol("x-opt-scheduled-enqueue-time")
+
+_NUMBER_AND_TIME = struct.Struct(
+    f">{len(_SEQUENCE_NUMBER)}sBq{len(_ENQUEUED_TIME)}sBq{len(_ENQUEUE_NUMBER)}sBq"
+).pack
+_MOMENT = struct.Struct(">Bq").pack
+
+#: Service Bus tells these apart; all else is active.
+_STATES = {
+    **dict.fromkeys(("deferred", "deferred locked"), 1),
+    **dict.fromkeys(("dead-lettered deferred", "dead-lettered deferred locked"), 1),
+    "scheduled": 2,
+}
+
+DEAD_LETTER_REASON = "DeadLetterReason"
+DEAD_LETTER_DESCRIPTION = "DeadLetterErrorDescription"
+
+#: The fields of the message at the places of the properties, None where there is none.
+_FIELDS = (
+    *("message_id", None, "to", "subject", "reply_to", "correlation_id", "content_type"),
+    *(None, None, None, "session_id", None, "reply_to_session_id"),
+)
+_EXPIRY, _CREATION = 8, 9
+_NO_HEADER = b"\x00\x53\x70\xc0\x06\x05\x40\x40\x40\x40\x43"
+
+
+def write_message(received: ReceivedMessage) -> bytes:
+    """Return a message as clients read it."""
+    message = received.message
+    as_sent = message.as_sent
+    others: list[bytes] = []
+    life = _time_to_live(received)
+    if life is None and not received.delivery_count:
+        header = _NO_HEADER
+    else:
+        header = _header(to.NULL, to.NULL, life, received.delivery_count)
+    pristine = as_sent[:3] in (b"\x00\x53\x73", b"\x00\x53\x74") and not message.rewritten
+    if pristine and life is None and received.dead_letter_reason is None:
+        around, footer = as_sent, b""
+    else:
+        header, others, around, footer = _anew(received, header, life)
+    body = message.body
+    if message.format != "amqp":
+        body = sections.data_section(body)
+    return b"".join((header, _annotations(received, others), around, body, footer))
+
+
+def _header(durable: bytes, priority: bytes, life: int | None, deliveries: int) -> bytes:
+    ttl = to.NULL if life is None else to.uint(min(life, TTL_MAX))
+    return sections.section(
+        HEADER, to.list_([durable, priority, ttl, to.NULL, to.uint(deliveries)])
+    )
+
+
+def _time_to_live(received: ReceivedMessage) -> int | None:
+    """Return how long a message lives in all, by its own time or its entity's."""
+    if received.expires_at_ms is None:
+        return received.message.time_to_live_ms
+    return max(received.expires_at_ms - received.enqueued_time_ms, 0)
+
+
+def _annotations(received: ReceivedMessage, others: list[bytes]) -> bytes:
+    message = received.message
+    number = received.sequence_number
+    first = message.enqueued_sequence_number
+    parts = [
+        _NUMBER_AND_TIME(
+            *(_SEQUENCE_NUMBER, 0x81, number),
+            *(_ENQUEUED_TIME, 0x83, received.enqueued_time_ms),
+            *(_ENQUEUE_NUMBER, 0x81, number if first is None else first),
+        )
+    ]
+    count = 6
+    if received.locked_until_ms is not None:
+        parts += (_LOCKED_UNTIL, _MOMENT(0x83, received.locked_until_ms))
+        count += 2
+    state = _STATES.get(received.state, 0)
+    parts += (_STATE, bytes((0x54, state)))
+    count += 2
+    if message.partition_key is not None:
+        parts += (_PARTITION_KEY, to.string(message.partition_key))
+        count += 2
+    if message.scheduled_enqueue_time_ms is not None:
+        parts += (_SCHEDULED_TIME, _MOMENT(0x83, message.scheduled_enqueue_time_ms))
+        count += 2
+    parts += others
+    content = b"".join(parts)
+    return sections.section(ANNOTATIONS, to.wrapped_map(count + len(others), content))
+
+
+def _anew(
+    received: ReceivedMessage, header: bytes, life: int | None
+) -> tuple[bytes, list[bytes], bytes, bytes]:
+    """Return header, other annotations, properties and footer, put together anew."""
+    message = received.message
+    sent = message.as_sent
+    others: list[bytes] = []
+    properties: list[bytes] = []
+    application: list[bytes] = []
+    footer = b""
+    for code, start, value, end in sections.split(sent):
+        if code == HEADER:
+            kept = [*sections.elements(sent, value), to.NULL, to.NULL]
+            header = _header(kept[0], kept[1], life, received.delivery_count)
+        elif code == ANNOTATIONS:
+            others = _unknown(sections.elements(sent, value))
+        elif code == PROPERTIES:
+            properties = sections.elements(sent, value)
+        elif code == APPLICATION_PROPERTIES:
+            application = sections.elements(sent, value)
+        elif code == FOOTER:
+            footer = sent[start:end]
+    around = _properties(received, properties, life) + _application(received, application)
+    return header, others, around, footer
+
+
+def _unknown(found: list[bytes]) -> list[bytes]:
+    """Return the annotations, keys and values in turn, that are not ours to give."""
+    kept = []
+    for at in range(0, len(found), 2):
+        key, _ = decode(found[at])
+        if key not in KNOWN:
+            kept += found[at : at + 2]
+    return kept
+
+
+def _properties(received: ReceivedMessage, sent: list[bytes], life: int | None) -> bytes:
+    message = received.message
+    found = (sent + [to.NULL] * len(_FIELDS))[: len(_FIELDS)]
+    if message.rewritten or not message.as_sent:
+        for place, name in enumerate(_FIELDS):
+            if name is None:
+                continue
+            now = getattr(message, name)
+            before, _ = decode(found[place])
+            if (None if before is None else id_text(before)) != now:
+                found[place] = to.string(now)
+    if life is not None:
+        found[_CREATION] = to.timestamp(received.enqueued_time_ms)
+        found[_EXPIRY] = to.timestamp(min(received.enqueued_time_ms + life, _LAST_MOMENT))
+    while found and found[-1] == to.NULL:
+        found.pop()
+    return sections.section(PROPERTIES, to.list_(found)) if found else b""
+
+
+#: The end of the year 9999: clients read times no further.
+_LAST_MOMENT = 253_402_300_799_999
+
+
+def _application(received: ReceivedMessage, sent: list[bytes]) -> bytes:
+    message = received.message
+    found = sent
+    if message.rewritten or not message.as_sent:
+        found = _merged(message, sent)
+    if received.dead_letter_reason is not None:
+        found = _without(found, (DEAD_LETTER_REASON, DEAD_LETTER_DESCRIPTION))
+        found += (to.string(DEAD_LETTER_REASON), to.string(received.dead_letter_reason))
+        if received.dead_letter_description is not None:
+            found += (
+                to.string(DEAD_LETTER_DESCRIPTION),
+                to.string(received.dead_letter_description),
+            )
+    return sections.section(APPLICATION_PROPERTIES, to.map_(found)) if found else b""
+
+
+def _merged(message: Message, sent: list[bytes]) -> list[bytes]:
+    """Return the properties as they are now; those that are as they were sent keep their type."""
+    left = dict(message.properties)
+    found: list[bytes] = []
+    for at in range(0, len(sent), 2):
+        name, before = decode(sent[at])[0], plain_value(decode(sent[at + 1])[0])
+        if before is UNKNOWN or (name in left and _same(left[name], before)):
+            found += sent[at : at + 2]
+            left.pop(name, None)
+    for name, value in left.items():
+        found += (to.string(name), to.encode(value))
+    return found
+
+
+def _same(one: Any, other: Any) -> bool:
+    return type(one) is type(other) and bool(one == other)
+
+
+def _without(found: list[bytes], names: tuple[str, ...]) -> list[bytes]:
+    kept = []
+    for at in range(0, len(found), 2):
+        if decode(found[at])[0] not in names:
+            kept += found[at : at + 2]
+    return kept

@@ -1,0 +1,161 @@
+"""Receivers: messages go out as far as the client's credit, its windows and its reading allow.
+
+What is there is sent at once, all that credit allows; for the rest a receiver waits in the broker.
+In the middle of a long row others get their turn.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from onibus.broker import receiving
+from onibus.broker.receiving import Waiter
+from onibus.broker.replies import Outcome
+from onibus.core.errors import OnibusError
+from onibus.core.message import ReceivedMessage
+from onibus.protocols.amqp.link import Delivery, Link, OutgoingLink
+from onibus.protocols.amqp.service_bus.conditions import condition_of
+from onibus.protocols.amqp.service_bus.outgoing import write_message
+from onibus.protocols.amqp.service_bus.places import Place
+from onibus.protocols.amqp.service_bus.settlement import Settling
+
+if TYPE_CHECKING:
+    from onibus.protocols.amqp.service_bus.client import Client
+
+#: Messages in one go.
+TURN_MAX = 200
+#: A receiver waits as long as its link lives.
+FOREVER_MS = 1 << 50
+
+
+def tag_of(token: bytes) -> bytes:
+    """Return a token as a delivery tag: the bytes of a GUID in the order that .NET writes it."""
+    return token[3::-1] + token[5:3:-1] + token[7:5:-1] + token[8:]
+
+
+class EmptyNode:
+    """A sub-queue that never has anything."""
+
+    def received(self, delivery: Delivery) -> None:
+        raise AssertionError("nobody sends here")
+
+    def flowed(self, link: OutgoingLink) -> None:
+        if link.drain:
+            link.drained()
+
+    def settled(self, link: OutgoingLink, ids: list[int], state: Any, settled: bool) -> None:
+        """Nothing was sent that could be settled."""
+
+    def detached(self, link: Link) -> None:
+        """Nothing is held."""
+
+
+class ReceiverNode:
+    """A queue, a subscription or its dead letters, for one who receives from it."""
+
+    def __init__(self, client: Client, link: OutgoingLink, place: Place) -> None:
+        self.client = client
+        self.link = link
+        self.place = place
+        self._settling = Settling(client, link, place.entity)
+        self._waiter: Waiter | None = None
+        #: the broker has been asked and has not answered
+        self._asked = False
+        self._soon = False
+        self._take = link.settles
+
+    # In
+
+    def received(self, delivery: Delivery) -> None:
+        raise AssertionError("nobody sends here")
+
+    def flowed(self, link: OutgoingLink) -> None:
+        """The client has changed what it takes."""
+        if link.is_open:
+            self._stop()
+            self.fetch()
+
+    def settled(self, link: OutgoingLink, ids: list[int], state: Any, settled: bool) -> None:
+        self._settling.settle(ids, state, settled)
+
+    def detached(self, link: Link) -> None:
+        self._stop()
+        self.client.forget(link)
+        self.client.reading(self, False)
+
+    # Out
+
+    def fetch(self) -> None:
+        """Send what is there, or wait for it."""
+        link = self.link
+        if self._asked or self._soon or not link.is_open:
+            return
+        limit = min(link.credit, link.session.room, TURN_MAX)
+        if link.session.connection.is_full:
+            # When what was written has been read there is more.
+            self.client.reading(self, True)
+            return
+        if limit > 0:
+            self._asked = True
+            try:
+                waiter = self.ask(limit, 0 if link.drain else FOREVER_MS, Outcome(self._told))
+            except OnibusError as error:
+                self._asked = False
+                self._end(error)
+                return
+            self._waiter = waiter if self._asked else None
+        elif link.drain:
+            link.drained()
+
+    def ask(self, limit: int, wait_ms: int, reply: Outcome) -> Waiter | None:
+        """Ask the broker for messages."""
+        return receiving.receive(
+            self.client.broker,
+            self.place.entity,
+            limit,
+            wait_ms,
+            reply,
+            dead=self.place.dead,
+            take=self._take,
+        )
+
+    def _told(self, outcome: Outcome) -> None:
+        """The broker has answered."""
+        self._asked = False
+        self._waiter = None
+        if outcome.error is not None:
+            self._end(outcome.error)
+            return
+        messages: list[ReceivedMessage] = outcome.value
+        link = self.link
+        if not link.is_open:
+            return
+        for received in messages:
+            token = received.token
+            if token is None:
+                link.send(write_message(received), b"\0")
+            else:
+                link.send(write_message(received), tag_of(token), token)
+        if messages and (link.credit > 0 or link.drain):
+            # Whoever else waits has its turn before.
+            self._soon = True
+            self.client.broker.call_soon(self._again)
+        elif link.drain:
+            link.drained()
+
+    def _again(self) -> None:
+        self._soon = False
+        self.fetch()
+        self.client.bus.arm()
+
+    def _stop(self) -> None:
+        """Wait no longer: what has been given out already still comes."""
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None:
+            drain, self.link.drain = self.link.drain, False
+            receiving.stop_waiting(self.client.broker, waiter)
+            self.link.drain = drain
+
+    def _end(self, error: BaseException) -> None:
+        condition, description, _ = condition_of(error)
+        self.link.detach(condition, description)

@@ -1,0 +1,108 @@
+"""The sections of an AMQP message (specification, part 3, 3.2), found without being read.
+
+header, delivery-annotations, message-annotations, properties, application-properties,
+body: one or more of data, or of amqp-sequence, or one amqp-value,   footer
+"""
+
+from __future__ import annotations
+
+from onibus.protocols.amqp import encode as to
+from onibus.protocols.amqp.decode import READERS, UNREADABLE, decode, skip
+from onibus.protocols.amqp.errors import DecodeError
+
+HEADER, DELIVERY_ANNOTATIONS, ANNOTATIONS, PROPERTIES, APPLICATION_PROPERTIES = range(0x70, 0x75)
+DATA, SEQUENCE, VALUE, FOOTER = range(0x75, 0x79)
+
+_NAMES = {
+    "amqp:header:list": HEADER,
+    "amqp:delivery-annotations:map": DELIVERY_ANNOTATIONS,
+    "amqp:message-annotations:map": ANNOTATIONS,
+    "amqp:properties:list": PROPERTIES,
+    "amqp:application-properties:map": APPLICATION_PROPERTIES,
+    "amqp:data:binary": DATA,
+    "amqp:amqp-sequence:list": SEQUENCE,
+    "amqp:amqp-value:*": VALUE,
+    "amqp:footer:map": FOOTER,
+}
+
+#: Sections of a message: more are a body of many small parts, which nobody sends.
+SECTIONS_MAX = 10_000
+
+#: Code, where the section begins, where its value begins, where it ends.
+Section = tuple[int, int, int, int]
+
+
+def split(data: bytes) -> list[Section]:
+    """Return the sections of a message, or refuse what is none."""
+    found: list[Section] = []
+    start, length = 0, len(data)
+    while start < length:
+        if data[start] != 0:
+            raise DecodeError("a message has something between its sections")
+        # Nearly all descriptors are a small ulong, of one byte.
+        if start + 3 < length and data[start + 1] == 0x53:
+            code, value = data[start + 2], start + 3
+        else:
+            descriptor, value = decode(data, start + 1)
+            code = _NAMES.get(descriptor, 0) if isinstance(descriptor, str) else descriptor
+        if code not in _CODES:
+            raise DecodeError("a message has a section of an unknown kind")
+        end = skip(data, value)
+        found.append((code, start, value, end))
+        if len(found) > SECTIONS_MAX:
+            raise DecodeError(f"a message has at most {SECTIONS_MAX} sections")
+        start = end
+    return found
+
+
+_CODES = frozenset(_NAMES.values())
+
+
+def list_at(data: bytes, at: int) -> list[object]:
+    """Return the list that stands there."""
+    try:
+        value, _ = READERS[data[at]](data, at + 1, 0)
+    except UNREADABLE as error:
+        raise DecodeError(f"a section cannot be read: {error}") from None
+    if type(value) is not list:
+        raise DecodeError("a section that is a list has something else")
+    return value
+
+
+def map_at(data: bytes, at: int) -> dict[object, object]:
+    """Return the map that stands there; null is an empty one."""
+    try:
+        value, _ = READERS[data[at]](data, at + 1, 0)
+    except UNREADABLE as error:
+        raise DecodeError(f"a section cannot be read: {error}") from None
+    if value is None:
+        return {}
+    if type(value) is not dict:
+        raise DecodeError("a section that is a map has something else")
+    return value
+
+
+def elements(data: bytes, at: int) -> list[bytes]:
+    """Return the elements of a list or map that stands there, each as its bytes."""
+    code = data[at]
+    if code in (0x40, 0x45):
+        return []
+    count, begin = (data[at + 2], at + 3) if code in (0xC0, 0xC1) else (_count32(data, at), at + 9)
+    found = []
+    for _ in range(count):
+        end = skip(data, begin)
+        found.append(data[begin:end])
+        begin = end
+    return found
+
+
+def _count32(data: bytes, at: int) -> int:
+    return int.from_bytes(data[at + 5 : at + 9], "big")
+
+
+def section(code: int, value: bytes) -> bytes:
+    return b"\x00\x53" + bytes((code,)) + value
+
+
+def data_section(body: bytes) -> bytes:
+    return b"\x00\x53\x75" + to.binary(body)

@@ -1,0 +1,92 @@
+"""Senders: what clients send is stored, and settled when it is on the disk."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from onibus.broker import sending
+from onibus.core.errors import OnibusError
+from onibus.protocols.amqp import performatives as say
+from onibus.protocols.amqp.errors import AmqpError
+from onibus.protocols.amqp.link import Delivery, Link, OutgoingLink
+from onibus.protocols.amqp.service_bus.conditions import condition_of
+from onibus.protocols.amqp.service_bus.incoming import BATCH_FORMAT, read_batch, read_message
+
+if TYPE_CHECKING:
+    from onibus.protocols.amqp.service_bus.client import Client
+
+_ACCEPTED = say.accepted()
+
+
+def rejected(error: BaseException) -> bytes:
+    """Return the outcome of what is refused."""
+    condition, description, _ = condition_of(error)
+    return say.rejected(say.error(condition, description))
+
+
+class Stored:
+    """Waits until a delivery is on the disk. A duplicate is accepted like any other (D1)."""
+
+    __slots__ = ("_delivery", "_size")
+
+    def __init__(self, delivery: Delivery) -> None:
+        self._delivery = delivery
+        self._size = len(delivery.payload)
+        delivery.link.session.connection.held_bytes += self._size
+
+    def done(self) -> bool:
+        return False
+
+    def set_result(self, result: Any) -> None:
+        self._settle(_ACCEPTED)
+
+    def set_exception(self, error: BaseException) -> None:
+        self._settle(rejected(error))
+
+    def _settle(self, state: bytes) -> None:
+        self._delivery.link.session.connection.held_bytes -= self._size
+        self._delivery.settle(state)
+
+
+class SenderNode:
+    """A queue or a topic, for one who sends to it."""
+
+    def __init__(self, client: Client, entity: str) -> None:
+        self._client = client
+        found = sending.open_for_sends(client.broker, entity)
+        self._entity = found.name
+        self.message_bytes_max = found.log_settings.max_message_bytes
+
+    def received(self, delivery: Delivery) -> None:
+        """Store a message, or a batch whole or not at all."""
+        payload = delivery.payload
+        try:
+            if delivery.state is not None:
+                self._in_transaction(delivery)
+            elif delivery.format == BATCH_FORMAT:
+                messages = read_batch(payload)
+                sending.send(self._client.broker, self._entity, messages, Stored(delivery))
+            else:
+                message = read_message(payload)
+                sending.send_one(self._client.broker, self._entity, message, Stored(delivery))
+        except (OnibusError, AmqpError) as error:
+            delivery.settle(rejected(error))
+
+    def _in_transaction(self, delivery: Delivery) -> None:
+        transactions = self._client.transactions
+        transaction, state = transactions.of(delivery.state, say.accepted())
+        if delivery.format == BATCH_FORMAT:
+            messages = read_batch(delivery.payload)
+        else:
+            messages = [read_message(delivery.payload)]
+        transaction.send(self._entity, messages)
+        delivery.settle(state)
+
+    def flowed(self, link: OutgoingLink) -> None:
+        raise AssertionError("nobody receives here")
+
+    def settled(self, link: OutgoingLink, ids: list[int], state: Any, settled: bool) -> None:
+        raise AssertionError("nobody receives here")
+
+    def detached(self, link: Link) -> None:
+        self._client.forget(link)

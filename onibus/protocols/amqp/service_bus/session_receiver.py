@@ -1,0 +1,160 @@
+"""Receivers of one session: a named one, or the next that is free (B4).
+
+The attach is answered when the session is held, with its id in the filter and the end of its lock
+among the properties. Closing the link gives the session back.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from onibus.broker import receiving, settling
+from onibus.broker.entity import Entity, Seat
+from onibus.broker.receiving import Waiter
+from onibus.broker.replies import Outcome
+from onibus.core.errors import InvalidArgument, OnibusError, SessionLockLost
+from onibus.core.lifecycle import Input
+from onibus.core.path.session import AcceptedSession, end_session_lock
+from onibus.protocols.amqp import encode as to
+from onibus.protocols.amqp import performatives as say
+from onibus.protocols.amqp.decode import Described
+from onibus.protocols.amqp.link import Link, LinkState, OutgoingLink
+from onibus.protocols.amqp.performatives import Attach
+from onibus.protocols.amqp.service_bus.conditions import condition_of
+from onibus.protocols.amqp.service_bus.places import Place
+from onibus.protocols.amqp.service_bus.receiver import ReceiverNode
+
+if TYPE_CHECKING:
+    from onibus.protocols.amqp.service_bus.client import Client
+
+SESSION_FILTER = "com.microsoft:session-filter"
+_LOCKED_UNTIL = "com.microsoft:locked-until-utc"
+_TIMEOUT = "com.microsoft:timeout"
+#: How long a client that does not say so waits for a session.
+WAIT_MS = 60_000
+_FILTER_PLACE = 7
+#: .NET counts in units of 100 nanoseconds, from the year 1.
+_TICKS_A_MS = 10_000
+_TICKS_OF_1970 = 621_355_968_000_000_000
+
+
+def session_filter(attach: Attach) -> tuple[str | None] | None:
+    """Return the session that is asked for, None in it for any; None where none is."""
+    fields = say.terminus_list(attach.source)
+    found = fields[_FILTER_PLACE] if len(fields) > _FILTER_PLACE else None
+    if not isinstance(found, dict) or SESSION_FILTER not in found:
+        return None
+    wanted = found[SESSION_FILTER]
+    if isinstance(wanted, Described):
+        wanted = wanted.value
+    if wanted is not None and not isinstance(wanted, str):
+        raise InvalidArgument("a session's id is a text")
+    return (None if wanted is None else str(wanted),)
+
+
+def ticks(milliseconds: int) -> int:
+    return milliseconds * _TICKS_A_MS + _TICKS_OF_1970
+
+
+class SessionReceiverNode(ReceiverNode):
+    """A session, for the one who holds it."""
+
+    def __init__(self, client: Client, link: OutgoingLink, place: Place) -> None:
+        super().__init__(client, link, place)
+        self._entity: Entity
+        self._seat: Seat
+        self.accepted: AcceptedSession | None = None
+        self._accepting: Waiter | None = None
+        link.node = self
+
+    def accept(self, session_id: str | None) -> None:
+        """Wait for the session, then answer the attach."""
+        wait_ms = (self.link.attach.properties or {}).get(_TIMEOUT)
+        if type(wait_ms) is not int or wait_ms < 0:
+            wait_ms = WAIT_MS
+        self._accepting = receiving.accept(
+            self.client.broker,
+            self.place.entity,
+            session_id,
+            self.link.session.connection.container_id,
+            wait_ms,
+            Outcome(self._held),
+        )
+
+    def _held(self, outcome: Outcome) -> None:
+        self._accepting = None
+        link = self.link
+        if outcome.error is not None:
+            if link.state is LinkState.PENDING:
+                link.node = None
+                condition, description, _ = condition_of(outcome.error)
+                link.refuse(condition, description)
+            return
+        self._entity, self._seat, self.accepted = outcome.value
+        assert self.accepted is not None
+        if link.state is not LinkState.PENDING:
+            self._give_back()
+            return
+        granted = to.fields({SESSION_FILTER: to.string(self.accepted.session_id)})
+        link.source = say.source(link.attach.source, granted)
+        link.properties[_LOCKED_UNTIL] = to.long(ticks(self.accepted.locked_until_ms))
+        self.client.sessions[self.place.entity, self.accepted.session_id] = self
+        link.answer(self, 0)
+
+    def ask(self, limit: int, wait_ms: int, reply: Outcome) -> Waiter | None:
+        assert self.accepted is not None
+        return receiving.receive_session(
+            self.client.broker,
+            self._entity,
+            self._seat,
+            self.accepted.session_id,
+            self.accepted.token,
+            limit,
+            wait_ms,
+            reply,
+            take=self._take,
+        )
+
+    def detached(self, link: Link) -> None:
+        super().detached(link)
+        waiter, self._accepting = self._accepting, None
+        if waiter is not None:
+            receiving.stop_waiting(self.client.broker, waiter)
+        if self.accepted is not None:
+            self._give_back()
+
+    def on_session(self, act: Any, reply: Outcome) -> None:
+        """Do something to the session that is held."""
+        assert self.accepted is not None
+        settling.on_session(
+            self.client.broker,
+            self._entity,
+            self._seat,
+            self.accepted.session_id,
+            self.accepted.token,
+            act,
+            reply,
+        )
+
+    def look(self, question: Any) -> Any:
+        """Ask what the session has."""
+        return self.client.broker.look(self._entity, self._seat, question)
+
+    def _give_back(self) -> None:
+        assert self.accepted is not None
+        key = (self.place.entity, self.accepted.session_id)
+        if self.client.sessions.get(key) is self:
+            del self.client.sessions[key]
+        if self.client.broker.closed:
+            return
+
+        def end(part: Any, session: Any, now: int, out: Any) -> None:
+            end_session_lock(part, session, Input.RELEASE, now, out)
+
+        try:
+            self.on_session(end, Outcome())
+        except (SessionLockLost, OnibusError):
+            # It ran out before, or its partition is down: there is nothing to give back.
+            return
+        finally:
+            self.accepted = None

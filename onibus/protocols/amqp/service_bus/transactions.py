@@ -1,0 +1,153 @@
+"""Transactions: a coordinator declares and discharges them (specification, part 4).
+
+What is sent or settled in one carries its id as a transactional state. Nothing happens before it is
+discharged without `fail`; when the connection ends, what was not discharged is rolled back.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+from onibus.broker.broker import Broker
+from onibus.broker.replies import Outcome
+from onibus.broker.transacting import Transaction
+from onibus.core.errors import OnibusError, Refused
+from onibus.core.limits import TRANSACTION_COUNT_MAX
+from onibus.protocols.amqp import encode as to
+from onibus.protocols.amqp import performatives as say
+from onibus.protocols.amqp.decode import Described, decode
+from onibus.protocols.amqp.errors import (
+    DECODE_ERROR,
+    RESOURCE_LIMIT_EXCEEDED,
+    AmqpError,
+    DecodeError,
+    LinkFailed,
+)
+from onibus.protocols.amqp.link import Delivery, Link, OutgoingLink
+from onibus.protocols.amqp.service_bus import sections
+from onibus.protocols.amqp.service_bus.conditions import condition_of
+
+UNKNOWN_ID = "amqp:transaction:unknown-id"
+ROLLBACK = "amqp:transaction:rollback"
+
+#: Transactions that one client has open.
+OPEN_MAX = 100
+
+
+class Transactions:
+    """The transactions of one client."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._open: dict[bytes, Transaction] = {}
+
+    def declare(self) -> bytes:
+        """Open a transaction; return its id."""
+        if len(self._open) >= OPEN_MAX:
+            raise LinkFailed(
+                RESOURCE_LIMIT_EXCEEDED, f"a connection has at most {OPEN_MAX} transactions"
+            )
+        name = secrets.token_bytes(16)
+        self._open[name] = Transaction(self._broker, TRANSACTION_COUNT_MAX)
+        return name
+
+    def of(self, state: Any, outcome: bytes) -> tuple[Transaction, bytes]:
+        """Return the transaction of a transactional state, and the state that answers it."""
+        name = _name_of(state)
+        transaction = self._open.get(name)
+        if transaction is None:
+            raise LinkFailed(UNKNOWN_ID, "there is no such transaction, or it was discharged")
+        return transaction, say.performative(say.TRANSACTIONAL, [to.binary(name), outcome])
+
+    def take(self, name: bytes) -> Transaction:
+        """Return a transaction that is about to be discharged."""
+        transaction = self._open.pop(name, None)
+        if transaction is None:
+            raise LinkFailed(UNKNOWN_ID, "there is no such transaction, or it was discharged")
+        return transaction
+
+    def forget(self) -> None:
+        """Nobody can discharge them any more."""
+        self._open.clear()
+
+
+def is_transactional(state: Any) -> bool:
+    return isinstance(state, Described) and state.descriptor in (
+        say.TRANSACTIONAL,
+        "amqp:transactional-state:list",
+    )
+
+
+def _name_of(state: Any) -> bytes:
+    value = state.value if is_transactional(state) else None
+    if isinstance(value, list) and value and isinstance(value[0], bytes):
+        return value[0]
+    raise LinkFailed(DECODE_ERROR, "that is no transactional state")
+
+
+class CoordinatorNode:
+    """Declares and discharges."""
+
+    def __init__(self, transactions: Transactions) -> None:
+        self._transactions = transactions
+
+    def received(self, delivery: Delivery) -> None:
+        try:
+            self._do(delivery, _request(delivery.payload))
+        except (OnibusError, AmqpError) as error:
+            delivery.settle(_refused(error))
+
+    def _do(self, delivery: Delivery, asked: Described) -> None:
+        if asked.descriptor in (say.DECLARE, "amqp:declare:list"):
+            name = self._transactions.declare()
+            delivery.settle(say.performative(say.DECLARED, [to.binary(name)]))
+            return
+        fields = asked.value
+        if (
+            asked.descriptor not in (say.DISCHARGE, "amqp:discharge:list")
+            or not isinstance(fields, list)
+            or not fields
+            or not isinstance(fields[0], bytes)
+        ):
+            raise LinkFailed(DECODE_ERROR, "a coordinator takes declare and discharge")
+        transaction = self._transactions.take(fields[0])
+        if len(fields) > 1 and fields[1]:
+            transaction.rollback()
+            delivery.settle(say.accepted())
+            return
+
+        def done(outcome: Outcome) -> None:
+            error = outcome.error
+            delivery.settle(say.accepted() if error is None else _refused(error))
+
+        transaction.commit(Outcome(done))
+
+    def flowed(self, link: OutgoingLink) -> None:
+        raise AssertionError("nobody receives here")
+
+    def settled(self, link: OutgoingLink, ids: list[int], state: Any, settled: bool) -> None:
+        raise AssertionError("nobody receives here")
+
+    def detached(self, link: Link) -> None:
+        """What was declared here is rolled back."""
+        self._transactions.forget()
+
+
+def _request(payload: bytes) -> Described:
+    for code, _, value, _ in sections.split(payload):
+        if code == sections.VALUE:
+            asked, _ = decode(payload, value)
+            if isinstance(asked, Described):
+                return asked
+    raise DecodeError("a coordinator takes declare and discharge")
+
+
+def _refused(error: BaseException) -> bytes:
+    """Return that a transaction was rolled back, and why."""
+    condition, description, _ = condition_of(error)
+    if isinstance(error, Refused):
+        # Of an outcome that is not known nobody is told that it was rolled back.
+        description = f"{condition}: {description}"
+        condition = ROLLBACK
+    return say.rejected(say.error(condition, description))

@@ -1,0 +1,171 @@
+"""AMQP connections on asyncio: bytes in, bytes out, one timer each.
+
+What a burst leaves to be said is written once. A client that does not read is given no more; one
+whose deliveries are not stored yet is not read from.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import cast
+
+from onibus.bus import Bus
+from onibus.core.errors import BusClosed
+from onibus.operation.traffic import Traffic
+from onibus.protocols.amqp.connection import Connection, State
+from onibus.protocols.amqp.errors import CONNECTION_FORCED
+from onibus.protocols.amqp.frames import TLS_HEADER
+from onibus.protocols.amqp.service_bus.client import Client, Doorkeeper
+
+#: Bytes of deliveries that one client may have under way.
+HELD_BYTES_MAX = 64 << 20
+#: Bytes that wait to be read by a client before it is given no more.
+_UNREAD_BYTES_MAX = 1 << 20
+
+
+class AmqpConnections:
+    """All AMQP connections of a server."""
+
+    def __init__(self, bus: Bus, keys: Doorkeeper | None, *, connections_max: int = 20_000) -> None:
+        self.bus = bus
+        self.keys = keys
+        self.connections_max = connections_max
+        self.traffic = Traffic()
+        self.open: set[AmqpProtocol] = self.traffic.open
+        self.closing = False
+
+    def __call__(self) -> AmqpProtocol:
+        return AmqpProtocol(self)
+
+    async def drain(self, seconds: float) -> None:
+        """Tell all clients that the server stops; wait until they have gone."""
+        self.closing = True
+        for one in list(self.open):
+            one.say_goodbye()
+        deadline = asyncio.get_running_loop().time() + seconds
+        while self.open and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(0.01)
+        self.abort()
+
+    def abort(self) -> None:
+        """Close every connection at once."""
+        for one in list(self.open):
+            one.abort()
+
+
+class AmqpProtocol(asyncio.Protocol):
+    """One connection."""
+
+    def __init__(self, connections: AmqpConnections) -> None:
+        self._connections = connections
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport
+        self._connection = Connection("onibus", self._loop.time())
+        self._client = Client(connections.bus, connections.keys, self._connection)
+        self._connection.application = self._client
+        self._connection.on_output = self._output
+        self._writing = False
+        self._feeding = False
+        self._paused = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    # asyncio's words
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=_UNREAD_BYTES_MAX)
+        connections = self._connections
+        if connections.closing or len(connections.open) >= connections.connections_max:
+            connections.traffic.turned_away += 1
+            self._transport.abort()
+            return
+        connections.open.add(self)
+        connections.traffic.opened += 1
+        self._arm()
+
+    def data_received(self, data: bytes) -> None:
+        self._feeding = True
+        self._connection.feed(data, self._loop.time())
+        self._feeding = False
+        self._write()
+        if self._connection.held_bytes > HELD_BYTES_MAX and not self._paused:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self._connection.is_full = True
+
+    def resume_writing(self) -> None:
+        self._connection.is_full = False
+        self._client.read()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._connections.open.discard(self)
+        self._connection.lost()
+
+    # Writing, once a burst
+
+    def _output(self) -> None:
+        """There is something to write; others may add to it until the loop comes round."""
+        if not self._writing and not self._feeding:
+            self._writing = True
+            self._loop.call_soon(self._write_soon)
+
+    def _write_soon(self) -> None:
+        self._writing = False
+        self._write()
+
+    def _write(self) -> None:
+        content = self._connection.take(self._loop.time())
+        if content:
+            self._transport.write(content)
+        if self._connection.state is State.CLOSED:
+            self._transport.close()
+        elif self._paused and self._connection.held_bytes * 2 <= HELD_BYTES_MAX:
+            self._paused = False
+            self._transport.resume_reading()
+
+    # Time
+
+    def _arm(self) -> None:
+        wait = self._connection.wake_at() - self._loop.time()
+        wait = min(wait, self._client.wake_at() - time.time())
+        self._timer = self._loop.call_later(max(wait, 0.05), self._tick)
+
+    def _tick(self) -> None:
+        self._connection.tick(self._loop.time())
+        if self._connection.state is State.OPEN:
+            self._client.check_tokens()
+        self._write()
+        if self._connection.state is not State.CLOSED:
+            self._arm()
+
+    # Ending
+
+    def say_goodbye(self) -> None:
+        """Close the connection for the server's stop; clients come again."""
+        self._connection.close(CONNECTION_FORCED, str(BusClosed("the server is stopping")))
+        self._write()
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+
+class PlainAmqpRefused(asyncio.Protocol):
+    """Tells who speaks plain text where TLS is asked for that TLS is spoken here, and closes."""
+
+    def __init__(self) -> None:
+        self._transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._transport.write(TLS_HEADER)
+        self._transport.close()

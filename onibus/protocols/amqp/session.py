@@ -1,0 +1,272 @@
+"""Sessions: channels of a connection, with delivery ids, windows and links.
+
+Ids of deliveries are consecutive in each direction of a session. Windows are told correctly and
+taken leniently: one client counts deliveries where it should count frames. What became of sent
+deliveries is gathered and said in ranges, once a burst.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from onibus.protocols.amqp import encode as to
+from onibus.protocols.amqp import performatives as say
+from onibus.protocols.amqp.errors import (
+    HANDLE_IN_USE,
+    ILLEGAL_STATE,
+    INVALID_FIELD,
+    RESOURCE_LIMIT_EXCEEDED,
+    UNATTACHED_HANDLE,
+    LinkFailed,
+    SessionFailed,
+)
+from onibus.protocols.amqp.frames import HEADER_BYTES, frame
+from onibus.protocols.amqp.link import SERIAL, IncomingLink, Link, LinkState, OutgoingLink
+from onibus.protocols.amqp.performatives import Attach, Begin, Detach, Disposition, Flow, Transfer
+
+if TYPE_CHECKING:
+    from onibus.protocols.amqp.connection import Connection
+
+#: As large as every client takes it: deliveries are bounded by credit and by bytes.
+WINDOW = 2**31 - 1
+#: Links of a session.
+HANDLE_MAX = 255
+
+
+class SessionState(Enum):
+    """Where a session is in its life."""
+
+    BEGUN = "begun"
+    ENDING = "ended by us, the peer has not said so yet"
+    ENDED = "gone"
+
+
+SESSION_STATES = {
+    (SessionState.BEGUN, "end"): SessionState.ENDING,
+    (SessionState.BEGUN, "ended"): SessionState.ENDED,
+    (SessionState.ENDING, "ended"): SessionState.ENDED,
+}
+
+
+class Session:
+    """One session. Both sides use the channel that the peer has chosen."""
+
+    def __init__(self, connection: Connection, channel: int, begin: Begin) -> None:
+        self.connection = connection
+        self.channel = channel
+        self.state = SessionState.BEGUN
+        self.links: dict[int, Link] = {}
+        #: deliveries that the peer has to settle: id → (link, token)
+        self.unsettled: dict[int, tuple[OutgoingLink, bytes]] = {}
+        self._next_incoming_id = begin.next_outgoing_id
+        self._next_outgoing_id = 0
+        self._next_delivery_id = 0
+        self._window = begin.incoming_window
+        #: frames that wait for the peer's window
+        self._waiting: deque[bytes] = deque()
+        #: what became of deliveries of the peer, to be said: id → state
+        self._outcomes: dict[int, bytes] = {}
+        self.say(say.begin(channel, 0, WINDOW, HANDLE_MAX))
+
+    # Out
+
+    def say(self, performative: bytes) -> None:
+        self.connection.write(frame(self.channel, performative))
+
+    def flow(self, link: tuple[int, int, int, bool] | None = None) -> None:
+        self.say(say.flow(self._next_incoming_id, WINDOW, self._next_outgoing_id, link))
+
+    @property
+    def room(self) -> int:
+        """How many more frames the peer takes just now."""
+        return 0 if self._waiting else self._window
+
+    def send(self, link: OutgoingLink, payload: bytes, tag: bytes, token: bytes | None) -> None:
+        """Send a delivery, in as many frames as it needs."""
+        delivery_id = self._next_delivery_id
+        self._next_delivery_id = (delivery_id + 1) & SERIAL
+        settled = token is None
+        if token is not None:
+            self.unsettled[delivery_id] = (link, token)
+        head = [to.uint(link.handle), to.uint(delivery_id), to.binary(tag), to.uint(0)]
+        head.append(to.boolean(settled))
+        tail = [to.NULL] * 5
+        whole = say.performative(say.TRANSFER, [*head, to.FALSE, *tail])
+        room = self.connection.peer_frame_max - HEADER_BYTES - len(whole)
+        if len(payload) <= room:
+            self._send_frame(whole + payload)
+            return
+        part = say.performative(say.TRANSFER, [*head, to.TRUE, *tail])
+        at = 0
+        while at < len(payload):
+            end = at + room
+            self._send_frame((part if end < len(payload) else whole) + payload[at:end])
+            at = end
+
+    def _send_frame(self, body: bytes) -> None:
+        content = frame(self.channel, body)
+        if self._waiting or self._window <= 0:
+            self._waiting.append(content)
+        else:
+            self._count_out(content)
+
+    def _count_out(self, content: bytes) -> None:
+        self._window -= 1
+        self._next_outgoing_id = (self._next_outgoing_id + 1) & SERIAL
+        self.connection.write(content)
+
+    def settle(self, delivery_id: int, state: bytes) -> None:
+        """Take note of what became of a delivery of the peer."""
+        if not self._outcomes:
+            self.connection.later(self)
+        self._outcomes[delivery_id] = state
+
+    def settled_by_us(self, ids: list[int], state: bytes) -> None:
+        """Confirm how deliveries to the peer were settled."""
+        for first, last in _ranges(ids):
+            self.say(say.disposition(say.SENDER, first, last, state))
+
+    def flush(self) -> None:
+        """Say what became of the peer's deliveries, in ranges."""
+        outcomes, self._outcomes = self._outcomes, {}
+        if self.state is not SessionState.BEGUN:
+            return
+        by_state: dict[bytes, list[int]] = {}
+        for delivery_id, state in outcomes.items():
+            by_state.setdefault(state, []).append(delivery_id)
+        for state, ids in by_state.items():
+            for first, last in _ranges(ids):
+                self.say(say.disposition(say.RECEIVER, first, last, state))
+
+    def held(self, size: int) -> None:
+        """Bytes of the peer are kept, or let go."""
+        self.connection.held_bytes += size
+
+    # In
+
+    def take_attach(self, attach: Attach) -> None:
+        if attach.handle > HANDLE_MAX:
+            raise SessionFailed(RESOURCE_LIMIT_EXCEEDED, f"handles go up to {HANDLE_MAX}")
+        if attach.handle in self.links:
+            raise SessionFailed(HANDLE_IN_USE, f"handle {attach.handle} is in use")
+        incoming = attach.role == say.SENDER
+        if incoming and attach.initial_delivery_count is None:
+            attach = attach._replace(initial_delivery_count=0)
+        link: Link = (IncomingLink if incoming else OutgoingLink)(self, attach)
+        self.links[attach.handle] = link
+        self.connection.application.attach(link)
+
+    def take_flow(self, flow: Flow) -> None:
+        window = flow.incoming_window
+        if flow.next_incoming_id is not None:
+            left = (flow.next_incoming_id + window - self._next_outgoing_id) & SERIAL
+            # A peer that counts otherwise is believed that it takes more.
+            window = left if 0 < left < 1 << 31 else window
+        self._window = window
+        while self._waiting and self._window > 0:
+            self._count_out(self._waiting.popleft())
+        if flow.handle is None:
+            for link in list(self.links.values()):
+                if isinstance(link, OutgoingLink) and link.node is not None:
+                    link.node.flowed(link)
+            if flow.echo:
+                self.flow()
+            return
+        link = self._link(flow.handle)
+        if isinstance(link, OutgoingLink):
+            if link.state is not LinkState.DETACHING:
+                link.flow(flow)
+        elif flow.echo and link.is_open:
+            assert isinstance(link, IncomingLink)
+            link.grant()
+
+    def take_transfer(self, transfer: Transfer, payload: bytes) -> None:
+        self._next_incoming_id = (self._next_incoming_id + 1) & SERIAL
+        link = self._link(transfer.handle)
+        if not isinstance(link, IncomingLink):
+            raise SessionFailed(ILLEGAL_STATE, "a transfer on a link on which the peer receives")
+        try:
+            link.transfer(transfer, payload)
+        except LinkFailed as error:
+            link.detach(error.condition, error.description)
+
+    def take_disposition(self, disposition: Disposition) -> None:
+        first = disposition.first
+        last = first if disposition.last is None else disposition.last
+        if disposition.role == say.SENDER:
+            return  # the peer has settled its own deliveries, which we have settled already
+        count = ((last - first) & SERIAL) + 1
+        if count > 1 << 31:
+            raise SessionFailed(INVALID_FIELD, "the last delivery is before the first")
+        unsettled = self.unsettled
+        if count == 1:
+            ids = [first] if first in unsettled else []
+        elif count > len(unsettled):
+            ids = [one for one in unsettled if (one - first) & SERIAL < count]
+        else:
+            ids = [one & SERIAL for one in range(first, first + count) if one & SERIAL in unsettled]
+        by_link: dict[OutgoingLink, list[int]] = {}
+        for one in ids:
+            by_link.setdefault(unsettled[one][0], []).append(one)
+        for link, chosen in by_link.items():
+            if link.node is not None:
+                link.node.settled(link, chosen, disposition.state, bool(disposition.settled))
+
+    def take_detach(self, detach: Detach) -> None:
+        link = self._link(detach.handle)
+        answered = link.state is LinkState.DETACHING
+        link.advance("detached")
+        del self.links[detach.handle]
+        if not answered:
+            self.say(say.detach(detach.handle, None))
+            self.dropped(link)
+            link.forget()
+
+    def dropped(self, link: Link) -> None:
+        """Deliveries of a link are no more the peer's to settle."""
+        for delivery_id in [one for one, (owner, _) in self.unsettled.items() if owner is link]:
+            del self.unsettled[delivery_id]
+
+    def end(self, condition: str, description: str) -> None:
+        """End the session for a reason."""
+        self.advance("end")
+        self.say(say.end(say.error(condition, description)))
+        self.forget()
+
+    def advance(self, event: str) -> None:
+        following = SESSION_STATES.get((self.state, event))
+        if following is None:
+            raise SessionFailed(ILLEGAL_STATE, f"{event} on a session that is {self.state.value}")
+        self.state = following
+
+    def forget(self) -> None:
+        """Let all links go."""
+        links, self.links = list(self.links.values()), {}
+        self.unsettled.clear()
+        self._outcomes.clear()
+        self._waiting.clear()
+        for link in links:
+            link.state = LinkState.DETACHED
+            link.forget()
+
+    def _link(self, handle: int) -> Link:
+        link = self.links.get(handle)
+        if link is None:
+            raise SessionFailed(UNATTACHED_HANDLE, f"nothing is attached to handle {handle}")
+        return link
+
+
+def _ranges(ids: list[int]) -> list[tuple[int, int]]:
+    """Return ids as runs of consecutive ones."""
+    ids.sort()
+    found: list[tuple[int, int]] = []
+    first = last = ids[0]
+    for one in ids[1:]:
+        if one != last + 1:
+            found.append((first, last))
+            first = one
+        last = one
+    found.append((first, last))
+    return found

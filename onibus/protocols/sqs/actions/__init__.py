@@ -1,0 +1,1 @@
+"""The actions of SQS, one file a theme."""

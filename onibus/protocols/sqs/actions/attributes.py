@@ -1,0 +1,67 @@
+"""Attributes of queues: told and changed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from onibus.core.settings import QueueSettings
+from onibus.protocols.sqs import errors, queue_attributes
+from onibus.protocols.sqs.actions import naming, redrive
+from onibus.protocols.sqs.call import ANY_RIGHT, Action, Call
+from onibus.protocols.sqs.changing import change
+from onibus.protocols.sqs.errors import SqsError
+from onibus.protocols.sqs.queues import queue_name, settings_of
+from onibus.protocols.sqs.shapes import AttributesOut, GetAttributesIn, SetAttributesIn
+from onibus.security.rights import Right
+
+
+async def get_attributes(call: Call, given: GetAttributesIn) -> AttributesOut:
+    """Return the attributes that are asked for."""
+    entity = call.queues.by_url(given.queue_url)
+    names = given.attribute_names or []
+    for name in names:
+        if name != "All" and name not in queue_attributes.KNOWN:
+            raise SqsError(errors.INVALID_ATTRIBUTE_NAME, f"Unknown Attribute {name}.")
+    found = queue_attributes.of_queue(call.queues, entity, call.region)
+    if "All" not in names:
+        found = {name: value for name, value in found.items() if name in names}
+    return AttributesOut(attributes=found)
+
+
+async def set_attributes(call: Call, given: SetAttributesIn) -> None:
+    """Change attributes of a queue."""
+    entity = call.queues.by_url(given.queue_url)
+    if given.attributes is None:
+        raise errors.missing("Attribute.Name")
+    attributes = dict(given.attributes)
+    old = settings_of(entity)
+    if "FifoQueue" in attributes:
+        text = (
+            "Invalid value for the parameter FifoQueue. Reason: Modifying queue type is not "
+            "supported."
+        )
+        raise SqsError(errors.INVALID_ATTRIBUTE_VALUE, text)
+    queue_attributes.check(attributes, call.app.profile, fifo=old.fifo)
+    redrive.check_allow_policy(attributes.get("RedriveAllowPolicy", ""))
+    policy = attributes.pop("RedrivePolicy", None)
+    redriven = {}
+    if policy is not None:
+        redriven = redrive.settings_of_policy(call, queue_name(entity), policy, fifo=old.fifo)
+    seconds = call.bus.broker.clock.wall() // 1_000
+
+    def changed(settings: QueueSettings) -> dict[str, Any]:
+        wanted = queue_attributes.to_settings(attributes, settings, fifo=settings.fifo)
+        wanted["attributes"][queue_attributes.PREFIX + "LastModified"] = str(seconds)
+        return wanted | redriven
+
+    await change(call.bus, entity, changed)
+
+
+ACTIONS = {
+    "GetQueueAttributes": Action(
+        takes=GetAttributesIn, rights=ANY_RIGHT, entity=naming.by_url, slow=get_attributes
+    ),
+    "SetQueueAttributes": Action(
+        takes=SetAttributesIn, rights=(Right.MANAGE,), entity=naming.by_url, slow=set_attributes
+    ),
+}

@@ -1,0 +1,28 @@
+"""Which entity an action is about: for the right that is asked, before anything is looked up."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import unquote
+
+from onibus.protocols.sqs import errors
+from onibus.protocols.sqs.queues import Queues, entity_name
+
+
+def by_url(queues: Queues, given: Any) -> str:
+    """The queue of QueueUrl."""
+    if not given.queue_url:
+        raise errors.missing("QueueUrl")
+    return entity_name(unquote(given.queue_url.rpartition("/")[2]))
+
+
+def by_name(queues: Queues, given: Any) -> str:
+    """The queue of QueueName."""
+    if not given.queue_name:
+        raise errors.missing("QueueName")
+    return entity_name(given.queue_name)
+
+
+def everything(queues: Queues, given: Any) -> str:
+    """All queues."""
+    return ""

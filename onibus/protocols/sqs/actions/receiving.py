@@ -1,0 +1,152 @@
+"""Receiving: what is visible, waiting for the first message where that is asked."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+from uuid import uuid4
+
+from onibus.broker import receiving
+from onibus.broker.entity import Entity
+from onibus.broker.receiving import Waiter, held_count
+from onibus.core.errors import InvalidOperation
+from onibus.core.message import ReceivedMessage
+from onibus.protocols.sqs import errors, handles
+from onibus.protocols.sqs.actions import naming
+from onibus.protocols.sqs.actions.checking import check_between, check_id
+from onibus.protocols.sqs.call import Action, Call
+from onibus.protocols.sqs.errors import SqsError
+from onibus.protocols.sqs.messages import SOURCE_PROPERTY, Shown, Wanted, shown
+from onibus.protocols.sqs.queue_attributes import IN_FLIGHT_MAX, visibility_ms, wait_ms
+from onibus.protocols.sqs.queues import settings_of
+from onibus.protocols.sqs.shapes import ReceiveIn, ReceiveOut
+from onibus.security.rights import Right
+
+#: The answer of a receive from a FIFO queue tells its attempt id, given or made here (F9).
+ATTEMPT_HEADER = "x-onibus-attempt-id"
+_SYSTEM = frozenset(
+    {
+        "All",
+        "SenderId",
+        "SentTimestamp",
+        "ApproximateReceiveCount",
+        "ApproximateFirstReceiveTimestamp",
+        "SequenceNumber",
+        "MessageDeduplicationId",
+        "MessageGroupId",
+        "AWSTraceHeader",
+        "DeadLetterQueueSourceArn",
+    }
+)
+
+
+def receive_message(call: Call, given: ReceiveIn) -> None:
+    """Give out messages, and hide them from others for a while."""
+    entity = call.queues.by_url(given.queue_url)
+    settings = settings_of(entity)
+    limit = 1 if given.max_number_of_messages is None else given.max_number_of_messages
+    between = "Must be between 1 and 10, if provided."
+    check_between("MaxNumberOfMessages", limit, 1, 10, between)
+    waiting = wait_ms(settings)
+    if given.wait_time_seconds is not None:
+        check_between("WaitTimeSeconds", given.wait_time_seconds, 0, 20)
+        waiting = given.wait_time_seconds * 1_000
+    hidden = visibility_ms(settings)
+    if given.visibility_timeout is not None:
+        check_between("VisibilityTimeout", given.visibility_timeout, 0, 43_200)
+        hidden = given.visibility_timeout * 1_000
+    if given.receive_request_attempt_id is not None:
+        check_id("ReceiveRequestAttemptId", given.receive_request_attempt_id)
+    told = partial(_told, call, entity, _wanted(given))
+    if settings.fifo:
+        attempt_id = given.receive_request_attempt_id or uuid4().hex
+        call.headers = ((ATTEMPT_HEADER, attempt_id),)
+        command = partial(_from_fifo, call, entity, limit, waiting, hidden, attempt_id)
+        call.ask(command, told, partial(_spent, attempt_id))
+        return
+    if settings.requires_session:
+        text = "The queue has sessions: it is received from by clients that lock a session."
+        raise SqsError(errors.UNSUPPORTED, text)
+    if not waiting and held_count(entity) >= IN_FLIGHT_MAX:
+        raise SqsError(errors.OVER_LIMIT, f"Too many messages in flight: {IN_FLIGHT_MAX}.")
+    call.ask(partial(_from_standard, call, entity, limit, waiting, hidden), told)
+
+
+def _wanted(given: ReceiveIn) -> Wanted:
+    system = [*(given.attribute_names or ()), *(given.message_system_attribute_names or ())]
+    for name in system:
+        if name not in _SYSTEM:
+            raise SqsError(errors.INVALID_ATTRIBUTE_NAME, f"Unknown Attribute {name}.")
+    return Wanted(system, given.message_attribute_names or ())
+
+
+def _from_fifo(
+    call: Call, entity: Entity, limit: int, waiting: int, hidden: int, attempt_id: str, reply: Any
+) -> Waiter | None:
+    return receiving.receive_fifo(
+        call.bus.broker,
+        entity.name,
+        limit,
+        waiting,
+        reply,
+        visibility_ms=hidden,
+        attempt_id=attempt_id,
+        held_max=IN_FLIGHT_MAX,
+    )
+
+
+def _from_standard(
+    call: Call, entity: Entity, limit: int, waiting: int, hidden: int, reply: Any
+) -> Waiter | None:
+    return receiving.receive(
+        call.bus.broker,
+        entity.name,
+        limit,
+        waiting,
+        reply,
+        visibility_ms=hidden,
+        held_max=IN_FLIGHT_MAX,
+    )
+
+
+def _spent(attempt_id: str, error: BaseException) -> BaseException:
+    """An attempt id whose messages changed, where the queue makes that an error (F9)."""
+    if isinstance(error, InvalidOperation):
+        return errors.invalid(
+            "ReceiveRequestAttemptId",
+            attempt_id,
+            "The receiveRequestAttemptId is not valid anymore since the receive call is not "
+            "retryable.",
+        )
+    return error
+
+
+def _told(
+    call: Call, entity: Entity, wanted: Wanted, received: list[ReceivedMessage]
+) -> ReceiveOut:
+    queue = Shown(entity.incarnation, call.queues.account, fifo=settings_of(entity).fifo)
+    messages = []
+    for one in received:
+        assert one.token is not None
+        handle = handles.encode(entity.incarnation, one.token)
+        messages.append(shown(one, handle, queue, wanted, _source(call, one)))
+    return ReceiveOut(messages=messages)
+
+
+def _source(call: Call, received: ReceivedMessage) -> str | None:
+    """Return the ARN of the queue that a dead letter came from."""
+    name = received.message.properties.get(SOURCE_PROPERTY)
+    if not isinstance(name, str):
+        return None
+    queue = call.queues
+    entity = call.bus.broker.namespace.entities.get(name)
+    if entity is None:
+        return f"{queue.profile.arn}:{call.region}:{queue.account}:{name}"
+    return call.arn(entity)
+
+
+ACTIONS = {
+    "ReceiveMessage": Action(
+        takes=ReceiveIn, rights=(Right.LISTEN,), entity=naming.by_url, fast=receive_message
+    ),
+}

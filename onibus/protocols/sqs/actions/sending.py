@@ -1,0 +1,325 @@
+"""Sending: one message, or up to ten, each of which may fail by itself."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import Any
+
+from onibus.broker import sending
+from onibus.broker.entity import Entity
+from onibus.core.message import Message, Sent
+from onibus.core.settings import QueueSettings
+from onibus.protocols.sqs import errors, md5
+from onibus.protocols.sqs.actions import naming
+from onibus.protocols.sqs.actions.checking import check_between, check_entries, check_id, failed
+from onibus.protocols.sqs.call import Action, Call
+from onibus.protocols.sqs.errors import SqsError
+from onibus.protocols.sqs.messages import (
+    FORBIDDEN,
+    TRACE,
+    message_id_of,
+    new_id,
+    properties_of,
+    sequence_of,
+)
+from onibus.protocols.sqs.profile import Profile
+from onibus.protocols.sqs.queue_attributes import message_bytes_max
+from onibus.protocols.sqs.queues import settings_of
+from onibus.protocols.sqs.shapes import (
+    Attributes,
+    FailedEntry,
+    MessageAttribute,
+    SendBatchIn,
+    SendBatchOut,
+    SendEntry,
+    SendIn,
+    SentEntry,
+    SentOut,
+)
+from onibus.security.rights import Right
+
+ATTRIBUTES_MAX = 10
+_ENTRY = "SendMessageBatchRequestEntry"
+
+_ATTRIBUTE_NAME = re.compile(r"(?!(?:AWS|Amazon)\.)(?!\.)(?!.*\.\.)[A-Za-z0-9_.-]{1,256}(?<!\.)")
+_DATA_TYPE = re.compile(r"(?:String|Number|Binary)(?:\..{1,240})?", re.DOTALL)
+_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,5})?", re.ASCII)
+_NOT_FOR_THIS_TYPE = "The request include parameter that is not valid for this queue type."
+_NO_GROUP = "The request must contain the parameter MessageGroupId."
+_NO_ID = (
+    "The queue should either have ContentBasedDeduplication enabled or MessageDeduplicationId "
+    "provided explicitly"
+)
+
+
+class Ready:
+    """A message that can be sent, and what its sender is told of it."""
+
+    __slots__ = ("attributes_md5", "body_md5", "delay_ms", "message", "size", "system_md5")
+
+    def __init__(self, message: Message, delay_ms: int | None, size: int) -> None:
+        self.message = message
+        self.delay_ms = delay_ms
+        self.size = size
+        self.body_md5 = md5.of_body(message.body)
+        self.attributes_md5: str | None = None
+        self.system_md5: str | None = None
+
+
+class TooLong(SqsError):
+    """A message is larger than its queue takes."""
+
+
+def ready(given: SendIn, settings: QueueSettings, profile: Profile) -> Ready:
+    """Return a message that can be sent, or refuse it."""
+    text = given.message_body
+    if not text:
+        raise errors.missing("MessageBody")
+    if FORBIDDEN.search(text):
+        raise SqsError(
+            errors.INVALID_CONTENTS,
+            "Invalid characters found. Valid unicode characters are #x9 | #xA | #xD | #x20 to "
+            "#xD7FF | #xE000 to #xFFFD | #x10000 to #x10FFFF",
+        )
+    _check_ids(given, settings)
+    delay_ms = _delay(given.delay_seconds, settings)
+    message = Message(
+        body=text.encode(),
+        message_id=given.message_deduplication_id if settings.fifo else new_id(),
+        session_id=given.message_group_id,
+    )
+    size = len(message.body)
+    system_md5 = None
+    if given.message_attributes or given.message_system_attributes:
+        size += _check_attributes(given.message_attributes or {})
+        trace = _trace(given.message_system_attributes)
+        message.properties = properties_of(given.message_attributes, trace)
+        system_md5 = md5.of_attributes(given.message_system_attributes or {})
+    largest = message_bytes_max(settings, profile)
+    if size > largest:
+        raise TooLong(errors.INVALID_PARAMETER, f"Message must be shorter than {largest} bytes.")
+    prepared = Ready(message, delay_ms, size)
+    prepared.attributes_md5 = md5.of_attributes(given.message_attributes or {})
+    prepared.system_md5 = system_md5
+    return prepared
+
+
+def _check_ids(given: SendIn, settings: QueueSettings) -> None:
+    group, identity = given.message_group_id, given.message_deduplication_id
+    if group is not None:
+        check_id("MessageGroupId", group)
+    if identity is not None:
+        if not settings.fifo:
+            raise errors.invalid("MessageDeduplicationId", identity, _NOT_FOR_THIS_TYPE)
+        check_id("MessageDeduplicationId", identity)
+
+
+def _delay(seconds: int | None, settings: QueueSettings) -> int | None:
+    if seconds is None:
+        return None
+    check_between("DelaySeconds", seconds, 0, 900, "DelaySeconds must be >= 0 and <= 900.")
+    if not settings.fifo:
+        return seconds * 1_000
+    if seconds:
+        raise errors.invalid("DelaySeconds", seconds, _NOT_FOR_THIS_TYPE)
+    # Zero is tolerated, and means what the queue says.
+    return None
+
+
+def _check_attributes(attributes: Attributes) -> int:
+    """Refuse attributes that cannot be; return what they count towards the size."""
+    if len(attributes) > ATTRIBUTES_MAX:
+        text = (
+            f"Number of message attributes [{len(attributes)}] exceeds the allowed maximum "
+            f"[{ATTRIBUTES_MAX}]."
+        )
+        raise SqsError(errors.INVALID_PARAMETER, text)
+    return sum(_check_attribute(name, one) for name, one in attributes.items())
+
+
+def _check_attribute(name: str, attribute: MessageAttribute) -> int:
+    if not _ATTRIBUTE_NAME.fullmatch(name):
+        raise SqsError(
+            errors.INVALID_PARAMETER,
+            f"The message attribute name '{name}' is invalid. Attribute name can contain A-Z, a-z, "
+            "0-9, underscore (_), hyphen (-), and period (.) characters.",
+        )
+    kind = attribute.data_type
+    if not kind:
+        raise SqsError(
+            errors.INVALID_PARAMETER,
+            f"The message attribute '{name}' must contain non-empty message attribute type.",
+        )
+    if not _DATA_TYPE.fullmatch(kind):
+        raise SqsError(
+            errors.INVALID_PARAMETER,
+            f"The message attribute '{name}' has an invalid message attribute type, the set of "
+            "supported type prefixes is Binary, Number, and String.",
+        )
+    base = kind.partition(".")[0]
+    text, data = attribute.string_value, attribute.binary_value
+    wrong = bool(text) if base == "Binary" else bool(data)
+    if wrong or not (data if base == "Binary" else text):
+        raise SqsError(
+            errors.INVALID_PARAMETER,
+            f"Message (user) attribute '{name}' must contain a non-empty value of type '{base}'.",
+        )
+    if base == "Number" and not _NUMBER.fullmatch(text or ""):
+        raise SqsError(
+            errors.INVALID_PARAMETER,
+            f"Can't cast the value of message (user) attribute '{name}' to a number.",
+        )
+    if text and FORBIDDEN.search(text):
+        raise SqsError(
+            errors.INVALID_PARAMETER,
+            f"Invalid characters found in the value of message (user) attribute '{name}'.",
+        )
+    size = len(data) if data else len((text or "").encode())
+    return len(name.encode()) + len(kind.encode()) + size
+
+
+def _trace(attributes: Attributes | None) -> str | None:
+    if not attributes:
+        return None
+    for name, attribute in attributes.items():
+        if name != TRACE or attribute.data_type != "String" or not attribute.string_value:
+            raise SqsError(
+                errors.INVALID_PARAMETER,
+                f"Message system attribute '{name}' is invalid: only {TRACE}, of type String.",
+            )
+        if FORBIDDEN.search(attribute.string_value):
+            raise errors.invalid(name, "", "Invalid characters found.")
+    return attributes[TRACE].string_value
+
+
+def _check_complete(given: SendIn, settings: QueueSettings, profile: Profile) -> SqsError | None:
+    """Return what a message to a FIFO queue lacks, if it does."""
+    if not settings.requires_session:
+        return None
+    if not given.message_group_id and given.message_group_id is None:
+        if profile.refuses_whole_batches:
+            return SqsError(errors.MISSING_PARAMETER, _NO_GROUP)
+        return SqsError(errors.MISSING_PARAMETER, "No MessageGroupId parameter.")
+    if given.message_deduplication_id is None and settings.fifo:
+        if settings.content_based_deduplication:
+            return None
+        if profile.refuses_whole_batches:
+            return SqsError(errors.INVALID_PARAMETER, _NO_ID)
+        return SqsError(errors.MISSING_PARAMETER, "No MessageDeduplicationId parameter.")
+    return None
+
+
+def send_message(call: Call, given: SendIn) -> None:
+    """Store one message."""
+    entity = call.queues.by_url(given.queue_url)
+    settings, profile = settings_of(entity), call.app.profile
+    lacking = _check_complete(given, settings, profile)
+    if lacking is not None:
+        raise lacking
+    try:
+        prepared = ready(given, settings, profile)
+    except TooLong as error:
+        text = f"One or more parameters are invalid. Reason: {error.text}"
+        raise SqsError(error.kind, text) from None
+    message, delay_ms = prepared.message, _scheduled(call, entity, prepared)
+    call.ask(
+        lambda reply: sending.send_one(call.bus.broker, entity.name, message, reply, delay_ms),
+        lambda sent: _told(SentOut(), entity, prepared, sent[0]),
+    )
+
+
+def _scheduled(call: Call, entity: Entity, prepared: Ready) -> int | None:
+    """Return a message's delay; over several partitions it is scheduled instead."""
+    if prepared.delay_ms and len(entity.seats) > 1:
+        due = call.bus.broker.clock.wall() + prepared.delay_ms
+        prepared.message.scheduled_enqueue_time_ms = due
+        return None
+    return prepared.delay_ms
+
+
+def _told(out: Any, entity: Entity, prepared: Ready, sent: Sent) -> Any:
+    """Fill in what the sender of a message is told."""
+    out.body_md5 = prepared.body_md5
+    out.attributes_md5 = prepared.attributes_md5
+    out.system_md5 = prepared.system_md5
+    if settings_of(entity).fifo:
+        out.message_id = message_id_of(entity.incarnation, sent.sequence_number)
+        out.sequence_number = sequence_of(sent.sequence_number)
+    else:
+        out.message_id = prepared.message.message_id
+    return out
+
+
+def send_batch(call: Call, given: SendBatchIn) -> None:
+    """Store up to ten messages, in their order; those that are refused do not stop the others."""
+    entity = call.queues.by_url(given.queue_url)
+    entries: list[SendEntry] = list(check_entries(given.entries, _ENTRY))
+    settings, profile = settings_of(entity), call.app.profile
+    refused: list[FailedEntry] = []
+    good: list[tuple[SendEntry, Ready]] = []
+    size = 0
+    for entry in entries:
+        lacking = _check_complete(entry, settings, profile)
+        if lacking is not None and profile.refuses_whole_batches:
+            raise SqsError(errors.INVALID_PARAMETER, lacking.text)
+        try:
+            if lacking is not None:
+                raise lacking
+            prepared = ready(entry, settings, profile)
+        except TooLong as error:
+            size += len((entry.message_body or "").encode("utf-8", "replace"))
+            text = f"One or more parameters cannot be validated. Reason: {error.text}"
+            refused.append(failed(entry.id, error.kind, text))
+        except SqsError as error:
+            refused.append(failed(entry.id, error.kind, error.text))
+        else:
+            size += prepared.size
+            good.append((entry, prepared))
+    if size > profile.message_bytes_max:
+        raise SqsError(
+            errors.BATCH_TOO_LONG,
+            f"Batch requests cannot be longer than {profile.message_bytes_max} bytes. "
+            f"You have sent {size} bytes.",
+        )
+    if not good:
+        call.answer(SendBatchOut(failed=refused))
+        return
+    _send_all(call, entity, good, refused)
+
+
+def _send_all(
+    call: Call, entity: Entity, good: list[tuple[SendEntry, Ready]], refused: list[FailedEntry]
+) -> None:
+    messages = [prepared.message for _, prepared in good]
+    delays: list[int | None] | None = [_scheduled(call, entity, one) for _, one in good]
+    if delays is not None and len(entity.seats) > 1:
+        delays = None
+
+    def told(sent: list[Sent]) -> SendBatchOut:
+        pairs = zip(good, sent, strict=True)
+        successful = [
+            _told(SentEntry(id=entry.id), entity, prepared, one) for (entry, prepared), one in pairs
+        ]
+        return SendBatchOut(successful=successful, failed=refused)
+
+    call.ask(
+        partial(_send, call, entity.name, messages, delays),
+        told,
+    )
+
+
+def _send(
+    call: Call, name: str, messages: list[Message], delays: list[int | None] | None, reply: Any
+) -> None:
+    sending.send(call.bus.broker, name, messages, reply, delays)
+
+
+ACTIONS = {
+    "SendMessage": Action(
+        takes=SendIn, rights=(Right.SEND,), entity=naming.by_url, fast=send_message
+    ),
+    "SendMessageBatch": Action(
+        takes=SendBatchIn, rights=(Right.SEND,), entity=naming.by_url, fast=send_batch
+    ),
+}

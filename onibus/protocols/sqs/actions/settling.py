@@ -1,0 +1,210 @@
+"""What becomes of a message that was received: deleted, or visible at another time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from onibus.broker import settling
+from onibus.broker.entity import Entity
+from onibus.core.errors import InvalidArgument, LockLost, OnibusError, UnknownToken
+from onibus.core.lifecycle import State
+from onibus.core.path.settle import delete, given_out, renew
+from onibus.core.records import WriteBatch
+from onibus.core.subscription import Subscription
+from onibus.protocols.sqs import errors, handles
+from onibus.protocols.sqs.actions import naming
+from onibus.protocols.sqs.actions.checking import check_between, check_entries, failed
+from onibus.protocols.sqs.call import Action, Call
+from onibus.protocols.sqs.errors import SqsError
+from onibus.protocols.sqs.shapes import (
+    BatchOut,
+    DeleteBatchIn,
+    DoneEntry,
+    FailedEntry,
+    HandleEntry,
+    HandleIn,
+    VisibilityBatchIn,
+    VisibilityEntry,
+    VisibilityIn,
+)
+from onibus.security.rights import Right
+
+_DELETE = "DeleteMessageBatchRequestEntry"
+_VISIBILITY = "ChangeMessageVisibilityBatchRequestEntry"
+
+Act = Callable[[Subscription, int, WriteBatch], None]
+#: Puts a refusal of the bus into the words of SQS; None where it is none.
+Refused = Callable[[str | None, BaseException], BaseException | None]
+
+
+def delete_message(call: Call, given: HandleIn) -> None:
+    """Delete a message."""
+    entity = call.queues.by_url(given.queue_url)
+    token = handles.decode(given.receipt_handle, entity)
+    call.ask(
+        lambda reply: settling.settle_one(
+            call.bus.broker,
+            entity.name,
+            token,
+            lambda subscription, now, out: delete(subscription, token, out),
+            reply,
+        ),
+        _nothing,
+        partial(_not_deleted, call, given.receipt_handle),
+    )
+
+
+def _nothing(_: Any) -> None:
+    return None
+
+
+def _not_deleted(call: Call, handle: str | None, error: BaseException) -> BaseException | None:
+    if isinstance(error, UnknownToken):
+        return handles.invalid(handle)
+    if isinstance(error, LockLost):
+        if not call.app.profile.refuses_expired_handles:
+            return None
+        return errors.invalid("ReceiptHandle", handle, "The receipt handle has expired.")
+    return error
+
+
+def change_visibility(call: Call, given: VisibilityIn) -> None:
+    """Hide a message from now on for so long; 0 shows it."""
+    entity = call.queues.by_url(given.queue_url)
+    token = handles.decode(given.receipt_handle, entity)
+    seconds = _seconds(given.visibility_timeout)
+    call.ask(
+        lambda reply: settling.settle_one(
+            call.bus.broker,
+            entity.name,
+            token,
+            lambda subscription, now, out: _change(subscription, token, seconds, now, out),
+            reply,
+        ),
+        _nothing,
+        partial(_not_changed, given.receipt_handle),
+    )
+
+
+def _seconds(seconds: int | None) -> int:
+    if seconds is None:
+        raise errors.missing("VisibilityTimeout")
+    check_between("VisibilityTimeout", seconds, 0, 43_200)
+    return seconds
+
+
+class NotVisible(LockLost):
+    """The message is gone, or another receiver has it."""
+
+
+class TooLong(InvalidArgument):
+    """A message would be hidden for longer than twelve hours in all."""
+
+
+def _change(
+    subscription: Subscription, token: bytes, seconds: int, now: int, out: WriteBatch
+) -> None:
+    try:
+        renew(subscription, token, now, out, seconds * 1_000)
+    except LockLost:
+        if subscription.state(given_out(subscription, token)) is not State.ACTIVE:
+            raise NotVisible("the message is gone, or another receiver has it") from None
+        raise
+    except InvalidArgument as error:
+        raise TooLong(str(error)) from None
+
+
+def _not_changed(handle: str | None, error: BaseException) -> BaseException | None:
+    if isinstance(error, UnknownToken):
+        return handles.invalid(handle)
+    if isinstance(error, NotVisible):
+        return errors.invalid(
+            "ReceiptHandle",
+            handle,
+            "Message does not exist or is not available for visibility timeout change.",
+        )
+    if isinstance(error, LockLost):
+        return SqsError(errors.NOT_IN_FLIGHT, "The message referred to isn't in flight.")
+    if isinstance(error, TooLong):
+        return SqsError(
+            errors.INVALID_PARAMETER,
+            "Value for parameter VisibilityTimeout is invalid. Reason: Total VisibilityTimeout for "
+            "the message is beyond the limit [43200 seconds]",
+        )
+    return error
+
+
+def delete_batch(call: Call, given: DeleteBatchIn) -> None:
+    """Delete up to ten messages, each by itself."""
+    entity = call.queues.by_url(given.queue_url)
+    entries: Sequence[HandleEntry] = check_entries(given.entries, _DELETE)
+
+    def make(entry: HandleEntry, token: bytes) -> Act:
+        return lambda subscription, now, out: delete(subscription, token, out)
+
+    _each(call, entity, entries, make, partial(_not_deleted, call))
+
+
+def change_visibility_batch(call: Call, given: VisibilityBatchIn) -> None:
+    """Hide up to ten messages for longer, or show them, each by itself."""
+    entity = call.queues.by_url(given.queue_url)
+    entries: Sequence[VisibilityEntry] = check_entries(given.entries, _VISIBILITY)
+
+    def make(entry: VisibilityEntry, token: bytes) -> Act:
+        seconds = _seconds(entry.visibility_timeout)
+        return lambda subscription, now, out: _change(subscription, token, seconds, now, out)
+
+    _each(call, entity, entries, make, _not_changed)
+
+
+def _each(
+    call: Call,
+    entity: Entity,
+    entries: Sequence[Any],
+    make: Callable[[Any, bytes], Act],
+    refused: Refused,
+) -> None:
+    """Do something for each entry of a batch, and tell what became of each."""
+    wrong: list[FailedEntry] = []
+    good: list[Any] = []
+    acts: list[tuple[bytes, Act]] = []
+    for entry in entries:
+        try:
+            token = handles.decode(entry.receipt_handle, entity)
+            acts.append((token, make(entry, token)))
+        except SqsError as error:
+            wrong.append(failed(entry.id, error.kind, error.text))
+        else:
+            good.append(entry)
+
+    def told(results: list[Any]) -> BatchOut:
+        out = BatchOut(failed=wrong)
+        for entry, result in zip(good, results, strict=True):
+            error = refused(entry.receipt_handle, result) if isinstance(result, Exception) else None
+            if isinstance(error, OnibusError):
+                error = errors.of_bus(error)
+            if isinstance(error, SqsError):
+                out.failed.append(failed(entry.id, error.kind, error.text))
+            else:
+                out.successful.append(DoneEntry(id=entry.id))
+        return out
+
+    if not acts:
+        call.answer(told([]))
+        return
+    broker = call.bus.broker
+    call.ask(lambda reply: settling.settle_each(broker, entity.name, acts, reply), told)
+
+
+def _action(takes: Any, fast: Any) -> Action:
+    return Action(takes=takes, rights=(Right.LISTEN,), entity=naming.by_url, fast=fast)
+
+
+ACTIONS = {
+    "DeleteMessage": _action(HandleIn, delete_message),
+    "DeleteMessageBatch": _action(DeleteBatchIn, delete_batch),
+    "ChangeMessageVisibility": _action(VisibilityIn, change_visibility),
+    "ChangeMessageVisibilityBatch": _action(VisibilityBatchIn, change_visibility_batch),
+}

@@ -1,0 +1,161 @@
+"""The app: reads a request by its protocol, asks for its right, lets an action answer."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+import time
+from collections.abc import Coroutine
+from typing import Any
+
+from onibus.bus import Bus
+from onibus.core.errors import Failed, Forbidden, OnibusError
+from onibus.protocols.http.messages import Request, Respond, Response
+from onibus.protocols.sqs import errors, json_protocol, query_protocol, sigv4
+from onibus.protocols.sqs.actions.table import ACTIONS
+from onibus.protocols.sqs.call import Action, Call
+from onibus.protocols.sqs.errors import SqsError
+from onibus.protocols.sqs.move_tasks import MoveTasks
+from onibus.protocols.sqs.profile import AWS, Profile
+from onibus.protocols.sqs.queues import ACCOUNT, Queues
+from onibus.security.keys import Keyring
+from onibus.security.origins import refuse_web_pages
+from onibus.security.rights import ALL, Granted
+
+_log = logging.getLogger("onibus.sqs")
+
+#: Where clients believe to be that do not say so.
+REGION = "us-east-1"
+#: Somebody whom nobody asks: the server is open.
+_ANYBODY = Granted("", ALL)
+
+
+class SqsApp:
+    """SQS over one bus."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        keys: Keyring | None,
+        *,
+        profile: Profile = AWS,
+        account: str = ACCOUNT,
+    ) -> None:
+        self.bus = bus
+        self.queues = Queues(bus, profile, account)
+        #: None where the operator asks for no credentials
+        self._verifier = None if keys is None else sigv4.Verifier(keys)
+        self._ids = itertools.count(1)
+        self._id = os.urandom(10).hex()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.move_tasks = MoveTasks(bus)
+        #: when queues were purged last, by incarnation
+        self.purged: dict[int, int] = {}
+
+    @property
+    def profile(self) -> Profile:
+        return self.queues.profile
+
+    def __call__(self, request: Request, respond: Respond) -> None:
+        call = Call(self, request, respond, self._request_id(), REGION)
+        try:
+            call.granted, call.region = self._check(request)
+            action, given = self._read(call)
+            self._grant(call, action, given)
+            if action.fast is not None:
+                action.fast(call, given)
+            else:
+                assert action.slow is not None
+                self._run(action.slow(call, given), call)
+        except Exception as error:
+            self.fail(call, error)
+
+    def look(self, request: Request) -> Response | None:
+        """Let a large body in only where its head at least looks like one of a known key."""
+        if self._verifier is not None:
+            try:
+                self._verifier.look(request, time.time())
+            except SqsError as error:
+                return self._refusal(request, error, self._request_id())
+        return None
+
+    def _request_id(self) -> str:
+        text = self._id
+        return f"{text[:8]}-{text[8:12]}-4{text[12:15]}-a{text[15:18]}-{next(self._ids):012x}"
+
+    def _check(self, request: Request) -> tuple[Granted, str]:
+        """Tell who asks, and where he believes to be."""
+        if self._verifier is None:
+            refuse_web_pages(request.headers)
+            return _ANYBODY, sigv4.region_of(request) or REGION
+        key, region = self._verifier.check(request, time.time())
+        return Granted(key.name, key.rights, entity=key.entity), region
+
+    def _read(self, call: Call) -> tuple[Action, Any]:
+        request = call.request
+        if json_protocol.speaks(request):
+            call.action = name = json_protocol.action_of(request)
+            action = ACTIONS.get(name)
+            if action is None:
+                raise SqsError(errors.UNKNOWN_OPERATION, f"The action {name} is not valid.")
+            request.route = ("POST", f"/sqs/{name}")
+            return action, json_protocol.read(request, action.takes)
+        given = query_protocol.parameters(request)
+        call.action = name = query_protocol.action_of(given)
+        action = ACTIONS.get(name)
+        if action is None:
+            text = f"The action {name} is not valid for this endpoint."
+            raise SqsError(errors.INVALID_ACTION, text)
+        request.route = ("POST", f"/sqs/{name}")
+        return action, query_protocol.read(given, request.path, action.takes)
+
+    def _grant(self, call: Call, action: Action, given: Any) -> None:
+        """Ask for one of the rights that are enough."""
+        entity = action.entity(self.queues, given)
+        for right in action.rights[:-1]:
+            try:
+                call.grant(right, entity)
+            except Forbidden:
+                continue
+            return
+        call.grant(action.rights[-1], entity)
+
+    def _run(self, work: Coroutine[Any, Any, Any], call: Call) -> None:
+        task = asyncio.get_running_loop().create_task(self._answer_with(work, call))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer_with(self, work: Coroutine[Any, Any, Any], call: Call) -> None:
+        try:
+            result = await work
+        except Exception as error:
+            self.fail(call, error)
+        else:
+            self.answer(call, result)
+
+    def answer(self, call: Call, result: Any) -> None:
+        """Answer with what an action returned."""
+        write = json_protocol.write if json_protocol.speaks(call.request) else query_protocol.write
+        response = write(call.action, result, call.request_id)
+        if call.headers:
+            response.headers += call.headers
+        call.respond(response)
+
+    def fail(self, call: Call, error: BaseException) -> None:
+        """Tell of an error; a fault of ours goes to the log with all its details."""
+        if isinstance(error, OnibusError) and not isinstance(error, Failed):
+            error = errors.of_bus(error)
+        if not isinstance(error, SqsError):
+            _log.error("a request failed", exc_info=error)
+            error = SqsError(errors.INTERNAL, "The server failed; its log says how.")
+        call.respond(self._refusal(call.request, error, call.request_id))
+
+    def _refusal(self, request: Request, error: SqsError, request_id: str) -> Response:
+        status = error.kind.status
+        if error.kind is errors.ACCESS_DENIED:
+            status = self.profile.denied_status
+        if json_protocol.speaks(request):
+            return json_protocol.write_error(error, status, request_id)
+        return query_protocol.write_error(error, status, request_id)

@@ -1,0 +1,161 @@
+"""One request on its way through an action, and what an action is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from onibus.broker.entity import Entity
+from onibus.broker.receiving import Waiter, stop_waiting
+from onibus.broker.replies import Reply
+from onibus.bus import Bus
+from onibus.protocols.http.messages import Request, Respond, Response
+from onibus.protocols.sqs.queues import Queues
+from onibus.security.rights import Granted, Right
+
+if TYPE_CHECKING:
+    from onibus.protocols.sqs.app import SqsApp
+
+#: Writes the answer of an action: its name, its result, the id of the request.
+Write = Callable[[str, Any, str], Response]
+
+
+class Call:
+    """One request."""
+
+    __slots__ = (
+        "action",
+        "app",
+        "granted",
+        "headers",
+        "region",
+        "request",
+        "request_id",
+        "respond",
+    )
+
+    def __init__(
+        self, app: SqsApp, request: Request, respond: Respond, request_id: str, region: str
+    ) -> None:
+        self.app = app
+        self.request = request
+        self.respond = respond
+        self.request_id = request_id
+        #: the region that the client believes to be in
+        self.region = region
+        self.action = ""
+        self.granted: Granted
+        #: what the answer tells besides
+        self.headers: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def bus(self) -> Bus:
+        return self.app.bus
+
+    @property
+    def queues(self) -> Queues:
+        return self.app.queues
+
+    def url(self, entity: Entity) -> str:
+        return self.queues.url(entity, self.request)
+
+    def arn(self, entity: Entity) -> str:
+        return self.queues.arn(entity, self.region)
+
+    def grant(self, right: Right, entity: str) -> None:
+        """Ask for a right on an entity."""
+        self.granted.grant(right, entity, time.time())
+
+    def answer(self, result: Any = None) -> None:
+        """Answer with what the action returns; None where it returns nothing."""
+        self.app.answer(self, result)
+
+    def fail(self, error: BaseException) -> None:
+        """Tell of an error."""
+        self.app.fail(self, error)
+
+    def ask(
+        self,
+        command: Callable[[Reply], Waiter | None],
+        make: Callable[[Any], Any],
+        refused: Callable[[BaseException], BaseException | None] | None = None,
+    ) -> None:
+        """Give the bus a command, and answer with what `make` makes of its result.
+
+        No task and no future: for what is asked most. `refused` may put an error in other words, or
+        take it for no error at all by returning None.
+        """
+        bus = self.bus
+        bus.check_alive()
+        reply = Answer(self, make, refused)
+        try:
+            waiter = command(reply)
+        except Exception as error:
+            reply.set_exception(error)
+            return
+        bus.arm()
+        if waiter is not None:
+            self.request.hurry = lambda: stop_waiting(bus.broker, waiter)
+
+
+class Answer:
+    """A reply of the broker's that answers over SQS."""
+
+    __slots__ = ("_call", "_done", "_make", "_refused")
+
+    def __init__(
+        self,
+        call: Call,
+        make: Callable[[Any], Any],
+        refused: Callable[[BaseException], BaseException | None] | None,
+    ) -> None:
+        self._call = call
+        self._make = make
+        self._refused = refused
+        self._done = False
+
+    def done(self) -> bool:
+        return self._done
+
+    def set_result(self, result: Any) -> None:
+        self._done = True
+        try:
+            made = self._make(result)
+        except Exception as error:
+            self._call.fail(error)
+        else:
+            self._call.answer(made)
+
+    def set_exception(self, exception: BaseException) -> None:
+        self._done = True
+        error: BaseException | None = exception
+        if self._refused is not None:
+            error = self._refused(exception)
+        if error is None:
+            self._call.answer()
+        else:
+            self._call.fail(error)
+
+
+#: Answers through `call.ask` or `call.answer`, now or later.
+Fast = Callable[[Call, Any], None]
+#: Answers with what it returns.
+Slow = Callable[[Call, Any], Coroutine[Any, Any, Any]]
+
+#: Whoever may do anything with a queue may ask what it is.
+ANY_RIGHT = (Right.SEND, Right.LISTEN, Right.MANAGE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Action:
+    """One thing that can be asked."""
+
+    takes: Any
+    #: one of them is enough
+    rights: tuple[Right, ...]
+    #: the entity that the right is asked for, "" for all of them: of the input
+    entity: Callable[[Queues, Any], str]
+    fast: Fast | None = None
+    slow: Slow | None = None

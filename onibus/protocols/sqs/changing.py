@@ -1,0 +1,43 @@
+"""Changing what a queue keeps: read, changed and written as one, also beside other changes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from onibus.broker.entity import Entity
+from onibus.bus import Bus
+from onibus.core.errors import EntityExists
+from onibus.core.settings import QueueSettings
+from onibus.protocols.sqs.queues import settings_of
+
+#: A change takes as long as a commit: somebody else's is soon over.
+TRIES = 200
+PAUSE_SECONDS = 0.01
+
+
+async def change(bus: Bus, entity: Entity, make: Callable[[QueueSettings], dict[str, Any]]) -> None:
+    """Change a queue's settings by what `make` makes of those it has just then."""
+    for left in range(TRIES, -1, -1):
+        settings = settings_of(entity)
+        wanted = make(settings)
+        target = settings.forward_dead_letters_to
+        if target is not None and target not in bus.broker.namespace.entities:
+            # Its dead-letter queue was deleted: letters wait in the queue itself.
+            wanted = {"forward_dead_letters_to": None, **wanted}
+        try:
+            await bus.change_queue(entity.name, **wanted)
+        except EntityExists:
+            if not left:
+                raise
+            await asyncio.sleep(PAUSE_SECONDS)
+        else:
+            return
+
+
+async def change_texts(
+    bus: Bus, entity: Entity, make: Callable[[dict[str, str]], dict[str, str]]
+) -> None:
+    """The same for the texts that a queue keeps."""
+    await change(bus, entity, lambda settings: {"attributes": make(dict(settings.attributes))})

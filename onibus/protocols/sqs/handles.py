@@ -1,0 +1,34 @@
+"""Receipt handles: the incarnation of a queue (8 bytes) and the token of a hold, as text."""
+
+from __future__ import annotations
+
+import re
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+
+from onibus.broker.entity import Entity
+from onibus.protocols.sqs import errors
+from onibus.protocols.sqs.errors import SqsError
+
+_HANDLE = re.compile(r"[A-Za-z0-9_-]{32}")
+
+
+def encode(incarnation: int, token: bytes) -> str:
+    """Return the handle of a message that was received."""
+    return urlsafe_b64encode(incarnation.to_bytes(8, "big") + token).decode()
+
+
+def decode(handle: str | None, entity: Entity) -> bytes:
+    """Return the token of a handle, or refuse it."""
+    if not handle:
+        raise errors.missing("ReceiptHandle")
+    if _HANDLE.fullmatch(handle):
+        data = urlsafe_b64decode(handle)
+        if int.from_bytes(data[:8], "big") == entity.incarnation:
+            return data[8:]
+    raise invalid(handle)
+
+
+def invalid(handle: str | None) -> SqsError:
+    """A handle that this queue never gave out."""
+    text = f'The input receipt handle "{handle}" is not a valid receipt handle.'
+    return SqsError(errors.HANDLE_INVALID, text)

@@ -1,0 +1,237 @@
+"""Messages of SQS ↔ messages of the bus.
+
+    body                     body, as UTF-8
+    MessageGroupId           session_id
+    MessageDeduplicationId   message_id, on a FIFO queue
+    MessageId                message_id, on other queues; on FIFO queues made of the queue and the
+                             number, so that a duplicate is answered with that of the first
+    message attributes       properties: String a text, Binary bytes, Number a number where that
+                             gives the same text again
+    AWSTraceHeader           the property AWS.TraceHeader
+
+Data types that a value does not tell (Number with another spelling, custom labels) are kept in the
+property AWS.Types. Names with AWS. belong to the service, so nothing of a user is in the way.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from base64 import b64encode
+from collections.abc import Collection
+from datetime import datetime
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+
+from onibus.core.message import Message, ReceivedMessage
+from onibus.protocols.sqs.md5 import of_attributes, of_body
+from onibus.protocols.sqs.shapes import Attributes, MessageAttribute, MessageOut
+
+TRACE = "AWSTraceHeader"
+_TRACE_PROPERTY = "AWS.TraceHeader"
+_TYPES_PROPERTY = "AWS.Types"
+#: What the bus adds to a dead letter that goes to another queue.
+SOURCE_PROPERTY = "DeadLetterSource"
+SOURCE_ID_PROPERTY = "DeadLetterSourceId"
+DEAD_LETTER_PROPERTIES = frozenset(
+    {"DeadLetterReason", "DeadLetterErrorDescription", SOURCE_PROPERTY, SOURCE_ID_PROPERTY}
+)
+_OURS = DEAD_LETTER_PROPERTIES | {_TRACE_PROPERTY, _TYPES_PROPERTY}
+#: Says that a body was no text, and is base64 therefore.
+ENCODING = "Onibus.Encoding"
+
+#: What a body cannot have.
+FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def message_id_of(incarnation: int, number: int) -> str:
+    """Return the MessageId of a FIFO message: the same for the same message, for ever."""
+    seed = b"%d/%d" % (incarnation, number)
+    text = blake2b(seed, digest_size=16, person=b"onibus sqs").hexdigest()
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def new_id() -> str:
+    """Return the MessageId of a new message of another queue."""
+    text = os.urandom(16).hex()
+    return f"{text[:8]}-{text[8:12]}-4{text[13:16]}-a{text[17:20]}-{text[20:]}"
+
+
+def sequence_of(number: int) -> str:
+    """Return a sequence number as FIFO queues tell it."""
+    return f"{number:020d}"
+
+
+def properties_of(attributes: Attributes | None, trace: str | None) -> dict[str, Any]:
+    """Return the properties that stand for message attributes."""
+    properties: dict[str, Any] = {}
+    types: dict[str, str] = {}
+    for name, attribute in (attributes or {}).items():
+        kind = attribute.data_type or ""
+        value: Any = attribute.binary_value
+        if value is None:
+            text = attribute.string_value or ""
+            value = _number_of(text) if kind.startswith("Number") else text
+        properties[name] = value
+        if kind != _type_of(value):
+            types[name] = kind
+    if trace is not None:
+        properties[_TRACE_PROPERTY] = trace
+    if types:
+        properties[_TYPES_PROPERTY] = msgspec.json.encode(types).decode()
+    return properties
+
+
+def _number_of(text: str) -> int | float | str:
+    """Return a number, if it is written again as the same text."""
+    if len(text) > 24:
+        return text
+    try:
+        whole = int(text)
+        if str(whole) == text and -(2**63) <= whole < 2**63:
+            return whole
+        real = float(text)
+    except ValueError:
+        try:
+            real = float(text)
+        except ValueError:
+            return text
+    return real if repr(real) == text else text
+
+
+def _type_of(value: Any) -> str:
+    if isinstance(value, (bytes, bytearray)):
+        return "Binary"
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return "Number"
+    return "String"
+
+
+def attributes_of(properties: dict[str, Any]) -> Attributes:
+    """Return the message attributes that properties stand for."""
+    text = properties.get(_TYPES_PROPERTY)
+    types: dict[str, str] = {}
+    if isinstance(text, str):
+        try:
+            types = msgspec.json.decode(text, type=dict[str, str])
+        except msgspec.DecodeError:
+            # Somebody else's property of that name.
+            types = {}
+    found: Attributes = {}
+    for name, value in properties.items():
+        if name not in _OURS and value is not None:
+            found[name] = _attribute(value, types.get(name))
+    return found
+
+
+def _attribute(value: Any, kind: str | None) -> MessageAttribute:
+    if isinstance(value, bytes):
+        return MessageAttribute(binary_value=value, data_type=kind or "Binary")
+    if isinstance(value, bool):
+        text = "true" if value else "false"
+    elif isinstance(value, datetime):
+        text = value.isoformat()
+    else:
+        text = value if isinstance(value, str) else repr(value)
+    return MessageAttribute(string_value=text, data_type=kind or _type_of(value))
+
+
+def body_of(message: Message) -> tuple[str, bool]:
+    """Return a body as text, and whether it had to be encoded in base64 for that."""
+    try:
+        text = message.body.decode()
+    except UnicodeDecodeError:
+        return b64encode(message.body).decode(), True
+    if FORBIDDEN.search(text):
+        return b64encode(message.body).decode(), True
+    return text, False
+
+
+class Wanted:
+    """Which attributes a receiver asks for."""
+
+    def __init__(self, system: Collection[str], names: Collection[str]) -> None:
+        self.all_system = "All" in system
+        self.system = frozenset(system)
+        self.any = bool(names)
+        self._all = "All" in names or ".*" in names
+        self._names = frozenset(names)
+        self._prefixes = tuple(name[:-2] for name in names if name.endswith(".*") and name != ".*")
+
+    def takes(self, name: str) -> bool:
+        """Tell whether a message attribute is asked for."""
+        return self._all or name in self._names or name.startswith(self._prefixes or ("\0",))
+
+
+class Shown:
+    """What has to be known of a queue to show its messages."""
+
+    def __init__(self, incarnation: int, account: str, *, fifo: bool) -> None:
+        self.incarnation = incarnation
+        self.account = account
+        self.fifo = fifo
+
+
+def shown(
+    received: ReceivedMessage, handle: str, queue: Shown, wanted: Wanted, source_arn: str | None
+) -> MessageOut:
+    """Return a message as its receiver gets it."""
+    message = received.message
+    text, encoded = body_of(message)
+    out = MessageOut(
+        message_id=identity(received, queue),
+        receipt_handle=handle,
+        body_md5=of_body(text.encode()),
+        body=text,
+    )
+    if wanted.system:
+        system = _system(received, queue, source_arn)
+        out.attributes = {
+            name: value
+            for name, value in system.items()
+            if wanted.all_system or name in wanted.system
+        }
+    if wanted.any and (message.properties or encoded):
+        attributes = attributes_of(message.properties)
+        if encoded:
+            attributes[ENCODING] = MessageAttribute(string_value="base64", data_type="String")
+        chosen = {name: one for name, one in attributes.items() if wanted.takes(name)}
+        out.message_attributes = chosen
+        out.attributes_md5 = of_attributes(chosen)
+    return out
+
+
+def identity(received: ReceivedMessage, queue: Shown) -> str:
+    """Return the MessageId of a message that was received."""
+    message = received.message
+    if message.message_id is not None and not queue.fifo:
+        return message.message_id
+    source = message.properties.get(SOURCE_ID_PROPERTY)
+    if isinstance(source, int) and message.enqueued_sequence_number is not None:
+        return message_id_of(source, message.enqueued_sequence_number)
+    return message_id_of(queue.incarnation, received.sequence_number)
+
+
+def _system(received: ReceivedMessage, queue: Shown, source_arn: str | None) -> dict[str, str]:
+    message = received.message
+    found = {
+        "SenderId": queue.account,
+        "SentTimestamp": str(received.enqueued_time_ms),
+        "ApproximateReceiveCount": str(received.delivery_count + 1),
+    }
+    if received.first_received_ms is not None:
+        found["ApproximateFirstReceiveTimestamp"] = str(received.first_received_ms)
+    if message.session_id is not None:
+        found["MessageGroupId"] = message.session_id
+    if queue.fifo:
+        found["SequenceNumber"] = sequence_of(received.sequence_number)
+        if message.message_id is not None:
+            found["MessageDeduplicationId"] = message.message_id
+    trace = message.properties.get(_TRACE_PROPERTY)
+    if isinstance(trace, str):
+        found[TRACE] = trace
+    if source_arn is not None:
+        found["DeadLetterQueueSourceArn"] = source_arn
+    return found

@@ -1,0 +1,193 @@
+"""Move tasks: a dead-letter queue's messages go back to where they came from, or elsewhere.
+
+A task is kept with its queue (the last ten are), so it is listed after a restart, and goes on if it
+was running. It moves slice by slice, each whole or not at all; a cancelled one stops after its
+slice. Messages that are moved are new ones: their receives are not counted on, and nothing says any
+more that they were dead letters.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from base64 import b64decode, b64encode
+
+import msgspec
+from msgspec.structs import replace
+
+from onibus.broker.entity import QUEUE, Entity
+from onibus.broker.transferring import Transferred, ends, transfer
+from onibus.bus import Bus
+from onibus.core.errors import OnibusError
+from onibus.core.message import Message, ReceivedMessage
+from onibus.protocols.sqs.changing import change_texts
+from onibus.protocols.sqs.messages import DEAD_LETTER_PROPERTIES, SOURCE_PROPERTY, new_id
+from onibus.protocols.sqs.queues import settings_of
+
+_log = logging.getLogger("onibus.sqs")
+
+KEPT = "sqs.MoveTasks"
+TASKS_KEPT = 10
+#: Messages that go together where nobody wants fewer.
+A_SLICE = 100
+
+RUNNING, COMPLETED, FAILED = "RUNNING", "COMPLETED", "FAILED"
+CANCELLING, CANCELLED = "CANCELLING", "CANCELLED"
+NO_SOURCE = "CouldNotDetermineMessageSource"
+
+
+class Task(msgspec.Struct, kw_only=True):
+    """One task, as it is kept."""
+
+    id: str
+    status: str = RUNNING
+    #: the queue that messages go to; empty where each goes back
+    destination: str = ""
+    #: messages a second; 0: as fast as can be
+    rate: int = 0
+    moved: int = 0
+    to_move: int = 0
+    started_ms: int = 0
+    reason: str = ""
+
+
+def tasks_of(entity: Entity) -> list[Task]:
+    """Return the tasks of a queue, the last one first."""
+    text = settings_of(entity).attributes.get(KEPT)
+    return [] if text is None else msgspec.json.decode(text, type=list[Task])
+
+
+def handle_of(task_id: str, arn: str) -> str:
+    """Return by which text clients mean a task."""
+    return b64encode(json.dumps({"taskId": task_id, "sourceArn": arn}).encode()).decode()
+
+
+def read_handle(handle: str) -> tuple[str, str] | None:
+    """Return the task and the source's ARN that a handle means."""
+    try:
+        content = json.loads(b64decode(handle, validate=True))
+        task, arn = content["taskId"], content["sourceArn"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return (task, arn) if isinstance(task, str) and isinstance(arn, str) else None
+
+
+class MoveTasks:
+    """The tasks that run now."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        #: by the incarnation of their source
+        self.running: dict[int, Task] = {}
+        self._jobs: dict[int, asyncio.Task[None]] = {}
+
+    def resume(self) -> None:
+        """Go on with what was running when the server stopped."""
+        for entity in list(self._bus.broker.namespace.entities.values()):
+            if entity.kind == QUEUE and KEPT in settings_of(entity).attributes:
+                for task in tasks_of(entity)[:1]:
+                    if task.status in (RUNNING, CANCELLING):
+                        self._run(entity, task)
+
+    async def start(self, entity: Entity, destination: str, rate: int, to_move: int) -> Task:
+        """Begin a task; the caller has seen that none is running."""
+        started = self._bus.broker.clock.wall()
+        task = Task(
+            id=new_id(),
+            destination=destination,
+            rate=rate,
+            to_move=to_move,
+            started_ms=started,
+        )
+        self.running[entity.incarnation] = task
+        try:
+            await self._keep(entity, task)
+        except BaseException:
+            del self.running[entity.incarnation]
+            raise
+        self._run(entity, task)
+        return task
+
+    async def cancel(self, entity: Entity, task: Task) -> int:
+        """Stop a task after its slice; return how many messages it has moved."""
+        task.status = CANCELLING
+        await self._keep(entity, task)
+        return task.moved
+
+    async def stop(self) -> None:
+        """The server stops: tasks go on when it is back."""
+        for job in self._jobs.values():
+            job.cancel()
+        await asyncio.gather(*self._jobs.values(), return_exceptions=True)
+
+    def _run(self, entity: Entity, task: Task) -> None:
+        self.running[entity.incarnation] = task
+        job = asyncio.get_running_loop().create_task(self._move_all(entity, task))
+        self._jobs[entity.incarnation] = job
+        job.add_done_callback(lambda _: self._jobs.pop(entity.incarnation, None))
+
+    async def _move_all(self, entity: Entity, task: Task) -> None:
+        below: dict[int, int] = {}
+        try:
+            below = ends(entity)
+            while task.status == RUNNING:
+                moved = await self._move_some(entity, task, below)
+                task.moved += moved.moved
+                if moved.refused is not None:
+                    task.status, task.reason = FAILED, moved.refused
+                elif not moved.moved:
+                    task.status = COMPLETED
+                elif task.rate:
+                    await asyncio.sleep(moved.moved / task.rate)
+        except OnibusError as error:
+            task.status, task.reason = FAILED, error.code
+        if task.status == CANCELLING:
+            task.status = CANCELLED
+        self.running.pop(entity.incarnation, None)
+        try:
+            await self._keep(entity, task)
+        except OnibusError as error:
+            # The queue is gone, or nothing can be decided now: a restart goes on with the task.
+            _log.warning("the end of a move task is not kept: %s", error)
+
+    async def _move_some(self, entity: Entity, task: Task, below: dict[int, int]) -> Transferred:
+        limit = min(A_SLICE, max(1, task.rate // 10)) if task.rate else A_SLICE
+
+        def target_of(received: ReceivedMessage) -> str | None:
+            source = received.message.properties.get(SOURCE_PROPERTY)
+            return task.destination or (source if isinstance(source, str) else None)
+
+        broker = self._bus.broker
+        result: Transferred = await self._bus.ask(
+            lambda reply: transfer(broker, entity, limit, below, target_of, _again, reply)
+        )
+        if result.refused is not None and not task.destination:
+            return Transferred(result.moved, NO_SOURCE)
+        return result
+
+    async def _keep(self, entity: Entity, task: Task) -> None:
+        def keep(texts: dict[str, str]) -> dict[str, str]:
+            others = [one for one in tasks_of(entity) if one.id != task.id]
+            tasks = [task, *others][:TASKS_KEPT]
+            return texts | {KEPT: msgspec.json.encode(tasks).decode()}
+
+        await change_texts(self._bus, entity, keep)
+
+
+def _again(received: ReceivedMessage) -> Message:
+    """Return a message as it is moved: as a new one."""
+    message = received.message
+    properties = {
+        name: value
+        for name, value in message.properties.items()
+        if name not in DEAD_LETTER_PROPERTIES
+    }
+    return replace(
+        message,
+        properties=properties,
+        hop_count=0,
+        enqueued_sequence_number=None,
+        scheduled_enqueue_time_ms=None,
+        rewritten=bool(message.as_sent),
+    )

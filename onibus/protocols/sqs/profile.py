@@ -1,0 +1,53 @@
+"""Where SQS of AWS and Message Queue of Yandex differ, as two values of one type.
+
+A server has one profile (`sqs_profile`); docs/sqs.md lists the differences.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What one of the two services does where they differ."""
+
+    name: str
+    #: how the name of a queue begins that is good everywhere; region and account follow
+    arn: str
+    #: what a queue takes unless it is told otherwise, and at most
+    message_bytes_max: int
+    #: a new FIFO queue gives out one message of a group at a time
+    one_message_per_group: bool
+    #: the handle of a FIFO message that ran out is an error
+    refuses_expired_handles: bool
+    #: a batch with an entry that lacks its group or its id fails as a whole
+    refuses_whole_batches: bool
+    #: DeduplicationScope and FifoThroughputLimit are known
+    knows_high_throughput: bool
+    #: the status of a request that is not allowed
+    denied_status: int
+
+
+AWS = Profile(
+    name="aws",
+    arn="arn:aws:sqs",
+    message_bytes_max=1_048_576,
+    one_message_per_group=False,
+    refuses_expired_handles=True,
+    refuses_whole_batches=True,
+    knows_high_throughput=True,
+    denied_status=403,
+)
+YANDEX = Profile(
+    name="yandex",
+    arn="yrn:yc:ymq",
+    message_bytes_max=262_144,
+    one_message_per_group=True,
+    refuses_expired_handles=False,
+    refuses_whole_batches=False,
+    knows_high_throughput=False,
+    denied_status=400,
+)
+
+PROFILES = {profile.name: profile for profile in (AWS, YANDEX)}

@@ -1,0 +1,207 @@
+"""The Query protocol: parameters of a form or a query string in, XML out.
+
+Lists are flat and numbered (`Entry.1.Id`, `Entry.2.Id`); numbers only say the order, from wherever
+they begin. A queue is named by the path, or by QueueUrl.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import parse_qsl
+from xml.sax.saxutils import escape
+
+import msgspec
+
+from onibus.protocols.http.messages import Request, Response
+from onibus.protocols.sqs import errors
+from onibus.protocols.sqs.errors import SqsError
+
+CONTENT_TYPE = "text/xml"
+NAMESPACE = "http://queue.amazonaws.com/doc/2012-11-05/"
+#: Parameters of one request; ten messages with ten attributes each have fewer than five hundred.
+PARAMETERS_MAX = 2_000
+
+#: Lists that come as their members' name: parameter → member.
+_LISTS = {
+    "AttributeName": "AttributeNames",
+    "MessageAttributeName": "MessageAttributeNames",
+    "MessageSystemAttributeName": "MessageSystemAttributeNames",
+    "SendMessageBatchRequestEntry": "Entries",
+    "DeleteMessageBatchRequestEntry": "Entries",
+    "ChangeMessageVisibilityBatchRequestEntry": "Entries",
+    "TagKey": "TagKeys",
+    "AWSAccountId": "AWSAccountIds",
+    "ActionName": "Actions",
+}
+#: Maps that come as lists of pairs: parameter → member, and how key and value are called.
+_MAPS = {
+    "Attribute": ("Attributes", "Name", "Value"),
+    "MessageAttribute": ("MessageAttributes", "Name", "Value"),
+    "MessageSystemAttribute": ("MessageSystemAttributes", "Name", "Value"),
+    "Tag": ("Tags", "Key", "Value"),
+}
+#: How members of an answer are called: one of a list, or key and value of a map.
+_ITEMS = {
+    "Messages": "Message",
+    "QueueUrls": "QueueUrl",
+    "queueUrls": "QueueUrl",
+    "Failed": "BatchResultErrorEntry",
+    "Results": "ListMessageMoveTasksResultEntry",
+}
+_PAIRS = {
+    "Attributes": ("Attribute", "Name", "Value"),
+    "MessageAttributes": ("MessageAttribute", "Name", "Value"),
+    "Tags": ("Tag", "Key", "Value"),
+}
+_NO_WSDL = " for this wsdl version."
+
+
+def parameters(request: Request) -> dict[str, str]:
+    """Return the parameters of query and body."""
+    try:
+        text = request.body.decode("utf-8", "strict") if request.body else ""
+        pairs = parse_qsl(
+            request.query_text + ("&" if request.query_text and text else "") + text,
+            keep_blank_values=True,
+            max_num_fields=PARAMETERS_MAX,
+            errors="strict",
+        )
+    except ValueError as error:
+        raise SqsError(errors.MALFORMED, f"The parameters cannot be read: {error}") from None
+    return dict(pairs)
+
+
+def action_of(given: dict[str, str]) -> str:
+    """Return the name of the action that is asked for."""
+    action = given.get("Action")
+    if not action:
+        raise SqsError(
+            errors.MISSING_TOKEN if not given else errors.MISSING_PARAMETER,
+            "The request must contain the parameter Action.",
+        )
+    return action
+
+
+def read(given: dict[str, str], path: str, kind: Any) -> Any:
+    """Return parameters as what the action takes."""
+    tree: dict[str, Any] = {}
+    for name, value in given.items():
+        _put(tree, name.split("."), value)
+    if "QueueUrl" not in tree and path.count("/") > 1:
+        tree["QueueUrl"] = path
+    members = _members(tree)
+    if "Tags" in members:
+        # CreateQueue has them in lower case.
+        members["tags"] = members["Tags"]
+    try:
+        return msgspec.convert(members, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise SqsError(errors.MALFORMED, f"The parameters cannot be read: {error}") from None
+
+
+def _put(tree: dict[str, Any], path: list[str], value: str) -> None:
+    if len(path) > 6:
+        raise SqsError(errors.MALFORMED, "A parameter's name has too many parts.")
+    for part in path[:-1]:
+        inner = tree.setdefault(part, {})
+        if not isinstance(inner, dict):
+            raise SqsError(errors.MALFORMED, f"Parameter {part} is both a value and more.")
+        tree = inner
+    if isinstance(tree.get(path[-1]), dict):
+        raise SqsError(errors.MALFORMED, f"Parameter {path[-1]} is both a value and more.")
+    tree[path[-1]] = value
+
+
+def _members(tree: dict[str, Any]) -> dict[str, Any]:
+    """Return members by the names that JSON has, lists and maps put together."""
+    members: dict[str, Any] = {}
+    for name, value in tree.items():
+        if name in _LISTS:
+            items = _numbered(value)
+            members[_LISTS[name]] = [
+                _members(item) if isinstance(item, dict) else item for item in items
+            ]
+        elif name in _MAPS:
+            member, key, content = _MAPS[name]
+            members[member] = dict(_pair(name, item, key, content) for item in _numbered(value))
+        else:
+            members[name] = value
+    return members
+
+
+def _pair(name: str, item: Any, key: str, content: str) -> tuple[str, Any]:
+    if not isinstance(item, dict) or not isinstance(item.get(key), str):
+        raise SqsError(errors.MISSING_PARAMETER, f"{name} must have a {key}.")
+    return item[key], item.get(content, "")
+
+
+def _numbered(value: Any) -> list[Any]:
+    if not isinstance(value, dict):
+        return [value]
+    if not all(one.isascii() and one.isdigit() and len(one) < 10 for one in value):
+        # One pair without a number, as some hand-written clients send it.
+        return [value]
+    return [value[one] for one in sorted(value, key=int)]
+
+
+def write(action: str, result: Any, request_id: str) -> Response:
+    """Return the answer of an action."""
+    inner = ""
+    if result is not None:
+        inner = f"<{action}Result>{_struct(msgspec.to_builtins(result), action)}</{action}Result>"
+    return _response(
+        200,
+        f'<{action}Response xmlns="{NAMESPACE}">{inner}<ResponseMetadata>'
+        f"<RequestId>{request_id}</RequestId></ResponseMetadata></{action}Response>",
+    )
+
+
+def write_error(error: SqsError, status: int, request_id: str) -> Response:
+    """Return a refusal."""
+    text = error.text
+    if error.kind is errors.QUEUE_DOES_NOT_EXIST:
+        text = text.removesuffix(".") + _NO_WSDL
+    fault = "Sender" if error.kind.sender_fault else "Receiver"
+    return _response(
+        status,
+        f'<ErrorResponse xmlns="{NAMESPACE}"><Error><Type>{fault}</Type>'
+        f"<Code>{error.kind.code}</Code><Message>{_text(text)}</Message><Detail/></Error>"
+        f"<RequestId>{request_id}</RequestId></ErrorResponse>",
+    )
+
+
+def _response(status: int, xml: str) -> Response:
+    body = b'<?xml version="1.0"?>' + xml.encode("utf-8", "replace")
+    return Response(status, body, CONTENT_TYPE)
+
+
+def _struct(members: dict[str, Any], action: str) -> str:
+    return "".join([_member(name, value, action) for name, value in members.items()])
+
+
+def _member(name: str, value: Any, action: str) -> str:
+    if isinstance(value, list):
+        item = _ITEMS.get(name) or f"{action}ResultEntry"
+        return "".join([_element(item, one, action) for one in value])
+    if isinstance(value, dict) and name in _PAIRS:
+        item, key, content = _PAIRS[name]
+        return "".join(
+            [
+                f"<{item}><{key}>{_text(one)}</{key}>{_element(content, inner, action)}</{item}>"
+                for one, inner in value.items()
+            ]
+        )
+    return _element(name, value, action)
+
+
+def _element(name: str, value: Any, action: str) -> str:
+    if isinstance(value, dict):
+        return f"<{name}>{_struct(value, action)}</{name}>"
+    if isinstance(value, bool):
+        value = "true" if value else "false"
+    return f"<{name}>{_text(str(value))}</{name}>"
+
+
+def _text(text: str) -> str:
+    # A bare carriage return would be read as a line feed.
+    return escape(text, {"\r": "&#xD;"})

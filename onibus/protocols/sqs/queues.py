@@ -1,0 +1,129 @@
+"""Queues of the bus as SQS sees them: names, URLs, ARNs.
+
+A queue's URL is http(s)://HOST/ACCOUNT/NAME with the host that the client itself asked for, so that
+clients which go where the URL says come back here. The bus does not tell upper from lower case in
+names: the spelling that a queue was created with is kept and shown, and any spelling finds it. A
+name that begins or ends with - or _ cannot be one of the bus: it stands there between q~ and ~q.
+"""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import quote, unquote
+
+from onibus.broker.entity import QUEUE, Entity
+from onibus.bus import Bus
+from onibus.core.settings import QueueSettings
+from onibus.protocols.http.messages import Request
+from onibus.protocols.sqs import errors
+from onibus.protocols.sqs.errors import SqsError
+from onibus.protocols.sqs.profile import Profile
+
+NAME_LENGTH_MAX = 80
+FIFO_SUFFIX = ".fifo"
+#: The account that all queues belong to, unless another is set.
+ACCOUNT = "000000000000"
+#: Where a queue keeps the spelling of its name.
+SPELLING = "sqs.QueueName"
+
+_NAME = re.compile(r"[A-Za-z0-9_-]+(\.fifo)?")
+_ENDS = "-_"
+_BEFORE, _AFTER = "q~", "~q"
+
+
+class Queues:
+    """All queues of a bus."""
+
+    def __init__(self, bus: Bus, profile: Profile, account: str = ACCOUNT) -> None:
+        self.bus = bus
+        self.profile = profile
+        self.account = account
+
+    def by_url(self, url: str | None) -> Entity:
+        """Return the queue that a URL, or its path, means."""
+        if not url:
+            raise errors.missing("QueueUrl")
+        return self.by_name(unquote(url.rpartition("/")[2]))
+
+    def by_name(self, name: str) -> Entity:
+        """Return a queue by its name."""
+        entity = self.find(name)
+        if entity is None:
+            raise errors.no_queue()
+        return entity
+
+    def find(self, name: str) -> Entity | None:
+        """Return a queue by its name, if there is one."""
+        entity = self.bus.broker.namespace.entities.get(entity_name(name))
+        return entity if entity is not None and entity.kind == QUEUE else None
+
+    def by_arn(self, arn: str, what: str) -> Entity:
+        """Return the queue of an ARN; the region in it may be any."""
+        parts = arn.split(":")
+        if len(parts) < 6 or not parts[-1]:
+            raise errors.invalid(what, arn, "Must be the ARN of a queue.")
+        entity = self.find(parts[-1])
+        if entity is None:
+            text = f"The resource that you specified for the {what} parameter doesn't exist."
+            raise SqsError(errors.NOT_FOUND, text)
+        return entity
+
+    def all(self) -> list[Entity]:
+        """Return all queues, by name."""
+        entities = self.bus.broker.namespace.entities.values()
+        return sorted((one for one in entities if one.kind == QUEUE), key=queue_name)
+
+    def url(self, entity: Entity, request: Request) -> str:
+        """Return a queue's URL, for whoever sent that request."""
+        scheme = "https" if request.secure else "http"
+        host = request.headers.get("host", "localhost")
+        return f"{scheme}://{host}/{self.account}/{quote(queue_name(entity), safe='~')}"
+
+    def arn(self, entity: Entity, region: str) -> str:
+        """Return a queue's ARN in the region that the client believes to be in."""
+        return f"{self.profile.arn}:{region}:{self.account}:{queue_name(entity)}"
+
+
+def settings_of(entity: Entity) -> QueueSettings:
+    """Return the settings of a queue."""
+    settings = entity.settings
+    assert isinstance(settings, QueueSettings)
+    return settings
+
+
+def queue_name(entity: Entity) -> str:
+    """Return the name of a queue, in the spelling that it was created with."""
+    name = entity.name
+    if name.startswith(_BEFORE) and name.endswith(_AFTER):
+        name = name.removeprefix(_BEFORE).removesuffix(_AFTER)
+    spelling = settings_of(entity).attributes.get(SPELLING, "")
+    return spelling if spelling.lower() == name else name
+
+
+def entity_name(name: str) -> str:
+    """Return under which name the bus has a queue."""
+    lower = name.lower()
+    if lower[:1] in _ENDS or lower[-1:] in _ENDS:
+        return f"{_BEFORE}{lower}{_AFTER}"
+    return lower
+
+
+def check_new_name(name: str | None, fifo: bool) -> str:
+    """Return a name for a new queue, or refuse it."""
+    if not name:
+        raise errors.missing("QueueName")
+    if not _NAME.fullmatch(name) or len(name) > NAME_LENGTH_MAX:
+        raise SqsError(
+            errors.INVALID_PARAMETER,
+            "Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length",
+        )
+    if fifo and not name.endswith(FIFO_SUFFIX):
+        raise SqsError(
+            errors.INVALID_PARAMETER, "The name of a FIFO queue can only end with the .fifo suffix"
+        )
+    if not fifo and name.endswith(FIFO_SUFFIX):
+        raise SqsError(
+            errors.INVALID_PARAMETER,
+            "The queue name can only end with .fifo where the attribute FifoQueue is true",
+        )
+    return name

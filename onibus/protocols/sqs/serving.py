@@ -1,0 +1,46 @@
+"""The connections of SQS: HTTP/1.1 with an app of its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from onibus.bus import Bus
+from onibus.operation.traffic import Traffic
+from onibus.protocols.http.connections import Connections
+from onibus.protocols.http.limits import Limits
+from onibus.protocols.sqs.app import SqsApp
+from onibus.protocols.sqs.profile import AWS, Profile
+from onibus.protocols.sqs.queues import ACCOUNT
+from onibus.security.keys import Keyring
+
+#: A megabyte of message may be six times as long on the wire: as JSON that escapes, or in percents.
+BODY_BYTES_MAX = 8 << 20
+
+
+class SqsConnections(Connections):
+    """All clients of SQS. Their requests are counted with those of the native API."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        keys: Keyring | None,
+        limits: Limits,
+        counted: Traffic,
+        *,
+        profile: Profile = AWS,
+        account: str = ACCOUNT,
+    ) -> None:
+        self._app = SqsApp(bus, keys, profile=profile, account=account)
+        traffic = Traffic()
+        traffic.routes = counted.routes
+        bounded = replace(limits, body_bytes_max=min(limits.body_bytes_max, BODY_BYTES_MAX))
+        super().__init__(self._app, bounded, traffic)
+
+    def resume(self) -> None:
+        """Go on with what a restart interrupted."""
+        self._app.move_tasks.resume()
+
+    async def drain(self, seconds: float) -> None:
+        """Take no more requests; wait for those under way, then close what is left."""
+        await self._app.move_tasks.stop()
+        await super().drain(seconds)

@@ -1,0 +1,75 @@
+"""Capture of everything that a server has, round after round.
+
+A round asks what there is and how far each capture has come, which costs a few calls, and runs
+Spark only for entities that have something new. What fails is told, and tried again in the next
+round; it stops nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from onibus.client import Client
+from onibus.core.errors import OnibusError
+from onibus.spark.jobs.capture import Captured, capture, reader_name, tables_of
+from onibus.spark.options import Connection
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+READER = "capture"
+
+
+def everything(client: Client) -> list[str]:
+    """Return the names of all queues, topics and subscriptions."""
+    names = list(client.queues())
+    for topic in client.topics():
+        names.append(topic)
+        names += client.topic(topic).subscriptions
+    return names
+
+
+def has_news(client: Client, entity: str) -> bool:
+    """Tell whether a capture of an entity would find anything."""
+    lag = {reader.name: reader.lag for reader in client.readers(entity)}
+    for table in tables_of(entity):
+        behind = lag.get(reader_name(READER, table))
+        # An entity that nobody captured yet gets its readers, so that outcomes begin to be kept.
+        if behind is None or any(behind):
+            return True
+    return False
+
+
+def capture_round(
+    spark: SparkSession,
+    source: Mapping[str, str],
+    lake: str,
+    *,
+    on_captured: Callable[[str, Captured], None] = lambda entity, done: None,
+    on_failure: Callable[[str, Exception], None] = lambda entity, error: None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> int:
+    """Capture all entities of a server once; return how many had anything new.
+
+    `source` are the options of the format onibus, without an entity.
+    """
+    from pyspark.errors import PySparkException
+
+    connection = Connection(
+        server=source.get("connection") or source["url"],
+        entity="",
+        certificate=source.get("certificate"),
+    )
+    with connection.client() as client:
+        names = [name for name in everything(client) if has_news(client, name)]
+    for name in names:
+        if stopped():
+            break
+        try:
+            done = capture(spark, {**source, "entity": name}, lake, reader=READER)
+        except (OnibusError, PySparkException) as error:
+            on_failure(name, error)
+        else:
+            on_captured(name, done)
+    return len(names)

@@ -1,0 +1,195 @@
+"""Tables of what became of rows: where they lie, and how they are written so that they are right.
+
+    <out>/table=accepted/batch=0/part-….parquet
+
+One folder is one table, for Spark and for everybody else who reads Parquet; all of them together
+are a table too. A micro-batch writes folders of its own number, and replaces them when it is done
+again, so that whatever is repeated is there once. A file `_onibus.json` says whose tables these
+are: another job, or the same with other settings, would give numbers that contradict the first.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pyarrow.fs as pafs
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql.streaming.query import StreamingQuery
+
+from onibus.core.errors import InvalidArgument, InvalidOperation
+
+_MARKER = "_onibus.json"
+#: The batch that has no rows, only columns: a table is there from the beginning.
+_NO_BATCH = -1
+#: How often a query that goes on is looked at.
+_LOOK_S = 1
+_METRICS = "onibus"
+
+
+@dataclass(frozen=True, slots=True)
+class EventTables:
+    """The tables of one job."""
+
+    place: str
+    job: str
+    #: the outcome of rows → the table they go to
+    tables: Mapping[str, str]
+
+    def address(self, table: str) -> str:
+        """Return where Spark finds a table."""
+        return f"{self.place.rstrip('/')}/table={table}"
+
+    def claim(self, plan: Mapping[str, Any]) -> None:
+        """Take the place for this job, or refuse where it is another's."""
+        files, root = self._files()
+        path = f"{root}/{_MARKER}"
+        mine = msgspec.json.encode({"job": self.job, **plan}, order="sorted")
+        if files.get_file_info(path).type != pafs.FileType.NotFound:
+            with files.open_input_stream(path) as stream:
+                theirs = stream.read()
+            if theirs != mine:
+                raise InvalidOperation(
+                    f"{self.place} has tables of {_differences(theirs, mine)}: take another folder"
+                )
+            return
+        if files.get_file_info(root).type != pafs.FileType.NotFound and files.get_file_info(
+            pafs.FileSelector(root)
+        ):
+            raise InvalidOperation(f"{self.place} is not empty, and has no tables of this job")
+        files.create_dir(root)
+        with files.open_output_stream(path) as stream:
+            stream.write(mine)
+
+    def _files(self) -> tuple[pafs.FileSystem, str]:
+        if "://" in self.place:
+            files, root = pafs.FileSystem.from_uri(self.place)
+            return files, root.rstrip("/")
+        return pafs.LocalFileSystem(), os.path.abspath(self.place)
+
+    def prepare(self, events: DataFrame, batch: int) -> None:
+        """Have all tables there, without rows in that batch."""
+        spark = events.sparkSession
+        empty = spark.createDataFrame([], events.drop("outcome").schema).coalesce(1)
+        for table in self.tables.values():
+            self.replace(empty, table, batch)
+
+    def write(self, events: DataFrame, batch: int) -> None:
+        """Write what happened in a batch."""
+        table = sf.create_map(*[sf.lit(one) for pair in self.tables.items() for one in pair])
+        rows = events.withColumns({"table": table[sf.col("outcome")], "batch": sf.lit(batch)})
+        (
+            rows.drop("outcome")
+            .write.partitionBy("table", "batch")
+            .mode("overwrite")
+            .option("partitionOverwriteMode", "dynamic")
+            .parquet(self.place)
+        )
+
+    def replace(self, rows: DataFrame, table: str, batch: int) -> None:
+        """Write all rows of a batch of one table."""
+        rows.write.mode("overwrite").parquet(f"{self.address(table)}/batch={batch}")
+
+    def read(self, spark: SparkSession, table: str) -> DataFrame:
+        return spark.read.parquet(self.address(table))
+
+    def metrics(self) -> list[Any]:
+        """Return what is counted while rows are written."""
+        return [
+            sf.count_if(sf.col("outcome") == outcome).alias(table)
+            for outcome, table in self.tables.items()
+        ]
+
+
+def _differences(theirs: bytes, mine: bytes) -> str:
+    try:
+        told = msgspec.json.decode(theirs, type=dict[str, Any])
+    except msgspec.DecodeError:
+        return "an unknown job"
+    own = msgspec.json.decode(mine, type=dict[str, Any])
+    if told.get("job") != own["job"]:
+        return f"the job {told.get('job')}"
+    names = sorted(name for name in told.keys() | own.keys() if told.get(name) != own.get(name))
+    return f"a job with another {', '.join(names)}"
+
+
+@dataclass(slots=True)
+class Progress:
+    """What a job has done in this run."""
+
+    #: rows by their table
+    counts: dict[str, int]
+    batches: int
+    #: when the run began, by the monotonic clock
+    started: float
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.started
+
+    def add(self, counted: Mapping[str, int]) -> None:
+        self.batches += 1
+        for table in self.counts:
+            self.counts[table] += counted[table]
+
+
+Tell = Callable[[Progress], None]
+
+
+def write_tables(
+    events: DataFrame,
+    tables: EventTables,
+    *,
+    checkpoint: str | None = None,
+    interval: str | None = None,
+    on_progress: Tell = lambda done: None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> Progress:
+    """Write events, of a batch or of a stream: what is there now, or on and on with an interval."""
+    done = Progress(dict.fromkeys(tables.tables.values(), 0), 0, time.monotonic())
+    if not events.isStreaming:
+        if interval is not None:
+            raise InvalidArgument("only a stream goes on: read the source as one")
+        observation = Observation(_METRICS)
+        tables.prepare(events, 0)
+        tables.write(events.observe(observation, *tables.metrics()), 0)
+        done.add(observation.get)
+        on_progress(done)
+        return done
+    tables.prepare(events, _NO_BATCH)
+    trigger: dict[str, Any] = {"processingTime": interval} if interval else {"availableNow": True}
+    query = (
+        events.observe(_METRICS, *tables.metrics())
+        .writeStream.foreachBatch(tables.write)
+        .option("checkpointLocation", checkpoint or f"{tables.place.rstrip('/')}/_checkpoint")
+        .trigger(**trigger)
+        .start()
+    )
+    try:
+        _follow(query, done, on_progress, stopped)
+    finally:
+        query.stop()
+    return done
+
+
+def _follow(
+    query: StreamingQuery, done: Progress, on_progress: Tell, stopped: Callable[[], bool]
+) -> None:
+    """Tell of every batch until the query ends, or somebody wants that."""
+    seen = -1
+    ended = False
+    while not ended and not stopped():
+        ended = bool(query.awaitTermination(_LOOK_S))
+        for report in query.recentProgress:
+            if report.batchId > seen and _METRICS in report.observedMetrics:
+                seen = report.batchId
+                done.add(report.observedMetrics[_METRICS].asDict())
+                on_progress(done)
+    error = query.exception()
+    if error is not None:
+        raise error

@@ -1,0 +1,69 @@
+"""Plots as SVG text, to stand in a page: few colours, no ornaments, the same look everywhere."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+#: Blue for what is, orange for what went wrong.
+GOOD, BAD = "#2a6f97", "#c8553d"
+_SIZE = (7.2, 2.6)
+
+
+def _figure() -> tuple[Any, Any]:
+    import matplotlib as mpl
+
+    # No window is wanted, and none may be there.
+    mpl.use("svg")
+    mpl.rcParams["svg.fonttype"] = "none"
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(figsize=_SIZE, layout="constrained")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", alpha=0.25)
+    return figure, axes
+
+
+def _svg(figure: Any) -> str:
+    from matplotlib import pyplot as plt
+
+    text = io.StringIO()
+    figure.savefig(text, format="svg", metadata={"Date": None})
+    plt.close(figure)
+    # Without the XML declaration it can stand inside a page.
+    return text.getvalue()[text.getvalue().index("<svg") :]
+
+
+def lines(times: Sequence[datetime], series: Mapping[str, Sequence[float]], unit: str) -> str:
+    """Return lines over time, one for each series."""
+    figure, axes = _figure()
+    for (name, values), colour in zip(series.items(), (GOOD, BAD, "#7a7a7a"), strict=False):
+        axes.plot(times, values, label=name, color=colour, linewidth=1.4)
+    axes.set_ylabel(unit)
+    axes.set_ylim(bottom=0)
+    axes.tick_params(axis="x", rotation=20)
+    if len(series) > 1:
+        axes.legend(frameon=False)
+    return _svg(figure)
+
+
+def bars(names: Sequence[str], values: Sequence[float], unit: str, colour: str = GOOD) -> str:
+    """Return a bar for each name."""
+    figure, axes = _figure()
+    axes.bar(names, values, color=colour)
+    axes.set_ylabel(unit)
+    if max(map(len, names), default=0) > 4:
+        axes.tick_params(axis="x", rotation=20)
+    return _svg(figure)
+
+
+def histogram(edges: Sequence[float], counts: Sequence[int], unit: str, of: str) -> str:
+    """Return how many there are between each two edges, which grow by factors."""
+    figure, axes = _figure()
+    axes.stairs(counts, edges, fill=True, color=GOOD)
+    axes.set_xscale("log")
+    axes.set_xlabel(unit)
+    axes.set_ylabel(of)
+    return _svg(figure)

@@ -1,0 +1,67 @@
+"""The tables of a lake as Spark sees them."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from onibus.core.errors import InvalidOperation
+from onibus.spark.lake import ERRORS, MESSAGES, OUTCOMES, Lake
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def open_lake(spark: SparkSession, lake: str, entity: str) -> LakeTables:
+    """Return the tables of an entity's lake, or refuse where there is none."""
+    place = Lake(lake, entity)
+    if place.about() is None:
+        raise InvalidOperation(f"{lake!r} has nothing of {entity!r}: capture it first")
+    return LakeTables(spark, place)
+
+
+class LakeTables:
+    """The tables of a lake as Spark sees them."""
+
+    def __init__(self, spark: SparkSession, lake: Lake) -> None:
+        messages = _read(spark, lake, MESSAGES, _MESSAGE_COLUMNS)
+        errors = _read(spark, lake, ERRORS, _MESSAGE_COLUMNS)
+        # Every question reads all rows: these few columns are kept, where they fit.
+        #: every row of the log, whatever its body was
+        self.rows = messages.unionByName(errors).persist()
+        self.outcomes = _read(spark, lake, OUTCOMES, _OUTCOME_COLUMNS).persist()
+        self.has_outcomes = bool(lake.files(OUTCOMES))
+
+    @cached_property
+    def covered(self) -> dict[int, tuple[int, int]]:
+        """The first and the last number of each partition that has any."""
+        from pyspark.sql import functions as F  # noqa: N812
+
+        grouped = self.rows.groupBy("partition").agg(
+            F.min("sequence_number").alias("first"), F.max("sequence_number").alias("last")
+        )
+        rows = grouped.orderBy("partition").collect()
+        return {row.partition: (row.first, row.last) for row in rows}
+
+    def close(self) -> None:
+        """Forget what was kept."""
+        self.rows.unpersist()
+        self.outcomes.unpersist()
+
+
+_MESSAGE_COLUMNS = (
+    "sequence_number long, partition int, enqueued_time timestamp, kind string, "
+    "message_id string, session_id string, partition_key string, scheduled_enqueue_time timestamp"
+)
+_OUTCOME_COLUMNS = (
+    "number long, partition int, sequence_number long, outcome string, time timestamp, "
+    "reason string"
+)
+
+
+def _read(spark: SparkSession, lake: Lake, table: str, columns: str) -> DataFrame:
+    """Return the wanted columns of a table; without rows where it has no file."""
+    paths = lake.paths(table)
+    if not paths:
+        return spark.createDataFrame([], columns)
+    return spark.read.schema(columns).parquet(*paths)

@@ -1,0 +1,103 @@
+"""When rows came: the columns that stand for the clock of the broker, and what is checked first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
+from pyspark.sql.types import (
+    DataType,
+    IntegerType,
+    LongType,
+    ShortType,
+    TimestampType,
+)
+
+from onibus.core.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+#: What operators add to rows while they work on them.
+ARRIVAL, ORDER, GROUP = "_onibus_arrival", "_onibus_order", "_onibus_group"
+
+WHOLE = (LongType, IntegerType, ShortType)
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """The columns that say when rows came.
+
+    `time` is a timestamp, or whole milliseconds since 1970. `order` is a whole number, not below 0,
+    that tells apart what came at one time: an offset, a sequence number, a line number.
+    """
+
+    time: str = "arrival_time"
+    order: str = "arrival_order"
+
+    def check(self, schema: StructType) -> None:
+        """Refuse rows without these columns."""
+        kind_of(schema, self.time, (TimestampType, *WHOLE), "the time of arrival")
+        kind_of(schema, self.order, WHOLE, "the order of arrival")
+
+    def columns(self, schema: StructType) -> tuple[Column, Column]:
+        """Return time in milliseconds, and order."""
+        self.check(schema)
+        return millis(schema, self.time).alias(ARRIVAL), sf.col(quoted(self.order)).cast(
+            "long"
+        ).alias(ORDER)
+
+    def latest(self, rows: DataFrame) -> int:
+        """Return the last time of all rows. Reads them."""
+        found = rows.agg(sf.max(millis(rows.schema, self.time)).alias("latest")).head()
+        return 0 if found is None or found["latest"] is None else int(found["latest"])
+
+
+def quoted(name: str) -> str:
+    """Return a column's name so that Spark takes it as it is."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def millis(schema: StructType, name: str) -> Column:
+    """Return a time as milliseconds since 1970."""
+    column = sf.col(quoted(name))
+    if isinstance(schema[name].dataType, TimestampType):
+        return sf.unix_millis(column)
+    return column.cast("long")
+
+
+def kind_of(
+    schema: StructType, name: str, kinds: tuple[type[DataType], ...], what: str
+) -> DataType:
+    """Return a column's type, or refuse rows that lack it or have it otherwise."""
+    if name not in schema.fieldNames():
+        raise InvalidArgument(
+            f"there is no column {name!r} for {what}; columns are {', '.join(schema.fieldNames())}"
+        )
+    kind = schema[name].dataType
+    if not isinstance(kind, kinds):
+        wanted = " or ".join(one.typeName() for one in kinds)
+        raise InvalidArgument(f"column {name!r} is {kind.simpleString()}: {what} is {wanted}")
+    return kind
+
+
+def check_free(schema: StructType, names: Iterable[str]) -> None:
+    """Refuse rows that have a column which the operator makes."""
+    taken = [name for name in names if name in schema.fieldNames()]
+    if taken:
+        raise InvalidArgument(
+            f"the rows have {', '.join(taken)} already, which this operator makes: rename them"
+        )
+
+
+def milliseconds(moment: datetime | int | None) -> int | None:
+    """Return a moment in milliseconds since 1970; a datetime without a zone is UTC."""
+    if not isinstance(moment, datetime):
+        return moment
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return round(moment.timestamp() * 1000)

@@ -1,0 +1,159 @@
+"""Deduplicate: keep the first of rows that repeat each other inside a window, exactly (D1 – D5).
+
+Which rows are the same: those of one id (as on an entity that is not partitioned, D3), of one id
+and key (as on a partitioned one), or of one content (as on a FIFO queue without ids, F6). The
+window runs from the row that was kept, and a dropped one does not extend it (D5).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
+from pyspark.sql.types import BinaryType, LongType, StringType, StructType
+
+from onibus.core.errors import InvalidArgument
+from onibus.core.id_runs import Words
+from onibus.core.numbering import Numbering
+from onibus.core.path.admit import hash_identities
+from onibus.core.path.admit_arrow import raw_values
+from onibus.core.timeline.chunks import Chunks
+from onibus.core.timeline.timeline import Arrivals, Timeline
+from onibus.spark.operators.arrivals import Arrival, check_free, kind_of, quoted
+from onibus.spark.operators.partitions import key_column, partition_column
+from onibus.spark.operators.running import (
+    GROUPS_DEFAULT,
+    Keeper,
+    Numbers,
+    Work,
+    added,
+    carried,
+    name_of,
+    orders_of,
+    run,
+)
+
+BY_ID, BY_ID_AND_KEY, BY_CONTENT = "id", "id-and-key", "content"
+#: A window that no row outlives.
+FOREVER_MS = 2**61
+
+_IDENTITY, _SCOPE = "_onibus_identity", "_onibus_scope"
+
+
+@dataclass(frozen=True, slots=True)
+class Deduplicated:
+    """Rows, and those of them that repeat others.
+
+    In a stream write `rows` once, in foreachBatch, and split it there: two queries would each do
+    the work.
+    """
+
+    #: all rows, with what each one repeats in `duplicate_of`: the order of arrival of that row
+    rows: DataFrame
+
+    @property
+    def kept(self) -> DataFrame:
+        return self.rows.where("duplicate_of IS NULL").drop("duplicate_of")
+
+    @property
+    def dropped(self) -> DataFrame:
+        return self.rows.where("duplicate_of IS NOT NULL")
+
+
+def deduplicate(
+    rows: DataFrame,
+    window_ms: int | None = None,
+    *,
+    by: str = BY_ID,
+    arrival: Arrival | None = None,
+    message_id: str = "message_id",
+    key: list[str] | None = None,
+    body: str = "body",
+    groups: int = GROUPS_DEFAULT,
+) -> Deduplicated:
+    """Return rows with what each one repeats; without a window, whenever that was.
+
+    `by` is "id", "id-and-key" or "content". `key` names the columns that give the key, the first
+    one that is set: session_id, partition_key. A row without an id is refused. `groups` cuts the
+    work, and a stream's state, into so many pieces; it is fixed by a stream's checkpoint.
+    """
+    arrival = arrival or Arrival()
+    if window_ms is not None and window_ms < 1:
+        raise InvalidArgument(f"a window has at least a millisecond, not {window_ms}")
+    check_free(rows.schema, ["duplicate_of", _IDENTITY, _SCOPE])
+    identity, scope = _columns(rows.schema, by, message_id, key, body)
+    schema = added(rows.schema, duplicate_of=LongType())
+    ready = rows.withColumn(_IDENTITY, identity)
+    if scope is not None:
+        ready = ready.withColumn(_SCOPE, scope)
+    group = partition_column(ready.schema, sf.col(_IDENTITY), groups, arrival)
+    work = _Deduplication(window_ms or FOREVER_MS, message_id if by != BY_CONTENT else body)
+    work.schema = schema
+    return Deduplicated(run(ready, work, group, groups, arrival))
+
+
+def _columns(
+    schema: StructType, by: str, message_id: str, key: list[str] | None, body: str
+) -> tuple[Column, Column | None]:
+    """Return what makes rows the same, and inside what."""
+    if by == BY_CONTENT:
+        kind_of(schema, body, (BinaryType, StringType), "the content")
+        return sf.col(quoted(body)).cast("binary"), None
+    if by not in (BY_ID, BY_ID_AND_KEY):
+        raise InvalidArgument(f"by is {BY_ID}, {BY_ID_AND_KEY} or {BY_CONTENT}, not {by!r}")
+    kind_of(schema, message_id, (StringType,), "the id")
+    identity = sf.col(quoted(message_id))
+    if by == BY_ID:
+        return identity, None
+    scope = key_column(schema, key or ["session_id", "partition_key"])
+    # A message without a key has its id as key (D3).
+    return identity, identity if scope is None else sf.coalesce(scope, identity)
+
+
+class _Deduplication(Work):
+    """The first of every identity inside a window."""
+
+    def __init__(self, window_ms: int, name: str) -> None:
+        self._window_ms = window_ms
+        self._name = name
+
+    def open(self, group: int, chunks: Chunks, secret: bytes | None) -> Keeper:
+        return _Keeper(Timeline(Numbering(0, False), chunks, self._window_ms), self._name, secret)
+
+
+class _Keeper:
+    """What one group remembers."""
+
+    def __init__(self, timeline: Timeline, name: str, secret: bytes | None) -> None:
+        self._timeline = timeline
+        self.states = (timeline,)
+        self._name = name
+        self._secret = secret
+
+    def take(self, rows: pa.Table, times: Numbers, until: int) -> pa.Table:
+        names = [name for name in (_IDENTITY, _SCOPE) if name in rows.column_names]
+        columns = [rows.column(name) for name in names]
+        if columns[0].null_count:
+            row = rows.filter(pc.is_null(columns[0])).drop_columns(names)
+            raise InvalidArgument(f"a row has no {self._name}: {name_of(row, 0)}")
+        bare = carried(rows.drop_columns(names))
+        words = self._words([column.combine_chunks() for column in columns])
+        arrivals = Arrivals(bare, times, words, np.arange(len(times)), labels=orders_of(rows))
+        passed = self._timeline.take(arrivals)
+        repeats = pa.array(passed.repeats, mask=~passed.dropped)
+        return bare.append_column("duplicate_of", repeats)
+
+    def _words(self, columns: list[pa.Array]) -> Words:
+        """Return two words for each identity: hashes where they are kept, else plain codes."""
+        if self._secret is not None:
+            scopes = raw_values(columns[1]) if len(columns) > 1 else None
+            hashes = hash_identities(self._secret, raw_values(columns[0]), scopes)
+            return np.frombuffer(b"".join(hashes), np.uint64).reshape(-1, 2)
+        words = np.zeros((len(columns[0]), 2), np.uint64)
+        for at, column in enumerate(columns):
+            words[:, at] = column.dictionary_encode().indices.to_numpy()
+        return words

@@ -1,0 +1,267 @@
+"""The options of the format `onibus`, parsed and checked in one place.
+
+Spark hands options over as text, their names in lower case. One that is not known is refused: a
+typing error must not quietly read something else.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime
+from typing import Any
+
+from onibus.broker.producers import LEASE_MS
+from onibus.client import Client, Retry, Target
+from onibus.core.errors import InvalidArgument
+from onibus.core.limits import (
+    CLAIM_COUNT_MAX,
+    CLAIM_LEASE_MS_DEFAULT,
+    CLAIM_LEASE_MS_MAX,
+    CLAIM_LEASE_MS_MIN,
+)
+
+EARLIEST = "earliest"
+LATEST = "latest"
+
+#: Options of Spark itself that reach a data source too.
+_SPARKS = {"checkpointlocation", "path", "queryname"}
+#: At most so many partitions has an entity (their ids are below 0x8000, S2).
+_PARTITIONS_MAX = 0x8000
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where reading begins or ends: a word, numbers by partition, or a time."""
+
+    #: earliest or latest; also for partitions that `numbers` does not name
+    word: str
+    numbers: Mapping[int, int] = field(default_factory=dict)
+    #: the first row that was enqueued then or later
+    time_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connection:
+    """Which entity of which server; the same for reading and for writing."""
+
+    #: a connection string, or an address such as http://localhost:5300
+    server: str = field(repr=False)
+    entity: str
+    key_name: str = ""
+    key: str = field(default="", repr=False)
+    #: the file of a certificate to trust
+    certificate: str | None = None
+
+    def client(self, retry: Retry | None = None) -> Client:
+        """Return a client; whoever asks closes it."""
+        return Client.connect(
+            self.server,
+            key_name=self.key_name,
+            key=self.key,
+            verify=self.certificate or True,
+            retry=retry,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions(Connection):
+    """What is read, and how."""
+
+    mode: str = "log"
+    table: str = "messages"
+    reader: str | None = None
+    starting_position: Position | None = None
+    ending_position: Position | None = None
+    max_messages_per_trigger: int | None = None
+    max_bytes_per_trigger: int | None = None
+    columns: tuple[str, ...] | None = None
+    body_format: str = "binary"
+    body_schema: str | None = None
+    messages_per_task: int = 100_000
+    fail_on_gap: bool = True
+    fail_on_bad_body: bool = True
+    claim_lease_ms: int = CLAIM_LEASE_MS_DEFAULT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions(Connection):
+    """Where rows are written, and as whose (R6)."""
+
+    #: the name under which the bus knows how far a query has come
+    producer: str | None = None
+    #: the number of what a batch write writes; streams have Spark's own
+    batch: int | None = None
+    #: how long what was staged waits to be published
+    lease_ms: int = LEASE_MS
+    #: for about how long a server that is away is asked again
+    retry_seconds: int = 120
+
+
+def _text(name: str, value: str) -> str:
+    if not value:
+        raise InvalidArgument(f"option {name} is empty")
+    return value
+
+
+def _whole(low: int, high: int) -> Callable[[str, str], int]:
+    def parse(name: str, value: str) -> int:
+        try:
+            number = int(value)
+        except ValueError:
+            number = low - 1
+        if not low <= number <= high:
+            raise InvalidArgument(
+                f"option {name} is a whole number from {low} to {high}, not {value!r}"
+            )
+        return number
+
+    return parse
+
+
+def _one_of(*words: str) -> Callable[[str, str], str]:
+    def parse(name: str, value: str) -> str:
+        if value.lower() not in words:
+            raise InvalidArgument(f"option {name} is one of {', '.join(words)}, not {value!r}")
+        return value.lower()
+
+    return parse
+
+
+def _truth(name: str, value: str) -> bool:
+    return _one_of("true", "false")(name, value) == "true"
+
+
+def _names(name: str, value: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in _text(name, value).split(","))
+
+
+def _position(unnamed: str) -> Callable[[str, str], Position]:
+    """Read a position; partitions that it does not name are at `unnamed`."""
+
+    def parse(name: str, value: str) -> Position:
+        text = value.strip()
+        if text in (EARLIEST, LATEST):
+            return Position(text)
+        if text.startswith("{"):
+            return Position(unnamed, _numbers(name, text))
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            raise InvalidArgument(
+                f"option {name} is {EARLIEST}, {LATEST}, a time such as 2026-01-31T12:00:00Z, or "
+                f'numbers by partition such as {{"0": 1}}; not {value!r}'
+            ) from None
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=UTC)
+        return Position(unnamed, time_ms=round(moment.timestamp() * 1000))
+
+    return parse
+
+
+def _numbers(name: str, text: str) -> dict[int, int]:
+    try:
+        told = json.loads(text)
+        numbers = {int(partition): number for partition, number in told.items()}
+    except (ValueError, RecursionError):
+        raise InvalidArgument(f'option {name} is no JSON such as {{"0": 1}}: {text!r}') from None
+    for partition, number in numbers.items():
+        if not 0 <= partition < _PARTITIONS_MAX or type(number) is not int or number < 0:
+            raise InvalidArgument(f"option {name}: {partition} → {number!r} is no number of a row")
+    return numbers
+
+
+#: What an option is called, what it is called in the dataclass, and how it is read.
+Table = Mapping[str, tuple[str, Callable[[str, str], Any]]]
+
+_MANY = _whole(1, 2**53)
+CONNECTION: Table = {
+    "url": ("server", _text),
+    "connection": ("server", _text),
+    "keyName": ("key_name", _text),
+    "key": ("key", _text),
+    "certificate": ("certificate", _text),
+    "entity": ("entity", _text),
+}
+READ: Table = {
+    **CONNECTION,
+    "mode": ("mode", _one_of("log", "queue")),
+    "table": ("table", _one_of("messages", "outcomes")),
+    "reader": ("reader", _text),
+    "startingPosition": ("starting_position", _position(EARLIEST)),
+    "endingPosition": ("ending_position", _position(LATEST)),
+    "maxMessagesPerTrigger": ("max_messages_per_trigger", _MANY),
+    "maxBytesPerTrigger": ("max_bytes_per_trigger", _MANY),
+    "columns": ("columns", _names),
+    "bodyFormat": ("body_format", _one_of("binary", "text", "json")),
+    "bodySchema": ("body_schema", _text),
+    "messagesPerTask": ("messages_per_task", _whole(1, CLAIM_COUNT_MAX * 100)),
+    "failOnGap": ("fail_on_gap", _truth),
+    "failOnBadBody": ("fail_on_bad_body", _truth),
+    "claimLeaseMs": ("claim_lease_ms", _whole(CLAIM_LEASE_MS_MIN, CLAIM_LEASE_MS_MAX)),
+}
+
+WRITE: Table = {
+    **CONNECTION,
+    "producer": ("producer", _text),
+    "batch": ("batch", _whole(0, 2**53)),
+    "leaseMs": ("lease_ms", _MANY),
+    "retrySeconds": ("retry_seconds", _whole(0, 86_400)),
+}
+
+
+def parse(given: Mapping[str, str], table: Table) -> dict[str, Any]:
+    """Return the values of the options of a table, by the names of fields."""
+    known = {name.lower(): name for name in table}
+    values: dict[str, Any] = {}
+    for option, value in given.items():
+        name = known.get(option.lower())
+        if name is None:
+            if option.lower() not in _SPARKS:
+                raise InvalidArgument(_unknown(option, table))
+            continue
+        to, read = table[name]
+        if to in values:
+            raise InvalidArgument("options url and connection are the same: give one of them")
+        values[to] = read(name, value)
+    if "server" not in values:
+        raise InvalidArgument("give the server: option url, or a connection string as connection")
+    target = Target.parse(values["server"])
+    values.setdefault("entity", target.entity)
+    if not values["entity"]:
+        raise InvalidArgument("give the queue, topic or subscription: option entity")
+    if ("key" in values) != ("key_name" in values):
+        raise InvalidArgument("options key and keyName come together")
+    return values
+
+
+def read_options(given: Mapping[str, str]) -> ReadOptions:
+    """Return the options of a read, checked as far as that can be done without the server."""
+    options = ReadOptions(**parse(given, READ))
+    if (options.body_format == "json") != (options.body_schema is not None):
+        raise InvalidArgument(
+            "bodyFormat json needs the fields to read, bodySchema 'name STRING, count INT'; "
+            "no other bodyFormat takes a bodySchema"
+        )
+    if options.mode == "queue" and options.table != "messages":
+        raise InvalidArgument("outcomes are read with mode log, not queue")
+    return options
+
+
+def write_options(given: Mapping[str, str]) -> WriteOptions:
+    """Return the options of a write, checked as far as that can be done without the server."""
+    return WriteOptions(**parse(given, WRITE))
+
+
+def _unknown(option: str, table: Table) -> str:
+    near = difflib.get_close_matches(option.lower(), [name.lower() for name in table], 1)
+    meant = next((name for name in table if near and name.lower() == near[0]), None)
+    hint = f"did you mean {meant}? " if meant else ""
+    return f"there is no option {option!r}: {hint}Known are {', '.join(table)}"
+
+
+#: Every option fills a field that is there.
+assert {to for to, _ in READ.values()} == {one.name for one in fields(ReadOptions)}
+assert {to for to, _ in WRITE.values()} == {one.name for one in fields(WriteOptions)}

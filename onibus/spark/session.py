@@ -1,0 +1,82 @@
+"""Makes a Spark session that the pipeline works in: one machine by default, a cluster unchanged."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import onibus
+from onibus.core.errors import InvalidOperation
+from onibus.spark.java import find_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: Two cores, and three attempts at every task: with plain local[2] one failure ends a query.
+MASTER = "local[2,3]"
+
+_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_LOGGING = Path(__file__).with_name("log4j2.properties")
+
+#: What the pipeline needs, or runs better with, whatever the master is.
+CONFIGURATION = {
+    "spark.app.name": "onibus",
+    # Reading asks the server only for the partitions, numbers and times that a query wants.
+    "spark.sql.python.filterPushdown.enabled": "true",
+    # Operators that remember need this store; its changes are then what a batch writes.
+    "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    # Times mean the same everywhere.
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+#: What only a driver on this machine, with its workers beside it, is given.
+_LOCAL = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
+}
+
+
+def spark_session(master: str = MASTER, **conf: str) -> SparkSession:
+    """Return the process's Spark session, made if there is none.
+
+    `conf` are settings of Spark, `**{"spark.driver.memory": "4g"}`, which win over ours. A session
+    that is there already is given these settings as far as Spark can still change them.
+    """
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError:
+        raise InvalidOperation("the pipeline needs Spark: pip install 'onibus[spark]'") from None
+    builder = SparkSession.builder
+    if master.startswith("sc://"):
+        builder = builder.remote(master)
+        # The rest is fixed where the server of Spark Connect was started.
+        given = {name: value for name, value in conf.items() if name.startswith("spark.sql.")}
+    else:
+        local = master.startswith("local")
+        _prepare_environment(local)
+        builder = builder.master(master)
+        given = CONFIGURATION | (_LOCAL if local else {}) | conf
+    for name, value in given.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def _prepare_environment(local: bool) -> None:
+    """Set what Java and the Python workers it starts take from the environment of this process."""
+    os.environ["JAVA_HOME"] = str(find_java())
+    # Workers run this Python: another one might lack our packages.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    if local:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    # They import us by name, from wherever this process did.
+    root = str(Path(onibus.__file__).resolve().parent.parent)
+    paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    if root not in paths:
+        os.environ["PYTHONPATH"] = os.pathsep.join([root, *paths])

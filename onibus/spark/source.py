@@ -1,0 +1,55 @@
+"""The format `onibus` of Spark: what to read or write with which options; the rest is delegated."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+
+class OnibusSource(DataSource):
+    """Reads and writes the entities of a server.
+
+    Spark looks for this class by itself (package `pyspark_onibus`); it makes one for every read and
+    write, on the driver and on workers. What it needs is imported where it is needed.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return "onibus"
+
+    def schema(self) -> StructType:
+        from onibus.spark.options import read_options
+        from onibus.spark.schema import columns_of, spark_schema
+
+        return spark_schema(columns_of(read_options(self.options)))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from onibus.spark.options import read_options
+        from onibus.spark.reading import LogReader
+
+        return LogReader(read_options(self.options))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        raise NotImplementedError
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        from onibus.spark.writing import BatchWriter
+
+        return BatchWriter(self.options, schema, overwrite)
+
+    def streamWriter(  # noqa: N802
+        self, schema: StructType, overwrite: bool
+    ) -> DataSourceStreamArrowWriter:
+        from onibus.spark.writing import StreamWriter
+
+        return StreamWriter(self.options, schema, overwrite)

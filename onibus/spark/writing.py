@@ -1,0 +1,244 @@
+"""Writing rows to an entity, exactly once: tasks stage, the driver publishes (R6).
+
+    task      stages its rows in pieces, invisible and without numbers, under
+              (producer, batch, task, attempt), and tells Spark the attempt and how many pieces
+    driver    publishes the attempts that Spark chose, all of them or none, and only once for a
+              batch number, whatever is tried again
+
+A query's batches are numbered by its checkpoint. The bus remembers, with the producer's name, the
+last number and which checkpoint it was (Spark's query id): a reset checkpoint, one of another
+entity, or a gap is an error and publishes nothing.
+
+Attempts have random numbers. Spark's own begin again with each driver, and what a worker of a
+driver that is gone still sends must not be taken for what its successor staged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from onibus.client import Client, Retry
+from onibus.client.convert import arrow_bytes
+from onibus.core.errors import InvalidOperation, OnibusError, Refused
+from onibus.core.limits import BATCH_COUNT_MAX
+from onibus.spark.options import WriteOptions, write_options
+from onibus.spark.writing_rows import BadRow, check_columns, sent_rows
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+#: The producer of a stream that names none. Two such streams to one entity are told apart by their
+#: checkpoints, and refused.
+PRODUCER = "spark"
+#: A piece has at most so many bytes, one large row aside: a request is held in memory whole.
+PIECE_BYTES_MAX = 16 << 20
+#: What Spark has of each task; None where it failed.
+Messages = Sequence[WriterCommitMessage | None]
+#: Numbers of attempts are below this.
+_ATTEMPTS = 2**53
+
+
+@dataclass(frozen=True, slots=True)
+class StagedAttempt(WriterCommitMessage):
+    """What a task has staged."""
+
+    task: int
+    attempt: int
+    pieces: int
+    #: the id of the query, which is that of its checkpoint; empty in a batch write
+    query: str = ""
+
+
+class Staging:
+    """One attempt of a task to stage its rows."""
+
+    def __init__(self, client: Client, options: WriteOptions, producer: str, batch: int) -> None:
+        self._client = client
+        self._options = options
+        context = TaskContext.get()
+        self._task = 0 if context is None else context.partitionId()
+        self._attempt = secrets.randbelow(_ATTEMPTS)
+        self._whose = {
+            "producer": producer,
+            "batch": str(batch),
+            "task": str(self._task),
+            "attempt": str(self._attempt),
+            "lease_ms": str(options.lease_ms),
+        }
+        self._pieces = 0
+        self._rows = 0
+
+    def stage(self, batches: Iterator[pa.RecordBatch]) -> None:
+        """Stage all rows."""
+        for batch in batches:
+            for piece in _cut(batch):
+                self._stage_piece(piece)
+
+    def _stage_piece(self, given: pa.RecordBatch) -> None:
+        try:
+            rows = sent_rows(given)
+            self._client.stage_stream(
+                self._options.entity,
+                arrow_bytes(rows),
+                self._whose | {"piece": str(self._pieces)},
+            )
+        except Refused as error:
+            raise self._told(error, given) from error
+        self._pieces += 1
+        self._rows += given.num_rows
+
+    def _told(self, error: Refused, given: pa.RecordBatch) -> Refused:
+        """Return the error with the row that it is about, as whoever reads it can find it."""
+        if isinstance(error, BadRow):
+            at, text = error.at, str(error)
+        else:
+            found = re.match(r"row (\d+): (.*)", str(error), re.DOTALL)
+            if found is None:
+                return error
+            at, text = int(found[1]), found[2]
+        name = ""
+        if "message_id" in given.schema.names and at < given.num_rows:
+            name = f", message_id {given.column('message_id')[at].as_py()!r}"
+        return Refused(
+            f"row {self._rows + at} of task {self._task}{name}: {text}. Nothing of this batch was "
+            f"written to {self._options.entity}"
+        )
+
+    def done(self, query: str = "") -> StagedAttempt:
+        """Return what the driver needs to publish it."""
+        return StagedAttempt(self._task, self._attempt, self._pieces, query)
+
+
+def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Yield the rows in pieces that one request may have."""
+    count = batch.num_rows
+    if not count:
+        return
+    pieces = max(-(-count // BATCH_COUNT_MAX), -(-batch.nbytes // PIECE_BYTES_MAX))
+    size = max(count // pieces, 1)
+    for start in range(0, count, size):
+        piece = batch.slice(start, size)
+        if piece.num_rows > 1 and piece.nbytes > 2 * PIECE_BYTES_MAX:
+            # Its rows are of very different sizes.
+            yield from _cut(piece)
+        else:
+            yield piece
+
+
+def _retry(options: WriteOptions) -> Retry:
+    """Return how often to ask a server that is away: the first few times soon, then at leisure."""
+    return Retry(attempts=7 + options.retry_seconds // 4)
+
+
+def _attempts(messages: Sequence[Any]) -> list[tuple[int, ...]]:
+    """Return what is published: rows are numbered in the order of tasks."""
+    staged = sorted((one for one in messages if one.pieces), key=lambda one: one.task)
+    return [(one.task, one.attempt, one.pieces) for one in staged]
+
+
+def _discard(options: WriteOptions, producer: str, batch: int) -> None:
+    """Let go of what will not be published; if that fails its lease ends."""
+    with options.client(Retry(attempts=2)) as client, contextlib.suppress(OnibusError):
+        client.discard(options.entity, producer=producer, batch=batch)
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Writes one DataFrame: all of it or nothing.
+
+    With a producer and a number of its own it is written once, however often it is done; without,
+    once each time.
+    """
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
+        self._options = write_options(options)
+        if overwrite:
+            raise InvalidOperation("an entity is not written over: use mode append")
+        if (self._options.producer is None) != (self._options.batch is None):
+            raise InvalidOperation(
+                "options producer and batch come together in a batch write: the bus remembers the "
+                "last number that each producer wrote"
+            )
+        check_columns(schema)
+        # This object is the same, pickled, in tasks and when they are done.
+        self._producer = self._options.producer or f"spark-{uuid4().hex}"
+        self._batch = self._options.batch or 0
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        with self._options.client(_retry(self._options)) as client:
+            staging = Staging(client, self._options, self._producer, self._batch)
+            staging.stage(iterator)
+        return staging.done()
+
+    def commit(self, messages: Messages) -> None:
+        with self._options.client(_retry(self._options)) as client:
+            client.publish(
+                self._options.entity,
+                producer=self._producer,
+                batch=self._batch,
+                attempts=_attempts(messages),
+            )
+            if self._options.producer is None:
+                # Nobody will come by that name again.
+                with contextlib.suppress(OnibusError):
+                    client.forget_producer(self._options.entity, self._producer)
+
+    def abort(self, messages: Messages) -> None:
+        _discard(self._options, self._producer, self._batch)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Writes the batches of a query, each once."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
+        self._options = write_options(options)
+        if overwrite:
+            raise InvalidOperation(
+                "an entity is not written over: use output mode append or update, not complete"
+            )
+        if self._options.batch is not None:
+            raise InvalidOperation("option batch is for batch writes: a stream counts by itself")
+        check_columns(schema)
+        self._producer = self._options.producer or PRODUCER
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        context = TaskContext.get()
+        assert context is not None, "a stream is written by tasks of Spark"
+        batch = context.getLocalProperty("streaming.sql.batchId")
+        query = context.getLocalProperty("sql.streaming.queryId")
+        if batch is None or query is None:
+            raise InvalidOperation(
+                "Spark does not tell the number of the batch; nothing is written"
+            )
+        with self._options.client(_retry(self._options)) as client:
+            staging = Staging(client, self._options, self._producer, int(batch))
+            staging.stage(iterator)
+        return staging.done(query)
+
+    def commit(self, messages: Messages, batchId: int) -> None:  # noqa: N803
+        staged: list[Any] = list(messages)
+        (query,) = {one.query for one in staged}
+        with self._options.client(_retry(self._options)) as client:
+            client.publish(
+                self._options.entity,
+                producer=self._producer,
+                batch=batchId,
+                attempts=_attempts(staged),
+                checkpoint=query,
+            )
+
+    def abort(self, messages: Messages, batchId: int) -> None:  # noqa: N803
+        _discard(self._options, self._producer, batchId)

@@ -1,0 +1,45 @@
+"""One server process for all tests with clients of Service Bus, and one client of each kind.
+
+Opening a sender or a receiver takes such a client about a second, so servers and clients are shared
+and every test has entities of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+from azure.servicebus import ServiceBusClient
+
+from onibus.client import Client
+from tests.server.processes import Served, served
+
+_numbers = count(1)
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    data: Path = tmp_path_factory.mktemp("amqp") / "data"
+    with served("--data", data, "--log-level", "warning") as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def owner(server: Served) -> Iterator[Client]:
+    """A client of our own, which makes entities and looks into them."""
+    with Client.connect(server.ready["development"]) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def azure(server: Served) -> Iterator[ServiceBusClient]:
+    with ServiceBusClient.from_connection_string(server.service_bus, retry_total=0) as client:
+        yield client
+
+
+@pytest.fixture
+def name() -> Callable[[str], str]:
+    """Return names that no other test has."""
+    return lambda word: f"{word}-{next(_numbers)}"

@@ -1,0 +1,90 @@
+"""A connection without a network: what a peer says goes in, what the server says comes out."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, NamedTuple
+
+from onibus import Bus
+from onibus.protocols.amqp import encode as to
+from onibus.protocols.amqp import performatives as say
+from onibus.protocols.amqp.connection import Connection
+from onibus.protocols.amqp.frames import PROTOCOL_HEADER, Cutter, frame
+from onibus.protocols.amqp.service_bus.client import Client, Doorkeeper
+from tests.amqp.raw_client import attach
+
+
+class Heard(NamedTuple):
+    """A performative that the server said."""
+
+    channel: int
+    code: int
+    fields: list[Any]
+    payload: bytes
+
+    @property
+    def condition(self) -> str:
+        """The condition of the error in a close, an end or a detach."""
+        error = self.fields[2 if self.code == say.DETACH else 0]
+        return str(error.value[0])
+
+
+class Peer:
+    """One connection to a bus."""
+
+    def __init__(self, bus: Bus, keys: Doorkeeper | None = None) -> None:
+        self.connection = Connection("test", 0.0)
+        self.client = Client(bus, keys, self.connection)
+        self.connection.application = self.client
+        self._cutter = Cutter(1 << 20)
+        self._headers = 0
+
+    def feed(self, content: bytes, piece: int = 0) -> None:
+        """Send bytes, whole or in pieces."""
+        for at in range(0, len(content), piece or max(len(content), 1)):
+            self.connection.feed(content[at : at + piece] if piece else content, 0.0)
+
+    def say(self, performative: bytes, channel: int = 0) -> None:
+        self.feed(frame(channel, performative))
+
+    def greet(self) -> None:
+        """Open the connection and a session."""
+        self.feed(PROTOCOL_HEADER)
+        self.say(say.performative(say.OPEN, [to.string("peer"), to.NULL, to.uint(65_536)]))
+        self.begin(0)
+        self.headers(1)
+
+    def begin(self, channel: int) -> None:
+        windows = [to.uint(0), to.uint(1 << 30), to.uint(1 << 30)]
+        self.say(say.performative(say.BEGIN, [to.NULL, *windows]), channel)
+
+    def attach(self, handle: int, role: bool, address: str, **more: Any) -> None:
+        self.say(attach(handle, role, address, address, **more))
+
+    def flow(self, handle: int, credit: int, count: int = 0, drain: bool = False) -> None:
+        self.say(say.flow(0, 1 << 30, 0, (handle, count, credit, drain)))
+
+    def headers(self, count: int) -> list[bytes]:
+        """Return the protocol headers that come next."""
+        self._cutter.feed(self.connection.take(0.0))
+        found = [self._cutter.header() for _ in range(count)]
+        return [header for header in found if header is not None]
+
+    def heard(self) -> list[Heard]:
+        """Return what the server has said since."""
+        self._cutter.feed(self.connection.take(0.0))
+        return [
+            Heard(channel, code, fields, body[at:])
+            for _, channel, body in self._cutter.frames()
+            if body
+            for code, fields, at in [say.read_list(body)]
+        ]
+
+    async def hear(self, code: int, count: int = 1) -> list[Heard]:
+        """Wait for performatives of one kind."""
+        found: list[Heard] = []
+        while len(found) < count:
+            found += [one for one in self.heard() if one.code == code]
+            self.client.bus.arm()
+            await asyncio.sleep(0)
+        return found

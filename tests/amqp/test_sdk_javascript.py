@@ -1,0 +1,25 @@
+"""The same through @azure/service-bus, in JavaScript."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from onibus.client import Client
+from tests.amqp.node import run_node
+from tests.amqp.sdk_helpers import Name
+from tests.server.processes import Served
+
+
+@pytest.mark.promise("B1", "B3", "B4", "D1", "L1", "L2", "S5", "S7")
+def test_javascript_clients_do_all_of_it(server: Served, owner: Client, name: Name) -> None:
+    names = {word: name(word) for word in ("queue", "sessions", "topic")}
+    owner.create_queue(names["queue"], requires_duplicate_detection=True)
+    owner.create_queue(names["sessions"], requires_session=True)
+    owner.create_topic(names["topic"])
+    owner.create_subscription(names["topic"], "some")
+    done = run_node("queues.mjs", CONNECTION=server.service_bus, NAMES=json.dumps(names))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.endswith("all done\n")
+    assert owner.queue(names["queue"]).active_count == 0

@@ -1,0 +1,59 @@
+"""A server with its data in directories, that is stopped, killed and started again."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from onibus.client import AsyncClient, Retry
+from tests import bus_helpers
+from tests.client.server_helpers import development_string
+from tests.server.processes import Served, served
+
+STORES = ("a", "b")
+#: A test that starts servers takes its time on a busy machine.
+run = partial(bus_helpers.run, patience_s=180)
+
+
+class Place:
+    """Where a server has its data: a directory for the namespace, and one for each of two stores.
+
+    The port is the same at every start, as clients expect it.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.data = root / "data"
+        self.stores = {name: root / f"disk-{name}" for name in STORES}
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port: int = free.getsockname()[1]
+        self._config = root / "onibus.toml"
+        tables = "".join(f'{name} = "{place}"\n' for name, place in self.stores.items())
+        # A machine that runs tests may have little room: that is not what they are about.
+        self._config.write_text(
+            f'data = "{self.data}"\nreserve_bytes = 0\nlog_level = "error"\n[stores]\n{tables}'
+        )
+
+    @contextmanager
+    def serve(self, *flags: str) -> Iterator[Served]:
+        """Run a server; kill it in the end, if it still runs."""
+        with served("--config", self._config, *flags, "--http-port", str(self.port)) as running:
+            yield running
+
+    def client(self, retry: Retry | None = None) -> AsyncClient:
+        """Return a client, which asks once unless it is told otherwise."""
+        return AsyncClient.connect(development_string(self.port), retry=retry or Retry(attempts=1))
+
+
+def kill(server: Served) -> None:
+    """End a server as a power cut does, and wait until it is gone."""
+    server.process.kill()
+    server.process.wait()
+
+
+def stop(server: Served) -> None:
+    """Ask a server to end, and wait until it has."""
+    assert server.stop(signal.SIGTERM)[0] == 0

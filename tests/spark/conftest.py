@@ -1,0 +1,57 @@
+"""One Spark session and one server for all tests of the pipeline: a session takes ten seconds.
+
+Tests that run in parallel stay in one process (`xdist_group`), so that one Java is enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from pyspark.sql import SparkSession
+
+from onibus.client import Client
+from onibus.spark.session import spark_session
+from tests.client.server_helpers import ServerProcess
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the tests of this folder in one process."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.xdist_group("spark"))
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The Spark session that all tests of a process share."""
+    scratch = tmp_path_factory.mktemp("spark")
+    session = spark_session(
+        **{"spark.sql.warehouse.dir": str(scratch / "warehouse"), "spark.local.dir": str(scratch)}
+    )
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server as a process of its own, that all tests share: they use queues of their own."""
+    with ServerProcess(tmp_path_factory.mktemp("server")) as started:
+        yield started
+
+
+@pytest.fixture
+def client(server: ServerProcess) -> Iterator[Client]:
+    """A client of the shared server."""
+    with Client.connect(server.connection_string) as client:
+        yield client
+
+
+@pytest.fixture
+def entity() -> str:
+    """A name that no other test uses."""
+    return f"queue-{uuid4().hex[:12]}"

@@ -1,0 +1,198 @@
+"""The Query protocol with raw requests, as older SDKs and hand-written clients send them."""
+
+from __future__ import annotations
+
+from typing import Any
+from xml.etree import ElementTree
+
+import httpx
+import pytest
+
+from tests.server.processes import Served
+from tests.sqs.clients import new_name
+from tests.sqs.signing import query_request, send
+
+_SPACE = "{http://queue.amazonaws.com/doc/2012-11-05/}"
+
+
+class Query:
+    """Asks, and reads the XML of the answer."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.endpoint = endpoint
+
+    def raw(self, action: str, path: str = "/", **given: Any) -> httpx.Response:
+        return send(query_request(self.endpoint, action, path, **given))
+
+    def __call__(self, action: str, path: str = "/", **given: Any) -> ElementTree.Element:
+        response = self.raw(action, path, **given)
+        assert response.status_code == 200, response.text
+        assert response.headers["content-type"] == "text/xml"
+        root = ElementTree.fromstring(response.text)
+        assert root.tag == f"{_SPACE}{action}Response"
+        assert root.find(f"{_SPACE}ResponseMetadata/{_SPACE}RequestId") is not None
+        return root
+
+    def error(self, action: str, path: str = "/", **given: Any) -> tuple[int, str, str]:
+        response = self.raw(action, path, **given)
+        root = ElementTree.fromstring(response.text)
+        assert root.tag == f"{_SPACE}ErrorResponse"
+        return response.status_code, *[
+            root.findtext(f"{_SPACE}Error/{_SPACE}{name}") or "" for name in ("Code", "Message")
+        ]  # type: ignore[return-value]
+
+
+def texts(root: ElementTree.Element, name: str) -> list[str]:
+    return [one.text or "" for one in root.iter(_SPACE + name)]
+
+
+@pytest.fixture
+def query(server: Served) -> Query:
+    return Query(server.ready["sqs"])
+
+
+def make(query: Query, **attributes: str) -> str:
+    """Make a FIFO queue; return its path."""
+    given: dict[str, str] = {"Attribute.1.Name": "FifoQueue", "Attribute.1.Value": "true"}
+    for n, (name, value) in enumerate(attributes.items(), 2):
+        given |= {f"Attribute.{n}.Name": name, f"Attribute.{n}.Value": value}
+    (url,) = texts(query("CreateQueue", QueueName=new_name(".fifo"), **given), "QueueUrl")
+    assert url.startswith(query.endpoint)
+    return url.removeprefix(query.endpoint)
+
+
+def test_a_message_there_and_back(query: Query) -> None:
+    path = make(query)
+    sent = query(
+        "SendMessage",
+        path,
+        **{
+            "MessageBody": "a <b> & \r\n c",
+            "MessageGroupId": "g",
+            "MessageDeduplicationId": "d",
+            "MessageAttribute.0.Name": "n",
+            "MessageAttribute.0.Value.DataType": "Number",
+            "MessageAttribute.0.Value.StringValue": "7",
+            "MessageAttribute.5.Name": "data",
+            "MessageAttribute.5.Value.DataType": "Binary",
+            "MessageAttribute.5.Value.BinaryValue": "AP8=",
+        },
+    )
+    received = query(
+        "ReceiveMessage",
+        path,
+        **{"AttributeName.1": "All", "MessageAttributeName.1": "All", "MaxNumberOfMessages": "10"},
+    )
+    assert texts(received, "Body") == ["a <b> & \r\n c"]
+    assert texts(received, "MessageId") == texts(sent, "MessageId")
+    assert texts(received, "MD5OfMessageAttributes") == texts(sent, "MD5OfMessageAttributes")
+    assert texts(received, "BinaryValue") == ["AP8="]
+    (message,) = received.iter(_SPACE + "Message")
+    attributes = {
+        one.findtext(_SPACE + "Name"): one.findtext(_SPACE + "Value")
+        for one in message.findall(_SPACE + "Attribute")
+    }
+    assert attributes["MessageGroupId"] == "g"
+    assert attributes["SequenceNumber"] == texts(sent, "SequenceNumber")[0]
+    (handle,) = texts(received, "ReceiptHandle")
+    query(
+        "ChangeMessageVisibility",
+        QueueUrl=query.endpoint + path,
+        ReceiptHandle=handle,
+        VisibilityTimeout=60,
+    )
+    query("DeleteMessage", path, ReceiptHandle=handle)
+    assert texts(query("ReceiveMessage", path), "Body") == []
+
+
+def test_batches(query: Query) -> None:
+    path = make(query)
+    given: dict[str, str] = {}
+    for n, body in enumerate(("one", "\x01"), 1):
+        entry = f"SendMessageBatchRequestEntry.{n}."
+        given |= {
+            entry + "Id": f"e{n}",
+            entry + "MessageBody": body,
+            entry + "MessageGroupId": "g",
+            entry + "MessageDeduplicationId": f"d{n}",
+        }
+    done = query("SendMessageBatch", path, **given)
+    assert len(list(done.iter(_SPACE + "SendMessageBatchResultEntry"))) == 1
+    (failed,) = done.iter(_SPACE + "BatchResultErrorEntry")
+    assert failed.findtext(_SPACE + "Id") == "e2"
+    assert failed.findtext(_SPACE + "SenderFault") == "true"
+    (handle,) = texts(query("ReceiveMessage", path), "ReceiptHandle")
+    entry = "ChangeMessageVisibilityBatchRequestEntry.1."
+    given = {entry + "Id": "a", entry + "ReceiptHandle": handle, entry + "VisibilityTimeout": "9"}
+    assert texts(query("ChangeMessageVisibilityBatch", path, **given), "Id") == ["a"]
+    entry = "DeleteMessageBatchRequestEntry.1."
+    done = query("DeleteMessageBatch", path, **{entry + "Id": "a", entry + "ReceiptHandle": handle})
+    assert len(list(done.iter(_SPACE + "DeleteMessageBatchResultEntry"))) == 1
+
+
+def test_attributes_tags_and_lists(query: Query) -> None:
+    path = make(query, DelaySeconds="3")
+    told = query("GetQueueAttributes", path, **{"AttributeName.1": "All"})
+    found = {
+        one.findtext(_SPACE + "Name"): one.findtext(_SPACE + "Value")
+        for one in told.iter(_SPACE + "Attribute")
+    }
+    assert found["DelaySeconds"] == "3"
+    query(
+        "SetQueueAttributes",
+        path,
+        **{"Attribute.Name": "DelaySeconds", "Attribute.Value": "0"},
+    )
+    told = query("GetQueueAttributes", path, **{"AttributeName.1": "DelaySeconds"})
+    assert texts(told, "Value") == ["0"]
+    query("TagQueue", path, **{"Tag.1.Key": "k", "Tag.1.Value": "v"})
+    tags = query("ListQueueTags", path)
+    assert (texts(tags, "Key"), texts(tags, "Value")) == (["k"], ["v"])
+    query("UntagQueue", path, **{"TagKey.1": "k"})
+    assert texts(query("ListQueueTags", path), "Key") == []
+    name = path.rpartition("/")[2]
+    assert texts(query("ListQueues", QueueNamePrefix=name), "QueueUrl") == [query.endpoint + path]
+    query(
+        "AddPermission",
+        path,
+        **{"Label": "l", "AWSAccountId.1": "111111111111", "ActionName.1": "SendMessage"},
+    )
+    query("RemovePermission", path, Label="l")
+    query("PurgeQueue", path)
+    query("DeleteQueue", path)
+
+
+def test_errors(query: Query) -> None:
+    assert query.error("ReceiveMessage", "/000000000000/no-such") == (
+        400,
+        "AWS.SimpleQueueService.NonExistentQueue",
+        "The specified queue does not exist for this wsdl version.",
+    )
+    assert query.error("Nonsense")[:2] == (400, "InvalidAction")
+    assert query.error("SendMessage")[:2] == (400, "MissingParameter")
+    path = make(query)
+    assert query.error("SendMessage", path, MessageBody="x")[:2] == (400, "MissingParameter")
+    assert query.error("ReceiveMessage", path, MaxNumberOfMessages="x")[:2] == (
+        400,
+        "MalformedInput",
+    )
+    assert query.error("ReceiveMessage", path, MaxNumberOfMessages="11") == (
+        400,
+        "InvalidParameterValue",
+        "Value 11 for parameter MaxNumberOfMessages is invalid. Reason: Must be between 1 and 10, "
+        "if provided.",
+    )
+    query("PurgeQueue", path)
+    assert query.error("PurgeQueue", path)[:2] == (
+        403,
+        "AWS.SimpleQueueService.PurgeQueueInProgress",
+    )
+
+
+def test_a_get_request_with_everything_in_its_query(query: Query) -> None:
+    from tests.sqs.signing import presigned
+
+    url = f"{query.endpoint}/?Action=ListQueues&QueueNamePrefix=no-such-queue"
+    response = httpx.get(presigned(url), trust_env=False)
+    assert response.status_code == 200
+    assert "<ListQueuesResult></ListQueuesResult>" in response.text
