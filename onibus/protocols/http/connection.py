@@ -18,6 +18,7 @@ import httptools
 
 from onibus.protocols.http.date import date_line
 from onibus.protocols.http.deadline import Deadline
+from onibus.protocols.http.heads import read_head
 from onibus.protocols.http.messages import PLAIN_ANSWER, Head, Request, Response, head_of
 from onibus.protocols.http.problems import refusal
 
@@ -313,18 +314,11 @@ class Connection(asyncio.Protocol):
             self._next()
 
     def _make_request(self) -> Request | None:
-        try:
-            url: Any = httptools.parse_url(self._url)
-            head = Head(
-                self._parser.get_method().decode(),
-                (url.path or b"/").decode("ascii"),
-                (url.query or b"").decode("ascii"),
-                self._headers,
-            )
-            return Request(head, bytes(self._body), self._secure)
-        except (httptools.HttpParserInvalidURLError, UnicodeDecodeError):
+        head = read_head(self._parser.get_method(), self._url, self._headers)
+        if head is None:
             self._refuse(400, "the path cannot be read")
             return None
+        return Request(head, bytes(self._body), self._secure)
 
     # Answering
 
