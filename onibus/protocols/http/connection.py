@@ -361,7 +361,7 @@ class Connection(asyncio.Protocol):
         return head_of(response, length, persistence, chunked=chunked)
 
     async def _stream(
-        self, request: Request, response: Response, pieces: AsyncIterator[bytes]
+        self, request: Request, response: Response, pieces: AsyncIterator[bytes | memoryview]
     ) -> None:
         """Send a body piece by piece, no faster than it is read."""
         chunked = request.takes_chunks
@@ -370,9 +370,11 @@ class Connection(asyncio.Protocol):
         self._transport.write(self._head(response, None, chunked=chunked))
         try:
             async for piece in pieces:
-                if piece:
-                    framed = b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece
-                    self._transport.write(framed)
+                if piece and chunked:
+                    # A piece may be megabytes: it is not copied to stand in its frame.
+                    self._transport.writelines((b"%x\r\n" % len(piece), piece, b"\r\n"))
+                elif piece:
+                    self._transport.write(piece)
                 if self._unread is not None:
                     await asyncio.shield(self._unread)
         except Exception:
