@@ -22,6 +22,7 @@ from onibus.cli.aside import dead_letters_app, deferred_app, scheduled_app
 from onibus.cli.entities import queue_app, subscription_app, topic_app
 from onibus.cli.keys import keys_app
 from onibus.cli.pipeline import pipeline_app
+from onibus.cli.producers import producers_app
 from onibus.cli.rules import rule_app
 from onibus.cli.serve import serve
 from onibus.cli.up import up
@@ -63,6 +64,7 @@ app.add_typer(dead_letters_app, name="dead-letters")
 app.add_typer(scheduled_app, name="scheduled")
 app.add_typer(deferred_app, name="deferred")
 app.add_typer(keys_app, name="keys")
+app.add_typer(producers_app, name="producers")
 app.add_typer(pipeline_app, name="pipeline")
 for jobs in (pipeline_lake, pipeline_rows, pipeline_write):
     jobs.register(pipeline_app)
