@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from typing import Annotated
 
 import typer
@@ -23,9 +22,11 @@ from onibus.cli.entities import queue_app, subscription_app, topic_app
 from onibus.cli.keys import keys_app
 from onibus.cli.pipeline import pipeline_app
 from onibus.cli.producers import producers_app
+from onibus.cli.readers import claims_app, readers_app
 from onibus.cli.rules import rule_app
 from onibus.cli.serve import serve
 from onibus.cli.up import up
+from onibus.operation.version import own_version
 
 app = typer.Typer(
     name="onibus",
@@ -38,7 +39,7 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"onibus {version('onibus')}")
+        typer.echo(f"onibus {own_version()}")
         raise typer.Exit
 
 
@@ -63,6 +64,8 @@ for command in (send, receive, looking):
 app.add_typer(dead_letters_app, name="dead-letters")
 app.add_typer(scheduled_app, name="scheduled")
 app.add_typer(deferred_app, name="deferred")
+app.add_typer(readers_app, name="readers")
+app.add_typer(claims_app, name="claims")
 app.add_typer(keys_app, name="keys")
 app.add_typer(producers_app, name="producers")
 app.add_typer(pipeline_app, name="pipeline")

@@ -18,7 +18,8 @@ import httptools
 
 from onibus.protocols.http.date import date_line
 from onibus.protocols.http.deadline import Deadline
-from onibus.protocols.http.messages import JSON, REASONS, Request, Response
+from onibus.protocols.http.head import head_of
+from onibus.protocols.http.messages import JSON, Request, Response
 from onibus.protocols.http.problems import refusal
 
 if TYPE_CHECKING:
@@ -343,20 +344,8 @@ class Connection(asyncio.Protocol):
         return more and response.content_type == JSON
 
     def _head(self, response: Response, length: int | None, *, chunked: bool = False) -> bytes:
-        status = response.status
-        lines = [f"HTTP/1.1 {status} {REASONS.get(status, '')}"]
-        if chunked:
-            lines.append("transfer-encoding: chunked")
-        elif length is not None and response.stream is None and status != 204:
-            lines.append(f"content-length: {length}")
-        if response.body or response.stream is not None:
-            lines.append(f"content-type: {response.content_type}")
-        lines += [f"{name}: {value}" for name, value in response.headers]
-        if self._is_last:
-            lines.append("connection: close")
-        elif self._current is not None and not self._current.takes_chunks:
-            lines.append("connection: keep-alive")
-        return "\r\n".join((*lines, "")).encode("latin-1") + date_line() + b"\r\n"
+        old = self._current is not None and not self._current.takes_chunks
+        return head_of(response, length, chunked=chunked, last=self._is_last, kept=old)
 
     @property
     def _is_last(self) -> bool:
