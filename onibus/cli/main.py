@@ -73,8 +73,3 @@ for jobs in (pipeline_lake, pipeline_rows, pipeline_write):
     jobs.register(pipeline_app)
 for command in (top, copies, health):
     command.register(app)
-
-
-def main() -> None:
-    """Run the command line."""
-    app()

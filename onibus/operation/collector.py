@@ -43,6 +43,8 @@ class Collector:
     def __init__(self, bus: Bus, traffic: Traffic) -> None:
         self._broker = bus.broker
         self._traffic = traffic
+        #: the connections of AMQP; none where it is not spoken
+        self.amqp = Traffic()
         self._started = time.time()
         #: the first waiting ordinal of (partition, subscription), and its stamp
         self._oldest: dict[tuple[int, int], tuple[int, int]] = {}
@@ -96,6 +98,8 @@ class Collector:
         gathering.put(metrics.CONNECTIONS, (), len(traffic.open))
         gathering.put(metrics.CONNECTIONS_OPENED, (), traffic.opened)
         gathering.put(metrics.CONNECTIONS_REFUSED, (), traffic.turned_away)
+        gathering.put(metrics.AMQP_CONNECTIONS, (), len(self.amqp.open))
+        gathering.put(metrics.AMQP_CONNECTIONS_OPENED, (), self.amqp.opened)
         for key, seen in traffic.routes.items():
             gathering.samples[metrics.REQUEST_SECONDS].durations[key] = seen.seconds
             for digit, count in enumerate(seen.statuses):

@@ -128,7 +128,7 @@ def test_words_are_completed() -> None:
         "COMP_WORDS": "onibus que",
         "COMP_CWORD": "1",
     }
-    program = "import sys; sys.argv = ['onibus']; from onibus.cli.main import main; main()"
+    program = "import sys; sys.argv = ['onibus']; from onibus.cli.entry import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", program],
         env=environment,
