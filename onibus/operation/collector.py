@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import platform
 import time
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 import apsw
@@ -28,6 +27,7 @@ from onibus.core.tally import Durations, Tally
 from onibus.operation import metrics
 from onibus.operation.exposition import Labels, Metric, Samples
 from onibus.operation.traffic import Traffic
+from onibus.operation.version import own_version
 
 if TYPE_CHECKING:
     from onibus.bus import Bus
@@ -69,11 +69,7 @@ class Collector:
         return gathering.text(per_object)
 
     def _process(self, gathering: _Gathering) -> None:
-        try:
-            own = version("onibus")
-        except PackageNotFoundError:
-            own = "unknown"
-        words = (own, platform.python_version(), apsw.sqlite_lib_version())
+        words = (own_version(), platform.python_version(), apsw.sqlite_lib_version())
         gathering.put(metrics.INFO, words, 1)
         gathering.put(metrics.START, (), self._started)
         gathering.put(metrics.ALARMS, (), self._broker.alarms.count)

@@ -85,7 +85,7 @@ def test_handles_that_are_refused(sqs: Any) -> None:
     fill(sqs, url, "x")
     (message,) = get(sqs, url)
     handle = message["ReceiptHandle"]
-    for wrong in ("nonsense", "A" * 32, handle[:-1] + "!", handle[:-8] + "AAAAAAAA"):
+    for wrong in ("nonsense", "a" * 48, handle[:-1] + "!", handle[:-8] + "00000000"):
         code, text = error_of(sqs.delete_message, QueueUrl=url, ReceiptHandle=wrong)
         assert code == "ReceiptHandleIsInvalid"
         assert text == f'The input receipt handle "{wrong}" is not a valid receipt handle.'

@@ -16,6 +16,7 @@ import hmac
 import re
 from calendar import timegm
 from collections.abc import Iterable
+from functools import lru_cache
 from hashlib import sha256
 from typing import Protocol
 from urllib.parse import quote, unquote
@@ -211,26 +212,22 @@ def _of_query(request: Request) -> Signed:
 
 
 def _check_time(signed: Signed, now: float) -> None:
-    date = signed.date
-    try:
-        moment = timegm(
-            (
-                int(date[:4]),
-                int(date[4:6]),
-                int(date[6:8]),
-                int(date[9:11]),
-                int(date[11:13]),
-                int(date[13:15]),
-            )
-        )
-    except ValueError:
-        raise _incomplete("X-Amz-Date is no date.") from None
+    moment = _moment(signed.date)
     until = moment + (SKEW_SECONDS if signed.until is None else signed.until)
     if now > until or now < moment - SKEW_SECONDS:
         raise SqsError(
             errors.EXPIRED,
             f"Signature expired or not yet valid: {signed.date}; look at the clocks of both sides.",
         )
+
+
+@lru_cache(64)
+def _moment(date: str) -> int:
+    parts = (date[:4], date[4:6], date[6:8], date[9:11], date[11:13], date[13:15])
+    try:
+        return timegm(tuple(map(int, parts)))
+    except ValueError:
+        raise _incomplete("X-Amz-Date is no date.") from None
 
 
 def _text_to_sign(request: Request, signed: Signed) -> bytes:

@@ -16,8 +16,8 @@ from onibus.protocols.sqs.actions.checking import check_between, check_entries, 
 from onibus.protocols.sqs.call import Action, Call
 from onibus.protocols.sqs.errors import SqsError
 from onibus.protocols.sqs.messages import (
-    FORBIDDEN,
     TRACE,
+    has_forbidden,
     message_id_of,
     new_id,
     properties_of,
@@ -76,7 +76,7 @@ def ready(given: SendIn, settings: QueueSettings, profile: Profile) -> Ready:
     text = given.message_body
     if not text:
         raise errors.missing("MessageBody")
-    if FORBIDDEN.search(text):
+    if has_forbidden(text):
         raise SqsError(
             errors.INVALID_CONTENTS,
             "Invalid characters found. Valid unicode characters are #x9 | #xA | #xD | #x20 to "
@@ -170,7 +170,7 @@ def _check_attribute(name: str, attribute: MessageAttribute) -> int:
             errors.INVALID_PARAMETER,
             f"Can't cast the value of message (user) attribute '{name}' to a number.",
         )
-    if text and FORBIDDEN.search(text):
+    if text and has_forbidden(text):
         raise SqsError(
             errors.INVALID_PARAMETER,
             f"Invalid characters found in the value of message (user) attribute '{name}'.",
@@ -188,7 +188,7 @@ def _trace(attributes: Attributes | None) -> str | None:
                 errors.INVALID_PARAMETER,
                 f"Message system attribute '{name}' is invalid: only {TRACE}, of type String.",
             )
-        if FORBIDDEN.search(attribute.string_value):
+        if has_forbidden(attribute.string_value):
             raise errors.invalid(name, "", "Invalid characters found.")
     return attributes[TRACE].string_value
 
