@@ -20,6 +20,7 @@ from onibus.protocols.http.date import date_line
 from onibus.protocols.http.deadline import Deadline
 from onibus.protocols.http.messages import PLAIN_ANSWER, Head, Request, Response, head_of
 from onibus.protocols.http.problems import refusal
+from onibus.protocols.http.reading import read_head, without_offers
 
 if TYPE_CHECKING:
     from onibus.protocols.http.connections import Connections
@@ -211,11 +212,9 @@ class Connection(asyncio.Protocol):
         if method == b"CONNECT":
             self._refuse(400, "this server is no proxy")
             return
-        offers = ("upgrade", "connection", "http2-settings")
-        lines = [f"{name}: {value}" for name, value in headers.items() if name not in offers]
-        head = b"%b %b HTTP/1.1\r\n" % (method, self._url)
+        head = without_offers(method, self._url, headers)
         self._reset()
-        self._feed(head + "\r\n".join((*lines, "", "")).encode("latin-1") + rest)
+        self._feed(head + rest)
 
     def _check_progress(self, size: int) -> None:
         """A request has begun and is not whole yet."""
@@ -314,13 +313,7 @@ class Connection(asyncio.Protocol):
 
     def _make_request(self) -> Request | None:
         try:
-            url: Any = httptools.parse_url(self._url)
-            head = Head(
-                self._parser.get_method().decode(),
-                (url.path or b"/").decode("ascii"),
-                (url.query or b"").decode("ascii"),
-                self._headers,
-            )
+            head = read_head(self._parser.get_method(), self._url, self._headers)
             return Request(head, bytes(self._body), self._secure)
         except (httptools.HttpParserInvalidURLError, UnicodeDecodeError):
             self._refuse(400, "the path cannot be read")
