@@ -18,9 +18,9 @@ import httptools
 
 from onibus.protocols.http.date import date_line
 from onibus.protocols.http.deadline import Deadline
-from onibus.protocols.http.heads import read_head
 from onibus.protocols.http.messages import PLAIN_ANSWER, Head, Request, Response, head_of
 from onibus.protocols.http.problems import refusal
+from onibus.protocols.http.reading import read_head, without_offers
 
 if TYPE_CHECKING:
     from onibus.protocols.http.connections import Connections
@@ -212,11 +212,9 @@ class Connection(asyncio.Protocol):
         if method == b"CONNECT":
             self._refuse(400, "this server is no proxy")
             return
-        offers = ("upgrade", "connection", "http2-settings")
-        lines = [f"{name}: {value}" for name, value in headers.items() if name not in offers]
-        head = b"%b %b HTTP/1.1\r\n" % (method, self._url)
+        head = without_offers(method, self._url, headers)
         self._reset()
-        self._feed(head + "\r\n".join((*lines, "", "")).encode("latin-1") + rest)
+        self._feed(head + rest)
 
     def _check_progress(self, size: int) -> None:
         """A request has begun and is not whole yet."""

@@ -8,10 +8,6 @@ chunks, and whatever asks for something out of the ordinary.
 
 from __future__ import annotations
 
-from typing import Any
-
-import httptools
-
 from onibus.protocols.http.messages import Head, Request
 
 _END = b"\r\n\r\n"
@@ -54,13 +50,3 @@ class Heads:
             if len(self._known) >= HEADS_KEPT:
                 self._known.clear()
             self._known[lines] = request.head, length
-
-
-def read_head(method: bytes, url: bytes, headers: dict[str, str]) -> Head | None:
-    """Return what the parser has read of a head; None where its path cannot be read."""
-    try:
-        read: Any = httptools.parse_url(url)
-        path, query = (read.path or b"/").decode("ascii"), (read.query or b"").decode("ascii")
-    except (httptools.HttpParserInvalidURLError, UnicodeDecodeError):
-        return None
-    return Head(method.decode(), path, query, headers)
