@@ -1,30 +1,33 @@
-"""The yardstick of HTTP on this machine: a protocol that parses requests and answers at once.
+"""The yardstick of HTTP on this machine: a protocol that reads JSON and answers at once.
 
-It prints its port, and runs until its input is closed. python -m bench.bare_http
+It does what every service in JSON does at least: parses the request, decodes its body, answers. It
+prints its port, and runs until its input is closed. python -m bench.bare_http
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
+from itertools import count
 from typing import Any
 
 import httptools
+import msgspec
 import uvloop
 
-_BODY = b'{"sequence_number":1234567}'
-_ANSWER = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (
-    len(_BODY),
-    _BODY,
-)
+_ANSWER = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
+_decode = msgspec.json.Decoder().decode
+_encode = msgspec.json.Encoder().encode
+_numbers = count(1_000_000)
 
 
 class Bare(asyncio.Protocol):
-    """One connection, whose requests are read and not looked at."""
+    """One connection."""
 
     def __init__(self) -> None:
         self._parser = httptools.HttpRequestParser(self)
         self._transport: Any = None
+        self._url = b""
         self._headers: dict[bytes, bytes] = {}
         self._body = b""
 
@@ -34,6 +37,9 @@ class Bare(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._parser.feed_data(data)
 
+    def on_url(self, url: bytes) -> None:
+        self._url = url
+
     def on_header(self, name: bytes, value: bytes) -> None:
         self._headers[name] = value
 
@@ -41,8 +47,11 @@ class Bare(asyncio.Protocol):
         self._body += body
 
     def on_message_complete(self) -> None:
+        given = _decode(self._body)
         self._headers, self._body = {}, b""
-        self._transport.write(_ANSWER)
+        assert given["body"]
+        answer = _encode({"sequence_number": next(_numbers)})
+        self._transport.write(_ANSWER % (len(answer), answer))
 
 
 async def main() -> None:

@@ -67,7 +67,7 @@ class _Writing:
         self._round += 1
         ids = sql.concat(sql.lit(f"{self._round}-"), sql.col("message_id"))
         rows = self._rows.withColumn("message_id", ids)
-        return by_partition(rows, **self._target)
+        return by_partition(rows, self._target)
 
     def throw_away(self) -> float:
         return self._timed(self._shuffled().write.format("throw_away"))

@@ -1,5 +1,5 @@
 """`python -m onibus` is `onibus`."""
 
-from onibus.cli.main import main
+from onibus.cli.entry import main
 
 main()

@@ -168,7 +168,7 @@ class Broker:
             entity = self.namespace.entities.get(name.lower())
         if entity is None:
             raise EntityNotFound(f"there is no entity {name!r}")
-        if kind not in (None, entity.kind):
+        if kind is not None and kind != entity.kind:
             raise EntityNotFound(f"{entity.name} is a {entity.kind}, not a {kind}")
         return entity
 

@@ -96,8 +96,8 @@ class Seat:
 
     def free_bytes(self) -> int:
         """Return how much more the partition takes."""
-        used = self.online().log.live_bytes + self.pending_bytes
-        return self.entity.log_settings.max_size_bytes - used
+        partition = self.partition or self.online()
+        return partition.settings.max_size_bytes - partition.log.live_bytes - self.pending_bytes
 
 
 class Entity:

@@ -21,7 +21,16 @@ if TYPE_CHECKING:
 
 _Flag = bool | None
 
+#: The command by itself, as `onibus.cli.entry` runs it; among others it is in `onibus.cli.main`.
+app = typer.Typer(name="onibus", pretty_exceptions_show_locals=False)
 
+
+@app.callback()
+def _nothing_before() -> None:
+    """Run a server."""
+
+
+@app.command()
 def serve(
     config: Annotated[
         str | None,

@@ -17,8 +17,12 @@ NOWHERE: RouteKey = ("", "")
 class Asked(Protocol):
     """What has to be known of a request."""
 
-    method: str
-    path: str
+    @property
+    def method(self) -> str: ...
+
+    @property
+    def path(self) -> str: ...
+
     route: RouteKey
 
 
@@ -46,7 +50,7 @@ class Traffic:
 
     def answered(self, request: Asked, status: int, took: float) -> None:
         """A request was answered, after so many seconds."""
-        seen = self._of(request.route)
+        seen = self.routes.get(request.route) or self._of(request.route)
         seen.statuses[status // 100] += 1
         seen.seconds.note(took)
         if _log.isEnabledFor(logging.DEBUG):

@@ -88,6 +88,7 @@ class Server:
         )
         self._amqp_port = amqp_port
         self.amqp = AmqpConnections(bus, keyring, connections_max=chosen.connections_max)
+        self.app.collector.amqp = self.amqp.traffic
         if amqp_port is not None:
             self._connections.upgrades = Upgrades(self.amqp)
         self._amqp_listener = Listener(

@@ -228,3 +228,14 @@ def test_times_are_milliseconds() -> None:
     moment = datetime(2026, 11, 16, tzinfo=UTC)
     assert decode(to.encode(moment))[0] == Timestamp(int(moment.timestamp() * 1_000))
     assert decode(to.encode(UUID(int=3)))[0] == UUID(int=3)
+
+
+@given(st.integers(0, 2**32 - 1), st.binary(max_size=20), st.booleans(), st.booleans())
+def test_transfers_that_we_write_are_read_back(
+    number: int, tag: bytes, settled: bool, more: bool
+) -> None:
+    content = say.transfer(3, number, tag, settled, more)
+    code, fields, end = say.read_list(content)
+    assert (code, end) == (say.TRANSFER, len(content))
+    # All eleven: one client counts them.
+    assert fields == [3, number, tag, 0, settled, more, *[None] * 5]

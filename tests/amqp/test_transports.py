@@ -50,11 +50,13 @@ def test_tls_is_told_apart_on_the_same_port(tmp_path: Path) -> None:
 
 
 def test_plain_text_is_told_that_tls_is_spoken(tmp_path: Path) -> None:
-    with served("--data", tmp_path / "data", "--tls", "--host", "0.0.0.0") as server:
-        with RawClient(int(server.ready["amqp"].rpartition(":")[2])) as plain:
-            plain.send(SASL_HEADER)
-            plain.expect_header(TLS_HEADER)
-            assert plain.is_closed()
+    with (
+        served("--data", tmp_path / "data", "--tls", "--host", "0.0.0.0") as server,
+        RawClient(int(server.ready["amqp"].rpartition(":")[2])) as plain,
+    ):
+        plain.send(SASL_HEADER)
+        plain.expect_header(TLS_HEADER)
+        assert plain.is_closed()
 
 
 @pytest.mark.filterwarnings("ignore:ssl=None is deprecated:DeprecationWarning")
@@ -152,3 +154,34 @@ def test_a_client_that_does_not_read_holds_nobody_up(
         assert other.expect(say.DISPOSITION)[1][4].descriptor == say.ACCEPTED
         # Of 20 MB it was given as much as fits between it and us, and a turn.
         assert owner.queue(queue).held_count < 40
+
+
+@pytest.mark.promise("B8")
+def test_a_stop_stores_what_was_sent_and_says_so(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with served("--data", data) as server:
+        with Client.connect(server.ready["development"]) as owner:
+            owner.create_queue("q")
+        token = make_token("sb://x/", ROOT_NAME, DEVELOPMENT_KEY, int(time.time()) + 600)
+        with RawClient(int(server.ready["amqp"].rpartition(":")[2])) as client:
+            client.open()
+            client.begin()
+            assert client.put_token("sb://x/q", token) == 202
+            client.attach(0, say.SENDER, "me", "q")
+            client.expect(say.FLOW)
+            for number in range(300):
+                client.say(transfer(0, number + 1, message(b"x" * 1_000)))
+            accepted = 0
+            server.process.terminate()
+            try:
+                while True:
+                    _, fields, _ = client.expect(say.DISPOSITION)
+                    accepted += fields[2] - fields[1] + 1
+            except (EOFError, ConnectionError):
+                pass
+            assert client.closed_for == "amqp:connection:forced"
+        assert server.process.wait(30) == 0
+    with served("--data", data) as again, Client.connect(again.ready["development"]) as owner:
+        assert owner.queue("q").active_count == accepted
+        page = again.client().get("/metrics").text
+        assert "onibus_amqp_connections 0" in page

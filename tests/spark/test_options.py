@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -9,9 +10,11 @@ from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, In, LessThan, L
 
 from onibus.core.errors import InvalidArgument
 from onibus.spark.filters import narrow
-from onibus.spark.options import Position, read_options
+from onibus.spark.options import READ, Position, read_options
 from onibus.spark.ranges import Range, share, split
-from onibus.spark.schema import schema_of
+from onibus.spark.schema import CLAIMED, LOG, OUTCOMES, PRESENT, schema_of
+from tests.source_tree import text_of
+from tests.test_docs import rows, word
 
 WHERE = {"url": "http://localhost:5300", "entity": "orders"}
 
@@ -109,3 +112,12 @@ def test_ranges_are_split_and_limits_shared() -> None:
     assert share({0: 100, 1: 3, 2: 50}, 43) == {1: 3, 2: 20, 0: 20}
     assert share({0: 5, 1: 9}, 1) == {0: 0, 1: 1}, "some partition always goes on"
     assert share({0: 5, 1: 9}, 100) == {0: 5, 1: 9}
+
+
+def test_the_page_lists_every_option_and_column() -> None:
+    listed = [re.findall(r"`(\w+)`", cells[0]) for cells in rows("docs/spark.md", "option")]
+    assert sorted(name for names in listed for name in names) == sorted(READ)
+    columns = {word(cells[0]): cells[1] for cells in rows("docs/spark.md", "column")}
+    assert columns == {name: kind.simpleString() for name, kind in LOG.items()}
+    text = text_of("docs/spark.md")
+    assert all(f"`{name}`" in text for name in (*PRESENT, *CLAIMED, *OUTCOMES))

@@ -9,7 +9,7 @@ from onibus.broker.clock import MovableClock
 from onibus.bus import Bus
 from onibus.client.asking import Answer, Ask
 from onibus.protocols.http.app import HttpApp
-from onibus.protocols.http.messages import Request, Response
+from onibus.protocols.http.messages import Head, Request, Response
 from onibus.protocols.http.routes import router
 
 
@@ -23,7 +23,8 @@ class InProcess:
     async def ask(self, ask: Ask) -> Answer:
         """Hand a request over and wait for its answer."""
         headers = {"accept": ask.accept, "content-type": ask.content_type}
-        request = Request(ask.method, ask.path, urlencode(ask.query), headers, ask.body)
+        head = Head(ask.method, ask.path, urlencode(ask.query), headers)
+        request = Request(head, ask.body)
         answered: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
 
         def respond(response: Response) -> None:

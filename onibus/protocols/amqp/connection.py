@@ -151,15 +151,19 @@ class Connection:
 
     def take(self, now: float) -> bytes:
         """Return all that is to be written."""
-        while self._later:
-            ready, self._later = self._later, []
-            for one in ready:
-                one.flush()
+        self._end_burst()
         if not self._out:
             return b""
         self._said = now
         out, self._out = self._out, []
         return out[0] if len(out) == 1 else b"".join(out)
+
+    def _end_burst(self) -> None:
+        """Let those speak who waited for the end of the burst."""
+        while self._later:
+            ready, self._later = self._later, []
+            for one in ready:
+                one.flush()
 
     # In
 
@@ -308,6 +312,7 @@ class Connection:
         if self.state in (State.OPEN, State.GREETED):
             if self.state is State.GREETED:
                 self.write(frame(0, say.open_(self._container, FRAME_BYTES_MAX, 0, 0)))
+            self._end_burst()
             self._forget()
             self.write(frame(0, say.close(say.error(condition, description))))
             self.state = State.CLOSING

@@ -11,7 +11,6 @@ from collections import deque
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from onibus.protocols.amqp import encode as to
 from onibus.protocols.amqp import performatives as say
 from onibus.protocols.amqp.errors import (
     HANDLE_IN_USE,
@@ -90,15 +89,12 @@ class Session:
         settled = token is None
         if token is not None:
             self.unsettled[delivery_id] = (link, token)
-        head = [to.uint(link.handle), to.uint(delivery_id), to.binary(tag), to.uint(0)]
-        head.append(to.boolean(settled))
-        tail = [to.NULL] * 5
-        whole = say.performative(say.TRANSFER, [*head, to.FALSE, *tail])
+        whole = say.transfer(link.handle, delivery_id, tag, settled, False)
         room = self.connection.peer_frame_max - HEADER_BYTES - len(whole)
         if len(payload) <= room:
             self._send_frame(whole + payload)
             return
-        part = say.performative(say.TRANSFER, [*head, to.TRUE, *tail])
+        part = say.transfer(link.handle, delivery_id, tag, settled, True)
         at = 0
         while at < len(payload):
             end = at + room
@@ -231,6 +227,7 @@ class Session:
 
     def end(self, condition: str, description: str) -> None:
         """End the session for a reason."""
+        self.flush()
         self.advance("end")
         self.say(say.end(say.error(condition, description)))
         self.forget()

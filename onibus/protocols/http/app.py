@@ -62,12 +62,15 @@ class HttpApp:
 
     def __call__(self, request: Request, respond: Respond) -> None:
         try:
-            found = self._find(request)
-            if isinstance(found, Response):
-                respond(found)
-                return
+            found = request.head.found
+            if found is None:
+                found = self._find(request)
+                if isinstance(found, Response):
+                    respond(found)
+                    return
+                request.head.found = found
             route, names = found
-            request.route = (route.method, route.path)
+            request.route = route.key
             call = Call(self, route, request, names, self._grant(route, request, names), respond)
             if route.fast is not None:
                 route.fast(call)
@@ -111,7 +114,7 @@ class HttpApp:
             refuse_web_pages(request.headers)
         if route.right is None or self._keys is None:
             return ANYBODY
-        credentials = request.headers.get("authorization")
+        credentials = request.head.headers.get("authorization")
         if credentials is None:
             raise Unauthorized("show a shared access signature in the Authorization header")
         now = time.time()

@@ -18,7 +18,7 @@ import httptools
 
 from onibus.protocols.http.date import date_line
 from onibus.protocols.http.deadline import Deadline
-from onibus.protocols.http.messages import JSON, REASONS, Request, Response
+from onibus.protocols.http.messages import PLAIN_ANSWER, Head, Request, Response, head_of
 from onibus.protocols.http.problems import refusal
 
 if TYPE_CHECKING:
@@ -55,6 +55,9 @@ class Connection(asyncio.Protocol):
         self._feeding = False
         self._going_on = False
         self._reading = True
+        #: nothing is under way: what comes next begins a request; and what it began with
+        self._resting = False
+        self._beginning = b""
         #: set while the client does not read; a streamed answer waits for it
         self._unread: asyncio.Future[None] | None = None
         #: bytes of bodies that count for this connection
@@ -90,6 +93,7 @@ class Connection(asyncio.Protocol):
             self._refuse(503, "too many connections: try again later")
             return
         owner.traffic.opened += 1
+        self._resting = True
         self._deadline.set(self._limits.idle_seconds)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -111,6 +115,7 @@ class Connection(asyncio.Protocol):
         return bool(asked) and not self._secure
 
     def pause_writing(self) -> None:
+        self._resting = False
         self._unread = self._loop.create_future()
         self._deadline.set(self._limits.write_seconds)
 
@@ -125,6 +130,13 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._deaf:
             return
+        if self._resting:
+            self._resting = False
+            known = self._owner.heads.split(data)
+            if known is not None and self._owner.body_bytes <= self._limits.all_bodies_bytes_max:
+                self._take_known(*known)
+                return
+            self._beginning = data
         if self._stopped or self._waiting:
             self._waiting += data
             if len(self._waiting) > self._limits.head_bytes_max:
@@ -136,6 +148,12 @@ class Connection(asyncio.Protocol):
         else:
             self._waiting += data
             self._feed_waiting()
+
+    def _take_known(self, head: Head, body: bytes) -> None:
+        """Take a request whose head was read before: there is nothing to parse."""
+        self._held_bytes += len(body)
+        self._owner.body_bytes += len(body)
+        self._hand_out(Request(head, body, self._secure))
 
     # Parsing
 
@@ -167,6 +185,7 @@ class Connection(asyncio.Protocol):
 
     def _feed(self, data: bytes) -> None:
         self._feeding = True
+        self._resting = False
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -286,21 +305,23 @@ class Connection(asyncio.Protocol):
         self._more_follows = request.keep_alive = self._parser.should_keep_alive()
         request.takes_chunks = self._parser.get_http_version() != "1.0"
         self._reset()
+        if self._beginning:
+            self._owner.heads.keep(self._beginning, request)
+            self._beginning = b""
         self._queue.append(request)
         if self._current is None and self._unread is None and len(self._queue) == 1:
             self._next()
 
     def _make_request(self) -> Request | None:
         try:
-            url = httptools.parse_url(self._url)
-            return Request(
+            url: Any = httptools.parse_url(self._url)
+            head = Head(
                 self._parser.get_method().decode(),
                 (url.path or b"/").decode("ascii"),
                 (url.query or b"").decode("ascii"),
                 self._headers,
-                bytes(self._body),
-                self._secure,
             )
+            return Request(head, bytes(self._body), self._secure)
         except (httptools.HttpParserInvalidURLError, UnicodeDecodeError):
             self._refuse(400, "the path cannot be read")
             return None
@@ -308,8 +329,11 @@ class Connection(asyncio.Protocol):
     # Answering
 
     def _next(self) -> None:
-        """Hand the next request to the app."""
-        request = self._current = self._queue.popleft()
+        self._hand_out(self._queue.popleft())
+
+    def _hand_out(self, request: Request) -> None:
+        """Hand a request to the app."""
+        self._current = request
         self._deadline.clear()
         request.begun = self._loop.time()
         self._owner.app(request, self.respond)
@@ -318,51 +342,29 @@ class Connection(asyncio.Protocol):
 
     def respond(self, response: Response) -> None:
         """Answer the request that was handed out; called once for each."""
-        request = self._current
-        if request is None or self._transport.is_closing():
+        request, transport, owner = self._current, self._transport, self._owner
+        if request is None or transport.is_closing():
             return
-        self._owner.traffic.answered(request, response.status, self._loop.time() - request.begun)
-        if response.stream is not None and request.method != "HEAD":
+        owner.traffic.answered(request, response.status, self._loop.time() - request.begun)
+        body = response.body
+        if request.head.method == "HEAD":
+            transport.write(self._head(response, len(body)))
+        elif response.stream is not None:
             self._task = self._loop.create_task(self._stream(request, response, response.stream))
             return
-        body = response.body
-        if request.method == "HEAD":
-            self._transport.write(self._head(response, len(body)))
-        elif response.status == 200 and not response.headers and self._is_plain(request, response):
-            # What is answered most.
-            self._transport.write(
-                b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
-                b"%bcontent-length: %d\r\n\r\n%b" % (date_line(), len(body), body)
-            )
+        elif response.is_plain and request.is_plain and not owner.closing:
+            transport.write(PLAIN_ANSWER % (date_line(), len(body), body))
         else:
-            self._transport.write(self._head(response, len(body)) + body)
+            transport.write(self._head(response, len(body)) + body)
         self._answered(request)
 
-    def _is_plain(self, request: Request, response: Response) -> bool:
-        more = request.keep_alive and request.takes_chunks and not self._owner.closing
-        return more and response.content_type == JSON
-
     def _head(self, response: Response, length: int | None, *, chunked: bool = False) -> bytes:
-        status = response.status
-        lines = [f"HTTP/1.1 {status} {REASONS.get(status, '')}"]
-        if chunked:
-            lines.append("transfer-encoding: chunked")
-        elif length is not None and response.stream is None and status != 204:
-            lines.append(f"content-length: {length}")
-        if response.body or response.stream is not None:
-            lines.append(f"content-type: {response.content_type}")
-        lines += [f"{name}: {value}" for name, value in response.headers]
-        if self._is_last:
-            lines.append("connection: close")
-        elif self._current is not None and not self._current.takes_chunks:
-            lines.append("connection: keep-alive")
-        return "\r\n".join((*lines, "")).encode("latin-1") + date_line() + b"\r\n"
-
-    @property
-    def _is_last(self) -> bool:
-        """Nothing is answered after what is answered now."""
-        keep = self._current is not None and self._current.keep_alive
-        return not keep or self._owner.closing
+        current, persistence = self._current, ""
+        if current is None or not current.keep_alive or self._owner.closing:
+            persistence = "close"
+        elif not current.takes_chunks:
+            persistence = "keep-alive"
+        return head_of(response, length, persistence, chunked=chunked)
 
     async def _stream(
         self, request: Request, response: Response, pieces: AsyncIterator[bytes]
@@ -437,6 +439,7 @@ class Connection(asyncio.Protocol):
         if self._expects:
             self._continue()
         if self._unread is None and not (self._in_head or self._in_body):
+            self._resting = True
             self._deadline.set(self._limits.idle_seconds)
 
     def _hurry(self) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from onibus.core.errors import OnibusError
 from onibus.operation.traffic import Traffic
 from onibus.protocols.http.connection import Connection
+from onibus.protocols.http.heads import Heads
 from onibus.protocols.http.limits import Limits
 from onibus.protocols.http.messages import App
 
@@ -29,6 +30,7 @@ class Connections:
         self.limits = limits or Limits()
         self.traffic = traffic or Traffic()
         self.open: set[Connection] = self.traffic.open
+        self.heads = Heads(self.limits.unknown_bytes_max)
         #: bytes of bodies that are being read or worked on
         self.body_bytes = 0
         self.closing = False

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from typing import Protocol
+from typing import Any, Protocol
 from urllib.parse import parse_qsl, unquote
 
 from onibus.operation.traffic import NOWHERE
+from onibus.protocols.http.date import date_line
 
 JSON = "application/json"
 PROBLEM = "application/problem+json"
@@ -37,38 +38,30 @@ REASONS = {
 }
 
 
-class Request:
-    """One request, read whole."""
+class Head:
+    """What a client says above a body. Never changed: requests that say the same share it."""
 
-    __slots__ = (
-        "begun",
-        "body",
-        "headers",
-        "hurry",
-        "keep_alive",
-        "method",
-        "path",
-        "query_text",
-        "route",
-        "secure",
-        "takes_chunks",
-    )
+    __slots__ = ("content_type", "found", "headers", "method", "path", "query_text")
 
-    def __init__(
-        self,
-        method: str,
-        path: str,
-        query_text: str,
-        headers: dict[str, str],
-        body: bytes,
-        secure: bool = False,
-    ) -> None:
+    def __init__(self, method: str, path: str, query_text: str, headers: dict[str, str]) -> None:
         self.method = method
         #: as it was sent, percent-encoded
         self.path = path
         self.query_text = query_text
         #: names in lower case
         self.headers = headers
+        self.content_type = headers.get("content-type", JSON).partition(";")[0].strip().lower()
+        #: where it leads, once the app has looked for it
+        self.found: Any = None
+
+
+class Request:
+    """One request, read whole."""
+
+    __slots__ = ("begun", "body", "head", "hurry", "keep_alive", "route", "secure", "takes_chunks")
+
+    def __init__(self, head: Head, body: bytes, secure: bool = False) -> None:
+        self.head = head
         self.body = body
         #: it came over TLS
         self.secure = secure
@@ -84,19 +77,41 @@ class Request:
         self.begun = 0.0
 
     @property
+    def is_plain(self) -> bool:
+        """Its answer needs to say nothing of what becomes of the connection."""
+        return self.keep_alive and self.takes_chunks
+
+    @property
+    def method(self) -> str:
+        return self.head.method
+
+    @property
+    def path(self) -> str:
+        return self.head.path
+
+    @property
+    def query_text(self) -> str:
+        return self.head.query_text
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return self.head.headers
+
+    @property
+    def content_type(self) -> str:
+        return self.head.content_type
+
+    @property
     def segments(self) -> list[str]:
         """The parts of the path, decoded: a slash in a name is %2F."""
-        parts = self.path.split("/")[1:]
-        return [unquote(part) for part in parts] if "%" in self.path else parts
+        path = self.head.path
+        parts = path.split("/")[1:]
+        return [unquote(part) for part in parts] if "%" in path else parts
 
     @property
     def query(self) -> dict[str, str]:
         """The query; of a name that is given twice the last value."""
-        return dict(parse_qsl(self.query_text, keep_blank_values=True))
-
-    @property
-    def content_type(self) -> str:
-        return self.headers.get("content-type", JSON).partition(";")[0].strip().lower()
+        return dict(parse_qsl(self.head.query_text, keep_blank_values=True))
 
     def accepts(self, kind: str) -> bool:
         """Tell whether the client asks for that kind of answer by its name."""
@@ -107,7 +122,7 @@ class Request:
 class Response:
     """One response. `stream` sends its body piece by piece instead."""
 
-    __slots__ = ("body", "content_type", "headers", "status", "stream")
+    __slots__ = ("body", "content_type", "headers", "is_plain", "status", "stream")
 
     def __init__(
         self,
@@ -122,6 +137,30 @@ class Response:
         self.content_type = content_type
         self.headers = headers
         self.stream = stream
+        #: what is answered most; its head is made already
+        self.is_plain = status == 200 and content_type is JSON and not headers
+
+
+#: A plain response: takes the date, the length of its body, and the body.
+PLAIN_ANSWER = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n%bcontent-length: %d\r\n\r\n%b"
+)
+
+
+def head_of(response: Response, length: int | None, persistence: str, *, chunked: bool) -> bytes:
+    """Return what is said above the body of a response; `persistence` what becomes of the rest."""
+    status = response.status
+    lines = [f"HTTP/1.1 {status} {REASONS.get(status, '')}"]
+    if chunked:
+        lines.append("transfer-encoding: chunked")
+    elif length is not None and response.stream is None and status != 204:
+        lines.append(f"content-length: {length}")
+    if response.body or response.stream is not None:
+        lines.append(f"content-type: {response.content_type}")
+    lines += [f"{name}: {value}" for name, value in response.headers]
+    if persistence:
+        lines.append(f"connection: {persistence}")
+    return "\r\n".join((*lines, "")).encode("latin-1") + date_line() + b"\r\n"
 
 
 #: Answers one request, now or later; called once.

@@ -18,6 +18,7 @@ import msgspec
 from onibus.broker.receiving import stop_waiting
 from onibus.broker.replies import Reply
 from onibus.core.errors import InvalidArgument
+from onibus.operation.traffic import RouteKey
 from onibus.protocols.http.messages import JSON, Request, Respond, Response
 from onibus.protocols.http.problems import WrongContentType
 from onibus.security.rights import Granted, Right
@@ -170,6 +171,11 @@ class Route:
     tag: str = ""
     #: the right is asked for each entity that the body names, by the handler
     names_entities_inside: bool = False
+    #: what its traffic is counted under
+    key: RouteKey = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", (self.method, self.path))
 
     @property
     def answers_with(self) -> int:

@@ -12,7 +12,7 @@ import re
 from onibus.protocols.http.messages import Request
 from onibus.protocols.http.schema import MessageIn
 
-HEADER = "traceparent"
+TRACE_HEADER = "traceparent"
 _NAMES = ("traceparent", "Diagnostic-Id")
 #: Version, trace, parent, flags. What does not read so is ignored, as W3C wants it.
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-.{2,}")
@@ -21,9 +21,9 @@ _LENGTH_MAX = 256
 
 def put_trace(request: Request, *messages: MessageIn) -> None:
     """Copy the trace context of a request onto messages that were sent without one."""
-    given = request.headers.get(HEADER)
+    given = request.headers.get(TRACE_HEADER)
     if given is None or len(given) > _LENGTH_MAX or not _TRACEPARENT.fullmatch(given):
         return
     for message in messages:
         if not any(name in message.properties for name in _NAMES):
-            message.properties = {**message.properties, HEADER: given}
+            message.properties = {**message.properties, TRACE_HEADER: given}

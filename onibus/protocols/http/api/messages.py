@@ -7,7 +7,6 @@ of the message that it repeats (X9).
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -19,7 +18,7 @@ from onibus.core.limits import BATCH_COUNT_MAX
 from onibus.core.message import Sent
 from onibus.protocols.http.arrow import read_stream, table_response
 from onibus.protocols.http.messages import ARROW, Response
-from onibus.protocols.http.route import Call, Route
+from onibus.protocols.http.route import Answer, Call, Route
 from onibus.protocols.http.schema import (
     MessageIn,
     Milliseconds,
@@ -28,7 +27,7 @@ from onibus.protocols.http.schema import (
     message_of,
     sent_out,
 )
-from onibus.protocols.http.tracing import put_trace
+from onibus.protocols.http.tracing import TRACE_HEADER, put_trace
 from onibus.security.rights import Right
 
 _decode_message = msgspec.json.Decoder(MessageIn)
@@ -40,13 +39,12 @@ _READ_HERE_BYTES = 256 << 10
 def send(call: Call) -> None:
     """Store one message: the call that is made most."""
     given = call.read(_decode_message)
-    put_trace(call.request, given)
-    message = message_of(given)
-    call.ask(partial(_send_one, call, message), _first)
-
-
-def _send_one(call: Call, message: Any, reply: Any) -> None:
-    sending.send_one(call.bus.broker, call.entity, message, reply)
+    if TRACE_HEADER in call.request.head.headers:
+        put_trace(call.request, given)
+    bus = call.app.bus
+    bus.check_alive()
+    # No detour through `ask`: the commit looks itself for what is to be done next.
+    sending.send_one(bus.broker, call.entity, message_of(given), Answer(call, _first))
 
 
 def _first(sent: list[Sent]) -> SentOut:
