@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import httptools
 
-from onibus.protocols.http.date import date_line
 from onibus.protocols.http.deadline import Deadline
-from onibus.protocols.http.messages import PLAIN_ANSWER, Head, Request, Response, head_of
+from onibus.protocols.http.messages import Head, Request, Response, head_of, plain
 from onibus.protocols.http.problems import refusal
 from onibus.protocols.http.reading import read_head, without_offers
 
@@ -338,16 +337,15 @@ class Connection(asyncio.Protocol):
         if request is None or transport.is_closing():
             return
         owner.traffic.answered(request, response.status, self._loop.time() - request.begun)
-        body = response.body
         if request.head.method == "HEAD":
-            transport.write(self._head(response, len(body)))
+            transport.write(self._head(response, len(response.body)))
         elif response.stream is not None:
             self._task = self._loop.create_task(self._stream(request, response, response.stream))
             return
         elif response.is_plain and request.is_plain and not owner.closing:
-            transport.write(PLAIN_ANSWER % (date_line(), len(body), body))
+            transport.write(plain(response))
         else:
-            transport.write(self._head(response, len(body)) + body)
+            transport.write(self._head(response, len(response.body)) + response.body)
         self._answered(request)
 
     def _head(self, response: Response, length: int | None, *, chunked: bool = False) -> bytes:
