@@ -1,7 +1,8 @@
 """make bench: all figures in one table.
 
 python -m bench [--quick] [sending] [remembering] [waiting] [recovery] [bulk] [topics]
-                       [transactions] [http]
+                       [transactions] [http] [sqs] [spark-read] [spark-write]
+                       [spark-operators]
 """
 
 from __future__ import annotations
@@ -12,7 +13,20 @@ import json
 from rich.console import Console
 from rich.table import Table
 
-from bench import bulk, http, recovery, remembering, sending, topics, transactions, waiting
+from bench import (
+    bulk,
+    http,
+    recovery,
+    remembering,
+    sending,
+    spark_operators,
+    spark_read,
+    spark_write,
+    sqs,
+    topics,
+    transactions,
+    waiting,
+)
 from bench.measure import Figure
 
 
@@ -33,6 +47,10 @@ def main() -> None:
         "topics": lambda: topics.measure(3 if quick else 7),
         "transactions": lambda: transactions.measure(3 if quick else 7),
         "http": lambda: http.measure(3 if quick else 7),
+        "spark-read": lambda: spark_read.measure(3 if quick else 7),
+        "spark-write": lambda: spark_write.measure(3 if quick else 7),
+        "spark-operators": lambda: spark_operators.measure(3 if quick else 7),
+        "sqs": lambda: sqs.measure(3 if quick else 7, 0.1 if quick else 1.0),
         "recovery": lambda: recovery.measure(3 if quick else 7, 0.1 if quick else 1.0),
     }
     console = Console()

@@ -1,15 +1,22 @@
 """Onibus: a durable message bus that does not lose, does not repeat and does not reorder."""
 
-from onibus.broker.claim_rows import Claim
-from onibus.broker.named_reader import LogPositions, ReaderInfo
-from onibus.broker.namespace import Quotas
-from onibus.bus import Bus
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from onibus.core import errors
-from onibus.core.message import Message, ReceivedMessage, Sent, SentBatch
-from onibus.core.path.peek import Filter
-from onibus.core.rules.correlation import CorrelationFilter
-from onibus.core.rules.rule import FalseFilter, Rule, SqlAction, SqlFilter, TrueFilter
-from onibus.core.settings import QueueSettings, SubscriptionSettings, TopicSettings
+
+if TYPE_CHECKING:
+    from onibus.broker.claim_rows import Claim
+    from onibus.broker.named_reader import LogPositions, ReaderInfo
+    from onibus.broker.namespace import Quotas
+    from onibus.bus import Bus
+    from onibus.core.message import Message, ReceivedMessage, Sent, SentBatch
+    from onibus.core.path.peek import Filter
+    from onibus.core.rules.correlation import CorrelationFilter
+    from onibus.core.rules.rule import FalseFilter, Rule, SqlAction, SqlFilter, TrueFilter
+    from onibus.core.settings import QueueSettings, SubscriptionSettings, TopicSettings
 
 __all__ = [
     "Bus",
@@ -33,3 +40,32 @@ __all__ = [
     "TrueFilter",
     "errors",
 ]
+
+#: Where each name is. It is imported when somebody wants it: Spark starts many short processes.
+_HOMES = {
+    "Bus": "bus",
+    "Claim": "broker.claim_rows",
+    "CorrelationFilter": "core.rules.correlation",
+    "FalseFilter": "core.rules.rule",
+    "Filter": "core.path.peek",
+    "LogPositions": "broker.named_reader",
+    "Message": "core.message",
+    "QueueSettings": "core.settings",
+    "Quotas": "broker.namespace",
+    "ReaderInfo": "broker.named_reader",
+    "ReceivedMessage": "core.message",
+    "Rule": "core.rules.rule",
+    "Sent": "core.message",
+    "SentBatch": "core.message",
+    "SqlAction": "core.rules.rule",
+    "SqlFilter": "core.rules.rule",
+    "SubscriptionSettings": "core.settings",
+    "TopicSettings": "core.settings",
+    "TrueFilter": "core.rules.rule",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

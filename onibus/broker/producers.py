@@ -29,7 +29,7 @@ from onibus.core.errors import (
     OnibusError,
     Unknown,
 )
-from onibus.core.limits import BATCH_COUNT_MAX, ID_LENGTH_MAX, MINUTE_MS
+from onibus.core.limits import BATCH_COUNT_MAX, ID_LENGTH_MAX
 from onibus.core.message import Message
 from onibus.core.path.admit import admit
 from onibus.core.path.work import Result
@@ -41,9 +41,6 @@ if TYPE_CHECKING:
     from onibus.broker.bulk_sending import Admission
     from onibus.broker.entity import Entity
     from onibus.store.interface import Store
-
-#: How long what was staged waits to be published, unless told otherwise.
-LEASE_MS = 60 * MINUTE_MS
 
 
 class Note(msgspec.Struct, array_like=True):

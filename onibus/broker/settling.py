@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 Find = Callable[[Subscription, list[Any]], list[int]]
 Act = Callable[[Subscription, list[int], int, WriteBatch], Any]
+ActOnEach = Callable[[Subscription, list[int], int, WriteBatch], list[Any]]
 
 #: Messages that one slice of a purge looks at.
 PURGE_SLICE = 1_000
@@ -88,27 +89,22 @@ def complete_all(broker: Broker, name: str, tokens: Sequence[bytes], reply: Repl
 
 
 def settle_each(
-    broker: Broker,
-    name: str,
-    wanted: Sequence[tuple[bytes, Callable[[Subscription, int, WriteBatch], Any]]],
-    reply: Reply,
+    broker: Broker, name: str, tokens: Sequence[bytes], act: ActOnEach, reply: Reply
 ) -> None:
-    """Do something to each held message by itself, given its token and what to do.
+    """Do something to each message by itself, by its token, whatever becomes of the others.
 
-    The answer, when all of it is durable, has a result, or a refusal, for each.
+    `act` is given the places of one partition's tokens, and returns for each a result, or a refusal
+    that has changed nothing. The answer, when all is durable, has them in the tokens' order.
     """
     entity = broker.find(name)
-    results: list[Any] = []
-    touched: dict[Seat, None] = {}
-    for token, act in wanted:
+    results: list[Any] = [None] * len(tokens)
+    by_seat: dict[Seat, list[int]] = {}
+    for place, token in enumerate(tokens):
         try:
-            seat = seat_of_token(entity, token)
-            results.append(broker.use(entity, seat, act))
+            by_seat.setdefault(seat_of_token(entity, token), []).append(place)
         except Refused as refusal:
-            results.append(refusal)
-        else:
-            touched[seat] = None
-    left = len(touched)
+            results[place] = refusal
+    left = len(by_seat)
 
     def collect(outcome: Outcome) -> None:
         nonlocal left
@@ -118,9 +114,17 @@ def settle_each(
         elif not left:
             answer(reply, results)
 
-    for seat in touched:
+    def act_on(
+        places: list[int], subscription: Subscription, now: int, out: WriteBatch
+    ) -> list[Any]:
+        return act(subscription, places, now, out)
+
+    for seat, places in by_seat.items():
+        told = broker.use(entity, seat, partial(act_on, places))
+        for place, result in zip(places, told, strict=True):
+            results[place] = result
         _after_commit(broker, seat, None, Outcome(collect))
-    if not touched:
+    if not by_seat:
         answer(reply, results)
 
 

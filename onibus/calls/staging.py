@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from onibus.broker.producers import LEASE_MS, Note, ProducerInfo, Published, Staged
+from onibus.broker.producers import Note, ProducerInfo, Published, Staged
 from onibus.broker.replies import Reply
 from onibus.broker.resubmitting import Resubmission, Resubmitted
 from onibus.calls.caller import Caller
 from onibus.core.errors import InvalidArgument
+from onibus.core.limits import STAGED_LEASE_MS_DEFAULT
 from onibus.core.message import Message
 from onibus.core.path.peek import Filter
 from onibus.transaction import Transaction
@@ -65,7 +66,7 @@ class StagingCalls(Caller):
         task: int,
         attempt: int,
         piece: int = 0,
-        lease_ms: int = LEASE_MS,
+        lease_ms: int = STAGED_LEASE_MS_DEFAULT,
     ) -> None:
         """Keep messages, invisible and without numbers, until their producer publishes them.
 
@@ -87,11 +88,11 @@ class StagingCalls(Caller):
         task: int,
         attempt: int,
         piece: int = 0,
-        lease_ms: int = LEASE_MS,
+        lease_ms: int = STAGED_LEASE_MS_DEFAULT,
     ) -> None:
         """Keep the rows of a batch in Arrow as `stage` keeps messages."""
         note = Note(0, producer, batch, task, attempt, piece, 0, 0)
-        admission = await self._admit_arrow(entity, rows)
+        admission = await self._admit_arrow(entity, rows, to_stage=True)
         await self.ask(
             lambda reply: self.broker.producers.stage(entity, admission, note, lease_ms, reply)
         )

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from typing import Annotated
 
 import typer
 
-from onibus.cli import copies, health, looking, pipeline_lake, pipeline_rows, receive, send, top
+from onibus.cli import (
+    copies,
+    health,
+    looking,
+    pipeline_lake,
+    pipeline_rows,
+    pipeline_write,
+    receive,
+    send,
+    top,
+)
 from onibus.cli.aside import dead_letters_app, deferred_app, scheduled_app
 from onibus.cli.entities import queue_app, subscription_app, topic_app
 from onibus.cli.keys import keys_app
 from onibus.cli.pipeline import pipeline_app
+from onibus.cli.producers import producers_app
+from onibus.cli.readers import claims_app, readers_app
 from onibus.cli.rules import rule_app
 from onibus.cli.serve import serve
 from onibus.cli.up import up
+from onibus.operation.version import own_version
 
 app = typer.Typer(
     name="onibus",
@@ -27,7 +39,7 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"onibus {version('onibus')}")
+        typer.echo(f"onibus {own_version()}")
         raise typer.Exit
 
 
@@ -52,9 +64,12 @@ for command in (send, receive, looking):
 app.add_typer(dead_letters_app, name="dead-letters")
 app.add_typer(scheduled_app, name="scheduled")
 app.add_typer(deferred_app, name="deferred")
+app.add_typer(readers_app, name="readers")
+app.add_typer(claims_app, name="claims")
 app.add_typer(keys_app, name="keys")
+app.add_typer(producers_app, name="producers")
 app.add_typer(pipeline_app, name="pipeline")
-for jobs in (pipeline_lake, pipeline_rows):
+for jobs in (pipeline_lake, pipeline_rows, pipeline_write):
     jobs.register(pipeline_app)
 for command in (top, copies, health):
     command.register(app)

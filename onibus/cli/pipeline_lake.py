@@ -24,7 +24,6 @@ from onibus.cli.pipeline import (
     told_plainly,
 )
 from onibus.cli.session import Session, command
-from onibus.client import Unreachable
 
 if TYPE_CHECKING:
     from onibus.spark.jobs.audit import Verdict
@@ -114,6 +113,7 @@ def _capture_all(
     conf: list[str] | None,
 ) -> None:
     """Capture everything once, or again and again at an interval."""
+    from onibus.client import Unreachable
     from onibus.spark.jobs.capture_all import capture_round
 
     rest = None if interval is None else seconds_of(interval)

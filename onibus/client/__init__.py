@@ -11,10 +11,31 @@
 `blocking` is made of it by tools/blocking.py, so neither can lack what the other has.
 """
 
-from onibus.client.aio.client import AsyncClient
-from onibus.client.blocking.client import Client
-from onibus.client.connecting import Target
-from onibus.client.problems import Unreachable
-from onibus.client.retrying import Retry
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from onibus.client.aio.client import AsyncClient
+    from onibus.client.blocking.client import Client
+    from onibus.client.connecting import Target
+    from onibus.client.problems import Unreachable
+    from onibus.client.retrying import Retry
 
 __all__ = ["AsyncClient", "Client", "Retry", "Target", "Unreachable"]
+
+#: Where each name is. It is imported when somebody wants it: Spark starts many short processes.
+_HOMES = {
+    "AsyncClient": "aio.client",
+    "Client": "blocking.client",
+    "Retry": "retrying",
+    "Target": "connecting",
+    "Unreachable": "problems",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

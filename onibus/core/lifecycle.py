@@ -9,6 +9,7 @@ it neither expires nor is dead-lettered again.
 from __future__ import annotations
 
 from enum import IntEnum
+from functools import cache
 
 from onibus.core.errors import InvalidOperation
 
@@ -116,4 +117,10 @@ def advance(state: State, event: Input) -> State:
 
 def words(member: State | Input) -> str:
     """Return a state or an input as people say it."""
-    return member.name.lower().replace("_", " ").replace("dead lettered", "dead-lettered")
+    return _words(member.name)
+
+
+@cache
+def _words(name: str) -> str:
+    # By name: as numbers, members of State and Input are equal to each other.
+    return name.lower().replace("_", " ").replace("dead lettered", "dead-lettered")

@@ -65,6 +65,8 @@ CLAIM_COUNT_MAX = 100_000
 CLAIM_LEASE_MS_DEFAULT = 1 * MINUTE_MS
 CLAIM_LEASE_MS_MIN = 1 * SECOND_MS
 CLAIM_LEASE_MS_MAX = 7 * DAY_MS
+#: (ours) How long what was staged waits to be published, unless told otherwise.
+STAGED_LEASE_MS_DEFAULT = 60 * MINUTE_MS
 #: (ours) Bytes of a block; larger batches are cut, so that reading one message stays cheap.
 BLOCK_BYTES_MAX = 1 << 20
 #: (ours) The same for bulk sends: each block read costs as much as reading a megabyte, and a log

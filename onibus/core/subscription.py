@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from onibus.core.block import NEVER, Block
+from onibus.core.block import NEVER
 from onibus.core.errors import LockLost, MessageNotFound, SessionLockLost
 from onibus.core.holds import TOKEN, Attempt, Hold, check_of
 from onibus.core.lifecycle import DEAD, HELD, UNLOCKED, Input, State, advance
@@ -105,7 +105,9 @@ class Subscription:
         after = self.settings.expires_after_ms
         if after is None:
             return self.log.expires(ordinal)
-        return self._expiry(*self.log.entry(ordinal))
+        block, position = self.log.entry(ordinal)
+        entry = block.entry(position)
+        return min(entry[2], entry[6] + after)
 
     def watch_age(self, ordinal: int, earliest: int = 0) -> None:
         """Come back when a message, the oldest that is left, expires by its age."""
@@ -117,11 +119,6 @@ class Subscription:
         self.settings = settings
         self.aged_below = 1
         self.watch_age(self.gone.next_outside(1))
-
-    def _expiry(self, block: Block, position: int) -> int:
-        entry = block.entry(position)
-        after = self.settings.expires_after_ms
-        return entry[2] if after is None else min(entry[2], entry[6] + after)
 
     def active_count(self) -> int:
         """Return how many messages are waiting to be received, or are locked."""
@@ -146,7 +143,8 @@ class Subscription:
             sequence_number=self.numbering.number(ordinal),
             enqueued_time_ms=entry[1],
         )
-        expires = self._expiry(block, position)
+        after = self.settings.expires_after_ms
+        expires = entry[2] if after is None else min(entry[2], entry[6] + after)
         if expires != NEVER:
             received.expires_at_ms = expires
         if hold is not None:

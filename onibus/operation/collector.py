@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import platform
 import time
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 import apsw
@@ -28,6 +27,7 @@ from onibus.core.tally import Durations, Tally
 from onibus.operation import metrics
 from onibus.operation.exposition import Labels, Metric, Samples
 from onibus.operation.traffic import Traffic
+from onibus.operation.version import own_version
 
 if TYPE_CHECKING:
     from onibus.bus import Bus
@@ -43,6 +43,8 @@ class Collector:
     def __init__(self, bus: Bus, traffic: Traffic) -> None:
         self._broker = bus.broker
         self._traffic = traffic
+        #: the connections of AMQP; none where it is not spoken
+        self.amqp = Traffic()
         self._started = time.time()
         #: the first waiting ordinal of (partition, subscription), and its stamp
         self._oldest: dict[tuple[int, int], tuple[int, int]] = {}
@@ -67,11 +69,7 @@ class Collector:
         return gathering.text(per_object)
 
     def _process(self, gathering: _Gathering) -> None:
-        try:
-            own = version("onibus")
-        except PackageNotFoundError:
-            own = "unknown"
-        words = (own, platform.python_version(), apsw.sqlite_lib_version())
+        words = (own_version(), platform.python_version(), apsw.sqlite_lib_version())
         gathering.put(metrics.INFO, words, 1)
         gathering.put(metrics.START, (), self._started)
         gathering.put(metrics.ALARMS, (), self._broker.alarms.count)
@@ -100,6 +98,8 @@ class Collector:
         gathering.put(metrics.CONNECTIONS, (), len(traffic.open))
         gathering.put(metrics.CONNECTIONS_OPENED, (), traffic.opened)
         gathering.put(metrics.CONNECTIONS_REFUSED, (), traffic.turned_away)
+        gathering.put(metrics.AMQP_CONNECTIONS, (), len(self.amqp.open))
+        gathering.put(metrics.AMQP_CONNECTIONS_OPENED, (), self.amqp.opened)
         for key, seen in traffic.routes.items():
             gathering.samples[metrics.REQUEST_SECONDS].durations[key] = seen.seconds
             for digit, count in enumerate(seen.statuses):

@@ -143,6 +143,10 @@ CONNECTIONS_OPENED = _counter("onibus_http_connections_opened_total", "Connectio
 CONNECTIONS_REFUSED = _counter(
     "onibus_http_connections_refused_total", "Connections turned away: there were too many."
 )
+AMQP_CONNECTIONS = _gauge("onibus_amqp_connections", "Connections of AMQP that are open.")
+AMQP_CONNECTIONS_OPENED = _counter(
+    "onibus_amqp_connections_opened_total", "Connections of AMQP taken, over WebSocket too."
+)
 
 INFO = _gauge("onibus_info", "1, with versions as labels.", labels=("version", "python", "sqlite"))
 START = _gauge("onibus_start_time_seconds", "When the server was started, in seconds since 1970.")
@@ -154,5 +158,6 @@ METRICS = (
     *(ACCEPTED, DUPLICATES, DELIVERED, DEAD_LETTERED, FAILOVERS, *CHANGES),
     *(STORE_UP, STORE_SIZE, STORE_FREE, COMMITS, ALARMS),
     *(REQUESTS, REQUEST_SECONDS, CONNECTIONS, CONNECTIONS_OPENED, CONNECTIONS_REFUSED),
+    *(AMQP_CONNECTIONS, AMQP_CONNECTIONS_OPENED),
     *(INFO, START),
 )

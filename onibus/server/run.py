@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 import signal
 import ssl
 import time
@@ -40,6 +41,9 @@ from onibus.server.wanted import create_missing
 
 _log = logging.getLogger("onibus.server")
 
+#: Files that a server has open beside its connections, with room to spare.
+_FILES_BESIDE = 1_000
+
 
 @dataclass(frozen=True, slots=True)
 class Ready:
@@ -70,6 +74,7 @@ class Ready:
 async def serve(config: Config, announce: Callable[[Ready], None], begun: float) -> None:
     """Run a server until somebody asks it to stop."""
     check_exposure(config)
+    _allow_open_files(config.limits.connections_max)
     stopping = asyncio.Event()
     hurrying = asyncio.Event()
     _on_signals(stopping, hurrying)
@@ -188,6 +193,19 @@ def _ready(
         made=made,
         seconds=seconds,
     )
+
+
+def _allow_open_files(connections: int) -> None:
+    """Let the process have as many connections as it may, as far as the system allows that.
+
+    Many systems allow 1,024 open files unless a program asks for more.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + _FILES_BESIDE
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _on_signals(stopping: asyncio.Event, hurrying: asyncio.Event) -> None:

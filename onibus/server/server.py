@@ -17,6 +17,7 @@ from onibus.bus import Bus
 from onibus.core.errors import Stopping
 from onibus.operation.logs import log_alarms
 from onibus.protocols.amqp.serving import AmqpConnections, PlainAmqpRefused
+from onibus.protocols.amqp.websocket import Upgrades
 from onibus.protocols.http.app import HttpApp
 from onibus.protocols.http.connections import Connections
 from onibus.protocols.http.limits import Limits
@@ -87,6 +88,9 @@ class Server:
         )
         self._amqp_port = amqp_port
         self.amqp = AmqpConnections(bus, keyring, connections_max=chosen.connections_max)
+        self.app.collector.amqp = self.amqp.traffic
+        if amqp_port is not None:
+            self._connections.upgrades = Upgrades(self.amqp)
         self._amqp_listener = Listener(
             self.amqp,
             tls=tls,

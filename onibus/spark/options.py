@@ -9,19 +9,25 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from onibus.broker.producers import LEASE_MS
-from onibus.client import Client, Retry, Target
+from onibus.client.connecting import Target
 from onibus.core.errors import InvalidArgument
 from onibus.core.limits import (
     CLAIM_COUNT_MAX,
-    CLAIM_LEASE_MS_DEFAULT,
     CLAIM_LEASE_MS_MAX,
     CLAIM_LEASE_MS_MIN,
+    STAGED_LEASE_MS_DEFAULT,
 )
+
+if TYPE_CHECKING:
+    from onibus.client import Client, Retry
+    from onibus.spark.row_stream import RowStream
+
+#: A server that is started anew meanwhile is waited for, for about a minute.
+_ATTEMPTS = 18
 
 EARLIEST = "earliest"
 LATEST = "latest"
@@ -55,15 +61,32 @@ class Connection:
     #: the file of a certificate to trust
     certificate: str | None = None
 
+    def target(self) -> Target:
+        """Return where the server is, and who we are to it."""
+        target = Target.parse(self.server)
+        return replace(target, key_name=self.key_name, key=self.key) if self.key else target
+
     def client(self, retry: Retry | None = None) -> Client:
         """Return a client; whoever asks closes it."""
+        # Processes that only want to know the schema start often, and do not need it.
+        from onibus.client import Client, Retry
+
+        # Trusted certificates take a while to load; where there is no TLS they are not wanted.
+        secure = self.target().url.startswith("https:")
         return Client.connect(
             self.server,
             key_name=self.key_name,
             key=self.key,
-            verify=self.certificate or True,
-            retry=retry,
+            verify=(self.certificate or True) if secure else False,
+            retry=retry or Retry(attempts=_ATTEMPTS),
         )
+
+    def row_stream(self) -> RowStream:
+        """Return what asks the server for rows."""
+        from onibus.client import Retry
+        from onibus.spark.row_stream import RowStream
+
+        return RowStream(self.target(), self.certificate, Retry(attempts=_ATTEMPTS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +106,10 @@ class ReadOptions(Connection):
     messages_per_task: int = 100_000
     fail_on_gap: bool = True
     fail_on_bad_body: bool = True
-    claim_lease_ms: int = CLAIM_LEASE_MS_DEFAULT
+    #: whether filters of batch reads go to the server; Spark must be told that they may
+    pushdown: bool = True
+    #: A query that is stopped right after it has claimed finds its claim when it goes on.
+    claim_lease_ms: int = CLAIM_LEASE_MS_MAX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +121,7 @@ class WriteOptions(Connection):
     #: the number of what a batch write writes; streams have Spark's own
     batch: int | None = None
     #: how long what was staged waits to be published
-    lease_ms: int = LEASE_MS
+    lease_ms: int = STAGED_LEASE_MS_DEFAULT
     #: for about how long a server that is away is asked again
     retry_seconds: int = 120
 
@@ -188,7 +214,7 @@ CONNECTION: Table = {
 READ: Table = {
     **CONNECTION,
     "mode": ("mode", _one_of("log", "queue")),
-    "table": ("table", _one_of("messages", "outcomes")),
+    "table": ("table", _one_of("messages", "outcomes", "present")),
     "reader": ("reader", _text),
     "startingPosition": ("starting_position", _position(EARLIEST)),
     "endingPosition": ("ending_position", _position(LATEST)),
@@ -199,6 +225,7 @@ READ: Table = {
     "bodySchema": ("body_schema", _text),
     "messagesPerTask": ("messages_per_task", _whole(1, CLAIM_COUNT_MAX * 100)),
     "failOnGap": ("fail_on_gap", _truth),
+    "pushdown": ("pushdown", _truth),
     "failOnBadBody": ("fail_on_bad_body", _truth),
     "claimLeaseMs": ("claim_lease_ms", _whole(CLAIM_LEASE_MS_MIN, CLAIM_LEASE_MS_MAX)),
 }
@@ -246,7 +273,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
             "no other bodyFormat takes a bodySchema"
         )
     if options.mode == "queue" and options.table != "messages":
-        raise InvalidArgument("outcomes are read with mode log, not queue")
+        raise InvalidArgument(f"the table {options.table} is read with mode log, not queue")
     return options
 
 

@@ -1,4 +1,4 @@
-"""The columns of rows in Spark, and how they come out of the rows that the server gives.
+"""The columns of rows in Spark.
 
 Names are those of the log (core/log_batch.py) and of messages (core/arrow_block.py), except that
 points in time are timestamps here and have no `_ms` at their end:
@@ -11,12 +11,9 @@ stand for what JSON has no word for. A row that is written has the same columns.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-import msgspec
-import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     BinaryType,
     DataType,
@@ -29,13 +26,9 @@ from pyspark.sql.types import (
 )
 
 from onibus.core.errors import InvalidArgument
-from onibus.core.message import decode_properties
-from onibus.protocols.http.schema import plain_values
 
 if TYPE_CHECKING:
     from onibus.spark.options import ReadOptions
-
-_TIME = pa.timestamp("us", tz="UTC")
 
 #: Columns of a message as its sender gives them; these can be written too.
 SENT: dict[str, DataType] = {
@@ -74,6 +67,16 @@ OUTCOMES: dict[str, DataType] = {
     "reason": StringType(),
     "description": StringType(),
 }
+#: Messages as they are now.
+PRESENT: dict[str, DataType] = {
+    **PLACE,
+    "expires_at": TimestampType(),
+    "state": StringType(),
+    "delivery_count": LongType(),
+    "dead_letter_reason": StringType(),
+    "dead_letter_description": StringType(),
+    **SENT,
+}
 #: Messages that were claimed (R5).
 CLAIMED: dict[str, DataType] = {**PLACE, "delivery_count": LongType(), **SENT}
 
@@ -86,69 +89,46 @@ SERVER_NAMES = {
 }
 
 
-def spark_schema(columns: dict[str, DataType]) -> StructType:
+def spark_schema(columns: Mapping[str, DataType]) -> StructType:
     """Return columns as Spark has them. All may be null, as in tables that are read from files."""
     return StructType([StructField(name, kind) for name, kind in columns.items()])
 
 
-def chosen(columns: dict[str, DataType], names: Sequence[str] | None) -> dict[str, DataType]:
-    """Return the named columns, in that order; all where none are named."""
-    if names is None:
-        return columns
+def known_columns(options: ReadOptions) -> dict[str, DataType]:
+    """Return all columns that a read can give, bodies as they are."""
+    if options.mode == "queue":
+        return CLAIMED
+    return {"messages": LOG, "outcomes": OUTCOMES, "present": PRESENT}[options.table]
+
+
+def schema_of(options: ReadOptions) -> str:
+    """Return what a read gives, as the text from which Spark makes a schema."""
+    kinds = {name: kind.simpleString() for name, kind in known_columns(options).items()}
+    if "body" in kinds and options.body_format == "text":
+        kinds["body"] = "string"
+    elif "body" in kinds and options.body_format == "json":
+        kinds["body"] = f"struct<{options.body_schema}>"
+    names = tuple(kinds) if options.columns is None else options.columns
     for name in names:
-        if name not in columns or names.count(name) > 1:
+        if name not in kinds or names.count(name) > 1:
             raise InvalidArgument(
                 f"option columns: {name!r} is not there, or there twice; "
-                f"columns are {', '.join(columns)}"
+                f"columns are {', '.join(kinds)}"
             )
-    return {name: columns[name] for name in names}
+    return ", ".join(f"`{name}` {kinds[name]}" for name in names)
 
 
-def columns_of(options: ReadOptions) -> dict[str, DataType]:
-    """Return the columns that a read gives, with their types."""
-    if options.table == "outcomes":
-        return chosen(OUTCOMES, options.columns)
-    return chosen(CLAIMED if options.mode == "queue" else LOG, options.columns)
-
-
-def server_columns(columns: Sequence[str]) -> list[str]:
-    """Return what the server is asked for."""
-    return [SERVER_NAMES.get(name, name) for name in columns]
-
-
-class Converter:
-    """Makes batches for Spark out of batches of the server."""
-
-    def __init__(self, columns: dict[str, DataType]) -> None:
-        self._columns = columns
-        self._schema = to_arrow_schema(spark_schema(columns), timezone="UTC")
-
-    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        arrays = []
-        for name in self._columns:
-            array = batch.column(SERVER_NAMES.get(name, name))
-            convert = _CONVERSIONS.get(name)
-            arrays.append(array if convert is None else convert(array))
-        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-
-
-def _time(array: pa.Array) -> pa.Array:
-    return array.cast(pa.timestamp("ms", tz="UTC")).cast(_TIME)
-
-
-def _json(array: pa.Array) -> pa.Array:
-    """Return properties as JSON text."""
-    if array.null_count == len(array):
-        return pa.nulls(len(array), pa.string())
-    encode = msgspec.json.Encoder().encode
-    told = [
-        None if packed is None else encode(plain_values(decode_properties(packed))).decode()
-        for packed in array.to_pylist()
-    ]
-    return pa.array(told, pa.string())
-
-
-_CONVERSIONS: dict[str, Callable[[pa.Array], pa.Array]] = {
-    **dict.fromkeys(SERVER_NAMES, _time),
-    "properties": _json,
-}
+def check_schema(options: ReadOptions, schema: StructType) -> None:
+    """Refuse a schema, given by hand, that has other columns or types than there are."""
+    known = known_columns(options)
+    for field in schema.fields:
+        wanted = known.get(field.name)
+        if wanted is None:
+            raise InvalidArgument(f"no column {field.name!r}: columns are {', '.join(known)}")
+        if field.name == "body" and options.body_format != "binary":
+            wanted = StringType() if options.body_format == "text" else field.dataType
+        if field.dataType != wanted:
+            raise InvalidArgument(
+                f"column {field.name!r} is {wanted.simpleString()}, "
+                f"not {field.dataType.simpleString()}"
+            )

@@ -7,12 +7,12 @@ rows.write.format("onibus").option(…).mode("append").save()
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from onibus.core.errors import EntityNotFound, InvalidArgument
 from onibus.core.limits import PARTITION_COUNT
-from onibus.spark.options import CONNECTION, Connection, parse
+from onibus.spark.options import write_options
 from onibus.spark.writing_rows import SENDABLE
 
 if TYPE_CHECKING:
@@ -44,21 +44,23 @@ def with_message_ids(rows: DataFrame, *columns: str) -> DataFrame:
 
 def by_partition(
     rows: DataFrame,
+    target: Mapping[str, str] | None = None,
     *,
     order_by: Sequence[str] = (),
     partitions: int | None = None,
     by_message_id: bool | None = None,
-    **options: str,
 ) -> DataFrame:
     """Return rows shuffled so that each task has those of one partition of their entity (P3, P4).
 
     Then what a task stages goes to one place, and rows of one key stay in order: those of
-    `order_by` where it is given (not in a stream, which cannot be sorted). The entity is asked how
-    many partitions it has and whether MessageIds are keys; the options are those of the write. A
+    `order_by` where it is given (not in a stream, which cannot be sorted). `target` are the options
+    of the write: its entity is asked how many partitions it has and whether MessageIds are keys. A
     program without the right to ask says `partitions` and `by_message_id` itself.
     """
     if partitions is None or by_message_id is None:
-        partitions, by_message_id = _shape_of(options)
+        if target is None:
+            raise InvalidArgument("give the options of the write, or partitions and by_message_id")
+        partitions, by_message_id = shape_of(target)
     if partitions == 1:
         # Any task may stage for it; what is sorted is numbered in the order of tasks.
         return rows.orderBy(*order_by) if order_by else rows
@@ -79,14 +81,14 @@ def partition_column(rows: DataFrame, partitions: int, by_message_id: bool) -> C
     return sql.pmod(sql.crc32(sql.coalesce(*keys)), sql.lit(partitions)).cast("int")
 
 
-def _shape_of(options: dict[str, str]) -> tuple[int, bool]:
+def shape_of(target: Mapping[str, str]) -> tuple[int, bool]:
     """Ask how many partitions an entity has, and whether MessageIds are keys there."""
-    target = Connection(**parse(options, CONNECTION))
+    options = write_options(target)
     settings: Any
-    with target.client() as client:
+    with options.client() as client:
         try:
-            settings = client.queue(target.entity).settings
+            settings = client.queue(options.entity).settings
         except EntityNotFound:
-            settings = client.topic(target.entity).settings
+            settings = client.topic(options.entity).settings
     count = PARTITION_COUNT if settings.enable_partitioning else 1
     return count, settings.requires_duplicate_detection

@@ -27,20 +27,23 @@ class OnibusSource(DataSource):
     def name(cls) -> str:
         return "onibus"
 
-    def schema(self) -> StructType:
+    def schema(self) -> str:
         from onibus.spark.options import read_options
-        from onibus.spark.schema import columns_of, spark_schema
+        from onibus.spark.schema import schema_of
 
-        return spark_schema(columns_of(read_options(self.options)))
+        return schema_of(read_options(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        from onibus.spark.batch_reading import batch_reader
         from onibus.spark.options import read_options
-        from onibus.spark.reading import LogReader
 
-        return LogReader(read_options(self.options))
+        return batch_reader(read_options(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        raise NotImplementedError
+        from onibus.spark.options import read_options
+        from onibus.spark.stream_reading import stream_reader
+
+        return stream_reader(read_options(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         from onibus.spark.writing import BatchWriter

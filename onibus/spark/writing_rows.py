@@ -34,11 +34,11 @@ from pyspark.sql.types import (
 from onibus.core.errors import InvalidArgument
 from onibus.core.message import encode_properties
 from onibus.protocols.http.schema import rich_values
-from onibus.spark.schema import CLAIMED, LOG, SENT, SERVER_NAMES
+from onibus.spark.schema import CLAIMED, LOG, PRESENT, SENT, SERVER_NAMES
 
 #: Columns that the bus gives: a message that is written gets its own.
-GIVEN = (LOG.keys() | CLAIMED.keys()) - SENT.keys() | {
-    *("enqueued_sequence_number", "hop_count", "state")
+GIVEN = (LOG.keys() | PRESENT.keys() | CLAIMED.keys()) - SENT.keys() | {
+    *("enqueued_sequence_number", "hop_count")
 }
 #: Columns that are sent.
 SENDABLE = [name for name in SENT if name not in GIVEN]

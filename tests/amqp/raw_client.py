@@ -29,6 +29,8 @@ class RawClient:
         self._cutter = Cutter(1 << 20)
         self._heard: list[tuple[int, list[Any], bytes]] = []
         self.ended = False
+        #: the condition of the server's close
+        self.closed_for = ""
 
     def close(self) -> None:
         self.socket.close()
@@ -126,6 +128,8 @@ class RawClient:
         for _, _, body in found:
             if body:
                 code, fields, at = say.read_list(body)
+                if code == say.CLOSE and fields[0] is not None:
+                    self.closed_for = str(fields[0].value[0])
                 self._heard.append((code, fields, body[at:]))
 
     def _read(self) -> None:

@@ -91,8 +91,10 @@ def test_performatives_are_read_or_refused_and_nothing_else(content: bytes) -> N
 
 
 @given(
-    st.lists(st.one_of(st.none(), st.booleans(), st.integers(-1, 2**32), st.binary(max_size=4)),
-             max_size=11)  # fmt: skip
+    st.lists(
+        st.one_of(st.none(), st.booleans(), st.integers(-1, 2**32), st.binary(max_size=4)),
+        max_size=11,
+    )
 )
 def test_transfers_are_read_the_same_both_ways(fields: list[Any]) -> None:
     try:
@@ -226,3 +228,14 @@ def test_times_are_milliseconds() -> None:
     moment = datetime(2026, 11, 16, tzinfo=UTC)
     assert decode(to.encode(moment))[0] == Timestamp(int(moment.timestamp() * 1_000))
     assert decode(to.encode(UUID(int=3)))[0] == UUID(int=3)
+
+
+@given(st.integers(0, 2**32 - 1), st.binary(max_size=20), st.booleans(), st.booleans())
+def test_transfers_that_we_write_are_read_back(
+    number: int, tag: bytes, settled: bool, more: bool
+) -> None:
+    content = say.transfer(3, number, tag, settled, more)
+    code, fields, end = say.read_list(content)
+    assert (code, end) == (say.TRANSFER, len(content))
+    # All eleven: one client counts them.
+    assert fields == [3, number, tag, 0, settled, more, *[None] * 5]

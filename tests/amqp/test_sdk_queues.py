@@ -28,6 +28,7 @@ from onibus import Message
 from onibus.client import Client
 from tests.amqp.sdk_helpers import Name, receive
 
+
 @pytest.mark.promise("B1", "D1", "D2", "S1", "S2")
 def test_send_receive_settle_and_drop_duplicates(
     azure: ServiceBusClient, owner: Client, name: Name
@@ -199,9 +200,9 @@ def test_partitioned_queues(azure: ServiceBusClient, owner: Client, name: Name) 
         start = 1
         while page := receiver.peek_messages(16, sequence_number=start):
             found += page
-            start = page[-1].sequence_number + 1
+            start = (page[-1].sequence_number or 0) + 1
         assert len(found) == 42
-        assert len({one.sequence_number >> 48 for one in found}) > 4
+        assert len({(one.sequence_number or 0) >> 48 for one in found}) > 4
         assert [one.partition_key for one in found if one.message_id == "same"].count("a") == 1
         with pytest.raises(ServiceBusError, match="session_id and partition_key"):
             sender.send_messages(_with_two_keys())
@@ -232,9 +233,10 @@ def test_refusals_become_the_right_exceptions(
     with azure.get_queue_sender(queue) as sender:
         with pytest.raises(MessageSizeExceededError):
             sender.send_messages(ServiceBusMessage(b"x" * 3_000))
+        for _ in range(3):
+            sender.send_messages(ServiceBusMessage(b"x" * 1_000))
         with pytest.raises(ServiceBusQuotaExceededError):
-            for _ in range(10):
-                sender.send_messages(ServiceBusMessage(b"x" * 1_000))
+            sender.send_messages(ServiceBusMessage(b"x" * 1_000))
         owner.change_queue(queue, status="disabled")
         with pytest.raises(MessagingEntityDisabledError):
             sender.send_messages(ServiceBusMessage(b"x"))

@@ -49,7 +49,9 @@ class Work(MessagingHandler, TransactionHandler):
             event.container.create_sender(self._connection, one) for one in self._targets
         ]
         self._receiver = event.container.create_receiver(self._connection, self._source)
-        event.container.declare_transaction(self._connection, handler=self, settle_before_discharge=False)
+        event.container.declare_transaction(
+            self._connection, handler=self, settle_before_discharge=False
+        )
 
     def on_transaction_declared(self, event: Any) -> None:
         self._transaction = event.transaction

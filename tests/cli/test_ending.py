@@ -23,6 +23,12 @@ from tests.cli.conftest import Onibus
 from tests.client.server_helpers import CuttingProxy, ServerThread, development_string
 from tests.source_tree import ROOT
 
+#: Commands that are a server, or work on files.
+ASK_NOBODY = {
+    *("serve", "up", "backup", "restore", "check", "doctor"),
+    *("pipeline process", "pipeline deduplicate"),
+}
+
 
 def leaves(command: Any, path: str) -> dict[str, set[str]]:
     """Return the flags of every command, by its words."""
@@ -39,7 +45,7 @@ def test_every_command_speaks_json_and_says_what_it_does() -> None:
     assert {"queue create", "send", "top", "check", "doctor", "serve"} <= set(found)
     assert [words for words, flags in found.items() if "--json" not in flags] == []
     for words, flags in found.items():
-        if words not in ("serve", "backup", "restore", "check", "doctor"):
+        if words not in ASK_NOBODY:
             assert {"--connect", "--trust"} <= flags, words
         result = CliRunner().invoke(app, [*words.split(), "--help"])
         assert result.exit_code == 0
@@ -151,3 +157,20 @@ def test_a_reader_that_has_seen_enough(server: ServerThread) -> None:
         process.stdout.close()
         assert process.stderr.read() == b""
         assert process.wait() == 0
+
+
+def test_the_version_is_told() -> None:
+    result = CliRunner().invoke(app, ["--version"])
+    assert result.stdout.startswith("onibus ")
+
+
+def test_what_a_server_needs_is_loaded_and_no_more() -> None:
+    # A client's packages, Arrow and Spark take longer to load than the rest together.
+    program = (
+        "import sys; import onibus.cli.main, onibus.cli.running;"
+        "print([name for name in ('httpx', 'pyarrow', 'pyspark') if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"

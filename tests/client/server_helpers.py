@@ -126,6 +126,7 @@ class ServerProcess:
         """Start it, on the port it had before if it had one."""
         command = [sys.executable, "-m", "onibus", "serve", "--json"]
         command += ["--data", str(self._data), "--http-port", str(self.port)]
+        command += ["--amqp-port", "0", "--sqs-port", "0"]
         command += ["--log-level", "error"]
         self._process = subprocess.Popen(
             command,

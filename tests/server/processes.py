@@ -67,8 +67,12 @@ def refused(*args: str | Path, **variables: str) -> tuple[int, str]:
 
 
 @contextmanager
-def served(*args: str | Path, files_max: int = 0, **variables: str) -> Iterator[Served]:
-    """Run a server on any free port; kill it in the end, if it still runs."""
+def served(*args: str | Path, files_max: int | str = 0, **variables: str) -> Iterator[Served]:
+    """Run a server on any free port; kill it in the end, if it still runs.
+
+    `files_max` is how many files it may have open: a number, or what it begins with and what it may
+    ask for, as soft:hard.
+    """
     whole = command("--http-port", "0", "--json", *args)
     if files_max:
         whole = ["prlimit", f"--nofile={files_max}", *whole]

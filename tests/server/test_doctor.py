@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
-import resource
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from onibus.server import doctor as module
 from onibus.server.doctor import BAD, GOOD, WARNING, Examination, doctor
+from tests.source_tree import ROOT
 
 
 def named(found: list[Examination], name: str) -> Examination:
@@ -64,13 +67,11 @@ def test_a_directory_that_anybody_reads_is_seen(tmp_path: Path) -> None:
 
 
 def test_few_open_files_are_seen() -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
-        few = named(doctor(), "open files")
-        assert (few.state, "LimitNOFILE" in few.advice) == (WARNING, True)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    command = ["prlimit", "--nofile=256", sys.executable, "-m", "onibus", "doctor", "--json"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    (few,) = [one for one in found if one["name"] == "open files"]
+    assert (few["state"], "LimitNOFILE" in few["advice"]) == (WARNING, True)
 
 
 @pytest.mark.parametrize(("free", "state"), [(1 << 20, BAD), (1 << 30, WARNING), (1 << 40, GOOD)])

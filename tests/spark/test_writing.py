@@ -77,9 +77,8 @@ def test_rows_go_to_the_task_of_their_partition(
         ),
         sql.col("id").cast("string").alias("body"),
     )
-    shuffled = by_partition(
-        rows, connection=server.connection_string, entity=entity, order_by=["message_id"]
-    )
+    target = {"connection": server.connection_string, "entity": entity}
+    shuffled = by_partition(rows, target, order_by=["message_id"])
     tasks = shuffled.select("message_id", "session_id", sql.spark_partition_id()).collect()
     assert len(tasks) == 400
     for name, session, task in tasks:

@@ -53,7 +53,7 @@ def in_one_batch(workload: Workload) -> list[dict[str, Any]]:
     partitions, events = workload.partitions(), []
     for index in sorted(set(partitions)):
         mine = [at for at, one in enumerate(partitions) if one == index]
-        enqueuing = Enqueuing(workload.settings, index, Chunks(nobody), SECRET)
+        enqueuing = Enqueuing(workload.settings, index, Chunks(nobody), None)
         events += events_of(enqueuing, workload, mine, workload.until)
     return events
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from onibus.broker.producers import LEASE_MS, ProducerInfo, Published, Staged
+from onibus.broker.producers import ProducerInfo, Published, Staged
 from onibus.client.asking import get, path_of, post, post_arrow, without_none
 from onibus.client.blocking.caller import Caller
 from onibus.client.convert import arrow_bytes, message_json, rows_with_ids, with_id
+from onibus.core.limits import STAGED_LEASE_MS_DEFAULT
 from onibus.core.message import Message
 from onibus.protocols.http.api.staging import Forgotten, Producers, StagedOut
 from onibus.protocols.http.api.tidying import Counted
@@ -30,7 +31,7 @@ class StagingCalls(Caller):
         task: int,
         attempt: int,
         piece: int = 0,
-        lease_ms: int = LEASE_MS,
+        lease_ms: int = STAGED_LEASE_MS_DEFAULT,
     ) -> None:
         """Keep messages, invisible and without numbers, until their producer publishes them."""
         body = {"messages": [message_json(with_id(one)) for one in messages]}
@@ -47,7 +48,7 @@ class StagingCalls(Caller):
         task: int,
         attempt: int,
         piece: int = 0,
-        lease_ms: int = LEASE_MS,
+        lease_ms: int = STAGED_LEASE_MS_DEFAULT,
     ) -> None:
         """Keep rows in Arrow as `stage` keeps messages."""
         whose = _whose(producer, batch, task, attempt, piece, lease_ms)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from onibus.core.arrow_block import SCHEMA, EncodedBody, conform, messages_of
+from onibus.core.arrow_block import SCHEMA, EncodedBody, conform, encode_stream, messages_of
 from onibus.core.block import UNREADABLE
 from onibus.core.checks import check_properties
 from onibus.core.errors import Damaged, InvalidArgument, MessageTooLarge, Refused
@@ -49,7 +49,7 @@ _STAGED = pa.schema(
 class PreparedBatch:
     """Messages in columns that were admitted together."""
 
-    __slots__ = ("bodies", "columns", "hashes", "keys", "owners", "sizes", "ttls")
+    __slots__ = ("bodies", "columns", "encoded", "hashes", "keys", "owners", "sizes", "ttls")
 
     def __init__(
         self,
@@ -73,6 +73,8 @@ class PreparedBatch:
         self.keys = keys
         #: (start, end) of a block's rows → its body, where it was encoded ahead
         self.bodies: dict[tuple[int, int], EncodedBody] = {}
+        #: what `encode` returns, where it was encoded ahead
+        self.encoded: memoryview | None = None
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -99,7 +101,7 @@ class PreparedBatch:
             self.sizes[chosen],
         )
 
-    def encode(self) -> bytes:
+    def encode(self) -> memoryview:
         """Return it as bytes, to be stored without numbers until it is published (R6)."""
         offsets = np.searchsorted(np.asarray(self.owners), np.arange(len(self) + 1))
         hashes = pa.FixedSizeBinaryArray.from_buffers(
@@ -107,14 +109,10 @@ class PreparedBatch:
         )
         identities = pa.ListArray.from_arrays(offsets.astype(np.int32), hashes)
         columns = [*self.columns.columns, identities, pa.array(self.ttls), pa.array(self.sizes)]
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, _STAGED) as writer:
-            writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=_STAGED))
-        content: bytes = sink.getvalue().to_pybytes()
-        return content
+        return encode_stream(pa.RecordBatch.from_arrays(columns, schema=_STAGED))
 
 
-def decode_prepared(content: bytes) -> PreparedBatch:
+def decode_prepared(content: memoryview) -> PreparedBatch:
     """Return what `PreparedBatch.encode` made bytes of."""
     try:
         with pa.ipc.open_stream(content) as reader:
@@ -146,16 +144,18 @@ def admit_arrow(
     first = int(bad.argmax()) if bad.any() else len(bad)
     first = next(_bad_properties(batch, first), first)
     if first < len(bad):
-        raise _refusal(batch, first, int(looked.sizes[first]), settings, secret)
+        error = _refusal(batch, first, int(looked.sizes[first]), settings, secret)
+        raise type(error)(f"row {first}: {error}")
     return _prepare(looked, settings, secret)
 
 
 def admit_rows(
-    batch: pa.RecordBatch, settings: LogSettings, secret: bytes
+    batch: pa.RecordBatch, settings: LogSettings, secret: bytes | None
 ) -> tuple[PreparedBatch, dict[int, Refused]]:
     """Return the rows that are admitted, prepared, and why each of the others is refused.
 
-    The batch is one that `conform` has returned; it may have any number of rows.
+    The batch is one that `conform` has returned; it may have any number of rows. Without a secret
+    nothing is hashed: whoever asks finds out by `identity_columns` who repeats whom.
     """
     looked = _look(batch, settings)
     bad = looked.bad
@@ -163,7 +163,7 @@ def admit_rows(
     if not bad.any():
         return _prepare(looked, settings, secret), {}
     refused = {
-        at: _refusal(batch, at, int(looked.sizes[at]), settings, secret)
+        at: _refusal(batch, at, int(looked.sizes[at]), settings, secret or b"")
         for at in np.flatnonzero(bad).tolist()
     }
     good = batch.filter(pa.array(~bad))
@@ -193,9 +193,12 @@ def _look(batch: pa.RecordBatch, settings: LogSettings) -> _Looked:
     return _Looked(batch, filled, contents, keys, sizes, bad)
 
 
-def _prepare(looked: _Looked, settings: LogSettings, secret: bytes) -> PreparedBatch:
+def _prepare(looked: _Looked, settings: LogSettings, secret: bytes | None) -> PreparedBatch:
     filled, keys = looked.filled, looked.keys
-    hashes, owners = _identities(filled, keys, looked.contents, settings, secret)
+    hashes: list[bytes] = []
+    owners: Sequence[int] = ()
+    if secret is not None:
+        hashes, owners = _identities(filled, keys, looked.contents, settings, secret)
     ttls = _ttls(looked.batch, settings)
     return PreparedBatch(filled, hashes, owners, ttls, looked.sizes, keys)
 
@@ -284,14 +287,14 @@ def _refusal(
     try:
         (message,) = messages_of(batch.slice(at, 1))
     except Damaged:
-        return InvalidArgument(f"row {at}: properties are not the MessagePack of a map")
+        return InvalidArgument("properties are not the MessagePack of a map")
     try:
         admit(message, settings, secret)
     except Refused as error:
-        return type(error)(f"row {at}: {error}")
+        return error
     # Its properties are MessagePack that takes more bytes than ours would.
     return MessageTooLarge(
-        f"row {at}: the message takes {size} bytes; this entity takes {settings.max_message_bytes}"
+        f"the message takes {size} bytes; this entity takes {settings.max_message_bytes}"
     )
 
 
@@ -318,15 +321,13 @@ def _identities(
     secret: bytes,
 ) -> tuple[list[bytes], Sequence[int]]:
     """Return the hashes under which rows are duplicates (D3, F1 – F7), and whose they are."""
-    if not settings.fifo and not settings.requires_duplicate_detection:
+    columns = identity_columns(batch, keys, settings)
+    if columns is None:
         return [], ()
-    ids = raw_values(batch.column("message_id"))
+    ids = raw_values(columns[0])
     scopes: Sequence[bytes | None] | None = None
-    if settings.fifo:
-        if settings.deduplication_scope == "messageGroup":
-            scopes = raw_values(batch.column("session_id"))
-    elif settings.enable_partitioning:
-        scopes = raw_values(keys)
+    if columns[1] is not None:
+        scopes = raw_values(columns[1])
     if settings.content_matches_any_id and contents is not None:
         return _twofold_identities(ids, scopes, contents, secret)
     if None not in ids:
@@ -334,6 +335,19 @@ def _identities(
     owners = [at for at, name in enumerate(ids) if name is not None]
     scopes = None if scopes is None else [scopes[at] for at in owners]
     return hash_identities(secret, [ids[at] for at in owners], scopes), owners
+
+
+def identity_columns(
+    batch: pa.RecordBatch, keys: pa.Array, settings: LogSettings
+) -> tuple[pa.Array, pa.Array | None] | None:
+    """Return the ids and inside what each one counts; None where nothing is a duplicate (D3)."""
+    ids = batch.column("message_id")
+    if settings.fifo:
+        grouped = settings.deduplication_scope == "messageGroup"
+        return ids, batch.column("session_id") if grouped else None
+    if settings.requires_duplicate_detection:
+        return ids, keys if settings.enable_partitioning else None
+    return None
 
 
 def _twofold_identities(

@@ -105,8 +105,13 @@ def still_living(
 ) -> list[int]:
     """Return those that have not outlived their time to live; the others expire here."""
     living = []
+    log = subscription.log
+    by_block = subscription.settings.expires_after_ms is None
     for ordinal in ordinals:
-        if subscription.expires(ordinal) <= now:
+        if by_block and log.find(ordinal).expires > now:
+            # Nothing in its block has expired: no need to look at the row.
+            living.append(ordinal)
+        elif subscription.expires(ordinal) <= now:
             expire_message(subscription, ordinal, out, taken=True)
         else:
             living.append(ordinal)
@@ -216,10 +221,11 @@ def take_living(
     """Take a session's first messages that have not expired."""
     living: list[int] = []
     while len(living) < limit:
-        taken = session.take(limit - len(living), subscription.log.visible_below)
-        if not taken:
-            break
+        wanted = limit - len(living)
+        taken = session.take(wanted, subscription.log.visible_below)
         living += still_living(subscription, taken, now, out)
+        if len(taken) < wanted:
+            break
     return living
 
 

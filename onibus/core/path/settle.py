@@ -38,26 +38,39 @@ def complete(subscription: Subscription, ordinals: list[int], out: WriteBatch) -
     subscription.depart(ordinals, out)
 
 
-def delete(subscription: Subscription, token: bytes, out: WriteBatch) -> None:
-    """Delete a message that was received; what is gone already is no error.
+def delete(
+    subscription: Subscription, tokens: Sequence[bytes], out: WriteBatch
+) -> list[LockLost | None]:
+    """Delete messages that were received, each by itself; what is gone already is no error.
 
     From a FIFO queue only while it is held. From another one also when its lock has run out, unless
-    somebody else has received it since: then it stays, and nothing is said.
+    somebody else has received it since: then it stays, and nothing is said. Return the refusals.
     """
-    try:
-        ordinal = subscription.held_by(token)[0]
-    except LockLost:
-        ordinal = given_out(subscription, token)
-        state = subscription.state(ordinal)
-        if state is State.GONE:
-            return
-        if subscription.settings.fifo:
-            raise
-        if state is State.ACTIVE:
-            subscription.change(ordinal, Input.TAKE, out)
-            subscription.depart([ordinal], out)
-        return
-    complete(subscription, [ordinal], out)
+    refused: list[LockLost | None] = []
+    held: dict[int, None] = {}
+    for token in tokens:
+        try:
+            try:
+                held[subscription.held_by(token)[0]] = None
+            except LockLost:
+                _delete_late(subscription, token, out)
+        except LockLost as refusal:
+            refused.append(refusal)
+        else:
+            refused.append(None)
+    complete(subscription, list(held), out)
+    return refused
+
+
+def _delete_late(subscription: Subscription, token: bytes, out: WriteBatch) -> None:
+    """Delete a message whose lock has run out."""
+    ordinal = given_out(subscription, token)
+    state = subscription.state(ordinal)
+    if subscription.settings.fifo and state is not State.GONE:
+        raise LockLost("the lock has run out")
+    if state is State.ACTIVE:
+        subscription.change(ordinal, Input.TAKE, out)
+        subscription.depart([ordinal], out)
 
 
 def given_out(subscription: Subscription, token: bytes) -> int:

@@ -35,12 +35,13 @@ from onibus.core.block import NEVER
 from onibus.core.errors import Refused
 from onibus.core.id_runs import Words
 from onibus.core.numbering import Numbering
-from onibus.core.path.admit_arrow import PreparedBatch, admit_rows
+from onibus.core.path.admit_arrow import PreparedBatch, admit_rows, identity_columns
 from onibus.core.path.dead_letter import EXPIRED, EXPIRED_TEXT
 from onibus.core.settings import LogSettings
 from onibus.core.timeline.agenda import DUE, PLACE
 from onibus.core.timeline.chunks import Chunks
 from onibus.core.timeline.timeline import ORDINAL, Arrivals, Numbers, Passed, Timeline
+from onibus.core.timeline.words import coded, words_of_hashes
 
 ACCEPTED, SCHEDULED, DUPLICATE = "accepted", "scheduled", "duplicate"
 GONE, DEAD = "expired", "dead-lettered"
@@ -70,11 +71,13 @@ class Enqueuing:
         settings: LogSettings,
         index: int,
         chunks: Chunks,
-        secret: bytes,
+        secret: bytes | None,
         naming: tuple[str, ...] = NAMING,
     ) -> None:
+        """Have no state yet. Without a `secret`, the key of hashes, none is kept after a `take`."""
         self._settings = settings
-        self._secret = secret
+        # Codes stand for one column of ids, not for ids and contents (F7).
+        self._secret = b"" if secret is None and settings.content_matches_any_id else secret
         numbering = Numbering(index, settings.enable_partitioning)
         window_ms = settings.duplicate_detection_window_ms
         self.timeline = Timeline(numbering, chunks, window_ms, naming)
@@ -97,7 +100,7 @@ class Enqueuing:
         if errors:
             admitted, times = rows.take(pa.array(good)), times[good]
         admitted = _with_ids(admitted, prepared)
-        words, owners = _identities(prepared)
+        words, owners = self._identities(prepared)
         columns = prepared.columns
         passed = self.timeline.take(
             Arrivals(
@@ -131,6 +134,14 @@ class Enqueuing:
         errors = dict(refused) | {int(positions[at]): error for at, error in found.items()}
         return prepared, errors, np.delete(positions, list(found))
 
+    def _identities(self, prepared: PreparedBatch) -> tuple[Words | None, Numbers | None]:
+        """Return what makes rows duplicates, and whose it is."""
+        if self._secret is not None:
+            owners = np.asarray(prepared.owners, np.int64)
+            return (words_of_hashes(prepared.hashes), owners) if len(owners) else (None, None)
+        columns = identity_columns(prepared.columns, prepared.keys, self._settings)
+        return (None, None) if columns is None else coded(*columns)
+
     def _expired(self, rows: pa.Table, schema: pa.Schema) -> pa.Table:
         number = self.timeline.numbering.numbers(rows.column(ORDINAL).to_numpy())
         fields: dict[str, Any] = {
@@ -152,14 +163,6 @@ def _with_ids(rows: pa.Table, prepared: PreparedBatch) -> pa.Table:
         return rows
     at = rows.schema.get_field_index("message_id")
     return rows.set_column(at, rows.schema.field(at), prepared.columns.column("message_id"))
-
-
-def _identities(prepared: PreparedBatch) -> tuple[Words | None, Numbers | None]:
-    """Return the hashes of identities as words, and whose they are."""
-    if not prepared.hashes:
-        return None, None
-    words = np.frombuffer(b"".join(prepared.hashes), np.uint64).reshape(-1, 2)
-    return words, np.asarray(prepared.owners, np.int64)
 
 
 def _arrived(rows: pa.Table, passed: Passed) -> pa.Table:

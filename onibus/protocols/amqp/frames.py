@@ -75,13 +75,15 @@ class Cutter:
         need = HEADER_BYTES
         while end - at >= HEADER_BYTES and len(found) < limit:
             size, words, kind, channel = _HEADER.unpack_from(data, at)
-            if not HEADER_BYTES <= size <= self.size_max:
-                raise ConnectionFailed(
-                    FRAMING_ERROR, f"a frame of {size} bytes; frames have 8 to {self.size_max}"
-                )
             body = words * 4
-            if not HEADER_BYTES <= body <= size:
-                raise ConnectionFailed(FRAMING_ERROR, f"a frame whose body begins at {body}")
+            if not HEADER_BYTES <= body <= size <= self.size_max:
+                if found:
+                    # What came before it counts: the next call meets it again.
+                    break
+                raise ConnectionFailed(
+                    FRAMING_ERROR,
+                    f"a frame of {size} bytes, its body at {body}; the most is {self.size_max}",
+                )
             if end - at < size:
                 need = size
                 break

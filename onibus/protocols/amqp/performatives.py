@@ -6,6 +6,7 @@ types; what is written has all its fields, nulls included, since one client coun
 
 from __future__ import annotations
 
+import struct
 from typing import Any, NamedTuple
 
 from onibus.protocols.amqp import encode as to
@@ -297,6 +298,24 @@ def flow(
     handle, count, credit, drain = link
     own = [to.uint(handle), to.uint(count), to.uint(credit), to.NULL, to.boolean(drain)]
     return performative(FLOW, [*session, *own, to.NULL, to.NULL])
+
+
+#: Head of a list of 11 in 37 bytes, handle, id, a tag of 16 bytes, format 0, settled, more.
+_TRANSFER = struct.Struct(">6sBIBIBB16sBBB5s").pack
+_TRANSFER_HEAD = b"\x00\x53\x14\xc0\x25\x0b"
+
+
+def transfer(handle: int, delivery_id: int, tag: bytes, settled: bool, more: bool) -> bytes:
+    """Return a transfer, to be followed by its payload."""
+    said, follows = 0x42 - settled, 0x42 - more
+    if len(tag) == 16:
+        return _TRANSFER(
+            *(_TRANSFER_HEAD, 0x70, handle, 0x70, delivery_id, 0xA0, 16, tag),
+            *(0x43, said, follows, b"\x40" * 5),
+        )
+    head = [to.uint(handle), to.uint(delivery_id), to.binary(tag), to.uint(0)]
+    flags = [bytes((said,)), bytes((follows,))]
+    return performative(TRANSFER, [*head, *flags, *[to.NULL] * 5])
 
 
 def disposition(role: bool, first: int, last: int, state: bytes) -> bytes:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import cast
 
 from onibus.bus import Bus
-from onibus.core.errors import BusClosed
 from onibus.operation.traffic import Traffic
 from onibus.protocols.amqp.connection import Connection, State
 from onibus.protocols.amqp.errors import CONNECTION_FORCED
@@ -39,14 +39,20 @@ class AmqpConnections:
         return AmqpProtocol(self)
 
     async def drain(self, seconds: float) -> None:
-        """Tell all clients that the server stops; wait until they have gone."""
+        """Store what was sent, tell clients that the server stops, wait until they have gone."""
         self.closing = True
+        deadline = asyncio.get_running_loop().time() + seconds
+        for one in self.open:
+            one.stop_reading()
+        await self._until(deadline, lambda: not any(one.is_storing for one in self.open))
         for one in list(self.open):
             one.say_goodbye()
-        deadline = asyncio.get_running_loop().time() + seconds
-        while self.open and asyncio.get_running_loop().time() < deadline:
-            await asyncio.sleep(0.01)
+        await self._until(deadline, lambda: not self.open)
         self.abort()
+
+    async def _until(self, deadline: float, is_so: Callable[[], bool]) -> None:
+        while not is_so() and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(0.01)
 
     def abort(self) -> None:
         """Close every connection at once."""
@@ -68,6 +74,7 @@ class AmqpProtocol(asyncio.Protocol):
         self._writing = False
         self._feeding = False
         self._paused = False
+        self._ending = False
         self._timer: asyncio.TimerHandle | None = None
 
     # asyncio's words
@@ -127,13 +134,27 @@ class AmqpProtocol(asyncio.Protocol):
             self._transport.write(content)
         if self._connection.state is State.CLOSED:
             self._transport.close()
-        elif self._paused and self._connection.held_bytes * 2 <= HELD_BYTES_MAX:
+            return
+        if self._connection.state is State.CLOSING and not self._ending:
+            # A peer that does not say goodbye too is not waited for as long as one that is idle.
+            self._ending = True
+            self._arm()
+        if self._paused and self._has_room:
             self._paused = False
             self._transport.resume_reading()
+
+    @property
+    def _has_room(self) -> bool:
+        """Tell whether more may be read; while the server stops only that the client goes, too."""
+        if self._connections.closing and self._connection.state is not State.CLOSING:
+            return False
+        return self._connection.held_bytes * 2 <= HELD_BYTES_MAX
 
     # Time
 
     def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         wait = self._connection.wake_at() - self._loop.time()
         wait = min(wait, self._client.wake_at() - time.time())
         self._timer = self._loop.call_later(max(wait, 0.05), self._tick)
@@ -148,9 +169,21 @@ class AmqpProtocol(asyncio.Protocol):
 
     # Ending
 
+    @property
+    def is_storing(self) -> bool:
+        """Tell whether something that the client sent is not stored yet."""
+        return self._connection.held_bytes > 0
+
+    def stop_reading(self) -> None:
+        """Take nothing more from the client."""
+        if not self._paused:
+            self._paused = True
+            self._transport.pause_reading()
+
     def say_goodbye(self) -> None:
         """Close the connection for the server's stop; clients come again."""
-        self._connection.close(CONNECTION_FORCED, str(BusClosed("the server is stopping")))
+        self._connection.tick(self._loop.time())
+        self._connection.close(CONNECTION_FORCED, "the server is stopping: come again")
         self._write()
 
     def abort(self) -> None:

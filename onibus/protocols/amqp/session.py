@@ -11,7 +11,6 @@ from collections import deque
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from onibus.protocols.amqp import encode as to
 from onibus.protocols.amqp import performatives as say
 from onibus.protocols.amqp.errors import (
     HANDLE_IN_USE,
@@ -31,8 +30,9 @@ if TYPE_CHECKING:
 
 #: As large as every client takes it: deliveries are bounded by credit and by bytes.
 WINDOW = 2**31 - 1
-#: Links of a session.
+#: Links of a session, and of a connection.
 HANDLE_MAX = 255
+LINKS_MAX = 5_000
 
 
 class SessionState(Enum):
@@ -90,15 +90,12 @@ class Session:
         settled = token is None
         if token is not None:
             self.unsettled[delivery_id] = (link, token)
-        head = [to.uint(link.handle), to.uint(delivery_id), to.binary(tag), to.uint(0)]
-        head.append(to.boolean(settled))
-        tail = [to.NULL] * 5
-        whole = say.performative(say.TRANSFER, [*head, to.FALSE, *tail])
+        whole = say.transfer(link.handle, delivery_id, tag, settled, False)
         room = self.connection.peer_frame_max - HEADER_BYTES - len(whole)
         if len(payload) <= room:
             self._send_frame(whole + payload)
             return
-        part = say.performative(say.TRANSFER, [*head, to.TRUE, *tail])
+        part = say.transfer(link.handle, delivery_id, tag, settled, True)
         at = 0
         while at < len(payload):
             end = at + room
@@ -151,11 +148,14 @@ class Session:
             raise SessionFailed(RESOURCE_LIMIT_EXCEEDED, f"handles go up to {HANDLE_MAX}")
         if attach.handle in self.links:
             raise SessionFailed(HANDLE_IN_USE, f"handle {attach.handle} is in use")
+        if self.connection.link_count >= LINKS_MAX:
+            raise SessionFailed(RESOURCE_LIMIT_EXCEEDED, f"a connection has {LINKS_MAX} links")
         incoming = attach.role == say.SENDER
         if incoming and attach.initial_delivery_count is None:
             attach = attach._replace(initial_delivery_count=0)
         link: Link = (IncomingLink if incoming else OutgoingLink)(self, attach)
         self.links[attach.handle] = link
+        self.connection.link_count += 1
         self.connection.application.attach(link)
 
     def take_flow(self, flow: Flow) -> None:
@@ -219,6 +219,7 @@ class Session:
         answered = link.state is LinkState.DETACHING
         link.advance("detached")
         del self.links[detach.handle]
+        self.connection.link_count -= 1
         if not answered:
             self.say(say.detach(detach.handle, None))
             self.dropped(link)
@@ -231,6 +232,7 @@ class Session:
 
     def end(self, condition: str, description: str) -> None:
         """End the session for a reason."""
+        self.flush()
         self.advance("end")
         self.say(say.end(say.error(condition, description)))
         self.forget()
@@ -244,6 +246,7 @@ class Session:
     def forget(self) -> None:
         """Let all links go."""
         links, self.links = list(self.links.values()), {}
+        self.connection.link_count -= len(links)
         self.unsettled.clear()
         self._outcomes.clear()
         self._waiting.clear()

@@ -19,6 +19,7 @@ import httptools
 from onibus.protocols.http.deadline import Deadline
 from onibus.protocols.http.messages import Head, Request, Response, head_of, plain
 from onibus.protocols.http.problems import refusal
+from onibus.protocols.http.reading import read_head, without_offers
 
 if TYPE_CHECKING:
     from onibus.protocols.http.connections import Connections
@@ -195,23 +196,24 @@ class Connection(asyncio.Protocol):
             self._deaf = True
         finally:
             self._feeding = False
-        if self._in_head or self._in_body:
+        refused = self._refusal is not None or self._last_words  # with a deadline of its own
+        if not refused and (self._in_head or self._in_body):
             self._check_progress(len(data))
-        elif self._current is None:
+        elif not refused and self._current is None:
             self._rest()
 
     def _ignore_upgrade(self, rest: bytes) -> None:
-        """Answer a request that offers another protocol in this one; its body was not parsed."""
+        """Answer a request that offers another protocol in this one, unless it is handed over."""
         method, headers = self._parser.get_method(), self._headers
+        if self._owner.hand_over(self, self._transport, self._url, headers, rest):
+            return
         self._parser = httptools.HttpRequestParser(self)
         if method == b"CONNECT":
             self._refuse(400, "this server is no proxy")
             return
-        offers = ("upgrade", "connection", "http2-settings")
-        lines = [f"{name}: {value}" for name, value in headers.items() if name not in offers]
-        head = b"%b %b HTTP/1.1\r\n" % (method, self._url)
+        head = without_offers(method, self._url, headers)
         self._reset()
-        self._feed(head + "\r\n".join((*lines, "", "")).encode("latin-1") + rest)
+        self._feed(head + rest)
 
     def _check_progress(self, size: int) -> None:
         """A request has begun and is not whole yet."""
@@ -309,18 +311,11 @@ class Connection(asyncio.Protocol):
             self._next()
 
     def _make_request(self) -> Request | None:
-        try:
-            url: Any = httptools.parse_url(self._url)
-            head = Head(
-                self._parser.get_method().decode(),
-                (url.path or b"/").decode("ascii"),
-                (url.query or b"").decode("ascii"),
-                self._headers,
-            )
-            return Request(head, bytes(self._body), self._secure)
-        except (httptools.HttpParserInvalidURLError, UnicodeDecodeError):
+        head = read_head(self._parser.get_method(), self._url, self._headers)
+        if head is None:
             self._refuse(400, "the path cannot be read")
             return None
+        return Request(head, bytes(self._body), self._secure)
 
     # Answering
 
@@ -362,7 +357,7 @@ class Connection(asyncio.Protocol):
         return head_of(response, length, persistence, chunked=chunked)
 
     async def _stream(
-        self, request: Request, response: Response, pieces: AsyncIterator[bytes]
+        self, request: Request, response: Response, pieces: AsyncIterator[bytes | memoryview]
     ) -> None:
         """Send a body piece by piece, no faster than it is read."""
         chunked = request.takes_chunks
@@ -371,9 +366,11 @@ class Connection(asyncio.Protocol):
         self._transport.write(self._head(response, None, chunked=chunked))
         try:
             async for piece in pieces:
-                if piece:
-                    framed = b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece
-                    self._transport.write(framed)
+                if piece and chunked:
+                    # A piece may be megabytes: it is not copied to stand in its frame.
+                    self._transport.writelines((b"%x\r\n" % len(piece), piece, b"\r\n"))
+                elif piece:
+                    self._transport.write(piece)
                 if self._unread is not None:
                     await asyncio.shield(self._unread)
         except Exception:
@@ -454,6 +451,9 @@ class Connection(asyncio.Protocol):
             return
         self._deaf = True
         self._refusal = response
+        self._held_bytes -= len(self._body)
+        self._owner.body_bytes -= len(self._body)
+        self._body = b""
         if self._current is None and not self._queue:
             self._say_last_words()
 

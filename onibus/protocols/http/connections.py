@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from typing import Any, Protocol
 
+from onibus.core.errors import OnibusError
 from onibus.operation.traffic import Traffic
 from onibus.protocols.http.connection import Connection
 from onibus.protocols.http.heads import Heads
 from onibus.protocols.http.limits import Limits
 from onibus.protocols.http.messages import App
+
+
+class Upgrades(Protocol):
+    """Takes connections over."""
+
+    def take(self, transport: Any, url: bytes, headers: Mapping[str, str], rest: bytes) -> bool: ...
 
 
 class Connections:
@@ -25,9 +34,31 @@ class Connections:
         #: bytes of bodies that are being read or worked on
         self.body_bytes = 0
         self.closing = False
+        #: who takes connections over that want to speak something else
+        self.upgrades: Upgrades | None = None
 
     def __call__(self) -> Connection:
         return Connection(self)
+
+    def hand_over(
+        self,
+        connection: Connection,
+        transport: Any,
+        url: bytes,
+        headers: Mapping[str, str],
+        rest: bytes,
+    ) -> bool:
+        """Let a connection speak another protocol from here on; tell whether it does."""
+        if self.upgrades is None or self.closing:
+            return False
+        try:
+            taken = self.upgrades.take(transport, url, headers, rest)
+        except OnibusError:
+            # Answered as what it is besides: a request for a path that is not there.
+            return False
+        if taken:
+            connection.connection_lost(None)
+        return taken
 
     async def drain(self, seconds: float) -> None:
         """Take no more requests; wait for those under way, then close what is left."""

@@ -130,7 +130,7 @@ class Response:
         body: bytes = b"",
         content_type: str = JSON,
         headers: tuple[tuple[str, str], ...] = (),
-        stream: AsyncIterator[bytes] | None = None,
+        stream: AsyncIterator[bytes | memoryview] | None = None,
     ) -> None:
         self.status = status
         self.body = body

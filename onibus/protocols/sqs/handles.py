@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import re
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 
 from onibus.broker.entity import Entity
 from onibus.protocols.sqs import errors
 from onibus.protocols.sqs.errors import SqsError
 
-_HANDLE = re.compile(r"[A-Za-z0-9_-]{32}")
+_HANDLE = re.compile(r"[0-9a-f]{48}")
 
 
 def encode(incarnation: int, token: bytes) -> str:
     """Return the handle of a message that was received."""
-    return urlsafe_b64encode(incarnation.to_bytes(8, "big") + token).decode()
+    return (incarnation.to_bytes(8, "big") + token).hex()
 
 
 def decode(handle: str | None, entity: Entity) -> bytes:
@@ -22,7 +21,7 @@ def decode(handle: str | None, entity: Entity) -> bytes:
     if not handle:
         raise errors.missing("ReceiptHandle")
     if _HANDLE.fullmatch(handle):
-        data = urlsafe_b64decode(handle)
+        data = bytes.fromhex(handle)
         if int.from_bytes(data[:8], "big") == entity.incarnation:
             return data[8:]
     raise invalid(handle)

@@ -43,7 +43,13 @@ _OURS = DEAD_LETTER_PROPERTIES | {_TRACE_PROPERTY, _TYPES_PROPERTY}
 ENCODING = "Onibus.Encoding"
 
 #: What a body cannot have.
-FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def has_forbidden(text: str) -> bool:
+    """Tell whether a text has characters that SQS does not carry."""
+    # What is printable has none, and that is found out ten times as fast.
+    return not text.isprintable() and _FORBIDDEN.search(text) is not None
 
 
 def message_id_of(incarnation: int, number: int) -> str:
@@ -144,7 +150,7 @@ def body_of(message: Message) -> tuple[str, bool]:
         text = message.body.decode()
     except UnicodeDecodeError:
         return b64encode(message.body).decode(), True
-    if FORBIDDEN.search(text):
+    if has_forbidden(text):
         return b64encode(message.body).decode(), True
     return text, False
 

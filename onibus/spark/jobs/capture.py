@@ -34,6 +34,9 @@ FILE_SIZE = 128 << 20
 _BATCHES_A_COMPACTION = 50
 #: How often a capture that goes on is looked at.
 _LOOK_S = 1
+#: Spark gives a Python process ten seconds to start, which a busy machine may not have: it is given
+#: so many tries.
+_STARVED, _STARTS_MAX = "Python worker failed to connect back", 5
 #: What a task tells of each file it wrote.
 _WRITTEN = "name string, rows long, bytes long"
 #: Columns that only tasks see: what a decoded body was, and what was wrong with it.
@@ -97,16 +100,15 @@ def capture(
         raise InvalidArgument(f"on_error is one of {', '.join(_ERROR_MODES)}, not {on_error!r}")
     options = read_options(source)
     job = _Capture(spark, dict(source), options, Lake(lake, options.entity), reader, on_error)
+    job.tables = [table for table in tables_of(options.entity) if outcomes or table != OUTCOMES]
     job.body, job.file_size, job.on_progress = body, file_size, on_progress
     job.prepare()
     trigger = {"processingTime": interval} if continuous else {"availableNow": True}
-    tables = [table for table in tables_of(options.entity) if outcomes or table != OUTCOMES]
-    queries = [job.start(table, trigger) for table in tables]
-    try:
-        _wait(queries, stopped)
-    finally:
-        for query in queries:
-            query.stop()
+    tables = job.tables
+    # What ends by itself goes one after the other: what became of a message is then captured after
+    # the message.
+    for together in [tables] if continuous else [[table] for table in tables]:
+        _run(job, together, trigger, stopped)
     for table in tables:
         job.compact(table)
     return replace(job.done, seconds=time.monotonic() - job.started)
@@ -125,6 +127,7 @@ def reader_name(reader: str, table: str) -> str:
 class _Capture:
     """A capture under way, on the driver."""
 
+    tables: list[str]
     body: str | None
     file_size: int
     on_progress: Callable[[Captured], None]
@@ -148,11 +151,17 @@ class _Capture:
         self.started = time.monotonic()
 
     def prepare(self) -> None:
-        """See that the lake is this entity's."""
+        """See that the lake is this entity's, and have the readers made."""
         with self._options.client() as client:
             log = tables_of(self._options.entity)[0]
             incarnation = client.log_positions(self._options.entity, log=log).incarnation
-        self._lake.belong(incarnation)
+            self._lake.belong(incarnation)
+            # From here on nothing goes before it was captured, and outcomes are kept.
+            there = {reader.name for reader in client.readers(self._options.entity)}
+            for table in self.tables:
+                name = reader_name(self._reader, table)
+                if name not in there:
+                    client.create_reader(self._options.entity, name, log=table)
 
     def start(self, table: str, trigger: dict[str, Any]) -> StreamingQuery:
         """Start the query of a table."""
@@ -202,14 +211,31 @@ class _Capture:
             self.done = replace(self.done, merged=self.done.merged + merged)
 
 
-def _wait(queries: list[StreamingQuery], stopped: Callable[[], bool]) -> None:
-    """Wait until all queries have ended, or somebody wants an end; a failure is raised."""
-    while any(query.isActive for query in queries) and not stopped():
-        for query in queries:
-            query.awaitTermination(_LOOK_S)
-            error = query.exception()
-            if error is not None:
-                raise error
+def _run(
+    job: _Capture, tables: list[str], trigger: dict[str, Any], stopped: Callable[[], bool]
+) -> None:
+    """Run the queries of tables until all have ended, or somebody wants an end."""
+    from pyspark.errors import StreamingQueryException
+
+    starts = dict.fromkeys(tables, 1)
+    running = {table: job.start(table, trigger) for table in tables}
+    going = list(tables)
+    try:
+        while going and not stopped():
+            for table in list(going):
+                try:
+                    ended = running[table].awaitTermination(_LOOK_S)
+                except StreamingQueryException as error:
+                    if _STARVED not in str(error) or starts[table] == _STARTS_MAX:
+                        raise
+                    starts[table] += 1
+                    running[table] = job.start(table, trigger)
+                else:
+                    if ended:
+                        going.remove(table)
+    finally:
+        for query in running.values():
+            query.stop()
 
 
 def decoded(rows: DataFrame, body: str | None) -> DataFrame:

@@ -72,6 +72,12 @@ class EventTables:
             return files, root.rstrip("/")
         return pafs.LocalFileSystem(), os.path.abspath(self.place)
 
+    def prepared(self) -> bool:
+        """Tell whether all tables are there."""
+        files, root = self._files()
+        wanted = [f"{root}/table={table}" for table in self.tables.values()]
+        return all(one.type == pafs.FileType.Directory for one in files.get_file_info(wanted))
+
     def prepare(self, events: DataFrame, batch: int) -> None:
         """Have all tables there, without rows in that batch."""
         spark = events.sparkSession
@@ -161,7 +167,8 @@ def write_tables(
         done.add(observation.get)
         on_progress(done)
         return done
-    tables.prepare(events, _NO_BATCH)
+    if not tables.prepared():
+        tables.prepare(events, _NO_BATCH)
     trigger: dict[str, Any] = {"processingTime": interval} if interval else {"availableNow": True}
     query = (
         events.observe(_METRICS, *tables.metrics())

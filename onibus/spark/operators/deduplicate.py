@@ -17,12 +17,10 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 
 from onibus.core.errors import InvalidArgument
-from onibus.core.id_runs import Words
 from onibus.core.numbering import Numbering
-from onibus.core.path.admit import hash_identities
-from onibus.core.path.admit_arrow import raw_values
 from onibus.core.timeline.chunks import Chunks
 from onibus.core.timeline.timeline import Arrivals, Timeline
+from onibus.core.timeline.words import coded, hashed
 from onibus.spark.operators.arrivals import Arrival, check_free, kind_of, quoted
 from onibus.spark.operators.partitions import key_column, partition_column
 from onibus.spark.operators.running import (
@@ -141,19 +139,13 @@ class _Keeper:
             row = rows.filter(pc.is_null(columns[0])).drop_columns(names)
             raise InvalidArgument(f"a row has no {self._name}: {name_of(row, 0)}")
         bare = carried(rows.drop_columns(names))
-        words = self._words([column.combine_chunks() for column in columns])
-        arrivals = Arrivals(bare, times, words, np.arange(len(times)), labels=orders_of(rows))
+        ids, *scopes = [column.combine_chunks() for column in columns]
+        scope = scopes[0] if scopes else None
+        if self._secret is None:
+            words, owners = coded(ids, scope)
+        else:
+            words, owners = hashed(ids, scope, self._secret), np.arange(len(times))
+        arrivals = Arrivals(bare, times, words, owners, labels=orders_of(rows))
         passed = self._timeline.take(arrivals)
         repeats = pa.array(passed.repeats, mask=~passed.dropped)
         return bare.append_column("duplicate_of", repeats)
-
-    def _words(self, columns: list[pa.Array]) -> Words:
-        """Return two words for each identity: hashes where they are kept, else plain codes."""
-        if self._secret is not None:
-            scopes = raw_values(columns[1]) if len(columns) > 1 else None
-            hashes = hash_identities(self._secret, raw_values(columns[0]), scopes)
-            return np.frombuffer(b"".join(hashes), np.uint64).reshape(-1, 2)
-        words = np.zeros((len(columns[0]), 2), np.uint64)
-        for at, column in enumerate(columns):
-            words[:, at] = column.dictionary_encode().indices.to_numpy()
-        return words

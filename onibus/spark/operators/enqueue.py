@@ -45,9 +45,6 @@ _NAMES = {"enqueued_time_ms": "enqueued_time", "expires_at_ms": "expires_at"}
 #: What an event that a message is ready has besides.
 READY: dict[str, Any] = {"release_order": LongType(), "partner": StringType()}
 
-#: Without a state nobody can have learnt what would make two hashes equal.
-_NO_SECRET = bytes(32)
-
 
 @dataclass(frozen=True, slots=True)
 class PartnerRule:
@@ -163,7 +160,7 @@ class _Enqueue(Work):
         self._partners = partners
 
     def open(self, group: int, chunks: Chunks, secret: bytes | None) -> Keeper:
-        enqueuing = Enqueuing(self._settings, group, chunks, secret or _NO_SECRET)
+        enqueuing = Enqueuing(self._settings, group, chunks, secret)
         if self._partners is None:
             return _Keeper(enqueuing, group)
         rule = self._partners

@@ -51,8 +51,9 @@ def pack(batches: Iterator[pa.RecordBatch], tell: int) -> Iterator[pa.RecordBatc
 
 def _parcels(batches: list[pa.RecordBatch], tell: int) -> pa.RecordBatch:
     table = pa.Table.from_batches(batches)
-    groups = table.column(GROUP).to_numpy()
-    latest = pc.max(table.column(ARRIVAL)).as_py()
+    # A row without its order or time has its keeper say so, wherever that is.
+    groups = pc.fill_null(table.column(GROUP), 0).to_numpy()
+    latest = pc.max(table.column(ARRIVAL)).as_py() or 0
     table = table.drop_columns([GROUP])
     order = groups.argsort(kind="stable")
     ordered = groups[order]

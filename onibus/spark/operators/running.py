@@ -100,7 +100,7 @@ def _packer(told: int) -> Any:
 
 def _group_function(work: Work, until: int) -> Any:
     def worked(key: tuple[pa.Scalar, ...], table: pa.Table) -> pa.Table:
-        keeper = work.open(key[0].as_py(), Chunks(nobody), None)
+        keeper = work.open(key[0].as_py() or 0, Chunks(nobody), None)
         table = table.drop_columns([GROUP])
         return take(work, keeper, table, until)
 

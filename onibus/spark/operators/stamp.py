@@ -30,7 +30,7 @@ def stamp(
     group = sf.lit(0)
     if partition is not None:
         kind_of(rows.schema, partition, (IntegerType, LongType), "the partition")
-        group = sf.col(quoted(partition)).cast("int")
+        group = sf.coalesce(sf.col(quoted(partition)).cast("int"), sf.lit(-1))
     work = _Stamping(partition is not None)
     work.schema = added(rows.schema, sequence_number=LongType(), enqueued_time=TimestampType())
     return run(rows, work, group, _PARTITIONS_MAX, arrival)
@@ -40,8 +40,8 @@ class _Stamping(Work):
     def __init__(self, partitioned: bool) -> None:
         self._partitioned = partitioned
 
-    def open(self, group: int | None, chunks: Chunks, secret: bytes | None) -> Keeper:
-        if group is None or not 0 <= group < _PARTITIONS_MAX:
+    def open(self, group: int, chunks: Chunks, secret: bytes | None) -> Keeper:
+        if not 0 <= group < _PARTITIONS_MAX:
             raise InvalidArgument(f"a partition is from 0 to {_PARTITIONS_MAX - 1}, not {group}")
         return _Keeper(Timeline(Numbering(group, self._partitioned), chunks))
 

@@ -70,6 +70,24 @@ def read_batch(payload: bytes) -> list[Message]:
 
 def read_message(payload: bytes) -> Message:
     """Return a message as the bus takes it."""
+    if payload[:4] == _SHORT_PROPERTIES and len(payload) > _SHORT_HEAD:
+        # Properties and data, and no more: so are most messages.
+        end = _SHORT_HEAD + payload[4]
+        body = sections.only_data(payload, end)
+        if body is not None:
+            message = Message(body=body, as_sent=payload[:end])
+            _read_properties(message, payload, 3)
+            return message
+    return _read_any(payload)
+
+
+#: Properties in a list of less than 256 bytes; where its elements begin after their count.
+_SHORT_PROPERTIES = b"\x00\x53\x73\xc0"
+_SHORT_HEAD = 5
+
+
+def _read_any(payload: bytes) -> Message:
+    """Return a message of whatever sections."""
     message = Message()
     rare: list[bytes] = []
     usual: list[bytes] = []

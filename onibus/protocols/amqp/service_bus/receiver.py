@@ -22,8 +22,9 @@ from onibus.protocols.amqp.service_bus.settlement import Settling
 if TYPE_CHECKING:
     from onibus.protocols.amqp.service_bus.client import Client
 
-#: Messages in one go.
+#: Messages in one go, and their bytes.
 TURN_MAX = 200
+TURN_BYTES_MAX = 1 << 20
 #: A receiver waits as long as its link lives.
 FOREVER_MS = 1 << 50
 
@@ -117,6 +118,7 @@ class ReceiverNode:
             reply,
             dead=self.place.dead,
             take=self._take,
+            bytes_max=TURN_BYTES_MAX,
         )
 
     def _told(self, outcome: Outcome) -> None:

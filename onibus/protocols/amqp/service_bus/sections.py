@@ -106,3 +106,20 @@ def section(code: int, value: bytes) -> bytes:
 
 def data_section(body: bytes) -> bytes:
     return b"\x00\x53\x75" + to.binary(body)
+
+
+def only_data(data: bytes, at: int) -> bytes | None:
+    """Return the content of a data section that reaches from there to the end; None of any other.
+
+    What nearly all messages end with is looked at here at once.
+    """
+    if data[at : at + 3] != b"\x00\x53\x75" or at + 5 > len(data):
+        return None
+    code = data[at + 3]
+    if code == 0xA0:
+        start, length = at + 5, data[at + 4]
+    elif code == 0xB0:
+        start, length = at + 8, int.from_bytes(data[at + 4 : at + 8], "big")
+    else:
+        return None
+    return data[start:] if start + length == len(data) else None

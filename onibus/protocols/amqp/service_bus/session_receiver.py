@@ -22,7 +22,7 @@ from onibus.protocols.amqp.link import Link, LinkState, OutgoingLink
 from onibus.protocols.amqp.performatives import Attach
 from onibus.protocols.amqp.service_bus.conditions import condition_of
 from onibus.protocols.amqp.service_bus.places import Place
-from onibus.protocols.amqp.service_bus.receiver import ReceiverNode
+from onibus.protocols.amqp.service_bus.receiver import TURN_BYTES_MAX, ReceiverNode
 
 if TYPE_CHECKING:
     from onibus.protocols.amqp.service_bus.client import Client
@@ -113,6 +113,7 @@ class SessionReceiverNode(ReceiverNode):
             wait_ms,
             reply,
             take=self._take,
+            bytes_max=TURN_BYTES_MAX,
         )
 
     def detached(self, link: Link) -> None:

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from onibus.broker.producers import LEASE_MS, ProducerInfo, Published, Staged
+from onibus.broker.producers import ProducerInfo, Published, Staged
+from onibus.core.limits import STAGED_LEASE_MS_DEFAULT
 from onibus.protocols.http.api.messages import Batch, read_batch
 from onibus.protocols.http.api.tidying import Counted
 from onibus.protocols.http.arrow import read_stream
@@ -28,7 +29,7 @@ class StageQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     #: which piece of the attempt, from 0
     piece: Number = 0
     #: what is not published within that time goes
-    lease_ms: Number = LEASE_MS
+    lease_ms: Number = STAGED_LEASE_MS_DEFAULT
 
 
 class Publish(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

@@ -22,11 +22,8 @@ from onibus.protocols.sqs.shapes import (
     BatchOut,
     DeleteBatchIn,
     DoneEntry,
-    FailedEntry,
-    HandleEntry,
     HandleIn,
     VisibilityBatchIn,
-    VisibilityEntry,
     VisibilityIn,
 )
 from onibus.security.rights import Right
@@ -34,7 +31,6 @@ from onibus.security.rights import Right
 _DELETE = "DeleteMessageBatchRequestEntry"
 _VISIBILITY = "ChangeMessageVisibilityBatchRequestEntry"
 
-Act = Callable[[Subscription, int, WriteBatch], None]
 #: Puts a refusal of the bus into the words of SQS; None where it is none.
 Refused = Callable[[str | None, BaseException], BaseException | None]
 
@@ -43,14 +39,14 @@ def delete_message(call: Call, given: HandleIn) -> None:
     """Delete a message."""
     entity = call.queues.by_url(given.queue_url)
     token = handles.decode(given.receipt_handle, entity)
+
+    def act(subscription: Subscription, now: int, out: WriteBatch) -> None:
+        (refusal,) = delete(subscription, [token], out)
+        if refusal is not None:
+            raise refusal
+
     call.ask(
-        lambda reply: settling.settle_one(
-            call.bus.broker,
-            entity.name,
-            token,
-            lambda subscription, now, out: delete(subscription, token, out),
-            reply,
-        ),
+        lambda reply: settling.settle_one(call.bus.broker, entity.name, token, act, reply),
         _nothing,
         partial(_not_deleted, call, given.receipt_handle),
     )
@@ -139,63 +135,85 @@ def _not_changed(handle: str | None, error: BaseException) -> BaseException | No
 def delete_batch(call: Call, given: DeleteBatchIn) -> None:
     """Delete up to ten messages, each by itself."""
     entity = call.queues.by_url(given.queue_url)
-    entries: Sequence[HandleEntry] = check_entries(given.entries, _DELETE)
+    batch = _Batch(call, entity, check_entries(given.entries, _DELETE))
 
-    def make(entry: HandleEntry, token: bytes) -> Act:
-        return lambda subscription, now, out: delete(subscription, token, out)
+    def act(subscription: Subscription, places: list[int], now: int, out: WriteBatch) -> list[Any]:
+        return list(delete(subscription, [batch.tokens[place] for place in places], out))
 
-    _each(call, entity, entries, make, partial(_not_deleted, call))
+    batch.settle(act, partial(_not_deleted, call))
 
 
 def change_visibility_batch(call: Call, given: VisibilityBatchIn) -> None:
     """Hide up to ten messages for longer, or show them, each by itself."""
     entity = call.queues.by_url(given.queue_url)
-    entries: Sequence[VisibilityEntry] = check_entries(given.entries, _VISIBILITY)
+    batch = _Batch(
+        call,
+        entity,
+        check_entries(given.entries, _VISIBILITY),
+        lambda entry: _seconds(entry.visibility_timeout),
+    )
 
-    def make(entry: VisibilityEntry, token: bytes) -> Act:
-        seconds = _seconds(entry.visibility_timeout)
-        return lambda subscription, now, out: _change(subscription, token, seconds, now, out)
+    def act(subscription: Subscription, places: list[int], now: int, out: WriteBatch) -> list[Any]:
+        results: list[Any] = []
+        for place in places:
+            seconds = batch.entries[place].visibility_timeout
+            try:
+                _change(subscription, batch.tokens[place], seconds, now, out)
+            except OnibusError as refusal:
+                results.append(refusal)
+            else:
+                results.append(None)
+        return results
 
-    _each(call, entity, entries, make, _not_changed)
+    batch.settle(act, _not_changed)
 
 
-def _each(
-    call: Call,
-    entity: Entity,
-    entries: Sequence[Any],
-    make: Callable[[Any, bytes], Act],
-    refused: Refused,
-) -> None:
-    """Do something for each entry of a batch, and tell what became of each."""
-    wrong: list[FailedEntry] = []
-    good: list[Any] = []
-    acts: list[tuple[bytes, Act]] = []
-    for entry in entries:
-        try:
-            token = handles.decode(entry.receipt_handle, entity)
-            acts.append((token, make(entry, token)))
-        except SqsError as error:
-            wrong.append(failed(entry.id, error.kind, error.text))
-        else:
-            good.append(entry)
+class _Batch:
+    """Entries whose handles are good, and what is told of all."""
 
-    def told(results: list[Any]) -> BatchOut:
-        out = BatchOut(failed=wrong)
-        for entry, result in zip(good, results, strict=True):
+    def __init__(
+        self,
+        call: Call,
+        entity: Entity,
+        entries: Sequence[Any],
+        check: Callable[[Any], object] | None = None,
+    ) -> None:
+        self._call = call
+        self._entity = entity
+        self.entries: list[Any] = []
+        self.tokens: list[bytes] = []
+        self._out = BatchOut(successful=[], failed=[])
+        for entry in entries:
+            try:
+                if check is not None:
+                    check(entry)
+                self.tokens.append(handles.decode(entry.receipt_handle, entity))
+            except SqsError as error:
+                self._out.failed.append(failed(entry.id, error.kind, error.text))
+            else:
+                self.entries.append(entry)
+
+    def settle(self, act: settling.ActOnEach, refused: Refused) -> None:
+        """Do something for each entry, and tell what became of it."""
+        if not self.tokens:
+            self._call.answer(self._out)
+            return
+        broker, name = self._call.bus.broker, self._entity.name
+        self._call.ask(
+            lambda reply: settling.settle_each(broker, name, self.tokens, act, reply),
+            partial(self._told, refused),
+        )
+
+    def _told(self, refused: Refused, results: list[Any]) -> BatchOut:
+        for entry, result in zip(self.entries, results, strict=True):
             error = refused(entry.receipt_handle, result) if isinstance(result, Exception) else None
             if isinstance(error, OnibusError):
                 error = errors.of_bus(error)
             if isinstance(error, SqsError):
-                out.failed.append(failed(entry.id, error.kind, error.text))
+                self._out.failed.append(failed(entry.id, error.kind, error.text))
             else:
-                out.successful.append(DoneEntry(id=entry.id))
-        return out
-
-    if not acts:
-        call.answer(told([]))
-        return
-    broker = call.bus.broker
-    call.ask(lambda reply: settling.settle_each(broker, entity.name, acts, reply), told)
+                self._out.successful.append(DoneEntry(id=entry.id))
+        return self._out
 
 
 def _action(takes: Any, fast: Any) -> Action:

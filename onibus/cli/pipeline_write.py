@@ -1,0 +1,204 @@
+"""`onibus pipeline ingest` and `replay`: rows into an entity, each once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from onibus.cli.pipeline import Conf, Entity, Master, source_of, spark_for, stop_event
+from onibus.cli.pipeline_rows import Format, Options, Source, read_source
+from onibus.cli.session import Session, command
+from onibus.cli.values import moment_ms
+
+if TYPE_CHECKING:
+    from onibus.spark.jobs.ingest import Ingested
+    from onibus.spark.jobs.replay import Replayed
+
+Checkpoint = Annotated[
+    str | None,
+    typer.Option(help="A folder where a stream keeps its place; without it, one batch."),
+]
+JobName = Annotated[
+    str | None,
+    typer.Option(help="By which the bus knows this job; one batch is sent once under it."),
+]
+Body = Annotated[
+    str | None,
+    typer.Option(metavar="COLUMN", help="Without it: column body, or the row as JSON."),
+]
+Ids = Annotated[
+    list[str] | None,
+    typer.Option("--id", metavar="COLUMN", help="Makes the MessageId; else the content does."),
+]
+SessionId = Annotated[str | None, typer.Option("--session", metavar="COLUMN")]
+PartitionKey = Annotated[str | None, typer.Option("--key", metavar="COLUMN")]
+Subject = Annotated[str | None, typer.Option(metavar="COLUMN")]
+Due = Annotated[
+    str | None, typer.Option("--at", metavar="COLUMN", help="When it is to be enqueued.")
+]
+Properties = Annotated[list[str] | None, typer.Option("--property", metavar="COLUMN")]
+Continuous = Annotated[bool, typer.Option("--continuous", help="Go on until stopped (Ctrl-C).")]
+Interval = Annotated[str, typer.Option(help="How often, when continuous.")]
+
+ReplayName = Annotated[str, typer.Option(help="The replay's own: under it, it goes on.")]
+To = Annotated[str | None, typer.Option(help="Where they go; without it, back.")]
+From = Annotated[
+    str | None, typer.Option("--lake", help="Read from this lake, not from what is retained.")
+]
+Since = Annotated[
+    str | None, typer.Option(help="Enqueued at 2026-05-01T12:00:00Z or later; or 2h: ago.")
+]
+Until = Annotated[str | None, typer.Option(help="Enqueued before.")]
+Partition = Annotated[int | None, typer.Option(min=0)]
+First = Annotated[int | None, typer.Option(help="The first sequence number.")]
+Last = Annotated[int | None, typer.Option(help="The last sequence number.")]
+Where = Annotated[str | None, typer.Option(help="A condition in Spark SQL: \"subject = 'paid'\".")]
+NewIds = Annotated[
+    bool, typer.Option("--new-ids", help="Give new MessageIds, made of name and number.")
+]
+Rate = Annotated[float | None, typer.Option(help="Messages a second, at most.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count.")]
+State = Annotated[str, typer.Option(help="The folder for plans.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    command(app, "ingest")(ingest)
+    command(app, "replay")(replay)
+
+
+def ingest(
+    session: Session,
+    source: Source,
+    entity: Entity,
+    format: Format = "parquet",
+    option: Options = None,
+    checkpoint: Checkpoint = None,
+    name: JobName = None,
+    body: Body = None,
+    ids: Ids = None,
+    session_id: SessionId = None,
+    partition_key: PartitionKey = None,
+    subject: Subject = None,
+    due: Due = None,
+    properties: Properties = None,
+    continuous: Continuous = False,
+    interval: Interval = "10 seconds",
+    master: Master = None,
+    conf: Conf = None,
+) -> None:
+    """Send rows of files, or of anything that Spark reads, to a queue or topic.
+
+    Start it again whenever you like: what was sent is not sent again.
+    """
+    from onibus.spark.jobs.ingest import Fields
+    from onibus.spark.jobs.ingest import ingest as run
+
+    if continuous and checkpoint is None:
+        raise typer.BadParameter("--continuous needs a --checkpoint")
+    fields = Fields(
+        body=body,
+        ids=ids or (),
+        session_id=session_id,
+        partition_key=partition_key,
+        subject=subject,
+        scheduled_enqueue_time=due,
+        properties=properties or (),
+    )
+    stop = stop_event(continuous)
+    with spark_for(session, master, conf) as spark, session.out.progress() as progress:
+        bar = progress.add_task(f"sending to {entity}", total=None)
+
+        def tell(done: Ingested) -> None:
+            told = f"sending to {entity}: {done.rows:,} rows in {done.batches} batches"
+            progress.update(bar, description=told)
+
+        done = run(
+            read_source(spark, source, format, option, checkpoint is not None),
+            source_of(session, entity),
+            checkpoint=checkpoint,
+            name=name,
+            fields=fields,
+            interval=interval if continuous else None,
+            on_progress=tell,
+            stopped=stop.is_set,
+        )
+    sentence = (
+        f"sent {done.rows:,} rows to {entity} in {done.batches} batches, {done.seconds:.1f} s"
+    )
+    if done.again:
+        sentence = f"{name} was sent to {entity} before: nothing was done"
+    session.out.done(msgspec.to_builtins(done), sentence)
+
+
+def replay(
+    session: Session,
+    entity: Entity,
+    name: ReplayName,
+    to: To = None,
+    lake: From = None,
+    since: Since = None,
+    until: Until = None,
+    partition: Partition = None,
+    first: First = None,
+    last: Last = None,
+    where: Where = None,
+    new_ids: NewIds = False,
+    rate: Rate = None,
+    dry_run: DryRun = False,
+    state: State = "replays",
+    master: Master = None,
+    conf: Conf = None,
+) -> None:
+    """Send messages of a lake, or of what an entity retains, once more.
+
+    Start it again under its name whenever you like: what was sent is not sent again.
+    """
+    from onibus.spark.jobs.replay import Selection, lake_rows, log_rows
+    from onibus.spark.jobs.replay import replay as run
+
+    selection = Selection(
+        since_ms=moment_ms(since),
+        until_ms=moment_ms(until),
+        partition=partition,
+        first=first,
+        last=last,
+        where=where,
+    )
+    target = to or entity
+    stop = stop_event(True)
+    with spark_for(session, master, conf) as spark, session.out.progress() as progress:
+        bar = progress.add_task(f"replaying to {target}", total=None)
+
+        def tell(done: Replayed) -> None:
+            told = f"replaying to {target}: {done.sent:,} of {done.chosen:,}"
+            progress.update(bar, description=told)
+
+        if lake is None:
+            rows = log_rows(spark, source_of(session, entity))
+        else:
+            rows = lake_rows(spark, lake, entity)
+        done = run(
+            rows,
+            source_of(session, target),
+            name=name,
+            state=state,
+            selection=selection,
+            new_ids=new_ids,
+            rate=rate,
+            dry_run=dry_run,
+            on_progress=tell,
+            stopped=stop.is_set,
+        )
+    session.out.done(msgspec.to_builtins(done), _sentence(done, target, dry_run))
+
+
+def _sentence(done: Replayed, target: str, dry_run: bool) -> str:
+    """Tell what a replay did."""
+    if dry_run:
+        return f"{done.chosen:,} messages would be sent to {target}"
+    sent = f"sent {done.sent:,} messages to {target}, {done.seconds:.1f} s"
+    left = done.chosen - done.sent
+    return f"{sent}; {left:,} are left: start it again" if left else sent

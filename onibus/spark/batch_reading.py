@@ -1,0 +1,171 @@
+"""Batch reads: the log or the outcomes as far as they go, and messages as they are now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+
+from onibus.client import Client
+from onibus.core.arrow_block import SCHEMA, columns_of
+from onibus.core.errors import InvalidArgument, PartitionOffline
+from onibus.core.limits import COUNTER_BITS_PARTITIONED
+from onibus.core.message import ReceivedMessage
+from onibus.core.numbering import partition_index
+from onibus.spark.converting import Converter
+from onibus.spark.filters import Narrowed, narrow
+from onibus.spark.log_reading import LogTable, Numbers
+from onibus.spark.options import EARLIEST, LATEST, Position, ReadOptions
+from onibus.spark.ranges import Range, split
+from onibus.spark.schema import check_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+#: Messages that are looked at in one call.
+_PAGE = 500
+#: What is told of a message beside what its sender gave.
+_SEEN = {
+    "sequence_number": pa.int64(),
+    "enqueued_time_ms": pa.int64(),
+    "expires_at_ms": pa.int64(),
+    "state": pa.string(),
+    "delivery_count": pa.int64(),
+    "dead_letter_reason": pa.string(),
+    "dead_letter_description": pa.string(),
+}
+
+
+def batch_reader(options: ReadOptions, schema: StructType) -> DataSourceReader:
+    """Return what reads a batch with these options."""
+    if options.mode == "queue":
+        raise InvalidArgument(
+            "mode queue is for streams; table present shows messages as they are now"
+        )
+    for name in ("reader", "max_messages_per_trigger", "max_bytes_per_trigger"):
+        if getattr(options, name) is not None:
+            raise InvalidArgument(
+                "reader, maxMessagesPerTrigger and maxBytesPerTrigger are for streams"
+            )
+    check_schema(options, schema)
+    if options.table == "present":
+        if options.starting_position is not None or options.ending_position is not None:
+            raise InvalidArgument("table present has no positions: it is what is there now")
+        return PresentReader(options, schema)
+    return (FilteringLogReader if options.pushdown else LogReader)(options, schema)
+
+
+class LogReader(DataSourceReader):
+    """Reads rows of the log, or outcomes, between two positions."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._table = LogTable(options, schema)
+        self._narrowed = Narrowed()
+
+    def partitions(self) -> Sequence[InputPartition]:
+        options = self._table.options
+        with options.client() as client:
+            ends = self._table.ends(client)
+            starting = options.starting_position or Position(EARLIEST)
+            ending = options.ending_position or Position(LATEST)
+            starts = self._table.resolve(client, starting, ends)
+            until = self._table.resolve(client, ending, ends)
+            ranges = [
+                Range(partition, start, end, ends.incarnation)
+                for partition, (start, end) in enumerate(_online(starts, until, ends.entity))
+            ]
+            whole = self._table.check_whole(self._narrow(client, ranges), ends)
+        return [InputPartition(one) for one in split(whole, options.messages_per_task)]
+
+    def _narrow(self, client: Client, ranges: list[Range]) -> list[Range]:
+        """Return what filters leave of ranges."""
+        narrowed = self._narrowed
+        since = before = None
+        if narrowed.since_ms is not None:
+            since = self._table.ends(client, narrowed.since_ms).since
+        if narrowed.before_ms is not None:
+            before = self._table.ends(client, narrowed.before_ms).since
+        left = []
+        for one in ranges:
+            start, end = narrowed.cut(one.partition, one.start, one.end)
+            start = max(start, (since[one.partition] if since else None) or 0)
+            end = min(end, (before[one.partition] if before else None) or end)
+            left.append(Range(one.partition, start, max(start, end), one.incarnation))
+        return left
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if partition.value is None:
+            # Where there is nothing to read Spark still reads once.
+            return iter(())
+        return self._table.read(partition.value)
+
+
+class FilteringLogReader(LogReader):
+    """The same where Spark hands filters over; one that does not may not meet this class."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        outcomes = self._table.options.table == "outcomes"
+        number, time = ("number", "time") if outcomes else ("sequence_number", "enqueued_time")
+        self._narrowed = narrow(filters, number, time)
+        # They only narrow what is read: Spark applies all of them to the rows.
+        return filters
+
+
+class PresentReader(DataSourceReader):
+    """Reads messages as they are now: with their states, and dead letters too.
+
+    They are looked at page by page, so what changes meanwhile may be seen before or after.
+    """
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+
+    def partitions(self) -> Sequence[InputPartition]:
+        with self._options.client() as client:
+            # Subscriptions have no log of messages, and one of outcomes.
+            count = len(client.log_positions(self._options.entity, log="outcomes").latest)
+        return [
+            InputPartition((index if count > 1 else None, dead))
+            for index in range(count)
+            for dead in (False, True)
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        index, dead = partition.value
+        convert = Converter(self._schema, self._options.fail_on_bad_body)
+        start = 0 if index is None else index << COUNTER_BITS_PARTITIONED
+        with self._options.client() as client:
+            while page := client.peek(
+                self._options.entity, start=start, limit=_PAGE, dead_letters=dead
+            ):
+                start = page[-1].sequence_number + 1
+                mine = [
+                    one
+                    for one in page
+                    if index is None or partition_index(one.sequence_number, True) == index
+                ]
+                if mine:
+                    yield convert(_rows(mine, index or 0))
+                if len(mine) < len(page):
+                    return
+
+
+def _rows(seen: list[ReceivedMessage], partition: int) -> pa.RecordBatch:
+    """Return messages that were looked at as rows."""
+    columns = {
+        name: pa.array([getattr(one, name) for one in seen], kind) for name, kind in _SEEN.items()
+    }
+    columns["partition"] = pa.array([partition] * len(seen), pa.int32())
+    columns |= zip(SCHEMA.names, columns_of([one.message for one in seen]), strict=True)
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def _online(starts: Numbers, ends: Numbers, entity: str) -> Iterator[tuple[int, int]]:
+    """Yield where each partition begins and ends; one that is offline is an error."""
+    for partition, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        if start is None or end is None:
+            raise PartitionOffline(f"partition {partition} of {entity} is offline")
+        yield start, end

@@ -1,0 +1,233 @@
+"""Streaming reads of the log, or of the outcomes.
+
+An offset is where reading goes on in each partition, with the entity that this belongs to:
+
+    {"entity": "orders", "incarnation": 7, "next": {"0": 101, "1": 281474976710657}}
+
+Spark compares offsets as text, so the order of their keys never changes. The rows between two
+offsets are always the same ones (R3), so a batch can be planned and read again.
+
+Spark asks for the latest offset only after it has noted that the batch before is done. So what lies
+before the start is told to the named reader then, and not just when Spark says `commit`, which is a
+batch later and, for the last batch of a run, never.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from onibus.broker.named_reader import LogPositions, ReaderInfo
+from onibus.client import Client
+from onibus.core.errors import (
+    EntityExists,
+    EntityNotFound,
+    EntityReplaced,
+    Failed,
+    InvalidOperation,
+    PartitionOffline,
+)
+from onibus.spark.log_reading import LogTable
+from onibus.spark.options import EARLIEST, Position, ReadOptions
+from onibus.spark.ranges import Range, share, split
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+Offset = dict[str, Any]
+
+
+class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads what is added to a log, batch by batch."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._table = LogTable(options, schema)
+        #: beyond this nothing is read in a run that ends by itself
+        self._target: dict[str, int] | None = None
+        #: where the named reader is known to be
+        self._moved: list[int] | None = None
+
+    @cached_property
+    def _client(self) -> Client:
+        # Made where it is used first: what Spark sends to workers has none.
+        return self._options.client()
+
+    # Where to begin, and how far to go
+
+    def initialOffset(self) -> Offset:  # noqa: N802
+        ends = self._table.ends(self._client)
+        given = self._options.starting_position
+        reader = self._find_reader(ends)
+        if given is None and reader is not None:
+            return offset_of(ends, list(reader.positions))
+        starts = self._table.resolve(self._client, given or Position(EARLIEST), ends)
+        return offset_of(ends, starts)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        if self._options.max_messages_per_trigger is not None:
+            return ReadMaxRows(self._options.max_messages_per_trigger)
+        if self._options.max_bytes_per_trigger is not None:
+            return ReadMaxBytes(self._options.max_bytes_per_trigger)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        latest = self._table.ends(self._client).latest
+        self._target = {str(partition): number or 0 for partition, number in enumerate(latest)}
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+        ends = self._table.ends(self._client)
+        check_offset(start, ends)
+        self._move_reader(start, ends)
+        until = {}
+        for partition, begin in start["next"].items():
+            latest = ends.latest[int(partition)]
+            # A partition that is offline waits; the others go on.
+            until[partition] = begin if latest is None else max(begin, latest)
+            if self._target is not None:
+                until[partition] = max(begin, min(until[partition], self._target[partition]))
+        if not isinstance(limit, ReadAllAvailable):
+            until = self._limited(start["next"], until)
+        return {**start, "next": until}
+
+    def reportLatestOffset(self) -> Offset | None:  # noqa: N802
+        ends = self._table.ends(self._client)
+        known = all(number is not None for number in ends.latest)
+        return offset_of(ends, list(ends.latest)) if known else None
+
+    def _limited(self, begin: dict[str, int], until: dict[str, int]) -> dict[str, int]:
+        """Return how far a batch may go."""
+        waiting = {int(p): end - begin[p] for p, end in until.items() if end > begin[p]}
+        most = self._options.max_messages_per_trigger
+        if most is not None:
+            waiting = share(waiting, most)
+        most = self._options.max_bytes_per_trigger
+        if most is not None and self._options.table == "messages":
+            waiting = self._limited_bytes(begin, waiting, most)
+        return {p: begin[p] + waiting.get(int(p), 0) for p in until}
+
+    def _limited_bytes(
+        self, begin: dict[str, int], waiting: dict[int, int], most: int
+    ) -> dict[int, int]:
+        """Return how many messages of each partition have so many bytes together."""
+        partitions = [partition for partition, count in waiting.items() if count]
+        for partition in partitions:
+            start = begin[str(partition)]
+            end = self._client.log_reach(
+                self._options.entity, partition, start, max(most // len(partitions), 1)
+            )
+            waiting[partition] = min(waiting[partition], end - start)
+        return waiting
+
+    # The rows of a batch
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        ends = self._table.ends(self._client)
+        check_offset(end, ends)
+        ranges = [
+            Range(int(partition), start["next"][partition], until, ends.incarnation)
+            for partition, until in end["next"].items()
+            if until > start["next"][partition]
+        ]
+        for one in ranges:
+            latest = ends.latest[one.partition]
+            if latest is not None and one.end > latest:
+                raise Failed(
+                    f"{ends.entity}, partition {one.partition}: {one.start} to {one.end - 1} were "
+                    f"to be read, and its next number is {latest}: the server has lost messages, "
+                    "or the checkpoint belongs to another one"
+                )
+        whole = self._table.check_whole(ranges, ends)
+        return [InputPartition(one) for one in split(whole, self._options.messages_per_task)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return self._table.read(partition.value)
+
+    # The named reader
+
+    def commit(self, end: Offset) -> None:
+        ends = self._table.ends(self._client)
+        check_offset(end, ends)
+        self._move_reader(end, ends)
+
+    def _find_reader(self, ends: LogPositions) -> ReaderInfo | None:
+        name = self._options.reader
+        if name is None:
+            return None
+        for found in self._client.readers(self._options.entity):
+            if found.name == name:
+                if found.log != ends.log:
+                    raise InvalidOperation(f"reader {name!r} reads {found.log}, not {ends.log}")
+                return found
+        return None
+
+    def _move_reader(self, done: Offset, ends: LogPositions) -> None:
+        """Tell how far the named reader has come; make it where it is not there."""
+        name = self._options.reader
+        if name is None:
+            return
+        entity = self._options.entity
+        if self._moved is None:
+            self._moved = self._take_reader(done, ends)
+        positions = [
+            max(known, done["next"][str(partition)]) for partition, known in enumerate(self._moved)
+        ]
+        if positions != self._moved:
+            # An offline partition lets nothing be written: the next batch tells it again.
+            with contextlib.suppress(PartitionOffline):
+                self._client.move_reader(entity, name, positions, ends.incarnation)
+                self._moved = positions
+
+    def _take_reader(self, done: Offset, ends: LogPositions) -> list[int]:
+        """Return where the named reader is; one that is not there begins where this query is."""
+        name, entity = self._options.reader, self._options.entity
+        assert name is not None
+        found = self._find_reader(ends)
+        if found is None:
+            starts = [done["next"][str(partition)] for partition in range(len(ends.latest))]
+            if not self._options.fail_on_gap:
+                starts = [max(s, e or s) for s, e in zip(starts, ends.earliest, strict=True)]
+            with contextlib.suppress(EntityExists):
+                return list(
+                    self._client.create_reader(entity, name, log=ends.log, start=starts).positions
+                )
+            found = self._find_reader(ends)
+        if found is None:
+            raise EntityNotFound(f"{entity} has no reader {name!r}: somebody removes it")
+        return list(found.positions)
+
+
+def offset_of(ends: LogPositions, numbers: Sequence[int | None]) -> Offset:
+    """Return an offset; all partitions must be known."""
+    for partition, number in enumerate(numbers):
+        if number is None:
+            raise PartitionOffline(f"partition {partition} of {ends.entity} is offline")
+    following = {str(partition): number for partition, number in enumerate(numbers)}
+    return {"entity": ends.entity, "incarnation": ends.incarnation, "next": following}
+
+
+def check_offset(offset: Offset, ends: LogPositions) -> None:
+    """Refuse an offset that belongs to another entity, or to one that was made again."""
+    if offset.get("entity") != ends.entity or "next" not in offset:
+        raise InvalidOperation(
+            f"the checkpoint belongs to {offset.get('entity')!r}, read otherwise or from elsewhere,"
+            f" and not to {ends.entity!r}: give this query a checkpoint of its own"
+        )
+    if offset["incarnation"] != ends.incarnation:
+        raise EntityReplaced(
+            f"{ends.entity} was deleted and made again: offset {offset['next']} belongs to "
+            f"incarnation {offset['incarnation']}, and it is {ends.incarnation} now. "
+            "Begin anew with another checkpoint"
+        )

@@ -1,0 +1,249 @@
+"""Streaming reads of a queue or subscription by claims (R5, R7).
+
+An offset names the claims of its batch, and the last number that was claimed:
+
+    {"entity": "orders", "incarnation": 7, "reader": "nightly", "claim": 12, "claims": [12]}
+
+The claim is made when Spark asks for the latest offset, and noted by Spark before it is read. A
+batch that is planned again reads the same claims, which give the same messages until they are
+committed. Spark asks for the latest offset only after it has noted that the batch before is done;
+so the claims up to the start are committed then, and not just when Spark says `commit`, which is a
+batch later and, for the last batch of a run, never.
+
+A claim of this reader that no offset names was made by a run that ended before Spark noted it: the
+next offset takes it over. So one reader's name is for one query.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from onibus.broker.claim_rows import Claim
+from onibus.client import Client
+from onibus.core.errors import (
+    ClaimNotFound,
+    EntityReplaced,
+    Failed,
+    InvalidArgument,
+    InvalidOperation,
+    Unknown,
+)
+from onibus.core.limits import CLAIM_COUNT_MAX
+from onibus.spark.converting import Converter
+from onibus.spark.options import ReadOptions, read_options
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.types import StructType
+
+Offset = dict[str, Any]
+
+_logger = logging.getLogger(__name__)
+
+
+class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Takes messages from a queue, batch by batch; what Spark has done is completed."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        if options.reader is None:
+            raise InvalidArgument(
+                "mode queue needs the name under which it claims messages: option reader"
+            )
+        for name in ("starting_position", "ending_position"):
+            if getattr(options, name) is not None:
+                raise InvalidArgument("mode queue takes what is there: it has no positions")
+        self._options = options
+        self._reader = options.reader
+        self._schema = schema
+        #: how many more messages a run takes that ends by itself
+        self._left: int | None = None
+
+    @cached_property
+    def _client(self) -> Client:
+        # Made where it is used first: what Spark sends to workers has none.
+        return self._options.client()
+
+    # Claiming
+
+    def initialOffset(self) -> Offset:  # noqa: N802
+        return self._offset(0, [])
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        return ReadMaxRows(self._options.max_messages_per_trigger or CLAIM_COUNT_MAX)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        waiting = count_of(self._client, self._options.entity)
+        self._left = waiting + sum(claim.count for claim in self._claims())
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+        self._check(start)
+        claims = self._claims()
+        self._commit([claim.number for claim in claims if claim.number <= start["claim"]])
+        following = [claim for claim in claims if claim.number > start["claim"]]
+        everything = isinstance(limit, ReadAllAvailable)
+        while not following or everything:
+            claimed = self._claim(following[-1].number if following else start["claim"])
+            if not claimed:
+                break
+            following += claimed
+        if self._left is not None:
+            self._left -= sum(claim.count for claim in following)
+        numbers = [claim.number for claim in following]
+        return self._offset(numbers[-1], numbers) if numbers else start
+
+    def _claim(self, last: int) -> list[Claim]:
+        """Set messages aside, if there are any: those claims of this reader that come next."""
+        most = self._options.max_messages_per_trigger or CLAIM_COUNT_MAX
+        if self._left is not None:
+            most = min(most, self._left)
+        if most <= 0:
+            return []
+        try:
+            made = self._client.claim(
+                self._options.entity,
+                self._reader,
+                min(most, CLAIM_COUNT_MAX),
+                lease_ms=self._options.claim_lease_ms,
+                max_bytes=self._options.max_bytes_per_trigger,
+            )
+        except Unknown:
+            # The answer was lost, and the claim may be there.
+            return [claim for claim in self._claims() if claim.number > last]
+        return [] if made is None else [made]
+
+    def _claims(self) -> list[Claim]:
+        """Return the claims of this reader that are not committed, by their numbers."""
+        listed = self._client.claims(self._options.entity)
+        return [one for one in listed if one.reader == self._reader and not one.committing]
+
+    def _offset(self, last: int, numbers: list[int]) -> Offset:
+        return {
+            "entity": self._options.entity,
+            "incarnation": self._incarnation(),
+            "reader": self._reader,
+            "claim": last,
+            "claims": numbers,
+        }
+
+    def _incarnation(self) -> int:
+        # Subscriptions have no log of messages, and one of outcomes.
+        return self._client.log_positions(self._options.entity, log="outcomes").incarnation
+
+    def _check(self, offset: Offset) -> None:
+        """Refuse an offset that belongs to another entity, or to one that was made again."""
+        entity = self._options.entity
+        if (offset.get("entity"), offset.get("reader")) != (entity, self._reader):
+            raise InvalidOperation(
+                f"the checkpoint belongs to reader {offset.get('reader')!r} of "
+                f"{offset.get('entity')!r}, not to {self._reader!r} of {entity!r}: "
+                "give this query a checkpoint of its own"
+            )
+        incarnation = self._incarnation()
+        if offset["incarnation"] != incarnation:
+            raise EntityReplaced(
+                f"{entity} was deleted and made again: claim {offset['claim']} belongs to "
+                f"incarnation {offset['incarnation']}, and it is {incarnation} now. "
+                "Begin anew with another checkpoint"
+            )
+
+    # The messages of a batch
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        self._check(end)
+        held = {claim.number: claim for claim in self._claims()}
+        found = []
+        for number in end["claims"]:
+            if number in held:
+                found += [
+                    InputPartition((number, index, count, end["incarnation"]))
+                    for index, count in held[number].partitions
+                ]
+                continue
+            gone = ClaimNotFound(
+                f"claim {number} of reader {self._reader!r} of {self._options.entity} is gone: it "
+                "was given back, or its lease ended before it was read. Its messages are in the "
+                "queue again. With failOnGap=false the batch goes on without them"
+            )
+            if self._options.fail_on_gap:
+                raise gone
+            _logger.warning("%s", gone)
+        return found
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        number, index, count, incarnation = partition.value
+        convert = Converter(self._schema, self._options.fail_on_bad_body)
+        with self._options.client() as client:
+            table = client.read_claim_arrow(
+                self._options.entity,
+                self._reader,
+                number,
+                partition=index,
+                incarnation=incarnation,
+            )
+        if table.num_rows != count:
+            raise Failed(f"claim {number} has {table.num_rows} messages now, and had {count}")
+        for batch in table.to_batches():
+            yield convert(batch)
+
+    # What is done
+
+    def commit(self, end: Offset) -> None:
+        self._commit(end["claims"], end["incarnation"])
+
+    def _commit(self, numbers: Sequence[int], incarnation: int | None = None) -> None:
+        for number in numbers:
+            try:
+                self._client.commit_claim(
+                    self._options.entity, self._reader, number, incarnation=incarnation
+                )
+            except ClaimNotFound as error:
+                # Given back by somebody, though its batch may have been done.
+                if self._options.fail_on_gap:
+                    raise
+                _logger.warning("%s", error)
+
+
+def count_of(client: Client, entity: str) -> int:
+    """Return how many messages of a queue or subscription are active."""
+    ask = client.subscription if "/subscriptions/" in entity.lower() else client.queue
+    return ask(entity).active_count
+
+
+def finish_claims(query: StreamingQuery, options: Mapping[str, str]) -> int:
+    """Commit the claims of the last batch that a query has done; return how many there were.
+
+    A query commits a batch's claims when it looks for the next batch. One that was stopped before
+    leaves those of its last batch to its next run; this does it at once. `options` are those of the
+    read. Nothing is done for a query that failed: its next run reads the batch again.
+    """
+    given = read_options(options)
+    if query.isActive or query.exception() is not None or query.lastProgress is None:
+        return 0
+    progress = json.loads(query.lastProgress.json)
+    numbers = []
+    with given.client() as client:
+        for source in progress["sources"]:
+            end = source.get("endOffset")
+            if not isinstance(end, dict) or "claims" not in end:
+                continue
+            if (end["entity"], end["reader"]) != (given.entity, given.reader):
+                continue
+            for number in end["claims"]:
+                client.commit_claim(
+                    given.entity, end["reader"], number, incarnation=end["incarnation"]
+                )
+                numbers.append(number)
+    return len(numbers)

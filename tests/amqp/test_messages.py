@@ -1,0 +1,212 @@
+"""Messages: what AMQP clients send, as others see it; and what they get back."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import pytest
+from azure.servicebus._pyamqp._decode import decode_payload
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from onibus import Bus, Message, ReceivedMessage
+from onibus.core.errors import InvalidArgument
+from onibus.protocols.amqp import encode as to
+from onibus.protocols.amqp.decode import Decimal, Symbol, Timestamp
+from onibus.protocols.amqp.errors import DecodeError
+from onibus.protocols.amqp.service_bus import sections
+from onibus.protocols.amqp.service_bus.incoming import (
+    _read_any,
+    read_batch,
+    read_message,
+)
+from onibus.protocols.amqp.service_bus.outgoing import write_message
+from onibus.protocols.amqp.service_bus.receiver import tag_of
+from tests.bus_helpers import run
+
+texts = st.text(max_size=20)
+
+
+def properties(*values: Any) -> bytes:
+    return sections.section(sections.PROPERTIES, to.list_([to.encode(one) for one in values]))
+
+
+def application(**values: Any) -> bytes:
+    return sections.section(sections.APPLICATION_PROPERTIES, to.encode(values))
+
+
+def read_by_others(content: bytes) -> Any:
+    """Return a message as another codec reads it."""
+    return decode_payload(memoryview(content))
+
+
+def received(message: Message, **more: Any) -> ReceivedMessage:
+    return ReceivedMessage(message=message, sequence_number=7, enqueued_time_ms=1_000, **more)
+
+
+@given(st.binary(max_size=600), st.lists(st.one_of(st.none(), texts), max_size=3), st.booleans())
+def test_the_short_way_and_the_long_one_agree(
+    body: bytes, values: list[Any], with_more: bool
+) -> None:
+    payload = properties(*values) + sections.data_section(body)
+    if with_more:
+        payload = application(a=1) + payload
+    assert read_message(payload) == _read_any(payload)
+    assert read_message(payload).body == body
+
+
+def test_what_is_cut_short_is_refused() -> None:
+    first, second = properties("id", None, "to"), sections.data_section(b"x" * 20)
+    payload = first + second
+    for length in range(1, len(payload)):
+        if length != len(first):
+            with pytest.raises((DecodeError, InvalidArgument)):
+                read_message(payload[:length])
+
+
+def test_values_of_all_types_are_known_or_kept() -> None:
+    given_values = {
+        "text": "x",
+        "symbol": Symbol("s"),
+        "time": Timestamp(1_000),
+        "late": Timestamp(2**62),
+        "id": UUID(int=1),
+        "number": 2**40,
+        "large": 2**64 - 1,
+        "decimal": Decimal(0x94, b"\0" * 16),
+        "nothing": None,
+    }
+    message = read_message(application(**given_values) + sections.data_section(b""))
+    assert message.properties == {
+        "text": "x",
+        "symbol": "s",
+        "time": datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC),
+        "id": str(UUID(int=1)),
+        "number": 2**40,
+        "nothing": None,
+    }
+    # Changed by a rule: what it did not touch is as it was sent, types unknown to us included.
+    changed = replace(message, properties={**message.properties, "text": "y"}, rewritten=True)
+    written = write_message(received(changed))
+    found = {code: value for code, _, value, _ in sections.split(written)}
+    told = sections.map_at(written, found[sections.APPLICATION_PROPERTIES])
+    assert told == {**given_values, "text": "y"}
+    removed = replace(changed, properties={"number": 1})
+    written = write_message(received(removed))
+    found = {code: value for code, _, value, _ in sections.split(written)}
+    told = sections.map_at(written, found[sections.APPLICATION_PROPERTIES])
+    assert set(told) == {"number", "late", "large", "decimal"}
+
+
+@given(
+    st.builds(
+        Message,
+        body=st.binary(max_size=300),
+        message_id=st.one_of(st.none(), st.text(min_size=1, max_size=9)),
+        session_id=st.one_of(st.none(), texts),
+        subject=st.one_of(st.none(), texts),
+        correlation_id=st.one_of(st.none(), texts),
+        content_type=st.one_of(st.none(), texts),
+        to=st.one_of(st.none(), texts),
+        reply_to=st.one_of(st.none(), texts),
+        reply_to_session_id=st.one_of(st.none(), texts),
+        partition_key=st.one_of(st.none(), texts),
+        properties=st.dictionaries(
+            texts,
+            st.one_of(
+                st.none(),
+                st.booleans(),
+                texts,
+                st.binary(max_size=9),
+                st.integers(-(2**63), 2**63 - 1),
+                st.floats(allow_nan=False),
+            ),
+            max_size=4,
+        ),
+    )
+)
+def test_a_message_that_did_not_come_over_amqp_comes_back_as_it_was(message: Message) -> None:
+    written = write_message(received(message))
+    again = read_message(written)
+    assert replace(again, as_sent=b"") == message
+    # And another codec can read it.
+    theirs = read_by_others(written)
+    assert b"".join(theirs.data) == message.body
+
+
+def test_dead_letters_and_lives_are_told() -> None:
+    sent = properties("id") + application(DeadLetterReason="mine", n=1) + sections.data_section(b"")
+    message = read_message(
+        sections.section(sections.HEADER, to.list_([to.TRUE, to.NULL, to.uint(500)])) + sent
+    )
+    assert message.time_to_live_ms == 500
+    written = write_message(
+        received(message, dead_letter_reason="why", delivery_count=2, expires_at_ms=1_300)
+    )
+    theirs = read_by_others(written)
+    assert theirs.application_properties == {b"n": 1, b"DeadLetterReason": b"why"}
+    assert (theirs.header.durable, theirs.header.ttl, theirs.header.delivery_count) == (
+        True,
+        300,
+        2,
+    )
+    assert theirs.properties.absolute_expiry_time - theirs.properties.creation_time == 300
+    assert theirs.properties.message_id == b"id"
+
+
+def test_ids_of_all_types_are_texts_here_and_keep_their_type_there() -> None:
+    for value, text in ((UUID(int=3), str(UUID(int=3))), (5, "5"), (b"\x0f", "0f")):
+        message = read_message(properties(value) + sections.data_section(b""))
+        assert message.message_id == text
+        written = write_message(received(replace(message, rewritten=True)))
+        theirs = read_by_others(written)
+        assert theirs.properties.message_id == value
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        properties(["no id"]),
+        properties("id", None, 7),
+        sections.section(sections.HEADER, to.list_([to.NULL, to.NULL, to.string("x")])),
+        sections.section(sections.ANNOTATIONS, to.fields({"x-opt-partition-key": to.uint(7)})),
+        sections.section(sections.APPLICATION_PROPERTIES, to.encode({7: 1})),
+        sections.section(sections.DATA, to.string("no bytes")),
+        sections.section(0x79, to.NULL),
+        to.encode("no section"),
+    ],
+)
+def test_what_is_no_message_is_refused(payload: bytes) -> None:
+    with pytest.raises((DecodeError, InvalidArgument)):
+        read_message(payload)
+
+
+def test_a_batch_is_its_messages() -> None:
+    one = properties("a") + sections.data_section(b"1")
+    batch = properties("a") + sections.data_section(one) + sections.data_section(one)
+    assert [message.body for message in read_batch(batch)] == [b"1", b"1"]
+
+
+def test_a_tag_is_the_token_as_net_writes_a_guid() -> None:
+    token = bytes(range(16))
+    assert tag_of(token) == UUID(bytes=token).bytes_le
+
+
+@run
+async def test_what_was_sent_survives_a_resubmission_under_a_new_id() -> None:
+    async with Bus.ephemeral() as bus:
+        await bus.create_queue("q", requires_duplicate_detection=True)
+        sent = properties("id", b"user") + application(big=2**64 - 1) + sections.data_section(b"x")
+        await bus.send("q", read_message(sent))
+        async with bus.receiver("q") as receiver:
+            [message] = await receiver.receive()
+            await receiver.dead_letter(message, reason="no", properties={"tried": 1})
+            await bus.resubmit("q", [message.sequence_number])
+            [again] = await receiver.receive()
+        theirs = read_by_others(write_message(again))
+        assert theirs.properties.message_id.startswith(b"id/resubmitted/")
+        assert theirs.properties.user_id == b"user"
+        assert theirs.application_properties == {b"big": 2**64 - 1, b"tried": 1}

@@ -1,0 +1,187 @@
+"""AMQP over TLS on the same port, over WebSocket on the port of HTTP, and tokens that run out."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from pathlib import Path
+
+import pytest
+from azure.servicebus import ServiceBusClient, ServiceBusMessage, TransportType
+from azure.servicebus.aio import ServiceBusClient as AsyncServiceBusClient
+
+from onibus import Bus, Message
+from onibus.client import Client
+from onibus.protocols.amqp import performatives as say
+from onibus.protocols.amqp.frames import SASL_HEADER, TLS_HEADER
+from onibus.security.keys import DEVELOPMENT_KEY, ROOT_NAME, Keyring
+from onibus.security.sas import make_token
+from tests.amqp.peer import Peer
+from tests.amqp.raw_client import RawClient, message, transfer
+from tests.amqp.sdk_helpers import Name, receive
+from tests.bus_helpers import run
+from tests.server.processes import Served, served
+
+
+def test_tls_is_told_apart_on_the_same_port(tmp_path: Path) -> None:
+    with served("--data", tmp_path / "data", "--tls") as server:
+        port = int(server.ready["amqp"].rpartition(":")[2])
+        certificate = server.ready["certificate"]
+        with Client.connect(server.ready["development"], verify=certificate) as owner:
+            owner.create_queue("q")
+        text = f"Endpoint=sb://localhost;SharedAccessKeyName={ROOT_NAME};"
+        with ServiceBusClient.from_connection_string(
+            text + f"SharedAccessKey={DEVELOPMENT_KEY}",
+            custom_endpoint_address=f"sb://localhost:{port}",
+            transport_type=TransportType.Amqp,
+            ssl_context=ssl.create_default_context(cafile=certificate),
+            retry_total=0,
+        ) as client:
+            with client.get_queue_sender("q") as sender:
+                sender.send_messages(ServiceBusMessage("over TLS"))
+            with client.get_queue_receiver("q") as receiver:
+                [found] = receive(receiver, 1)
+                assert str(found) == "over TLS"
+                receiver.complete_message(found)
+        # On loopback plain text is let in besides.
+        with RawClient(port) as plain:
+            plain.open()
+
+
+def test_plain_text_is_told_that_tls_is_spoken(tmp_path: Path) -> None:
+    with (
+        served("--data", tmp_path / "data", "--tls", "--host", "0.0.0.0") as server,
+        RawClient(int(server.ready["amqp"].rpartition(":")[2])) as plain,
+    ):
+        plain.send(SASL_HEADER)
+        plain.expect_header(TLS_HEADER)
+        assert plain.is_closed()
+
+
+@pytest.mark.filterwarnings("ignore:ssl=None is deprecated:DeprecationWarning")
+@run
+async def test_amqp_over_websocket(server: Served, owner: Client, name: Name) -> None:
+    queue = name("orders")
+    owner.create_queue(queue)
+    async with AsyncServiceBusClient.from_connection_string(
+        server.service_bus,
+        custom_endpoint_address=f"sb://localhost:{server.port}",
+        transport_type=TransportType.AmqpOverWebsocket,
+        retry_total=0,
+    ) as client:
+        async with client.get_queue_sender(queue) as sender:
+            await sender.send_messages(ServiceBusMessage(b"x" * 300_000))
+        async with client.get_queue_receiver(queue) as receiver:
+            [found] = await receiver.receive_messages(1, max_wait_time=5)
+            assert len(b"".join(found.body)) == 300_000
+            await receiver.complete_message(found)
+    assert owner.queue(queue).active_count == 0
+
+
+@pytest.mark.parametrize("path", ["/$servicebus/websocket", "/elsewhere"])
+def test_only_amqp_is_upgraded(server: Served, path: str) -> None:
+    headers = {
+        "upgrade": "websocket",
+        "connection": "upgrade",
+        "sec-websocket-version": "13",
+        "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ==",
+        "sec-websocket-protocol": "chat" if path.startswith("/$") else "AMQPWSB10",
+    }
+    with server.client() as client:
+        assert client.get(path, headers=headers).status_code == 404
+
+
+@run
+async def test_a_token_that_runs_out_ends_its_links() -> None:
+    async with Bus.ephemeral() as bus:
+        await bus.create_queue("q")
+        peer = Peer(bus, Keyring(development=True))
+        peer.greet()
+        peer.attach(0, say.SENDER, "q")
+        *_, refused = peer.heard()
+        assert refused.condition == "amqp:unauthorized-access"
+        peer.say(say.detach(0, None))
+        until = int(time.time()) + 2
+        peer.client.put_token("q", make_token("sb://x/q", ROOT_NAME, DEVELOPMENT_KEY, until))
+        peer.attach(0, say.SENDER, "q")
+        peer.attach(1, say.RECEIVER, "q")
+        peer.attach(2, say.RECEIVER, "q/$management")
+        peer.heard()
+        peer.say(transfer(0, 0, message(b"x")))
+        await peer.hear(say.DISPOSITION)
+        assert peer.client.wake_at() == until
+        await asyncio.sleep(until - time.time() + 0.05)
+        peer.client.check_tokens()
+        ended = [one for one in peer.heard() if one.code == say.DETACH]
+        assert [one.condition for one in ended] == ["amqp:unauthorized-access"] * 3
+        assert bus.queue("q").active_count == 1
+
+
+@run
+async def test_who_shows_no_token_is_closed() -> None:
+    async with Bus.ephemeral() as bus:
+        peer = Peer(bus, Keyring(development=True))
+        peer.greet()
+        peer.heard()
+        peer.client.check_tokens()
+        assert peer.heard() == []
+        peer.client._begun -= 21
+        peer.client.check_tokens()
+        [closed] = peer.heard()
+        assert (closed.code, closed.condition) == (say.CLOSE, "amqp:connection:forced")
+
+
+def test_a_client_that_does_not_read_holds_nobody_up(
+    server: Served, owner: Client, name: Name
+) -> None:
+    queue = name("orders")
+    owner.create_queue(queue)
+    for _ in range(40):
+        owner.send(queue, Message(body=b"x" * 500_000))
+    port = int(server.ready["amqp"].rpartition(":")[2])
+    token = make_token("sb://x/", ROOT_NAME, DEVELOPMENT_KEY, int(time.time()) + 600)
+    with RawClient(port) as deaf, RawClient(port) as other:
+        for one in (deaf, other):
+            one.open()
+            one.begin()
+            assert one.put_token(f"sb://x/{queue}", token) == 202
+        deaf.attach(0, say.RECEIVER, queue, "me")
+        deaf.flow(0, 1_000)
+        other.attach(0, say.SENDER, "me", queue)
+        other.expect(say.FLOW)
+        other.say(transfer(0, 1, message(b"from another")))
+        assert other.expect(say.DISPOSITION)[1][4].descriptor == say.ACCEPTED
+        # Of 20 MB it was given as much as fits between it and us, and a turn.
+        assert owner.queue(queue).held_count < 40
+
+
+@pytest.mark.promise("B8")
+def test_a_stop_stores_what_was_sent_and_says_so(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with served("--data", data) as server:
+        with Client.connect(server.ready["development"]) as owner:
+            owner.create_queue("q")
+        token = make_token("sb://x/", ROOT_NAME, DEVELOPMENT_KEY, int(time.time()) + 600)
+        with RawClient(int(server.ready["amqp"].rpartition(":")[2])) as client:
+            client.open()
+            client.begin()
+            assert client.put_token("sb://x/q", token) == 202
+            client.attach(0, say.SENDER, "me", "q")
+            client.expect(say.FLOW)
+            for number in range(300):
+                client.say(transfer(0, number + 1, message(b"x" * 1_000)))
+            accepted = 0
+            server.process.terminate()
+            try:
+                while True:
+                    _, fields, _ = client.expect(say.DISPOSITION)
+                    accepted += fields[2] - fields[1] + 1
+            except (EOFError, ConnectionError):
+                pass
+            assert client.closed_for == "amqp:connection:forced"
+        assert server.process.wait(30) == 0
+    with served("--data", data) as again, Client.connect(again.ready["development"]) as owner:
+        assert owner.queue("q").active_count == accepted
+        page = again.client().get("/metrics").text
+        assert "onibus_amqp_connections 0" in page

@@ -1,0 +1,123 @@
+"""Options and filters are read and checked without Spark, in one place."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, In, LessThan, LessThanOrEqual, Not
+
+from onibus.core.errors import InvalidArgument
+from onibus.spark.filters import narrow
+from onibus.spark.options import READ, Position, read_options
+from onibus.spark.ranges import Range, share, split
+from onibus.spark.schema import CLAIMED, LOG, OUTCOMES, PRESENT, schema_of
+from tests.source_tree import text_of
+from tests.test_docs import rows, word
+
+WHERE = {"url": "http://localhost:5300", "entity": "orders"}
+
+
+def test_options_are_read_whatever_their_case() -> None:
+    options = read_options(
+        {
+            "CONNECTION": "Endpoint=sb://host;SharedAccessKeyName=n;SharedAccessKey=secret;"
+            "EntityPath=orders",
+            "startingposition": '{"1": 7}',
+            "endingPosition": "2026-01-31T12:00:00+01:00",
+            "failongap": "FALSE",
+            "columns": "body, kind",
+        }
+    )
+    assert options.entity == "orders"
+    assert options.starting_position == Position("earliest", {1: 7})
+    assert options.ending_position == Position("latest", time_ms=1_769_857_200_000)
+    assert (options.fail_on_gap, options.columns) == (False, ("body", "kind"))
+    assert schema_of(options) == "`body` binary, `kind` string"
+    assert "secret" not in repr(options)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"startingPositon": "latest"}, "did you mean startingPosition"),
+        ({"xyz": "red"}, "there is no option 'xyz': Known are url,"),
+        ({"connection": "Endpoint=sb://x"}, "url and connection are the same"),
+        ({"key": "k"}, "key and keyName come together"),
+        ({"startingPosition": "yesterday"}, "is earliest, latest, a time"),
+        ({"startingPosition": '{"0": "x"}'}, "is no number of a row"),
+        ({"startingPosition": '{"0"'}, "is no JSON"),
+        ({"startingPosition": '{"0":' + "[" * 100_000}, "is no JSON"),
+        ({"columns": "body,colour"}, "'colour' is not there"),
+        ({"columns": "body,body"}, "there twice"),
+        ({"bodyFormat": "json"}, "bodyFormat json needs the fields to read"),
+        ({"bodySchema": "a INT"}, "no other bodyFormat takes a bodySchema"),
+        ({"bodyFormat": "xml"}, "is one of binary, text, json"),
+        ({"mode": "queue", "table": "outcomes"}, "is read with mode log"),
+        ({"messagesPerTask": "many"}, "is a whole number from 1"),
+        ({"maxMessagesPerTrigger": "0"}, "is a whole number from 1"),
+        ({"failOnGap": "perhaps"}, "is one of true, false"),
+        ({"entity": ""}, "option entity is empty"),
+    ],
+)
+def test_what_is_wrong_is_said(options: dict[str, str], said: str) -> None:
+    with pytest.raises(InvalidArgument, match=said):
+        schema_of(read_options(WHERE | options))
+
+
+def test_server_and_entity_are_needed() -> None:
+    with pytest.raises(InvalidArgument, match="give the server"):
+        read_options({"entity": "orders"})
+    with pytest.raises(InvalidArgument, match="option entity"):
+        read_options({"url": "http://localhost"})
+
+
+def test_filters_narrow_what_is_read() -> None:
+    noon = datetime(2026, 1, 31, 12, tzinfo=UTC)
+    noon_ms = int(noon.timestamp() * 1000)
+    later = noon + timedelta(microseconds=1)
+
+    def cut(*filters: Filter) -> tuple[int, int]:
+        return narrow(filters, "number", "time").cut(3, 10, 20)
+
+    assert cut() == (10, 20)
+    assert cut(EqualTo(("partition",), 2)) == (10, 10)
+    assert cut(In(("partition",), (2, 3)), GreaterThan(("number",), 14)) == (15, 20)
+    assert cut(LessThan(("number",), 12), LessThanOrEqual(("number",), 99)) == (10, 12)
+    assert cut(In(("number",), (12, 14))) == (12, 15)
+    assert cut(GreaterThan(("number",), 99)) == (20, 20)
+    assert cut(LessThan(("number",), 5)) == (10, 10)
+    for unknown in (
+        Not(EqualTo(("partition",), 3)),
+        EqualTo(("body",), b"x"),
+        EqualTo(("number",), None),
+    ):
+        assert cut(unknown) == (10, 20)
+
+    def times(*filters: Filter) -> tuple[int | None, int | None]:
+        narrowed = narrow(filters, "number", "time")
+        return narrowed.since_ms, narrowed.before_ms
+
+    assert times(EqualTo(("time",), noon)) == (noon_ms, noon_ms + 1)
+    assert times(GreaterThan(("time",), noon)) == (noon_ms + 1, None)
+    assert times(LessThan(("time",), noon)) == (None, noon_ms)
+    assert times(LessThan(("time",), later)) == (None, noon_ms + 1)
+    assert times(LessThanOrEqual(("time",), later)) == (None, noon_ms + 1)
+
+
+def test_ranges_are_split_and_limits_shared() -> None:
+    pieces = list(split([Range(0, 1, 11, 7), Range(1, 5, 5, 7)], 4))
+    assert [(one.start, one.end) for one in pieces] == [(1, 4), (4, 7), (7, 11)]
+    assert share({0: 100, 1: 3, 2: 50}, 43) == {1: 3, 2: 20, 0: 20}
+    assert share({0: 5, 1: 9}, 1) == {0: 0, 1: 1}, "some partition always goes on"
+    assert share({0: 5, 1: 9}, 100) == {0: 5, 1: 9}
+
+
+def test_the_page_lists_every_option_and_column() -> None:
+    listed = [re.findall(r"`(\w+)`", cells[0]) for cells in rows("docs/spark.md", "option")]
+    assert sorted(name for names in listed for name in names) == sorted(READ)
+    columns = {word(cells[0]): cells[1] for cells in rows("docs/spark.md", "column")}
+    assert columns == {name: kind.simpleString() for name, kind in LOG.items()}
+    text = text_of("docs/spark.md")
+    assert all(f"`{name}`" in text for name in (*PRESENT, *CLAIMED, *OUTCOMES))

@@ -1,0 +1,206 @@
+"""Requests of both protocols with anything in them: answered, never with a 5xx, and soon."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlencode
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from onibus.protocols.sqs.actions.table import ACTIONS
+from tests.server.processes import Served
+from tests.sqs.clients import client_of
+from tests.sqs.signing import signed
+
+QUEUE = "fuzzed"
+
+_texts = st.one_of(
+    st.text(max_size=30),
+    st.sampled_from(["", "All", "fuzzed", "fuzzed.fifo", "-1", "99999999999999999999", "true"]),
+)
+_urls = st.sampled_from(
+    ["fuzzed", "fuzzed.fifo", "http://x/0/fuzzed", "/0/fuzzed.fifo", "x/%00", "", "/"]
+)
+_values: st.SearchStrategy[Any] = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), _texts),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=12), st.dictionaries(st.text(max_size=12), inner, max_size=5)
+    ),
+    max_leaves=12,
+)
+_attribute = st.fixed_dictionaries(
+    {}, optional={"DataType": _texts, "StringValue": _texts, "BinaryValue": _texts}
+)
+_entry = st.fixed_dictionaries(
+    {},
+    optional={
+        "Id": _texts,
+        "MessageBody": _texts,
+        "MessageGroupId": _texts,
+        "MessageDeduplicationId": _texts,
+        "DelaySeconds": st.integers(),
+        "ReceiptHandle": _texts,
+        "VisibilityTimeout": st.integers(),
+        "MessageAttributes": st.dictionaries(_texts, _attribute, max_size=12),
+    },
+)
+#: Members that actions have, with values that nearly fit.
+_members: dict[str, st.SearchStrategy[Any]] = {
+    "QueueUrl": _urls,
+    "QueueName": st.one_of(_texts, st.just("fuzzed")),
+    "Attributes": st.dictionaries(
+        st.sampled_from(["DelaySeconds", "RedrivePolicy", "Policy", "RedriveAllowPolicy", "x"]),
+        st.one_of(_texts, st.sampled_from(["{}", "[]", '{"maxReceiveCount":[]}', "null"])),
+        max_size=3,
+    ),
+    "tags": st.dictionaries(_texts, _texts, max_size=3),
+    "Tags": st.dictionaries(_texts, _texts, max_size=3),
+    "TagKeys": st.lists(_texts, max_size=3),
+    "AttributeNames": st.lists(_texts, max_size=3),
+    "MessageAttributeNames": st.lists(_texts, max_size=3),
+    "MessageBody": _texts,
+    "MessageGroupId": _texts,
+    "MessageDeduplicationId": _texts,
+    "MessageAttributes": st.dictionaries(_texts, _attribute, max_size=12),
+    "MessageSystemAttributes": st.dictionaries(_texts, _attribute, max_size=2),
+    "DelaySeconds": st.integers(),
+    "MaxNumberOfMessages": st.integers(-1, 12),
+    "VisibilityTimeout": st.integers(),
+    "ReceiveRequestAttemptId": _texts,
+    "ReceiptHandle": _texts,
+    "Entries": st.lists(_entry, max_size=12),
+    "Label": _texts,
+    "AWSAccountIds": st.lists(_texts, max_size=3),
+    "Actions": st.lists(_texts, max_size=3),
+    "SourceArn": st.one_of(_texts, st.just("arn:aws:sqs:r:0:fuzzed")),
+    "DestinationArn": _texts,
+    "TaskHandle": _texts,
+    "NextToken": _texts,
+    "MaxResults": st.integers(),
+}
+_nearly = st.fixed_dictionaries({}, optional=_members)
+#: A purge every minute, and nobody's queue deleted under the others.
+_actions = st.sampled_from(sorted(set(ACTIONS) - {"DeleteQueue", "PurgeQueue"}))
+_often = settings(
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+
+
+@pytest.fixture(scope="module")
+def asked(server: Served) -> Iterator[Any]:
+    """Return what sends a signed request, and sees to it that the answer is one."""
+    endpoint: str = server.ready["sqs"]
+    sqs = client_of(endpoint)
+    sqs.create_queue(QueueName=QUEUE)
+    sqs.create_queue(QueueName=QUEUE + ".fifo", Attributes={"FifoQueue": "true"})
+    with httpx.Client(trust_env=False, timeout=30) as client:
+
+        def ask(path: str, body: bytes, headers: dict[str, str], method: str = "POST") -> int:
+            request = signed(endpoint + path, body, headers, method=method)
+            begun = time.monotonic()
+            answer = client.request(
+                method, str(request.url), content=body, headers=dict(request.headers.items())
+            )
+            assert answer.status_code < 500, (path, body, answer.text)
+            assert time.monotonic() - begun < 25
+            return answer.status_code
+
+        yield ask
+
+
+def json_headers(action: str) -> dict[str, str]:
+    return {"X-Amz-Target": f"AmazonSQS.{action}", "Content-Type": "application/x-amz-json-1.0"}
+
+
+@_often
+@given(action=_actions, body=st.one_of(_nearly, _values))
+def test_json_of_any_shape(asked: Any, action: str, body: Any) -> None:
+    asked("/", json.dumps(body).encode(), json_headers(action))
+
+
+@_often
+@given(action=_actions, body=st.binary(max_size=200))
+def test_any_bytes(asked: Any, action: str, body: bytes) -> None:
+    asked("/", body, json_headers(action))
+    asked("/", body, {"Content-Type": "application/x-www-form-urlencoded"})
+
+
+_names = st.sampled_from(
+    [
+        "QueueUrl",
+        "QueueName",
+        "MessageBody",
+        "MessageGroupId",
+        "MessageDeduplicationId",
+        "DelaySeconds",
+        "MaxNumberOfMessages",
+        "Attribute.1.Name",
+        "Attribute.1.Value",
+        "Attribute",
+        "AttributeName.1",
+        "AttributeName.x",
+        "MessageAttribute.1.Name",
+        "MessageAttribute.1.Value.DataType",
+        "MessageAttribute.1.Value.StringValue",
+        "MessageAttribute.1.Value.BinaryValue",
+        "MessageAttribute.1.Value",
+        "SendMessageBatchRequestEntry.1.Id",
+        "SendMessageBatchRequestEntry.1.MessageBody",
+        "SendMessageBatchRequestEntry.1",
+        "SendMessageBatchRequestEntry.2.MessageAttribute.1.Name",
+        "DeleteMessageBatchRequestEntry.1.Id",
+        "Tag.1.Key",
+        "TagKey.1",
+        "a.b.c.d.e.f.g.h",
+        "..",
+    ]
+)
+
+
+@_often
+@given(action=_actions, parameters=st.dictionaries(_names, st.one_of(_urls, _texts), max_size=8))
+def test_parameters_of_any_kind(asked: Any, action: str, parameters: dict[str, str]) -> None:
+    body = urlencode({"Action": action, **parameters}, errors="replace").encode()
+    asked("/0/fuzzed", body, {"Content-Type": "application/x-www-form-urlencoded"})
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" * 100_000,
+        b'{"a":' * 100_000,
+        b'{"QueueUrl": "fuzzed", "MessageBody": "\\ud800"}',
+        b'{"QueueUrl": "fuzzed", "Entries": [' + b"{}," * 50_000 + b"{}]}",
+        b'{"QueueUrl": "' + b"x" * 1_000_000 + b'"}',
+    ],
+)
+def test_deep_long_and_broken_bodies(asked: Any, body: bytes) -> None:
+    for action in ("SendMessage", "SendMessageBatch"):
+        assert asked("/", body, json_headers(action)) == 400
+
+
+def test_very_many_parameters(asked: Any) -> None:
+    body = b"Action=SendMessage&" + b"&".join(b"a.%d=1" % n for n in range(50_000))
+    assert asked("/", body, {"Content-Type": "application/x-www-form-urlencoded"}) == 400
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "OPTIONS", "PATCH"])
+def test_other_methods_and_paths(asked: Any, method: str) -> None:
+    for path in ("/", "/x/y/z", "/%00/%ff", "/?Action=ListQueues", "/?a=%ff&&=&b"):
+        asked(path, b"", {}, method)
+
+
+def test_what_came_through_is_still_a_queue(server: Served) -> None:
+    sqs = client_of(server.ready["sqs"])
+    url = sqs.get_queue_url(QueueName=QUEUE)["QueueUrl"]
+    sqs.purge_queue(QueueUrl=url)
+    sqs.send_message(QueueUrl=url, MessageBody="well", DelaySeconds=0)
+    assert sqs.receive_message(QueueUrl=url)["Messages"][0]["Body"] == "well"
