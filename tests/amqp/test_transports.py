@@ -59,7 +59,11 @@ def test_plain_text_is_told_that_tls_is_spoken(tmp_path: Path) -> None:
         assert plain.is_closed()
 
 
-@pytest.mark.filterwarnings("ignore:ssl=None is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings(
+    "ignore:ssl=None is deprecated:DeprecationWarning",
+    # This client leaves its session to the garbage collector.
+    "ignore::pytest.PytestUnraisableExceptionWarning",
+)
 @run
 async def test_amqp_over_websocket(server: Served, owner: Client, name: Name) -> None:
     queue = name("orders")
