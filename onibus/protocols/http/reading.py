@@ -12,11 +12,14 @@ from onibus.protocols.http.messages import Head
 _OFFERS = ("upgrade", "connection", "http2-settings")
 
 
-def read_head(method: bytes, target: bytes, headers: dict[str, str]) -> Head:
-    """Return a head; what cannot be read is an error of the parser, or of decoding."""
-    url: Any = httptools.parse_url(target)
-    path = (url.path or b"/").decode("ascii")
-    return Head(method.decode(), path, (url.query or b"").decode("ascii"), headers)
+def read_head(method: bytes, url: bytes, headers: dict[str, str]) -> Head | None:
+    """Return what the parser has read of a head; None where its path cannot be read."""
+    try:
+        read: Any = httptools.parse_url(url)
+        path, query = (read.path or b"/").decode("ascii"), (read.query or b"").decode("ascii")
+    except (httptools.HttpParserInvalidURLError, UnicodeDecodeError):
+        return None
+    return Head(method.decode(), path, query, headers)
 
 
 def without_offers(method: bytes, target: bytes, headers: dict[str, str]) -> bytes:
