@@ -31,10 +31,17 @@ Part = tuple[Seat, PreparedBatch, list[int], bool]
 class Admission:
     """A batch on its way into an entity."""
 
-    def __init__(self, broker: Broker, name: str, given: pa.RecordBatch | pa.Table) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        name: str,
+        given: pa.RecordBatch | pa.Table,
+        to_stage: bool = False,
+    ) -> None:
         self._broker = broker
         self._name = name
         self._given = given
+        self._to_stage = to_stage
         entity = open_for_sends(broker, name)
         self._settings, self._partitions = entity.log_settings, len(entity.seats)
         self._secret = broker.namespace.secret
@@ -47,6 +54,8 @@ class Admission:
         self._divisions = divide(self._batch, self._partitions)
         for _, rows, _ in self._divisions:
             encode_ahead(rows)
+            if self._to_stage:
+                rows.encoded = rows.encode()
 
     def route(self) -> list[Part]:
         """Return the partitions that take the rows now; keyless ones share one (P4)."""
@@ -135,4 +144,7 @@ def divide(batch: PreparedBatch, count: int) -> list[Division]:
     for position, key in enumerate(raw_values(batch.keys)):
         index = None if key is None else crc32(key) % count
         found.setdefault(index, []).append(position)
+    if len(found) == 1:
+        # As Spark sends them, which has shuffled them.
+        return [(next(iter(found)), batch, list(range(len(batch))))]
     return [(index, batch.take(positions), positions) for index, positions in found.items()]

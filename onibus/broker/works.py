@@ -38,6 +38,10 @@ if TYPE_CHECKING:
     from onibus.core.partition import Partition
     from onibus.store.interface import Store
 
+#: Parts that wait to be published are kept in memory up to so many bytes, all works together; what
+#: is more is read back from its store.
+KEPT_BYTES_MAX = 128 << 20
+
 Parts = dict["Seat", Part]
 #: What was sent to each partition, in the order of its part.
 Results = dict["Seat", Any]
@@ -63,7 +67,7 @@ class Work:
     """A work over several stores that is under way."""
 
     __slots__ = (
-        "decided", "deciding", "id", "note", "order", "parts", "reply", "results", "waiting"
+        "decided", "deciding", "id", "kept", "note", "order", "parts", "reply", "results", "waiting"
     )  # fmt: skip
 
     def __init__(self, work: int, parts: dict[int, Part | None], note: Any, reply: Reply) -> None:
@@ -79,6 +83,8 @@ class Work:
         self.deciding = False
         #: partitions that have not done yet what is being done
         self.waiting = set(parts)
+        #: bytes of its parts that are in memory until it is published
+        self.kept = 0
         self.results: dict[int, Result] = {}
 
 
@@ -88,6 +94,7 @@ class Works:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._works: dict[int, Work] = {}
+        self._kept = 0
         self._next = 0
 
     def open(self, store: Store) -> None:
@@ -203,15 +210,30 @@ class Works:
             # Whether the row is there shows when the namespace's store is open again.
             fail(work.reply, outcome.error)
         elif work.note is not None:
-            # It may be long until it is published: the store has its parts.
-            work.parts = dict.fromkeys(work.parts)
+            self._keep(work)
             answer(work.reply, work.id)
         else:
             self._decided(work)
 
+    def _keep(self, work: Work) -> None:
+        """Keep the parts of a work that waits in memory too, as long as there is room."""
+        size = sum(part.size for part in work.parts.values() if part is not None)
+        if self._kept + size <= KEPT_BYTES_MAX:
+            work.kept = size
+            self._kept += size
+        else:
+            work.parts = dict.fromkeys(work.parts)
+
+    def _take_out(self, work_id: int) -> Work | None:
+        """Return a work that is known no more."""
+        work = self._works.pop(work_id, None)
+        if work is not None:
+            self._kept -= work.kept
+        return work
+
     def _abort(self, work: Work, error: BaseException) -> None:
         """A work will not happen: forget what was staged of it."""
-        self._works.pop(work.id, None)
+        self._take_out(work.id)
         self._unstage(work)
         if isinstance(error, Unknown):
             # Nothing was decided, so nothing has happened, nor will.
@@ -275,7 +297,7 @@ class Works:
             if then is not None:
                 then()
             for work in lost:
-                self._works.pop(work.id, None)
+                self._take_out(work.id)
                 self._unstage(work)
             for work in works:
                 work.reply = Outcome(partial(published, work))
@@ -334,7 +356,7 @@ class Works:
             fail(work.reply, outcome.error)
             return
         work.waiting.discard(seat_id)
-        if work.waiting or self._works.pop(work.id, None) is None:
+        if work.waiting or self._take_out(work.id) is None:
             return
         answer(work.reply, work.results)
         batch = WriteBatch()
@@ -355,7 +377,7 @@ class Works:
                     loop.write(out)
             if work.note is not None and not (work.decided or work.deciding):
                 # Somebody's who wanted to publish it there.
-                self._works.pop(work.id)
+                self._take_out(work.id)
                 fail(work.reply, EntityNotFound(f"{entity.name} was deleted"))
 
     # Stores that are opened

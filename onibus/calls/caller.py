@@ -41,13 +41,15 @@ class Caller:
         finally:
             self.arm()
 
-    async def _admit_arrow(self, entity: str, batch: pa.RecordBatch | pa.Table) -> Admission:
+    async def _admit_arrow(
+        self, entity: str, batch: pa.RecordBatch | pa.Table, to_stage: bool = False
+    ) -> Admission:
         """Look at the columns of a batch beside the loop, which serves others meanwhile."""
         # pyarrow takes long to import: only those who send in columns wait for it.
         from onibus.broker.bulk_sending import Admission
 
         self.check_alive()
-        admission = Admission(self.broker, entity, batch)
+        admission = Admission(self.broker, entity, batch, to_stage)
         await asyncio.to_thread(admission.admit)
         return admission
 

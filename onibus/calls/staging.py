@@ -92,7 +92,7 @@ class StagingCalls(Caller):
     ) -> None:
         """Keep the rows of a batch in Arrow as `stage` keeps messages."""
         note = Note(0, producer, batch, task, attempt, piece, 0, 0)
-        admission = await self._admit_arrow(entity, rows)
+        admission = await self._admit_arrow(entity, rows, to_stage=True)
         await self.ask(
             lambda reply: self.broker.producers.stage(entity, admission, note, lease_ms, reply)
         )

@@ -16,7 +16,51 @@ if TYPE_CHECKING:
     from onibus.spark.jobs.ingest import Ingested
     from onibus.spark.jobs.replay import Replayed
 
-Column = typer.Option(metavar="COLUMN")
+Checkpoint = Annotated[
+    str | None,
+    typer.Option(help="A folder where a stream keeps its place; without it, one batch."),
+]
+JobName = Annotated[
+    str | None,
+    typer.Option(help="By which the bus knows this job; one batch is sent once under it."),
+]
+Body = Annotated[
+    str | None,
+    typer.Option(metavar="COLUMN", help="Without it: column body, or the row as JSON."),
+]
+Ids = Annotated[
+    list[str] | None,
+    typer.Option("--id", metavar="COLUMN", help="Makes the MessageId; else the content does."),
+]
+SessionId = Annotated[str | None, typer.Option("--session", metavar="COLUMN")]
+PartitionKey = Annotated[str | None, typer.Option("--key", metavar="COLUMN")]
+Subject = Annotated[str | None, typer.Option(metavar="COLUMN")]
+Due = Annotated[
+    str | None, typer.Option("--at", metavar="COLUMN", help="When it is to be enqueued.")
+]
+Properties = Annotated[list[str] | None, typer.Option("--property", metavar="COLUMN")]
+Continuous = Annotated[bool, typer.Option("--continuous", help="Go on until stopped (Ctrl-C).")]
+Interval = Annotated[str, typer.Option(help="How often, when continuous.")]
+
+ReplayName = Annotated[str, typer.Option(help="The replay's own: under it, it goes on.")]
+To = Annotated[str | None, typer.Option(help="Where they go; without it, back.")]
+From = Annotated[
+    str | None, typer.Option("--lake", help="Read from this lake, not from what is retained.")
+]
+Since = Annotated[
+    str | None, typer.Option(help="Enqueued at 2026-05-01T12:00:00Z or later; or 2h: ago.")
+]
+Until = Annotated[str | None, typer.Option(help="Enqueued before.")]
+Partition = Annotated[int | None, typer.Option(min=0)]
+First = Annotated[int | None, typer.Option(help="The first sequence number.")]
+Last = Annotated[int | None, typer.Option(help="The last sequence number.")]
+Where = Annotated[str | None, typer.Option(help="A condition in Spark SQL: \"subject = 'paid'\".")]
+NewIds = Annotated[
+    bool, typer.Option("--new-ids", help="Give new MessageIds, made of name and number.")
+]
+Rate = Annotated[float | None, typer.Option(help="Messages a second, at most.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count.")]
+State = Annotated[str, typer.Option(help="The folder for plans.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -31,38 +75,20 @@ def ingest(
     entity: Entity,
     format: Format = "parquet",
     option: Options = None,
-    checkpoint: Annotated[
-        str | None,
-        typer.Option(help="A folder where a stream keeps its place; without it, one batch."),
-    ] = None,
-    name: Annotated[
-        str | None,
-        typer.Option(help="By which the bus knows this job; one batch is sent once under it."),
-    ] = None,
-    body: Annotated[
-        str | None,
-        typer.Option(metavar="COLUMN", help="Without it: column body, or the row as JSON."),
-    ] = None,
-    ids: Annotated[
-        list[str] | None,
-        typer.Option("--id", metavar="COLUMN", help="Makes the MessageId; else the content does."),
-    ] = None,
-    session_id: Annotated[str | None, typer.Option("--session", metavar="COLUMN")] = None,
-    partition_key: Annotated[str | None, typer.Option("--key", metavar="COLUMN")] = None,
-    subject: Annotated[str | None, Column] = None,
-    due: Annotated[
-        str | None, typer.Option("--at", metavar="COLUMN", help="When it is to be enqueued.")
-    ] = None,
-    properties: Annotated[
-        list[str] | None, typer.Option("--property", metavar="COLUMN")
-    ] = None,
-    continuous: Annotated[
-        bool, typer.Option("--continuous", help="Go on until stopped (Ctrl-C).")
-    ] = False,
-    interval: Annotated[str, typer.Option(help="How often, when continuous.")] = "10 seconds",
+    checkpoint: Checkpoint = None,
+    name: JobName = None,
+    body: Body = None,
+    ids: Ids = None,
+    session_id: SessionId = None,
+    partition_key: PartitionKey = None,
+    subject: Subject = None,
+    due: Due = None,
+    properties: Properties = None,
+    continuous: Continuous = False,
+    interval: Interval = "10 seconds",
     master: Master = None,
     conf: Conf = None,
-) -> None:  # fmt: skip
+) -> None:
     """Send rows of files, or of anything that Spark reads, to a queue or topic.
 
     Start it again whenever you like: what was sent is not sent again.
@@ -110,27 +136,19 @@ def ingest(
 def replay(
     session: Session,
     entity: Entity,
-    name: Annotated[str, typer.Option(help="The replay's own: under it, it goes on.")],
-    to: Annotated[str | None, typer.Option(help="Where they go; without it, back.")] = None,
-    lake: Annotated[
-        str | None, typer.Option(help="Read from this lake, not from what is retained.")
-    ] = None,
-    since: Annotated[
-        str | None, typer.Option(help="Enqueued at 2026-05-01T12:00:00Z or later; or 2h: ago.")
-    ] = None,
-    until: Annotated[str | None, typer.Option(help="Enqueued before.")] = None,
-    partition: Annotated[int | None, typer.Option(min=0)] = None,
-    first: Annotated[int | None, typer.Option(help="The first sequence number.")] = None,
-    last: Annotated[int | None, typer.Option(help="The last sequence number.")] = None,
-    where: Annotated[
-        str | None, typer.Option(help="A condition in Spark SQL: \"subject = 'paid'\".")
-    ] = None,
-    new_ids: Annotated[
-        bool, typer.Option("--new-ids", help="Give new MessageIds, made of name and number.")
-    ] = False,
-    rate: Annotated[float | None, typer.Option(help="Messages a second, at most.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
-    state: Annotated[str, typer.Option(help="The folder for plans.")] = "replays",
+    name: ReplayName,
+    to: To = None,
+    lake: From = None,
+    since: Since = None,
+    until: Until = None,
+    partition: Partition = None,
+    first: First = None,
+    last: Last = None,
+    where: Where = None,
+    new_ids: NewIds = False,
+    rate: Rate = None,
+    dry_run: DryRun = False,
+    state: State = "replays",
     master: Master = None,
     conf: Conf = None,
 ) -> None:
@@ -174,10 +192,13 @@ def replay(
             on_progress=tell,
             stopped=stop.is_set,
         )
+    session.out.done(msgspec.to_builtins(done), _sentence(done, target, dry_run))
+
+
+def _sentence(done: Replayed, target: str, dry_run: bool) -> str:
+    """Tell what a replay did."""
     if dry_run:
-        sentence = f"{done.chosen:,} messages would be sent to {target}"
-    else:
-        left = done.chosen - done.sent
-        sentence = f"sent {done.sent:,} messages to {target}, {done.seconds:.1f} s"
-        sentence += f"; {left:,} are left: start it again" if left else ""
-    session.out.done(msgspec.to_builtins(done), sentence)
+        return f"{done.chosen:,} messages would be sent to {target}"
+    sent = f"sent {done.sent:,} messages to {target}, {done.seconds:.1f} s"
+    left = done.chosen - done.sent
+    return f"{sent}; {left:,} are left: start it again" if left else sent

@@ -89,8 +89,7 @@ _DEFAULTS = {"format": "", "hop_count": 0, "body": b""}
 #: The fields of a message, in the order of the columns.
 _FIELDS = attrgetter(*SCHEMA.names)
 
-#: What a stream has before its record batch, and after it.
-_SCHEMA_BYTES = SCHEMA.serialize().size
+#: What a stream has after its record batch.
 _END_BYTES = 8
 
 #: Numbers, one for each row.
@@ -104,17 +103,21 @@ class EncodedBody:
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         """Encode a batch that `conform` has returned."""
-        # The length is known before: growing, a buffer would copy what it has again and again.
-        buffer = pa.allocate_buffer(
-            _SCHEMA_BYTES + pa.ipc.get_record_batch_size(batch) + _END_BYTES
-        )
-        with (
-            pa.FixedSizeBufferWriter(buffer) as sink,
-            pa.ipc.new_stream(sink, SCHEMA) as writer,
-        ):
-            writer.write_batch(batch)
-        self.content = memoryview(buffer)
+        self.content = encode_stream(batch)
         self.checksum = checksum(self.content)
+
+
+def encode_stream(batch: pa.RecordBatch) -> memoryview:
+    """Return an Arrow IPC stream of one batch, uncompressed."""
+    # The length is known before: growing, a buffer would copy what it has again and again.
+    size = batch.schema.serialize().size + pa.ipc.get_record_batch_size(batch) + _END_BYTES
+    buffer = pa.allocate_buffer(size)
+    with (
+        pa.FixedSizeBufferWriter(buffer) as sink,
+        pa.ipc.new_stream(sink, batch.schema) as writer,
+    ):
+        writer.write_batch(batch)
+    return memoryview(buffer)
 
 
 def checksum(body: bytes | memoryview) -> int:

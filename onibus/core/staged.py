@@ -56,6 +56,13 @@ class Part:
         #: in a topic: the only subscription that gets the messages; 0 where its rules decide
         self.only = only
 
+    @property
+    def size(self) -> int:
+        """How many bytes its messages take, about."""
+        if isinstance(self.batch, list):
+            return sum(len(one.row) for one in self.batch)
+        return self.batch.size
+
 
 class _Row(msgspec.Struct, array_like=True):
     """A part as it is kept: (row, identities, time to live) of each message, and so on."""
@@ -65,7 +72,7 @@ class _Row(msgspec.Struct, array_like=True):
     rename: str
     only: int
     #: messages in columns (core/path/admit_arrow.py)
-    columns: bytes | None = None
+    columns: memoryview | None = None
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -78,7 +85,9 @@ def encode_part(part: Part) -> bytes:
     if isinstance(part.batch, list):
         row.messages = [(one.row, list(one.identities), one.time_to_live_ms) for one in part.batch]
     else:
-        row.columns = part.batch.encode()
+        row.columns = part.batch.encoded or part.batch.encode()
+        # It may be kept in memory until it is published, but not twice.
+        part.batch.encoded = None
     return _encode(row)
 
 

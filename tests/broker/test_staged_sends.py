@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from onibus.broker import works
 from onibus.core.errors import (
     BatchTooOld,
     EntityDisabled,
@@ -367,3 +368,26 @@ async def test_what_is_wrong_is_refused_at_once(clock: ManualClock) -> None:
         with pytest.raises(InvalidArgument, match="twice"):
             await publish(bus, (0, 0), (0, 0))
         assert await publish(bus, (0, 0)) == (1, 0, False)
+
+
+@pytest.mark.promise("R6")
+@pytest.mark.parametrize("kept", [0, 200, works.KEPT_BYTES_MAX])
+@run
+async def test_what_does_not_fit_into_memory_is_read_back(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch, kept: int
+) -> None:
+    monkeypatch.setattr(works, "KEPT_BYTES_MAX", kept)
+    async with Disks().bus(clock, "a", "b") as bus:
+        await bus.create_queue("q", enable_partitioning=True)
+        for batch in range(3):
+            texts = [f"{batch}-{number}" for number in range(4)]
+            for task, text in enumerate(texts):
+                await stage(bus, task, text + "x" * 80, batch=batch)
+            rows = pa.table({"body": [text.encode() for text in texts]})
+            await bus.stage_arrow("q", rows, producer="spark", batch=batch, task=4, attempt=0)
+            await stage(bus, 4, "lost", batch=batch, attempt=1)
+            done = await publish(bus, *[(task, 0) for task in range(5)], batch=batch)
+            assert done == (8, 0, False)
+        assert len(peek_everything(bus, "q")) == 24
+        # What was published or dropped takes no room any more.
+        assert bus.broker.works._kept == 0

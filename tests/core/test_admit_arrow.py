@@ -198,7 +198,7 @@ def test_a_staged_batch_that_is_none_is_damage() -> None:
     good = admit_arrow(batch_of([{"body": b"x"}]), SETTINGS[0], SECRET).encode()
     for content in (b"", good[:40], batch_bytes(batch_of([{"body": b"x"}]))):
         with pytest.raises(Damaged):
-            decode_prepared(content)
+            decode_prepared(memoryview(content))
 
 
 def batch_bytes(batch: pa.RecordBatch) -> bytes:

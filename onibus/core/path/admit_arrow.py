@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from onibus.core.arrow_block import SCHEMA, EncodedBody, conform, messages_of
+from onibus.core.arrow_block import SCHEMA, EncodedBody, conform, encode_stream, messages_of
 from onibus.core.block import UNREADABLE
 from onibus.core.checks import check_properties
 from onibus.core.errors import Damaged, InvalidArgument, MessageTooLarge, Refused
@@ -49,7 +49,7 @@ _STAGED = pa.schema(
 class PreparedBatch:
     """Messages in columns that were admitted together."""
 
-    __slots__ = ("bodies", "columns", "hashes", "keys", "owners", "sizes", "ttls")
+    __slots__ = ("bodies", "columns", "encoded", "hashes", "keys", "owners", "sizes", "ttls")
 
     def __init__(
         self,
@@ -73,6 +73,8 @@ class PreparedBatch:
         self.keys = keys
         #: (start, end) of a block's rows → its body, where it was encoded ahead
         self.bodies: dict[tuple[int, int], EncodedBody] = {}
+        #: what `encode` returns, where it was encoded ahead
+        self.encoded: memoryview | None = None
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -99,7 +101,7 @@ class PreparedBatch:
             self.sizes[chosen],
         )
 
-    def encode(self) -> bytes:
+    def encode(self) -> memoryview:
         """Return it as bytes, to be stored without numbers until it is published (R6)."""
         offsets = np.searchsorted(np.asarray(self.owners), np.arange(len(self) + 1))
         hashes = pa.FixedSizeBinaryArray.from_buffers(
@@ -107,14 +109,10 @@ class PreparedBatch:
         )
         identities = pa.ListArray.from_arrays(offsets.astype(np.int32), hashes)
         columns = [*self.columns.columns, identities, pa.array(self.ttls), pa.array(self.sizes)]
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, _STAGED) as writer:
-            writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=_STAGED))
-        content: bytes = sink.getvalue().to_pybytes()
-        return content
+        return encode_stream(pa.RecordBatch.from_arrays(columns, schema=_STAGED))
 
 
-def decode_prepared(content: bytes) -> PreparedBatch:
+def decode_prepared(content: memoryview) -> PreparedBatch:
     """Return what `PreparedBatch.encode` made bytes of."""
     try:
         with pa.ipc.open_stream(content) as reader:
