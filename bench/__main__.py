@@ -1,7 +1,8 @@
 """make bench: all figures in one table.
 
 python -m bench [--quick] [sending] [remembering] [waiting] [recovery] [bulk] [topics]
-                       [transactions] [http] [spark-read] [spark-write] [spark-operators]
+                       [transactions] [http] [sqs] [spark-read] [spark-write]
+                       [spark-operators]
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from bench import (
     spark_operators,
     spark_read,
     spark_write,
+    sqs,
     topics,
     transactions,
     waiting,
@@ -48,6 +50,7 @@ def main() -> None:
         "spark-read": lambda: spark_read.measure(3 if quick else 7),
         "spark-write": lambda: spark_write.measure(3 if quick else 7),
         "spark-operators": lambda: spark_operators.measure(3 if quick else 7),
+        "sqs": lambda: sqs.measure(3 if quick else 7, 0.1 if quick else 1.0),
         "recovery": lambda: recovery.measure(3 if quick else 7, 0.1 if quick else 1.0),
     }
     console = Console()

@@ -45,8 +45,9 @@ def _line(process: subprocess.Popen[str]) -> str:
 @contextmanager
 def _served(path: Path) -> Iterator[int]:
     """A server of a directory; its port."""
-    options = ("--http-port", "0", "--json", "--reserve-bytes", "0", "--log-level", "warning")
-    process = _run("onibus", "serve", "--data", str(path), *options)
+    ports = ("--http-port", "0", "--amqp-port", "0", "--sqs-port", "0")
+    options = ("--json", "--reserve-bytes", "0", "--log-level", "warning")
+    process = _run("onibus", "serve", "--data", str(path), *ports, *options)
     try:
         yield int(json.loads(_line(process))["http"].rpartition(":")[2])
     finally:

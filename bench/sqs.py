@@ -21,6 +21,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
@@ -197,7 +198,7 @@ def drive(endpoint: str, callers: list[Next]) -> float:
         for following in callers:
             done: asyncio.Future[None] = loop.create_future()
             finished.append(done)
-            await loop.create_connection(lambda f=following, d=done: Caller(f, d), host, int(port))
+            await loop.create_connection(partial(Caller, following, done), host, int(port))
         await asyncio.gather(*finished)
         return time.perf_counter() - begun
 
@@ -268,6 +269,8 @@ class Bench:
     def receives(self, url: str, how_many: int, connections: int) -> float:
         """Receive ten and delete them, until so many are gone; return messages a second."""
         gone = 0
+        request = self._signer.request
+        wanted = {"QueueUrl": url, "MaxNumberOfMessages": BATCH, "WaitTimeSeconds": 1}
 
         def caller() -> Next:
             handles: list[str] = []
@@ -278,18 +281,16 @@ class Bench:
                     gone += len(handles)
                     handles.clear()
                 elif answer is not None:
-                    for message in _decode(answer or b"{}").get("Messages", ()):
-                        handles.append(message["ReceiptHandle"])
+                    messages = _decode(answer or b"{}").get("Messages", ())
+                    handles.extend(message["ReceiptHandle"] for message in messages)
                 if handles:
                     entries = [
                         {"Id": f"e{n}", "ReceiptHandle": one} for n, one in enumerate(handles)
                     ]
-                    given = {"QueueUrl": url, "Entries": entries}
-                    return self._signer.request("DeleteMessageBatch", given)
+                    return request("DeleteMessageBatch", {"QueueUrl": url, "Entries": entries})
                 if gone >= how_many:
                     return None
-                given = {"QueueUrl": url, "MaxNumberOfMessages": BATCH, "WaitTimeSeconds": 1}
-                return self._signer.request("ReceiveMessage", given)
+                return request("ReceiveMessage", wanted)
 
             return following
 

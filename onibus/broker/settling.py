@@ -93,8 +93,8 @@ def settle_each(
 ) -> None:
     """Do something to each message by itself, by its token, whatever becomes of the others.
 
-    `act` is given the places of the tokens of one partition, and returns a result, or a refusal that
-    has changed nothing, for each. The answer, when all is durable, has them in the tokens' order.
+    `act` is given the places of one partition's tokens, and returns for each a result, or a refusal
+    that has changed nothing. The answer, when all is durable, has them in the tokens' order.
     """
     entity = broker.find(name)
     results: list[Any] = [None] * len(tokens)

@@ -10,11 +10,12 @@ import pyarrow as pa
 
 from onibus.broker.named_reader import LogPositions
 from onibus.client import Client
+from onibus.client.asking import path_of
 from onibus.core.errors import Failed, InvalidArgument, LogGap, PartitionOffline
-from onibus.spark.ahead import ahead
 from onibus.spark.converting import Converter
 from onibus.spark.options import EARLIEST, Position, ReadOptions
 from onibus.spark.ranges import Range
+from onibus.spark.row_stream import RowStream
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -73,15 +74,12 @@ class LogTable:
 
     def read(self, one: Range) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a range: all of them, or an error that says which are lost."""
-        with self.options.client() as client:
-            yield from ahead(self._read(client, one))
-
-    def _read(self, client: Client, one: Range) -> Iterator[pa.RecordBatch]:
         convert = Converter(self._schema, self.options.fail_on_bad_body)
+        stream = self.options.row_stream()
         start = one.start
         while start < one.end:
             try:
-                for batch in self._pages(client, one, start, convert.wanted):
+                for batch in self._rows(stream, one, start, convert.wanted):
                     yield convert(batch)
                     start += batch.num_rows
             except LogGap as gap:
@@ -94,17 +92,17 @@ class LogTable:
                         f"{self.options.entity}, and {one.end} was asked for"
                     )
 
-    def _pages(
-        self, client: Client, one: Range, start: int, columns: list[str]
+    def _rows(
+        self, stream: RowStream, one: Range, start: int, columns: list[str]
     ) -> Iterator[pa.RecordBatch]:
-        entity, incarnation = self.options.entity, one.incarnation
+        path = path_of("entities", self.options.entity, "log", self.options.table, one.partition)
         if self.options.table == "messages":
-            yield from client.read_log(
-                entity, one.partition, start, one.end, incarnation=incarnation, columns=columns
+            wanted = ",".join(columns)
+            yield from stream.rows(
+                path, start, one.end, incarnation=one.incarnation, columns=wanted
             )
             return
-        table = client.read_outcomes(entity, one.partition, start, one.end, incarnation=incarnation)
-        for batch in table.to_batches():
+        for batch in stream.rows(path, start, one.end, incarnation=one.incarnation):
             partition = pa.array([one.partition] * batch.num_rows, pa.int32())
             yield batch.append_column("partition", partition)
 

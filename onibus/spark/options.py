@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ from onibus.core.limits import (
 
 if TYPE_CHECKING:
     from onibus.client import Client, Retry
+    from onibus.spark.row_stream import RowStream
 
 #: A server that is started anew meanwhile is waited for, for about a minute.
 _ATTEMPTS = 18
@@ -60,13 +61,18 @@ class Connection:
     #: the file of a certificate to trust
     certificate: str | None = None
 
+    def target(self) -> Target:
+        """Return where the server is, and who we are to it."""
+        target = Target.parse(self.server)
+        return replace(target, key_name=self.key_name, key=self.key) if self.key else target
+
     def client(self, retry: Retry | None = None) -> Client:
         """Return a client; whoever asks closes it."""
         # Processes that only want to know the schema start often, and do not need it.
         from onibus.client import Client, Retry
 
         # Trusted certificates take a while to load; where there is no TLS they are not wanted.
-        secure = Target.parse(self.server).url.startswith("https:")
+        secure = self.target().url.startswith("https:")
         return Client.connect(
             self.server,
             key_name=self.key_name,
@@ -74,6 +80,13 @@ class Connection:
             verify=(self.certificate or True) if secure else False,
             retry=retry or Retry(attempts=_ATTEMPTS),
         )
+
+    def row_stream(self) -> RowStream:
+        """Return what asks the server for rows."""
+        from onibus.client import Retry
+        from onibus.spark.row_stream import RowStream
+
+        return RowStream(self.target(), self.certificate, Retry(attempts=_ATTEMPTS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from onibus.protocols.amqp.connection import (
 from onibus.protocols.amqp.decode import Described, Symbol
 from onibus.protocols.amqp.frames import EMPTY_FRAME, PROTOCOL_HEADER, SASL_HEADER, frame
 from onibus.protocols.amqp.link import LINK_STATES, LinkState
-from onibus.protocols.amqp.session import SESSION_STATES, SessionState
+from onibus.protocols.amqp.session import LINKS_MAX, SESSION_STATES, SessionState
 from tests.amqp.peer import Peer
 from tests.amqp.raw_client import attach, message, transfer
 from tests.bus_helpers import run
@@ -183,6 +183,22 @@ async def test_channels_are_bounded() -> None:
         assert [one.code for one in peer.heard()] == [say.BEGIN]
         peer.begin(CHANNEL_MAX + 1)
         assert [one.code for one in peer.heard()] == [say.CLOSE]
+
+
+@run
+async def test_links_are_bounded_over_all_sessions() -> None:
+    async with greeted() as (peer, _):
+        for channel in range(1, 21):
+            peer.begin(channel)
+            for handle in range(250):
+                peer.say(attach(handle, say.RECEIVER, "$cbs", "me"), channel)
+        peer.heard()
+        assert peer.connection.link_count == LINKS_MAX
+        peer.say(attach(0, say.RECEIVER, "$cbs", "me"))
+        [ended] = peer.heard()
+        assert (ended.code, ended.condition) == (say.END, "amqp:resource-limit-exceeded")
+        peer.say(say.end(None), channel=1)
+        assert peer.connection.link_count == LINKS_MAX - 250
 
 
 @run

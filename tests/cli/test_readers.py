@@ -25,7 +25,7 @@ def test_claims_of_a_lost_query_are_listed_and_given_back(
     assert onibus.told("claims", "release", "q", "2", "--reader", "lost") == [{"released": [2]}]
     assert onibus.shown("claims", "release", "q", "--reader", "lost") == "1 given back\n"
     assert [one["reader"] for one in onibus.told("claims", "list", "q")] == ["other"]
-    assert onibus.told("receive", "q", "-n", "5")[0]["delivery_count"] == 0
+    assert [one.get("delivery_count", 0) for one in onibus.told("peek", "q")] == [0, 0, 0]
 
 
 @pytest.mark.promise("R8")

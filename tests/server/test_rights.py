@@ -38,6 +38,7 @@ LISTEN = """
     POST /sessions/renew  POST /sessions/get-state  POST /sessions/set-state  POST /sessions/close
     POST /peek  POST /undefer  GET /duplicates
     GET /log  GET /log/messages/{partition}  GET /log/outcomes/{partition}
+    GET /log/messages/{partition}/reach
     GET /readers  PUT /readers/{reader}  POST /readers/{reader}/move  DELETE /readers/{reader}
     GET /claims  POST /claims  POST /claims/{reader}/{number}/read
     POST /claims/{reader}/{number}/commit  POST /claims/{reader}/{number}/release

@@ -122,7 +122,7 @@ def test_deduplication_in_a_stream_equals_a_batch(spark: SparkSession, tmp_path:
         return operators.deduplicate(rows, 2_000, arrival=AT).rows
 
     batch = [row.asDict() for row in dropped(spark.createDataFrame(table)).collect()]
-    stream = in_stream(spark, table, [150], dropped, tmp_path, stops=(1,))
+    stream = in_stream(spark, table, [150], dropped, tmp_path)
     assert sorted(stream, key=lambda row: row["row"]) == sorted(batch, key=lambda row: row["row"])
     assert sum(row["duplicate_of"] is not None for row in batch) > 50
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from concurrent.futures import ThreadPoolExecutor
 from hashlib import md5
 from typing import Any
 
@@ -383,6 +384,20 @@ def test_tags(sqs: Any) -> None:
     assert sqs.list_queue_tags(QueueUrl=url)["Tags"] == {"team": "b"}
     error = refused(sqs.tag_queue, QueueUrl=url, Tags={f"t{n}": "x" for n in range(51)})
     assert error["Code"] == "InvalidParameterValue"
+
+
+def test_several_may_change_one_queue_at_once(sqs: Any) -> None:
+    name = new_name("-changed")
+    with ThreadPoolExecutor(8) as pool:
+        urls = set(pool.map(lambda _: sqs.create_queue(QueueName=name)["QueueUrl"], range(8)))
+        assert len(urls) == 1
+        (url,) = urls
+        list(pool.map(lambda n: sqs.tag_queue(QueueUrl=url, Tags={f"t{n}": "x"}), range(16)))
+    assert len(sqs.list_queue_tags(QueueUrl=url)["Tags"]) == 16, "none is lost"
+    with ThreadPoolExecutor(2) as pool:
+        tagged = pool.submit(sqs.tag_queue, QueueUrl=url, Tags={"last": "x"})
+        sqs.delete_queue(QueueUrl=url)
+        assert tagged.exception(20) is None or isinstance(tagged.exception(), ClientError)
 
 
 def test_permissions(sqs: Any) -> None:

@@ -187,10 +187,10 @@ def test_redrive_policies_that_are_refused(sqs: Any) -> None:
     assert reason("{}").startswith("Redrive policy does not contain mandatory attribute")
     missing = policy_of(sqs, morgue).replace("queue-", "no-such-")
     assert reason(missing) == "Dead letter target does not exist."
-    allow = {"redrivePermission": "denyAll"}
+    allow: dict[str, Any] = {"redrivePermission": "denyAll"}
     sqs.set_queue_attributes(QueueUrl=morgue, Attributes={"RedriveAllowPolicy": json.dumps(allow)})
     assert "not allowed" in reason(policy_of(sqs, morgue))
-    allow = {"redrivePermission": "byQueue", "sourceQueueArns": [arn_of(sqs, url)]}  # type: ignore[dict-item]
+    allow = {"redrivePermission": "byQueue", "sourceQueueArns": [arn_of(sqs, url)]}
     sqs.set_queue_attributes(QueueUrl=morgue, Attributes={"RedriveAllowPolicy": json.dumps(allow)})
     sqs.set_queue_attributes(QueueUrl=url, Attributes={"RedrivePolicy": policy_of(sqs, morgue)})
     sqs.set_queue_attributes(QueueUrl=url, Attributes={"RedrivePolicy": ""})

@@ -59,8 +59,8 @@ _IDLE_S_MIN = 1.0
 _FRAMES_MAX = 1_024
 #: For all from the first byte to the open.
 HANDSHAKE_S = 30.0
-#: For a peer to answer our close.
-_CLOSING_S = 5.0
+#: For a peer to answer our close: some never read it.
+_CLOSING_S = 1.0
 
 
 class State(Enum):
@@ -122,11 +122,14 @@ class Connection:
         self._later: list[Flushed] = []
         self.sessions: dict[int, Session] = {}
         self.peer_frame_max = FRAME_BYTES_MIN
+        #: links of all sessions
+        self.link_count = 0
         #: bytes of deliveries that are not whole, or not settled yet
         self.held_bytes = 0
         #: what the peer calls itself
         self.container_id = ""
         self._peer_idle_s = 0.0
+        self._now = now
         self._heard = now
         self._said = now
         self._deadline = now + HANDSHAKE_S
@@ -169,7 +172,7 @@ class Connection:
 
     def feed(self, data: bytes, now: float) -> None:
         """Take what arrived."""
-        self._heard = now
+        self._now = self._heard = now
         self._cutter.feed(data)
         try:
             self._read()
@@ -316,7 +319,7 @@ class Connection:
             self._forget()
             self.write(frame(0, say.close(say.error(condition, description))))
             self.state = State.CLOSING
-            self._deadline = self._heard + _CLOSING_S
+            self._deadline = self._now + _CLOSING_S
         else:
             self._end()
 
@@ -355,6 +358,7 @@ class Connection:
 
     def tick(self, now: float) -> None:
         """Do what is due."""
+        self._now = now
         if self.state is State.CLOSING and now >= self._deadline:
             self._end()
         elif self.state is not State.OPEN:

@@ -74,6 +74,7 @@ class AmqpProtocol(asyncio.Protocol):
         self._writing = False
         self._feeding = False
         self._paused = False
+        self._ending = False
         self._timer: asyncio.TimerHandle | None = None
 
     # asyncio's words
@@ -133,7 +134,12 @@ class AmqpProtocol(asyncio.Protocol):
             self._transport.write(content)
         if self._connection.state is State.CLOSED:
             self._transport.close()
-        elif self._paused and self._has_room:
+            return
+        if self._connection.state is State.CLOSING and not self._ending:
+            # A peer that does not say goodbye too is not waited for as long as one that is idle.
+            self._ending = True
+            self._arm()
+        if self._paused and self._has_room:
             self._paused = False
             self._transport.resume_reading()
 
@@ -147,6 +153,8 @@ class AmqpProtocol(asyncio.Protocol):
     # Time
 
     def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         wait = self._connection.wake_at() - self._loop.time()
         wait = min(wait, self._client.wake_at() - time.time())
         self._timer = self._loop.call_later(max(wait, 0.05), self._tick)
@@ -174,6 +182,7 @@ class AmqpProtocol(asyncio.Protocol):
 
     def say_goodbye(self) -> None:
         """Close the connection for the server's stop; clients come again."""
+        self._connection.tick(self._loop.time())
         self._connection.close(CONNECTION_FORCED, "the server is stopping: come again")
         self._write()
 

@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 
 #: As large as every client takes it: deliveries are bounded by credit and by bytes.
 WINDOW = 2**31 - 1
-#: Links of a session.
+#: Links of a session, and of a connection.
 HANDLE_MAX = 255
+LINKS_MAX = 5_000
 
 
 class SessionState(Enum):
@@ -147,11 +148,14 @@ class Session:
             raise SessionFailed(RESOURCE_LIMIT_EXCEEDED, f"handles go up to {HANDLE_MAX}")
         if attach.handle in self.links:
             raise SessionFailed(HANDLE_IN_USE, f"handle {attach.handle} is in use")
+        if self.connection.link_count >= LINKS_MAX:
+            raise SessionFailed(RESOURCE_LIMIT_EXCEEDED, f"a connection has {LINKS_MAX} links")
         incoming = attach.role == say.SENDER
         if incoming and attach.initial_delivery_count is None:
             attach = attach._replace(initial_delivery_count=0)
         link: Link = (IncomingLink if incoming else OutgoingLink)(self, attach)
         self.links[attach.handle] = link
+        self.connection.link_count += 1
         self.connection.application.attach(link)
 
     def take_flow(self, flow: Flow) -> None:
@@ -215,6 +219,7 @@ class Session:
         answered = link.state is LinkState.DETACHING
         link.advance("detached")
         del self.links[detach.handle]
+        self.connection.link_count -= 1
         if not answered:
             self.say(say.detach(detach.handle, None))
             self.dropped(link)
@@ -241,6 +246,7 @@ class Session:
     def forget(self) -> None:
         """Let all links go."""
         links, self.links = list(self.links.values()), {}
+        self.connection.link_count -= len(links)
         self.unsettled.clear()
         self._outcomes.clear()
         self._waiting.clear()

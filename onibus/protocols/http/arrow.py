@@ -10,6 +10,8 @@ from onibus.protocols.http.messages import ARROW, Response
 
 if TYPE_CHECKING:
     import pyarrow as pa
+#: What tells that nothing follows in an Arrow IPC stream: a continuation of no length.
+_END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 
 def read_stream(body: bytes, bytes_max: int) -> pa.Table:
@@ -56,40 +58,11 @@ async def stream_response(schema: pa.Schema, batches: AsyncIterator[Any]) -> Res
 
 async def _pieces(
     schema: pa.Schema, first: pa.RecordBatch | None, batches: AsyncIterator[Any]
-) -> AsyncIterator[bytes]:
-    import pyarrow as pa
-
-    pipe = _Pipe()
-    writer = pa.ipc.new_stream(pa.PythonFile(pipe, "w"), schema)
-    yield pipe.take()
+) -> AsyncIterator[bytes | memoryview]:
+    """Yield a stream message by message, each copied once."""
+    yield schema.serialize().to_pybytes()
     if first is not None:
-        writer.write_batch(first)
-        yield pipe.take()
+        yield memoryview(first.serialize())
         async for batch in batches:
-            writer.write_batch(batch)
-            yield pipe.take()
-    writer.close()
-    yield pipe.take()
-
-
-class _Pipe:
-    """A file that gives away what was written to it."""
-
-    closed = False
-
-    def __init__(self) -> None:
-        self._written: list[bytes] = []
-
-    def write(self, data: Any) -> int:
-        self._written.append(bytes(data))
-        return len(data)
-
-    def take(self) -> bytes:
-        taken, self._written = b"".join(self._written), []
-        return taken
-
-    def flush(self) -> None:
-        """Everything is at hand already."""
-
-    def close(self) -> None:
-        """What was written is still to be taken."""
+            yield memoryview(batch.serialize())
+    yield _END_OF_STREAM

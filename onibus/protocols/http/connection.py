@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import httptools
 
-from onibus.protocols.http.date import date_line
 from onibus.protocols.http.deadline import Deadline
-from onibus.protocols.http.messages import PLAIN_ANSWER, Head, Request, Response, head_of
+from onibus.protocols.http.messages import Head, Request, Response, head_of, plain
 from onibus.protocols.http.problems import refusal
+from onibus.protocols.http.reading import read_head, without_offers
 
 if TYPE_CHECKING:
     from onibus.protocols.http.connections import Connections
@@ -211,11 +211,9 @@ class Connection(asyncio.Protocol):
         if method == b"CONNECT":
             self._refuse(400, "this server is no proxy")
             return
-        offers = ("upgrade", "connection", "http2-settings")
-        lines = [f"{name}: {value}" for name, value in headers.items() if name not in offers]
-        head = b"%b %b HTTP/1.1\r\n" % (method, self._url)
+        head = without_offers(method, self._url, headers)
         self._reset()
-        self._feed(head + "\r\n".join((*lines, "", "")).encode("latin-1") + rest)
+        self._feed(head + rest)
 
     def _check_progress(self, size: int) -> None:
         """A request has begun and is not whole yet."""
@@ -313,18 +311,11 @@ class Connection(asyncio.Protocol):
             self._next()
 
     def _make_request(self) -> Request | None:
-        try:
-            url: Any = httptools.parse_url(self._url)
-            head = Head(
-                self._parser.get_method().decode(),
-                (url.path or b"/").decode("ascii"),
-                (url.query or b"").decode("ascii"),
-                self._headers,
-            )
-            return Request(head, bytes(self._body), self._secure)
-        except (httptools.HttpParserInvalidURLError, UnicodeDecodeError):
+        head = read_head(self._parser.get_method(), self._url, self._headers)
+        if head is None:
             self._refuse(400, "the path cannot be read")
             return None
+        return Request(head, bytes(self._body), self._secure)
 
     # Answering
 
@@ -346,16 +337,15 @@ class Connection(asyncio.Protocol):
         if request is None or transport.is_closing():
             return
         owner.traffic.answered(request, response.status, self._loop.time() - request.begun)
-        body = response.body
         if request.head.method == "HEAD":
-            transport.write(self._head(response, len(body)))
+            transport.write(self._head(response, len(response.body)))
         elif response.stream is not None:
             self._task = self._loop.create_task(self._stream(request, response, response.stream))
             return
         elif response.is_plain and request.is_plain and not owner.closing:
-            transport.write(PLAIN_ANSWER % (date_line(), len(body), body))
+            transport.write(plain(response))
         else:
-            transport.write(self._head(response, len(body)) + body)
+            transport.write(self._head(response, len(response.body)) + response.body)
         self._answered(request)
 
     def _head(self, response: Response, length: int | None, *, chunked: bool = False) -> bytes:
@@ -367,7 +357,7 @@ class Connection(asyncio.Protocol):
         return head_of(response, length, persistence, chunked=chunked)
 
     async def _stream(
-        self, request: Request, response: Response, pieces: AsyncIterator[bytes]
+        self, request: Request, response: Response, pieces: AsyncIterator[bytes | memoryview]
     ) -> None:
         """Send a body piece by piece, no faster than it is read."""
         chunked = request.takes_chunks
@@ -376,9 +366,11 @@ class Connection(asyncio.Protocol):
         self._transport.write(self._head(response, None, chunked=chunked))
         try:
             async for piece in pieces:
-                if piece:
-                    framed = b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece
-                    self._transport.write(framed)
+                if piece and chunked:
+                    # A piece may be megabytes: it is not copied to stand in its frame.
+                    self._transport.writelines((b"%x\r\n" % len(piece), piece, b"\r\n"))
+                elif piece:
+                    self._transport.write(piece)
                 if self._unread is not None:
                     await asyncio.shield(self._unread)
         except Exception:

@@ -130,21 +130,26 @@ class Response:
         body: bytes = b"",
         content_type: str = JSON,
         headers: tuple[tuple[str, str], ...] = (),
-        stream: AsyncIterator[bytes] | None = None,
+        stream: AsyncIterator[bytes | memoryview] | None = None,
     ) -> None:
         self.status = status
         self.body = body
         self.content_type = content_type
         self.headers = headers
         self.stream = stream
-        #: what is answered most; its head is made already
-        self.is_plain = status == 200 and content_type is JSON and not headers
+        #: what is answered most: JSON, or nothing, and no more to be said
+        self.is_plain = not headers and (status == 204 or (status == 200 and content_type is JSON))
 
 
-#: A plain response: takes the date, the length of its body, and the body.
-PLAIN_ANSWER = (
-    b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n%bcontent-length: %d\r\n\r\n%b"
-)
+def plain(response: Response) -> bytes:
+    """Return a plain response, whole; its head is there but for the date and the length."""
+    body = response.body
+    if response.status == 204:
+        return b"HTTP/1.1 204 No Content\r\n%b\r\n" % date_line()
+    return (
+        b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n%bcontent-length: %d\r\n\r\n%b"
+        % (date_line(), len(body), body)
+    )
 
 
 def head_of(response: Response, length: int | None, persistence: str, *, chunked: bool) -> bytes:

@@ -11,15 +11,12 @@ from onibus.broker.entity import Entity
 from onibus.broker.receiving import Waiter, stop_waiting
 from onibus.broker.replies import Reply
 from onibus.bus import Bus
-from onibus.protocols.http.messages import Request, Respond, Response
+from onibus.protocols.http.messages import Request, Respond
 from onibus.protocols.sqs.queues import Queues
 from onibus.security.rights import Granted, Right
 
 if TYPE_CHECKING:
     from onibus.protocols.sqs.app import SqsApp
-
-#: Writes the answer of an action: its name, its result, the id of the request.
-Write = Callable[[str, Any, str], Response]
 
 
 class Call:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from onibus.broker.entity import Entity
@@ -17,23 +17,32 @@ TRIES = 200
 PAUSE_SECONDS = 0.01
 
 
-async def change(bus: Bus, entity: Entity, make: Callable[[QueueSettings], dict[str, Any]]) -> None:
-    """Change a queue's settings by what `make` makes of those it has just then."""
+async def in_turn(do: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Change or delete a queue; where somebody else is at it just now, after him."""
     for left in range(TRIES, -1, -1):
-        settings = settings_of(entity)
-        wanted = make(settings)
-        target = settings.forward_dead_letters_to
-        if target is not None and target not in bus.broker.namespace.entities:
-            # Its dead-letter queue was deleted: letters wait in the queue itself.
-            wanted = {"forward_dead_letters_to": None, **wanted}
         try:
-            await bus.change_queue(entity.name, **wanted)
+            await do()
         except EntityExists:
             if not left:
                 raise
             await asyncio.sleep(PAUSE_SECONDS)
         else:
             return
+
+
+async def change(bus: Bus, entity: Entity, make: Callable[[QueueSettings], dict[str, Any]]) -> None:
+    """Change a queue's settings by what `make` makes of those it has just then."""
+
+    async def do() -> None:
+        settings = settings_of(entity)
+        wanted = make(settings)
+        target = settings.forward_dead_letters_to
+        if target is not None and target not in bus.broker.namespace.entities:
+            # Its dead-letter queue was deleted: letters wait in the queue itself.
+            wanted = {"forward_dead_letters_to": None, **wanted}
+        await bus.change_queue(entity.name, **wanted)
+
+    await in_turn(do)
 
 
 async def change_texts(

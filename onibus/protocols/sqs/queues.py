@@ -9,6 +9,7 @@ name that begins or ends with - or _ cannot be one of the bus: it stands there b
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from urllib.parse import quote, unquote
 
 from onibus.broker.entity import QUEUE, Entity
@@ -43,7 +44,10 @@ class Queues:
         """Return the queue that a URL, or its path, means."""
         if not url:
             raise errors.missing("QueueUrl")
-        return self.by_name(unquote(url.rpartition("/")[2]))
+        entity = self.bus.broker.namespace.entities.get(name_in(url))
+        if entity is None or entity.kind != QUEUE:
+            raise errors.no_queue()
+        return entity
 
     def by_name(self, name: str) -> Entity:
         """Return a queue by its name."""
@@ -98,6 +102,12 @@ def queue_name(entity: Entity) -> str:
         name = name.removeprefix(_BEFORE).removesuffix(_AFTER)
     spelling = settings_of(entity).attributes.get(SPELLING, "")
     return spelling if spelling.lower() == name else name
+
+
+@lru_cache(1_024)
+def name_in(url: str) -> str:
+    """Return under which name the bus has the queue of a URL, or of its path."""
+    return entity_name(unquote(url.rpartition("/")[2]))
 
 
 def entity_name(name: str) -> str:

@@ -7,8 +7,6 @@ as the service ignores them.
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 
@@ -243,7 +241,3 @@ class CancelMoveIn(_In):
 
 class CancelMoveOut(_Out):
     approximate_number_of_messages_moved: int | None = None
-
-
-#: What an action takes, whichever it is.
-Input = Any

@@ -51,25 +51,35 @@ class AccessKeys(Protocol):
     def named(self, name: str) -> Iterable[AccessKey]: ...
 
 
-class Signed:
-    """What a request says of its own signature; nothing of it is believed yet."""
+class Scope:
+    """Who says to have signed, for when and what, and which headers; nothing is believed yet."""
 
-    __slots__ = ("access_key", "date", "headers", "region", "scope", "signature", "until")
+    __slots__ = ("access_key", "day", "headers", "names", "region", "text")
 
-    def __init__(self, credential: str, headers: str, signature: str, date: str) -> None:
+    def __init__(self, credential: str, headers: str) -> None:
         parts = credential.rsplit("/", 4)
         if len(parts) != 5 or parts[4] != "aws4_request":
             raise _incomplete("Credential must be KEY/DATE/REGION/SERVICE/aws4_request.")
-        self.access_key, day, self.region, service, _ = parts
+        self.access_key, self.day, self.region, service, _ = parts
         if service != SERVICE:
             raise _incomplete(f"Credential should be scoped to correct service: '{SERVICE}'.")
-        if not _DATE.fullmatch(date):
-            raise _incomplete("X-Amz-Date must be in the ISO 8601 basic format.")
-        if day != date[:8]:
-            raise _incomplete("Date in Credential scope does not match X-Amz-Date.")
-        self.scope = credential[len(self.access_key) + 1 :]
+        self.text = credential[len(self.access_key) + 1 :]
         #: names of the headers that were signed, as the signer wrote them
         self.headers = headers
+        self.names = headers.split(";")
+
+
+class Signed:
+    """What a request says of its own signature."""
+
+    __slots__ = ("date", "scope", "signature", "until")
+
+    def __init__(self, scope: Scope, signature: str, date: str) -> None:
+        if not _DATE.fullmatch(date):
+            raise _incomplete("X-Amz-Date must be in the ISO 8601 basic format.")
+        if scope.day != date[:8]:
+            raise _incomplete("Date in Credential scope does not match X-Amz-Date.")
+        self.scope = scope
         self.signature = signature
         self.date = date
         #: for how many seconds it is good; None where only the clocks count
@@ -95,7 +105,7 @@ class Verifier:
                 if secret and self._is_by(secret, signed, text):
                     good = key
         if good is not None:
-            return good, signed.region
+            return good, signed.scope.region
         raise SqsError(
             errors.SIGNATURE_DIFFERS,
             "The request signature we calculated does not match the signature you provided. "
@@ -109,7 +119,7 @@ class Verifier:
         self._known(signed)
 
     def _known(self, signed: Signed) -> list[AccessKey]:
-        keys = list(self._keys.named(signed.access_key))
+        keys = list(self._keys.named(signed.scope.access_key))
         if not keys:
             raise SqsError(
                 errors.INVALID_KEY, "The security token included in the request is invalid."
@@ -117,12 +127,12 @@ class Verifier:
         return keys
 
     def _is_by(self, secret: str, signed: Signed, text: bytes) -> bool:
-        name = (secret, signed.scope)
+        name = (secret, signed.scope.text)
         derived = self._derived.get(name)
         if derived is None:
             if len(self._derived) >= KEYS_KEPT:
                 self._derived.clear()
-            derived = self._derived[name] = derive(secret, signed.scope)
+            derived = self._derived[name] = derive(secret, signed.scope.text)
         expected = hmac.digest(derived, text, "sha256").hex()
         return hmac.compare_digest(expected.encode(), signed.signature.encode("utf-8", "replace"))
 
@@ -150,7 +160,7 @@ def read(request: Request) -> Signed:
         signed = _of_query(request)
     else:
         raise SqsError(errors.MISSING_TOKEN, "Request is missing Authentication Token")
-    names = signed.headers.split(";")
+    names = signed.scope.names
     for name in _MUST_BE_SIGNED:
         if name not in names and (name == "host" or name in request.headers):
             raise _incomplete(f"'{name}' must be a SignedHeader.")
@@ -160,28 +170,42 @@ def read(request: Request) -> Signed:
 def region_of(request: Request) -> str:
     """Return the region of a request that nobody checks, if it tells one."""
     try:
-        return read(request).region
+        return read(request).scope.region
     except SqsError:
         return ""
 
 
 def _of_header(text: str, request: Request) -> Signed:
+    if len(text) > AUTHORIZATION_LENGTH_MAX:
+        raise _incomplete(f"Authorization header requires {ALGORITHM}.")
+    before, _, signature = text.rpartition("Signature=")
+    scope = _scope(before)
+    if not signature or "," in signature:
+        raise _incomplete("Authorization header requires 'Signature' parameter, as the last one.")
+    date = request.headers.get("x-amz-date")
+    if date is None:
+        raise _incomplete("Authorization header requires existence of a 'X-Amz-Date' header.")
+    return Signed(scope, signature.strip(), date)
+
+
+@lru_cache(1_024)
+def _scope(text: str) -> Scope:
+    """Read what stands before a signature: the same in all requests of a client and a day."""
     algorithm, _, rest = text.partition(" ")
-    if algorithm != ALGORITHM or len(text) > AUTHORIZATION_LENGTH_MAX:
+    if algorithm != ALGORITHM:
         raise _incomplete(f"Authorization header requires {ALGORITHM}.")
     parts: dict[str, str] = {}
-    for part in rest.split(","):
+    for part in rest.rstrip(", ").split(","):
         name, _, value = part.strip().partition("=")
         if name in parts:
             raise _incomplete(f"Authorization header has '{name}' twice.")
         parts[name] = value
-    for name in ("Credential", "SignedHeaders", "Signature"):
+    for name in ("Credential", "SignedHeaders"):
         if not parts.get(name):
             raise _incomplete(f"Authorization header requires '{name}' parameter.")
-    date = request.headers.get("x-amz-date")
-    if date is None:
-        raise _incomplete("Authorization header requires existence of a 'X-Amz-Date' header.")
-    return Signed(parts["Credential"], parts["SignedHeaders"], parts["Signature"], date)
+    if "Signature" in parts:
+        raise _incomplete("Authorization header has 'Signature' twice.")
+    return Scope(parts["Credential"], parts["SignedHeaders"])
 
 
 def _of_query(request: Request) -> Signed:
@@ -196,12 +220,8 @@ def _of_query(request: Request) -> Signed:
             raise _incomplete(f"The query requires 'X-Amz-{name}'.")
     if query["X-Amz-Algorithm"] != ALGORITHM:
         raise _incomplete(f"X-Amz-Algorithm must be {ALGORITHM}.")
-    signed = Signed(
-        query["X-Amz-Credential"],
-        query["X-Amz-SignedHeaders"],
-        query[_SIGNATURE],
-        query["X-Amz-Date"],
-    )
+    scope = Scope(query["X-Amz-Credential"], query["X-Amz-SignedHeaders"])
+    signed = Signed(scope, query[_SIGNATURE], query["X-Amz-Date"])
     seconds = query["X-Amz-Expires"]
     if not (seconds.isascii() and seconds.isdigit() and len(seconds) < 9):
         raise _incomplete("X-Amz-Expires must be a number of seconds.")
@@ -233,13 +253,13 @@ def _moment(date: str) -> int:
 def _text_to_sign(request: Request, signed: Signed) -> bytes:
     headers = request.headers
     lines = [request.method, _path(request.path), _query(request.query_text, signed)]
-    for name in signed.headers.split(";"):
+    for name in signed.scope.names:
         value = headers.get(name, "").strip()
         lines.append(f"{name}:{_SPACES.sub(' ', value) if '  ' in value else value}")
-    lines += ("", signed.headers, sha256(request.body).hexdigest())
+    lines += ("", signed.scope.headers, sha256(request.body).hexdigest())
     canonical = "\n".join(lines).encode("latin-1", "replace")
     hashed = sha256(canonical).hexdigest()
-    return f"{ALGORITHM}\n{signed.date}\n{signed.scope}\n{hashed}".encode("utf-8", "replace")
+    return f"{ALGORITHM}\n{signed.date}\n{signed.scope.text}\n{hashed}".encode("utf-8", "replace")
 
 
 def _path(path: str) -> str:

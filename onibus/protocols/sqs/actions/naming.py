@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import unquote
 
 from onibus.protocols.sqs import errors
-from onibus.protocols.sqs.queues import Queues, entity_name
+from onibus.protocols.sqs.queues import Queues, entity_name, name_in
 
 
 def by_url(queues: Queues, given: Any) -> str:
     """The queue of QueueUrl."""
     if not given.queue_url:
         raise errors.missing("QueueUrl")
-    return entity_name(unquote(given.queue_url.rpartition("/")[2]))
+    return name_in(given.queue_url)
 
 
 def by_name(queues: Queues, given: Any) -> str:

@@ -13,7 +13,7 @@ from onibus.protocols.sqs import errors, queue_attributes
 from onibus.protocols.sqs.actions import naming, redrive, tags
 from onibus.protocols.sqs.actions.paging import paged
 from onibus.protocols.sqs.call import ANY_RIGHT, Action, Call
-from onibus.protocols.sqs.changing import PAUSE_SECONDS, TRIES
+from onibus.protocols.sqs.changing import PAUSE_SECONDS, TRIES, in_turn
 from onibus.protocols.sqs.errors import SqsError
 from onibus.protocols.sqs.queues import (
     SPELLING,
@@ -106,7 +106,8 @@ async def list_queues(call: Call, given: ListQueuesIn) -> ListQueuesOut:
 
 async def delete_queue(call: Call, given: QueueIn) -> None:
     """Delete a queue with everything in it."""
-    await call.bus.delete_queue(call.queues.by_url(given.queue_url).name)
+    name = call.queues.by_url(given.queue_url).name
+    await in_turn(lambda: call.bus.delete_queue(name))
 
 
 async def purge_queue(call: Call, given: QueueIn) -> None:
@@ -114,7 +115,9 @@ async def purge_queue(call: Call, given: QueueIn) -> None:
     entity = call.queues.by_url(given.queue_url)
     now = call.bus.broker.clock.now()
     purged = call.app.purged
-    if now - purged.get(entity.incarnation, -PURGE_MS) < PURGE_MS:
+    for incarnation in [one for one, when in purged.items() if now - when >= PURGE_MS]:
+        del purged[incarnation]
+    if entity.incarnation in purged:
         raise SqsError(
             errors.PURGE_IN_PROGRESS,
             f"Only one PurgeQueue operation on {queue_name(entity)} is allowed every 60 seconds.",

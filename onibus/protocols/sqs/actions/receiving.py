@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from typing import Any
-from uuid import uuid4
 
 from onibus.broker import receiving
 from onibus.broker.entity import Entity
@@ -59,7 +59,7 @@ def receive_message(call: Call, given: ReceiveIn) -> None:
         check_id("ReceiveRequestAttemptId", given.receive_request_attempt_id)
     told = partial(_told, call, entity, _wanted(given))
     if settings.fifo:
-        attempt_id = given.receive_request_attempt_id or uuid4().hex
+        attempt_id = given.receive_request_attempt_id or os.urandom(16).hex()
         call.headers = ((ATTEMPT_HEADER, attempt_id),)
         command = partial(_from_fifo, call, entity, limit, waiting, hidden, attempt_id)
         call.ask(command, told, partial(_spent, attempt_id))

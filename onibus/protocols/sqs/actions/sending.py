@@ -71,8 +71,8 @@ class TooLong(SqsError):
     """A message is larger than its queue takes."""
 
 
-def ready(given: SendIn, settings: QueueSettings, profile: Profile) -> Ready:
-    """Return a message that can be sent, or refuse it."""
+def ready(given: SendIn, settings: QueueSettings, largest: int) -> Ready:
+    """Return a message that can be sent, of at most `largest` bytes; or refuse it."""
     text = given.message_body
     if not text:
         raise errors.missing("MessageBody")
@@ -90,18 +90,17 @@ def ready(given: SendIn, settings: QueueSettings, profile: Profile) -> Ready:
         session_id=given.message_group_id,
     )
     size = len(message.body)
-    system_md5 = None
-    if given.message_attributes or given.message_system_attributes:
+    more = given.message_attributes or given.message_system_attributes
+    if more:
         size += _check_attributes(given.message_attributes or {})
         trace = _trace(given.message_system_attributes)
         message.properties = properties_of(given.message_attributes, trace)
-        system_md5 = md5.of_attributes(given.message_system_attributes or {})
-    largest = message_bytes_max(settings, profile)
     if size > largest:
         raise TooLong(errors.INVALID_PARAMETER, f"Message must be shorter than {largest} bytes.")
     prepared = Ready(message, delay_ms, size)
-    prepared.attributes_md5 = md5.of_attributes(given.message_attributes or {})
-    prepared.system_md5 = system_md5
+    if more:
+        prepared.attributes_md5 = md5.of_attributes(given.message_attributes or {})
+        prepared.system_md5 = md5.of_attributes(given.message_system_attributes or {})
     return prepared
 
 
@@ -218,7 +217,7 @@ def send_message(call: Call, given: SendIn) -> None:
     if lacking is not None:
         raise lacking
     try:
-        prepared = ready(given, settings, profile)
+        prepared = ready(given, settings, message_bytes_max(settings, profile))
     except TooLong as error:
         text = f"One or more parameters are invalid. Reason: {error.text}"
         raise SqsError(error.kind, text) from None
@@ -256,6 +255,7 @@ def send_batch(call: Call, given: SendBatchIn) -> None:
     entity = call.queues.by_url(given.queue_url)
     entries: list[SendEntry] = list(check_entries(given.entries, _ENTRY))
     settings, profile = settings_of(entity), call.app.profile
+    largest = message_bytes_max(settings, profile)
     refused: list[FailedEntry] = []
     good: list[tuple[SendEntry, Ready]] = []
     size = 0
@@ -266,7 +266,7 @@ def send_batch(call: Call, given: SendBatchIn) -> None:
         try:
             if lacking is not None:
                 raise lacking
-            prepared = ready(entry, settings, profile)
+            prepared = ready(entry, settings, largest)
         except TooLong as error:
             size += len((entry.message_body or "").encode("utf-8", "replace"))
             text = f"One or more parameters cannot be validated. Reason: {error.text}"
