@@ -47,16 +47,22 @@ class KeptKeys:
 
     async def create(self, key: AccessKey) -> AccessKey:
         """Keep a new key; one that is left empty is made. Return it with its secrets."""
-        made = msgspec.structs.replace(
-            key, primary=key.primary or generate(), secondary=key.secondary or generate()
-        )
-        made = check_key(made)
-        if made.is_well_known:
-            raise InvalidArgument("that key is well known: leave it out and one is made")
+        made = checked_new(key)
         name = (made.entity, made.name)
         if name in self._kept or name in self._configured:
             raise KeyExists(f"there is a key {made.name!r} already: rotate it")
         await self._keep(made)
+        return made
+
+    async def replace(self, key: AccessKey) -> AccessKey:
+        """Put a key in place of the one of its name; what is left empty stays as it was."""
+        before = self._find(key.entity, key.name)
+        made = msgspec.structs.replace(
+            key,
+            primary=key.primary or before.primary,
+            secondary=key.secondary or before.secondary,
+        )
+        await self._keep(_checked(made))
         return made
 
     async def rotate(self, entity: str, name: str, which: str) -> AccessKey:
@@ -103,3 +109,19 @@ class KeptKeys:
         await self._bus.ask(
             lambda reply: namespace.keep_key(key.entity, key.name, content, reply),
         )
+
+
+def checked_new(key: AccessKey) -> AccessKey:
+    """Return a new key as it is kept, or refuse it; one that is left empty is made."""
+    return _checked(
+        msgspec.structs.replace(
+            key, primary=key.primary or generate(), secondary=key.secondary or generate()
+        )
+    )
+
+
+def _checked(key: AccessKey) -> AccessKey:
+    key = check_key(key)
+    if key.is_well_known:
+        raise InvalidArgument("that key is well known: leave it out and one is made")
+    return key

@@ -22,6 +22,7 @@ PREFIX = "SharedAccessSignature "
 TOKEN_LENGTH_MAX = 4_096
 
 _QUERY = re.compile("[?#]")
+_PORT = re.compile(r":\d{1,5}$")
 
 
 class Token:
@@ -77,12 +78,13 @@ def scope_of(resource: str) -> str:
     """Return the path in a resource, whatever its scheme and host are.
 
     A resource without a scheme begins with its host. One word alone is refused: it may be meant as
-    an entity, and read as a host it would stand for the whole namespace.
+    an entity, and read as a host it would stand for the whole namespace; with a port it is a host.
     """
     scheme, mark, rest = resource.partition("://")
     if not mark:
         rest = scheme
     host, slash, path = _QUERY.split(rest, maxsplit=1)[0].partition("/")
-    if not mark and not (host and slash):
+    if not mark and not (host and (slash or _PORT.search(host))):
         raise Unauthorized("the token is for no resource such as sb://localhost/orders")
-    return path.strip("/").lower()
+    # The path of an address is encoded itself, besides being encoded in the token.
+    return unquote(path).strip("/").lower()

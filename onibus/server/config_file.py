@@ -29,9 +29,9 @@ import msgspec
 from onibus.core.errors import InvalidArgument
 from onibus.core.rules.correlation import CorrelationFilter
 from onibus.core.rules.rule import FalseFilter, Filter, Rule, SqlAction, SqlFilter, TrueFilter
+from onibus.protocols.durations import milliseconds
 from onibus.security.keys import AccessKey, check_key
 from onibus.server import wanted
-from onibus.server.durations import milliseconds
 from onibus.server.wanted import Wanted
 
 Table = dict[str, Any]

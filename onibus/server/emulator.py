@@ -24,8 +24,8 @@ from onibus.core.errors import InvalidArgument
 from onibus.core.rules.correlation import CorrelationFilter
 from onibus.core.rules.rule import Filter, Rule, SqlAction, SqlFilter, TrueFilter
 from onibus.core.settings import QueueSettings, SubscriptionSettings, TopicSettings
+from onibus.protocols.durations import milliseconds
 from onibus.server import wanted
-from onibus.server.durations import milliseconds
 from onibus.server.wanted import Wanted
 
 _log = logging.getLogger("onibus.server")

@@ -18,6 +18,7 @@ from onibus.core.errors import Stopping
 from onibus.operation.logs import log_alarms
 from onibus.protocols.amqp.serving import AmqpConnections, PlainAmqpRefused
 from onibus.protocols.amqp.websocket import Upgrades
+from onibus.protocols.atom.app import AtomApp
 from onibus.protocols.http.app import HttpApp
 from onibus.protocols.http.connections import Connections
 from onibus.protocols.http.limits import Limits
@@ -75,6 +76,7 @@ class Server:
         keyring = keys.keyring if isinstance(keys, KeptKeys) else keys
         self.app = HttpApp(bus, router(), keyring, limits=limits, test_mode=test_mode)
         self.app.kept_keys = keys if isinstance(keys, KeptKeys) else None
+        self.app.management = AtomApp(bus, keys)
         self._host = host
         self._http_port = http_port
         self._connections = Connections(self.app, self.app.limits, self.app.traffic)

@@ -13,7 +13,7 @@ from onibus.core.errors import Failed, OnibusError, Unauthorized
 from onibus.operation.collector import Collector
 from onibus.operation.traffic import Traffic
 from onibus.protocols.http.limits import Limits
-from onibus.protocols.http.messages import Request, Respond, Response
+from onibus.protocols.http.messages import App, Request, Respond, Response
 from onibus.protocols.http.problems import problem, refusal
 from onibus.protocols.http.route import Call, Route, Router, encoded
 from onibus.security.kept_keys import KeptKeys
@@ -30,6 +30,12 @@ class Doorkeeper(Protocol):
     """Knows who shows which credentials."""
 
     def check(self, credentials: str, now: float) -> Granted: ...
+
+
+class Management(App, Protocol):
+    """Another app on the same port, which knows its own requests."""
+
+    def means(self, request: Request) -> bool: ...
 
 
 class HttpApp:
@@ -50,6 +56,8 @@ class HttpApp:
         self._keys = keys
         #: what is asked about keys themselves
         self.kept_keys: KeptKeys | None = None
+        #: what answers requests for the management of Service Bus, if it is spoken
+        self.management: Management | None = None
         self.test_mode = test_mode
         self.limits = limits or Limits()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -64,6 +72,10 @@ class HttpApp:
         try:
             found = request.head.found
             if found is None:
+                management = self.management
+                if management is not None and management.means(request):
+                    management(request, respond)
+                    return
                 found = self._find(request)
                 if isinstance(found, Response):
                     respond(found)
@@ -82,6 +94,8 @@ class HttpApp:
 
     def look(self, request: Request) -> Response | None:
         """Refuse a request of which only the head is there, or let it send its large body."""
+        if self.management is not None and self.management.means(request):
+            return self.management.look(request)
         try:
             found = self._find(request)
             if isinstance(found, Response):

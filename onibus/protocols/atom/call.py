@@ -1,0 +1,103 @@
+"""One request on its way: who asks, for what, and where its answers point."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+from urllib.parse import urlencode
+from xml.etree.ElementTree import Element
+
+from onibus.core.errors import Forbidden, InvalidArgument
+from onibus.protocols.atom.documents import moment
+from onibus.protocols.atom.paths import Place
+from onibus.protocols.atom.values import whole
+from onibus.protocols.atom.xml import ATOM, local, parse
+from onibus.security.rights import Granted, Right
+
+if TYPE_CHECKING:
+    from onibus.bus import Bus
+    from onibus.protocols.atom.app import AtomApp
+    from onibus.protocols.http.messages import Request
+    from onibus.security.kept_keys import KeptKeys
+
+#: [SB] Entries of one page.
+PAGE_COUNT_MAX = 100
+
+#: Where clients show that they own what messages are forwarded to.
+_SUPPLEMENTS = {
+    "forward_to": "servicebussupplementaryauthorization",
+    "forward_dead_letters_to": "servicebusdlqsupplementaryauthorization",
+}
+
+
+class Call:
+    """One request."""
+
+    __slots__ = ("app", "granted", "place", "request")
+
+    def __init__(self, app: AtomApp, request: Request, place: Place, granted: Granted) -> None:
+        self.app = app
+        self.request = request
+        self.place = place
+        self.granted = granted
+
+    @property
+    def bus(self) -> Bus:
+        return self.app.bus
+
+    @property
+    def kept_keys(self) -> KeptKeys | None:
+        return self.app.kept_keys
+
+    @property
+    def changes(self) -> bool:
+        """Tell whether a PUT is meant for what is there already."""
+        return "if-match" in self.request.headers
+
+    @property
+    def host(self) -> str:
+        """Host and port by which the client reaches us."""
+        return self.request.headers.get("host", "localhost")
+
+    def now(self) -> str:
+        return moment(self.bus.broker.clock.wall())
+
+    def address(self, path: str, **query: str) -> str:
+        """Return the whole address of a path."""
+        scheme = "https" if self.request.secure else "http"
+        version = self.request.query.get("api-version", "")
+        asked = urlencode({**query, "api-version": version}, safe="$")
+        return f"{scheme}://{self.host}/{path}?{asked}"
+
+    def description(self, *kinds: str) -> Element:
+        """Return the description in the body, which is one of these."""
+        root = parse(self.request.body)
+        content = root.find(f"{{{ATOM}}}content")
+        if root.tag != f"{{{ATOM}}}entry" or content is None or len(content) != 1:
+            raise InvalidArgument("the body is no entry of Atom with a description in its content")
+        if local(content[0]) not in kinds:
+            raise InvalidArgument(f"{local(content[0])!r}: write {' or '.join(kinds)} here")
+        return content[0]
+
+    def page(self) -> tuple[int, int]:
+        """Return how many entries to pass over, and how many to tell."""
+        query = self.request.query
+        skip, top = whole(query.get("$skip", "0")), whole(query.get("$top", str(PAGE_COUNT_MAX)))
+        if skip < 0 or top < 1:
+            raise InvalidArgument("$skip is 0 or more, $top 1 or more")
+        return skip, min(top, PAGE_COUNT_MAX)
+
+    def grant_forwarding(self, settings: dict[str, object]) -> None:
+        """Who lets messages go on elsewhere must own that, too."""
+        for setting, header in _SUPPLEMENTS.items():
+            target = settings.get(setting)
+            if not isinstance(target, str):
+                continue
+            now = time.time()
+            try:
+                self.granted.grant(Right.MANAGE, target, now)
+            except Forbidden:
+                shown = self.request.headers.get(header)
+                if shown is None:
+                    raise
+                self.app.known(shown).grant(Right.MANAGE, target, now)

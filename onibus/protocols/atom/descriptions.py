@@ -1,0 +1,337 @@
+"""What stands in the description of a queue, a topic and a subscription, element by element.
+
+The tables below have the order of the service, which its clients rely on; what comes in may have
+any. Elements that only tell something are taken without a word: clients send back what they got.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+from xml.etree.ElementTree import Element
+
+from onibus.broker.entity import EntityInfo
+from onibus.core.errors import InvalidArgument
+from onibus.core.limits import PARTITION_COUNT
+from onibus.core.rules.correlation import CorrelationFilter
+from onibus.core.rules.rule import Rule, SqlFilter
+from onibus.core.settings import QueueSettings, SubscriptionSettings, TopicSettings
+from onibus.protocols.atom.authorization import write_keys
+from onibus.protocols.atom.documents import moment
+from onibus.protocols.atom.values import flag, whole
+from onibus.protocols.atom.xml import COUNTS, escaped, local, tag, text_of
+from onibus.protocols.durations import duration, milliseconds
+from onibus.security.keys import AccessKey
+
+_MEGABYTE = 1 << 20
+_KILOBYTE = 1 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """An entity, and what else is told of it."""
+
+    info: EntityInfo[Any]
+    #: host and port by which the client reaches us
+    host: str
+    keys: Sequence[AccessKey] = ()
+    #: the rules of all subscriptions of a topic
+    rules: Sequence[Rule] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One element."""
+
+    name: str
+    #: what is written in it; None where it is left out
+    tell: Callable[[About], str | None]
+    #: the setting that it changes, if it does, and how that is read
+    setting: str = ""
+    read: Callable[[str], Any] = str
+    #: an update that leaves it out takes the setting back: there is no other way to say so
+    cleared: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """How the values of some settings are written."""
+
+    read: Callable[[str], Any]
+    write: Callable[[Any, About], str | None]
+
+
+def _status(text: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", text.strip()).lower()
+
+
+def _told_status(status: str, about: About) -> str:
+    return "".join(word.capitalize() for word in status.split("-"))
+
+
+def _name_in(address: str) -> str | None:
+    """Return the entity in an address such as sb://localhost/orders, or in a bare name."""
+    text = urlsplit(address.strip()).path if "://" in address else address.strip()
+    return text.strip("/") or None
+
+
+def _address(name: str | None, about: About) -> str | None:
+    return None if name is None else escaped(f"sb://{about.host}/{name}")
+
+
+def _told_megabytes(size: int, about: About) -> str:
+    """The size of all partitions: the setting is that of each (P1)."""
+    partitioned = about.info.settings.enable_partitioning
+    return str(-(-size * (PARTITION_COUNT if partitioned else 1) // _MEGABYTE))
+
+
+_DURATION = _Form(milliseconds, lambda value, about: duration(value))
+_WHOLE = _Form(whole, lambda value, about: str(value))
+_FLAG = _Form(flag, lambda value, about: str(value).lower())
+_TEXT = _Form(str, lambda value, about: escaped(value) or None)
+_STATUS = _Form(_status, _told_status)
+_NAME = _Form(_name_in, _address)
+_MEGABYTES = _Form(lambda text: whole(text) * _MEGABYTE, _told_megabytes)
+_KILOBYTES = _Form(lambda text: whole(text) * _KILOBYTE, lambda n, about: str(-(-n // _KILOBYTE)))
+
+
+def _set(name: str, setting: str, form: _Form, *, cleared: bool = False) -> Field:
+    return Field(
+        name,
+        lambda about: form.write(getattr(about.info.settings, setting), about),
+        setting,
+        form.read,
+        cleared,
+    )
+
+
+def _tell(name: str, tell: Callable[[About], Any]) -> Field:
+    return Field(name, lambda about: escaped(str(tell(about))))
+
+
+def _always(name: str, text: str) -> Field:
+    """What is so with us, whatever is asked: the wish changes nothing but speed."""
+    return Field(name, lambda about: text)
+
+
+def _message_count(about: About) -> int:
+    info = about.info
+    return info.active_count + info.deferred_count + info.scheduled_count + info.dead_lettered_count
+
+
+def _availability(about: About) -> str:
+    return about.info.availability.capitalize()
+
+
+def _count(kind: type) -> Callable[[About], int]:
+    return lambda about: sum(isinstance(rule.filter, kind) for rule in about.rules)
+
+
+def _counts(about: About) -> str:
+    info = about.info
+    counts = {
+        "ActiveMessageCount": info.active_count,
+        "DeadLetterMessageCount": info.dead_lettered_count,
+        "ScheduledMessageCount": info.scheduled_count,
+        # What cannot be forwarded waits at its source, as an active message.
+        "TransferMessageCount": 0,
+        "TransferDeadLetterMessageCount": 0,
+    }
+    return "".join(tag(f"d2p1:{name}", str(count)) for name, count in counts.items())
+
+
+#: Written with a name space of its own.
+_COUNT_DETAILS = "CountDetails"
+_ATTRIBUTES = {_COUNT_DETAILS: f'xmlns:d2p1="{COUNTS}"'}
+
+_CREATED = _tell("CreatedAt", lambda about: moment(about.info.created_ms))
+# Not kept: what is told instead is no later than the truth.
+_UPDATED = _tell("UpdatedAt", lambda about: moment(about.info.created_ms))
+_ACCESSED = _tell("AccessedAt", lambda about: moment(about.info.created_ms))
+_MESSAGES = _tell("MessageCount", _message_count)
+_SIZE = _tell("SizeInBytes", lambda about: about.info.size_bytes)
+_AVAILABILITY = _tell("EntityAvailabilityStatus", _availability)
+_COUNT_FIELD = Field(_COUNT_DETAILS, _counts)
+_KEYS = Field("AuthorizationRules", lambda about: write_keys(about.keys, about.info.created_ms))
+_ANONYMOUS = _always("IsAnonymousAccessible", "false")
+
+_LOCK = _set("LockDuration", "lock_duration_ms", _DURATION)
+_LIMIT = _set("MaxSizeInMegabytes", "max_size_bytes", _MEGABYTES)
+_LARGEST = _set("MaxMessageSizeInKilobytes", "max_message_bytes", _KILOBYTES)
+_DETECTION = _set("RequiresDuplicateDetection", "requires_duplicate_detection", _FLAG)
+_WINDOW = _set("DuplicateDetectionHistoryTimeWindow", "duplicate_detection_window_ms", _DURATION)
+_SESSIONS = _set("RequiresSession", "requires_session", _FLAG)
+_LIVE = _set("DefaultMessageTimeToLive", "default_time_to_live_ms", _DURATION)
+_EXPIRED = _set("DeadLetteringOnMessageExpiration", "dead_letter_on_expiration", _FLAG)
+_FILTERED = _set("DeadLetteringOnFilterEvaluationExceptions", "dead_letter_on_filter_error", _FLAG)
+_DELIVERIES = _set("MaxDeliveryCount", "max_delivery_count", _WHOLE)
+_IDLE = _set("AutoDeleteOnIdle", "auto_delete_on_idle_ms", _DURATION)
+_PARTITIONING = _set("EnablePartitioning", "enable_partitioning", _FLAG)
+_STATUS_FIELD = _set("Status", "status", _STATUS)
+_FORWARD = _set("ForwardTo", "forward_to", _NAME, cleared=True)
+_FORWARD_DEAD = _set(
+    "ForwardDeadLetteredMessagesTo", "forward_dead_letters_to", _NAME, cleared=True
+)
+_METADATA = _set("UserMetadata", "user_metadata", _TEXT, cleared=True)
+
+_BATCHED = _always("EnableBatchedOperations", "true")
+_ORDERED = _always("SupportOrdering", "true")
+_EXPRESS = _always("EnableExpress", "false")
+
+_QUEUE = (
+    _LOCK,
+    _LIMIT,
+    _DETECTION,
+    _SESSIONS,
+    _LIVE,
+    _EXPIRED,
+    _WINDOW,
+    _DELIVERIES,
+    _BATCHED,
+    _SIZE,
+    _MESSAGES,
+    _ANONYMOUS,
+    _KEYS,
+    _STATUS_FIELD,
+    _FORWARD,
+    _METADATA,
+    _CREATED,
+    _UPDATED,
+    _ACCESSED,
+    _ORDERED,
+    _COUNT_FIELD,
+    _IDLE,
+    _PARTITIONING,
+    _AVAILABILITY,
+    _EXPRESS,
+    _FORWARD_DEAD,
+    _LARGEST,
+)
+_TOPIC = (
+    _LIVE,
+    _LIMIT,
+    _DETECTION,
+    _WINDOW,
+    _BATCHED,
+    _SIZE,
+    _always("FilteringMessagesBeforePublishing", "false"),
+    _ANONYMOUS,
+    _KEYS,
+    _STATUS_FIELD,
+    _CREATED,
+    _UPDATED,
+    _ACCESSED,
+    _ORDERED,
+    _COUNT_FIELD,
+    _tell("SubscriptionCount", lambda about: len(about.info.subscriptions)),
+    _tell("SqlFilterCount", _count(SqlFilter)),
+    _tell("CorrelationFilterCount", _count(CorrelationFilter)),
+    _IDLE,
+    _PARTITIONING,
+    _AVAILABILITY,
+    _always("EnableSubscriptionPartitioning", "false"),
+    _EXPRESS,
+    _METADATA,
+    _LARGEST,
+)
+_SUBSCRIPTION = (
+    _LOCK,
+    _SESSIONS,
+    _LIVE,
+    _EXPIRED,
+    _FILTERED,
+    _MESSAGES,
+    _DELIVERIES,
+    _BATCHED,
+    _STATUS_FIELD,
+    _FORWARD,
+    _CREATED,
+    _UPDATED,
+    _ACCESSED,
+    _COUNT_FIELD,
+    _FORWARD_DEAD,
+    _IDLE,
+    _AVAILABILITY,
+    _METADATA,
+)
+
+#: The kinds of descriptions, with their elements, by our settings.
+FIELDS: dict[type[Any], tuple[Field, ...]] = {
+    QueueSettings: _QUEUE,
+    TopicSettings: _TOPIC,
+    SubscriptionSettings: _SUBSCRIPTION,
+}
+NAMES: dict[type[Any], str] = {
+    QueueSettings: "QueueDescription",
+    TopicSettings: "TopicDescription",
+    SubscriptionSettings: "SubscriptionDescription",
+}
+#: Read elsewhere: the first rule of a new subscription.
+DEFAULT_RULE_DESCRIPTION = "DefaultRuleDescription"
+
+
+def write(about: About) -> str:
+    """Return what stands in the description of an entity."""
+    told = ((field, field.tell(about)) for field in FIELDS[type(about.info.settings)])
+    return "".join(
+        tag(field.name, text, _ATTRIBUTES.get(field.name, ""))
+        for field, text in told
+        if text is not None
+    )
+
+
+def read(description: Element, kind: type[Any]) -> dict[str, Any]:
+    """Return the settings that a description asks for."""
+    return {
+        field.setting: _read(field, text)
+        for field, text in _given(description, kind)
+        if field.setting
+    }
+
+
+def read_changes(description: Element, about: About) -> dict[str, Any]:
+    """Return the settings that a description of an entity that is there wants changed."""
+    settings = about.info.settings
+    changes: dict[str, Any] = {}
+    given = {field.name: text for field, text in _given(description, type(settings))}
+    for field in FIELDS[type(settings)]:
+        if not field.setting:
+            continue
+        text, told = given.get(field.name), field.tell(about)
+        if text is None and field.cleared:
+            changes[field.setting] = "" if field is _METADATA else None
+        # What comes back as it was told is no change, though it was rounded.
+        elif text is not None and escaped(text) != told:
+            changes[field.setting] = _read(field, text)
+    if "max_size_bytes" in changes and settings.enable_partitioning:
+        changes["max_size_bytes"] //= PARTITION_COUNT
+    return changes
+
+
+def _given(description: Element, kind: type[Any]) -> list[tuple[Field, str]]:
+    """Return the elements of a description that are known; refuse all others."""
+    known = {field.name: field for field in FIELDS[kind]}
+    found: dict[str, tuple[Field, str]] = {}
+    for element in description:
+        name = local(element)
+        if name == DEFAULT_RULE_DESCRIPTION and kind is SubscriptionSettings:
+            continue
+        if name not in known or name in found:
+            raise InvalidArgument(f"{local(description)}: {name!r} is unknown, or there twice")
+        found[name] = known[name], text_of(element)
+    if "IsAnonymousAccessible" in found and flag(found["IsAnonymousAccessible"][1]):
+        raise InvalidArgument("IsAnonymousAccessible: nobody is let in without a key")
+    return list(found.values())
+
+
+def _read(field: Field, text: str) -> Any:
+    try:
+        value = field.read(text)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{field.name}: {error}") from None
+    if value is None and field is _LOCK:
+        raise InvalidArgument("LockDuration: a lock has an end")
+    return value

@@ -1,0 +1,155 @@
+"""Queues, topics and subscriptions: making, changing, deleting, showing and listing them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import Any, TypeVar
+from xml.etree.ElementTree import Element
+
+from onibus.broker.entity import EntityInfo
+from onibus.broker.entity_info import info
+from onibus.broker.entity_rules import SUBSCRIPTIONS
+from onibus.core.rules.rule import DEFAULT_RULE
+from onibus.core.settings import QueueSettings, SubscriptionSettings, TopicSettings
+from onibus.protocols.atom import descriptions
+from onibus.protocols.atom.authorization import keys_of, read_keys, set_keys
+from onibus.protocols.atom.call import Call
+from onibus.protocols.atom.descriptions import NAMES, About
+from onibus.protocols.atom.documents import FEED, answer, entry, feed, moment
+from onibus.protocols.atom.paths import ENTITY, SUBSCRIPTION, Place
+from onibus.protocols.atom.rules import name_of, read_rule
+from onibus.protocols.atom.xml import SERVICE_BUS, local
+from onibus.protocols.http.messages import Response
+
+_QUEUE, _TOPIC = NAMES[QueueSettings], NAMES[TopicSettings]
+_SUBSCRIPTION = NAMES[SubscriptionSettings]
+
+T = TypeVar("T")
+
+
+async def put_entity(call: Call) -> Response:
+    """Make a queue or a topic, or change one."""
+    bus, name = call.bus, call.place.entity
+    description = call.description(_QUEUE, _TOPIC)
+    is_queue = local(description) == _QUEUE
+    keys = read_keys(call.kept_keys, description, name)
+    if call.changes:
+        about = _about(call, bus.queue(name) if is_queue else bus.topic(name))
+        settings = descriptions.read_changes(description, about)
+        call.grant_forwarding(settings)
+        await (bus.change_queue if is_queue else bus.change_topic)(name, **settings)
+    else:
+        settings = descriptions.read(description, QueueSettings if is_queue else TopicSettings)
+        call.grant_forwarding(settings)
+        await (bus.create_queue if is_queue else bus.create_topic)(name, **settings)
+    await set_keys(call.kept_keys, name, keys)
+    return _shown(call, name)
+
+
+async def show_entity(call: Call) -> Response:
+    return _shown(call, call.place.entity)
+
+
+async def delete_entity(call: Call) -> Response:
+    bus, name = call.bus, call.place.entity
+    if bus.broker.find(name).kind == "topic":
+        await bus.delete_topic(name)
+    else:
+        await bus.delete_queue(name)
+    return Response(200)
+
+
+async def put_subscription(call: Call) -> Response:
+    """Make a subscription, or change one."""
+    bus, place = call.bus, call.place
+    description = call.description(_SUBSCRIPTION)
+    if call.changes:
+        about = _about(call, bus.subscription(place.whole_name))
+        settings = descriptions.read_changes(description, about)
+        call.grant_forwarding(settings)
+        await bus.change_subscription(place.whole_name, **settings)
+    else:
+        settings = descriptions.read(description, SubscriptionSettings)
+        call.grant_forwarding(settings)
+        rules = _first_rule(description)
+        await bus.create_subscription(place.entity, place.subscription, rules=rules, **settings)
+    return _shown(call, place.whole_name)
+
+
+def _first_rule(description: Element) -> Any:
+    found = description.find(f"{{{SERVICE_BUS}}}{descriptions.DEFAULT_RULE_DESCRIPTION}")
+    return None if found is None else [read_rule(found, name_of(found, DEFAULT_RULE))]
+
+
+async def show_subscription(call: Call) -> Response:
+    call.bus.subscription(call.place.whole_name)
+    return _shown(call, call.place.whole_name)
+
+
+async def delete_subscription(call: Call) -> Response:
+    await call.bus.delete_subscription(call.place.whole_name)
+    return Response(200)
+
+
+async def list_queues(call: Call) -> Response:
+    return _listed(call, call.bus.queues(), "Queues", _entity_place)
+
+
+async def list_topics(call: Call) -> Response:
+    return _listed(call, call.bus.topics(), "Topics", _entity_place)
+
+
+async def list_subscriptions(call: Call) -> Response:
+    names = list(call.bus.topic(call.place.entity).subscriptions)
+
+    def place(name: str) -> Place:
+        return Place(SUBSCRIPTION, name, call.place.entity, name.rpartition("/")[2])
+
+    return _listed(call, names, SUBSCRIPTIONS.capitalize(), place)
+
+
+def _entity_place(name: str) -> Place:
+    return Place(ENTITY, name, name)
+
+
+def _listed(call: Call, names: list[str], title: str, place_of: Callable[[str], Place]) -> Response:
+    """Return one page of entities."""
+    return page_of(call, title, names, lambda name: _entry(call, place_of(name), _info(call, name)))
+
+
+def page_of(call: Call, title: str, things: Sequence[T], write: Callable[[T], str]) -> Response:
+    """Return the page of a list that is asked for; only what stands on it is written."""
+    skip, top = call.page()
+    end = skip + top
+    path, following = call.place.resource.rstrip("/"), ""
+    if end < len(things):
+        following = call.address(path, **{"$skip": str(end), "$top": str(top)})
+    entries = [write(thing) for thing in things[skip:end]]
+    return answer(feed(call.address(path), title, call.now(), following, entries), FEED)
+
+
+def _shown(call: Call, name: str) -> Response:
+    status = 201 if call.request.method == "PUT" and not call.changes else 200
+    return answer(_entry(call, call.place, _info(call, name)), status=status)
+
+
+def _info(call: Call, name: str) -> EntityInfo[Any]:
+    broker = call.bus.broker
+    return call.bus.tell(lambda: info(broker, name))
+
+
+def _entry(call: Call, place: Place, found: EntityInfo[Any]) -> str:
+    return entry(
+        call.address(place.path),
+        place.subscription or place.entity,
+        moment(found.created_ms),
+        NAMES[type(found.settings)],
+        descriptions.write(_about(call, found)),
+    )
+
+
+def _about(call: Call, found: EntityInfo[Any]) -> About:
+    entity = call.bus.broker.find(found.name)
+    rules = chain.from_iterable(one.rules for one in entity.subscriptions.values())
+    return About(found, call.host, keys_of(call.kept_keys, found.name), list(rules))

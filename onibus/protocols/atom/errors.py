@@ -1,0 +1,57 @@
+"""Errors as clients of Service Bus read them: a status, and <Error> with a code and a text."""
+
+from __future__ import annotations
+
+from onibus.core import errors
+from onibus.core.errors import OnibusError
+from onibus.protocols.atom.xml import escaped, tag
+from onibus.protocols.http.messages import Response
+
+CONTENT_TYPE = "application/xml; charset=utf-8"
+
+
+class NoSuchMethod(errors.Refused):
+    """The path is asked in another way."""
+
+    code = "no-such-method"
+
+
+class OversizeBody(errors.Refused):
+    """The body is too large to be a description."""
+
+    code = "body-too-large"
+
+
+#: Statuses by error; the nearest class counts. Others are 400 where refused, 500 where ours.
+STATUSES: dict[type[OnibusError], int] = {
+    errors.Unauthorized: 401,
+    # 403 is what a full namespace is told: who may not do this is told to show another key.
+    errors.Forbidden: 401,
+    errors.EntityNotFound: 404,
+    errors.EntityExists: 409,
+    errors.KeyExists: 409,
+    errors.QuotaExceeded: 403,
+    errors.PartitionOffline: 503,
+    errors.DiskNearlyFull: 503,
+    errors.Busy: 503,
+    errors.BusClosed: 503,
+    errors.Unknown: 503,
+    NoSuchMethod: 405,
+    OversizeBody: 413,
+    errors.Refused: 400,
+}
+
+
+def status_of(error: OnibusError) -> int:
+    """Return the HTTP status of an error."""
+    return next((STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES), 500)
+
+
+def refusal(error: BaseException) -> Response:
+    """Return the answer that tells of an error; of a fault of ours only that it is one."""
+    if not isinstance(error, OnibusError) or isinstance(error, errors.Failed):
+        error = errors.Failed("something went wrong on our side; the log has the details")
+    status = status_of(error)
+    inner = tag("Code", str(status)) + tag("Detail", escaped(str(error)))
+    headers = (("www-authenticate", "SharedAccessSignature"),) if status == 401 else ()
+    return Response(status, tag("Error", inner).encode(), CONTENT_TYPE, headers)

@@ -1,0 +1,27 @@
+"""What is told of the namespace itself."""
+
+from __future__ import annotations
+
+from onibus.protocols.atom.call import Call
+from onibus.protocols.atom.documents import answer, entry, moment
+from onibus.protocols.atom.xml import escaped, tag
+from onibus.protocols.http.messages import Response
+
+
+async def show_namespace(call: Call) -> Response:
+    """Tell what clients ask of a namespace; its age is that of its entities."""
+    broker = call.bus.broker
+    times = [entity.created for entity in broker.namespace.entities.values()]
+    times = times or [broker.clock.wall()]
+    created, name = moment(min(times)), call.host.partition(":")[0].partition(".")[0]
+    inner = (
+        tag("Alias", "")
+        + tag("CreatedTime", created)
+        # The tier that has partitioned entities of 16 partitions.
+        + tag("MessagingSKU", "Standard")
+        + tag("MessagingUnits", "0")
+        + tag("ModifiedTime", moment(max(times)))
+        + tag("Name", escaped(name))
+        + tag("NamespaceType", "Messaging")
+    )
+    return answer(entry(call.address(call.place.path), name, created, "NamespaceInfo", inner))

@@ -1,0 +1,54 @@
+"""The rules of a subscription: adding, changing, deleting, showing and listing them."""
+
+from __future__ import annotations
+
+from onibus.broker.entity import EntityInfo
+from onibus.core.errors import EntityNotFound
+from onibus.core.rules.rule import Rule
+from onibus.core.settings import SubscriptionSettings
+from onibus.protocols.atom.call import Call
+from onibus.protocols.atom.documents import answer, entry, moment
+from onibus.protocols.atom.entities import page_of
+from onibus.protocols.atom.paths import RULE, Place
+from onibus.protocols.atom.rules import read_rule, write_rule
+from onibus.protocols.http.messages import Response
+
+_RULE = "RuleDescription"
+
+
+async def put_rule(call: Call) -> Response:
+    """Add a rule, or change one."""
+    place, bus = call.place, call.bus
+    rule = read_rule(call.description(_RULE), place.rule)
+    if call.changes:
+        await bus.change_rule(place.whole_name, rule)
+    else:
+        await bus.create_rule(place.whole_name, rule)
+    written = _entry(call, bus.subscription(place.whole_name), rule)
+    return answer(written, status=200 if call.changes else 201)
+
+
+async def show_rule(call: Call) -> Response:
+    found = call.bus.subscription(call.place.whole_name)
+    wanted = call.place.rule.casefold()
+    for rule in found.rules:
+        if rule.name.casefold() == wanted:
+            return answer(_entry(call, found, rule))
+    raise EntityNotFound(f"there is no rule {call.place.rule!r}")
+
+
+async def delete_rule(call: Call) -> Response:
+    await call.bus.delete_rule(call.place.whole_name, call.place.rule)
+    return Response(200)
+
+
+async def list_rules(call: Call) -> Response:
+    found = call.bus.subscription(call.place.whole_name)
+    return page_of(call, "Rules", found.rules, lambda rule: _entry(call, found, rule))
+
+
+def _entry(call: Call, found: EntityInfo[SubscriptionSettings], rule: Rule) -> str:
+    place = Place(RULE, "", call.place.entity, call.place.subscription, rule.name)
+    # When a rule was made is not kept: its subscription is no younger.
+    created = moment(found.created_ms)
+    return entry(call.address(place.path), rule.name, created, _RULE, write_rule(rule, created))
