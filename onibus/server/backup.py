@@ -118,15 +118,23 @@ def backup(
     return manifest
 
 
-def make_empty(directory: Path) -> None:
-    """Make a directory, or see to it that there is nothing in it."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        filled = any(directory.iterdir())
-    except OSError as error:
-        raise InvalidArgument(f"{directory} cannot be written to: {error}") from None
-    if filled:
-        raise InvalidArgument(f"{directory} is not empty: nothing was changed")
+def make_empty(*directories: Path) -> None:
+    """Make directories; refuse if there is anything in one of them.
+
+    All are looked at before any is made: one may be inside another.
+    """
+    for directory in directories:
+        try:
+            filled = directory.exists() and any(directory.iterdir())
+        except OSError as error:
+            raise InvalidArgument(f"{directory} cannot be written to: {error}") from None
+        if filled:
+            raise InvalidArgument(f"{directory} is not empty: nothing was changed")
+    for directory in directories:
+        try:
+            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise InvalidArgument(f"{directory} cannot be written to: {error}") from None
 
 
 def _copy_store(store: StoreCut, root: Path, progress: Progress | None) -> StoreCopy:

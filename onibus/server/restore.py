@@ -67,8 +67,7 @@ def restore(
         raise InvalidArgument(f"the backup has no message store {min(unknown)!r}")
     root = Path(directory).absolute()
     homes = {name: Path((places or {}).get(name, root)).absolute() for name in names}
-    for home in {root, *homes.values()}:
-        make_empty(home)
+    make_empty(*sorted({root, *homes.values()}))
     identities = {name: uuid.uuid4().bytes for name in names}
     try:
         for store in manifest.stores:

@@ -72,7 +72,9 @@ class Narrowed:
     def add(self, one: Filter, number: str, time: str) -> None:
         """Take a filter into account, given the columns of numbers and of times."""
         values = _values(one)
-        column = one.attribute[0] if values and len(one.attribute) == 1 else ""  # type: ignore[attr-defined]
+        if not values:
+            return
+        column = ".".join(one.attribute)  # type: ignore[attr-defined]
         if column == "partition" and isinstance(one, (EqualTo, In)):
             named = frozenset(values)
             self.partitions = named if self.partitions is None else self.partitions & named

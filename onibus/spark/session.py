@@ -28,6 +28,8 @@ CONFIGURATION = {
     # Operators that remember need this store; its changes are then what a batch writes.
     "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    # Connection strings and keys are options: plans, logs and errors show options, these not.
+    "spark.sql.redaction.options.regex": "(?i)url|connection|key",
     # Times mean the same everywhere.
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "2",

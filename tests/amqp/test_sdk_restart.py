@@ -13,7 +13,7 @@ from azure.servicebus.exceptions import ServiceBusError
 
 from onibus.client import Client
 from tests.amqp.node import run_node
-from tests.amqp.sdk_helpers import Name
+from tests.amqp.sdk_helpers import Name, closing_sockets
 from tests.bus_helpers import run
 from tests.server.processes import Served, served
 
@@ -28,7 +28,8 @@ _PATIENCE_S = 90
 @pytest.mark.promise("B8", "D5", "S3")
 def test_nothing_is_lost_and_nothing_comes_twice_over_a_kill(tmp_path: Path) -> None:
     """What was not acknowledged is sent again, by the same client, and detected."""
-    asyncio.run(asyncio.wait_for(_over_a_kill(tmp_path), _PATIENCE_S))
+    with closing_sockets():
+        asyncio.run(asyncio.wait_for(_over_a_kill(tmp_path), _PATIENCE_S))
 
 
 async def _over_a_kill(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from onibus.security.keys import DEVELOPMENT_KEY, ROOT_NAME, Keyring
 from onibus.security.sas import make_token
 from tests.amqp.peer import Peer
 from tests.amqp.raw_client import RawClient, message, transfer
-from tests.amqp.sdk_helpers import Name, receive
+from tests.amqp.sdk_helpers import Name, closing_sockets, receive
 from tests.bus_helpers import run
 from tests.server.processes import Served, served
 
@@ -59,11 +59,20 @@ def test_plain_text_is_told_that_tls_is_spoken(tmp_path: Path) -> None:
         assert plain.is_closed()
 
 
-@pytest.mark.filterwarnings("ignore:ssl=None is deprecated:DeprecationWarning")
-@run
-async def test_amqp_over_websocket(server: Served, owner: Client, name: Name) -> None:
+@pytest.mark.filterwarnings(
+    "ignore:ssl=None is deprecated:DeprecationWarning",
+    # This client leaves its session to the garbage collector.
+    "ignore::pytest.PytestUnraisableExceptionWarning",
+)
+def test_amqp_over_websocket(server: Served, owner: Client, name: Name) -> None:
     queue = name("orders")
     owner.create_queue(queue)
+    with closing_sockets():
+        asyncio.run(asyncio.wait_for(_over_websocket(server, queue), 30))
+    assert owner.queue(queue).active_count == 0
+
+
+async def _over_websocket(server: Served, queue: str) -> None:
     async with AsyncServiceBusClient.from_connection_string(
         server.service_bus,
         custom_endpoint_address=f"sb://localhost:{server.port}",
@@ -76,7 +85,6 @@ async def test_amqp_over_websocket(server: Served, owner: Client, name: Name) ->
             [found] = await receiver.receive_messages(1, max_wait_time=5)
             assert len(b"".join(found.body)) == 300_000
             await receiver.complete_message(found)
-    assert owner.queue(queue).active_count == 0
 
 
 @pytest.mark.parametrize("path", ["/$servicebus/websocket", "/elsewhere"])
@@ -183,5 +191,5 @@ def test_a_stop_stores_what_was_sent_and_says_so(tmp_path: Path) -> None:
         assert server.process.wait(30) == 0
     with served("--data", data) as again, Client.connect(again.ready["development"]) as owner:
         assert owner.queue("q").active_count == accepted
-        page = again.client().get("/metrics").text
-        assert "onibus_amqp_connections 0" in page
+        with again.client() as http:
+            assert "onibus_amqp_connections 0" in http.get("/metrics").text

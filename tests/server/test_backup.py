@@ -321,3 +321,28 @@ async def test_what_has_no_files_cannot_be_copied(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="no data directory"):
         backup(tmp_path, tmp_path / "b")
     assert not (tmp_path / "b").exists()
+
+
+@run
+async def test_stores_may_be_restored_inside_the_data_directory(tmp_path: Path) -> None:
+    async with Bus.open(tmp_path / "data", stores=STORES) as bus:
+        await bus.create_queue("q", enable_partitioning=True)
+        backup(bus, tmp_path / "copy")
+    for attempt in range(8):
+        # Other names each time: in which order directories are made must not matter.
+        back = tmp_path / f"back{attempt}"
+        places = {name: back / name for name in STORES}
+        restore(tmp_path / "copy", back, places=places)
+        async with Bus.open(back, stores=places) as bus:
+            assert bus.queues() == ["q"]
+
+
+@run
+async def test_a_refused_restore_leaves_no_directories(tmp_path: Path) -> None:
+    async with Bus.open(tmp_path / "data", stores=STORES) as bus:
+        backup(bus, tmp_path / "copy")
+    (tmp_path / "filled").mkdir()
+    (tmp_path / "filled" / "something").touch()
+    with pytest.raises(InvalidArgument, match="nothing was changed"):
+        restore(tmp_path / "copy", tmp_path / "back", places={"two": tmp_path / "filled"})
+    assert not (tmp_path / "back").exists()

@@ -15,6 +15,7 @@ from pyspark.sql import functions as sql
 from onibus import Message
 from onibus.client import Client
 from onibus.core.errors import InvalidArgument
+from onibus.security.keys import DEVELOPMENT_KEY
 from onibus.spark.shaping import by_partition, with_message_ids
 from tests.client.server_helpers import ServerProcess
 from tests.spark.writing_helpers import log_of, put_rows, rows_stream, write, write_stream
@@ -146,8 +147,9 @@ def test_a_bad_row_is_named_and_nothing_is_written(
     ]
     for row, says in bad:
         rows = spark.createDataFrame([*good, row], schema).coalesce(1)
-        with pytest.raises(PySparkException, match=says):
+        with pytest.raises(PySparkException, match=says) as caught:
             write(rows, server.connection_string, entity)
+        assert DEVELOPMENT_KEY not in str(caught.value)
     assert log_of(client, entity, *COLUMNS) == []
     assert client.staged(entity) == []
 
@@ -182,3 +184,19 @@ def test_a_checkpoint_that_does_not_fit_is_a_loud_error(
         write_stream(rows, target, entity, tmp_path / "one")
     assert log_of(client, entity, *COLUMNS) == []
     assert client.staged(entity) == []
+
+
+def test_plans_do_not_show_keys(spark: SparkSession, server: ServerProcess) -> None:
+    target = {
+        "connection": server.connection_string,
+        "entity": "q",
+        "key": "c2VjcmV0",
+        "keyName": "k",
+    }
+    jvm = spark._jvm
+    assert jvm is not None
+    options = jvm.PythonUtils.toScalaMap(target)
+    shown = jvm.org.apache.spark.sql.internal.SQLConf.get().redactOptions(options).toString()
+    assert "entity" in shown
+    assert DEVELOPMENT_KEY not in shown
+    assert "c2VjcmV0" not in shown

@@ -7,7 +7,7 @@ round; it stops nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from onibus.client import Client
@@ -46,11 +46,12 @@ def capture_round(
     source: Mapping[str, str],
     lake: str,
     *,
+    entities: Sequence[str] | None = None,
     on_captured: Callable[[str, Captured], None] = lambda entity, done: None,
     on_failure: Callable[[str, Exception], None] = lambda entity, error: None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> int:
-    """Capture all entities of a server once; return how many had anything new.
+    """Capture all entities of a server, or those named, once; return how many had anything new.
 
     `source` are the options of the format onibus, without an entity.
     """
@@ -62,7 +63,8 @@ def capture_round(
         certificate=source.get("certificate"),
     )
     with connection.client() as client:
-        names = [name for name in everything(client) if has_news(client, name)]
+        named = everything(client) if entities is None else entities
+        names = [name for name in named if has_news(client, name)]
     for name in names:
         if stopped():
             break

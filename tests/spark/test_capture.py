@@ -1,0 +1,222 @@
+"""Capture into a lake, what the audit makes of it, and the page that shows it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from onibus.client import Client
+from onibus.core.errors import EntityReplaced, InvalidOperation
+from onibus.core.message import Message
+from onibus.spark.jobs.audit import Verdict, audit
+from onibus.spark.jobs.capture import Captured, capture
+from onibus.spark.jobs.capture_all import capture_round, everything
+from onibus.spark.jobs.report import report
+from onibus.spark.lake import ERRORS, MESSAGES, OUTCOMES, Lake
+from tests.client.server_helpers import ServerProcess
+
+
+class Case:
+    """A queue and its lake."""
+
+    def __init__(
+        self, spark: SparkSession, server: ServerProcess, client: Client, entity: str, lake: Path
+    ) -> None:
+        self._spark = spark
+        self.source = {"connection": server.connection_string, "entity": entity}
+        self.client = client
+        self.entity = entity
+        self.folder = str(lake)
+        self.lake = Lake(self.folder, entity)
+
+    def capture(self, **options: str) -> Captured:
+        extra = {"body": options.pop("body", None), "on_error": options.pop("on_error", "suspend")}
+        return capture(self._spark, self.source | options, self.folder, **extra)  # type: ignore[arg-type]
+
+    def audit(self) -> Verdict:
+        return audit(self._spark, self.source, self.folder)
+
+    def wrong(self) -> dict[str, int]:
+        """What the audit finds, by the beginning of its name."""
+        found = self.audit().findings
+        return {" ".join(one.check.split()[:4]): one.count for one in found if one.count}
+
+    def send(self, first: int, last: int) -> None:
+        self.client.send_batch(
+            self.entity,
+            [
+                Message(body=b"%d" % one, message_id=f"m{one}", session_id=f"s{one % 7}")
+                for one in range(first, last + 1)
+            ],
+        )
+
+    def numbers(self, table: str = MESSAGES) -> list[int]:
+        column = "number" if table == OUTCOMES else "sequence_number"
+        return [
+            number
+            for one in self.lake.files(table)
+            for number in pq.ParquetFile(one.path).read([column]).column(column).to_pylist()
+        ]
+
+
+@pytest.fixture
+def case(
+    spark: SparkSession, server: ServerProcess, client: Client, entity: str, tmp_path: Path
+) -> Case:
+    client.create_queue(
+        entity,
+        requires_session=True,
+        requires_duplicate_detection=True,
+        retention_ms=3_600_000,
+    )
+    return Case(spark, server, client, entity, tmp_path / "lake")
+
+
+def settle_some(case: Case) -> None:
+    """Complete, dead-letter and defer what is in two sessions."""
+    for _ in range(2):
+        with case.client.accept_session(case.entity, wait_ms=1_000) as session:
+            held = session.receive(20)
+            session.dead_letter(held[0], reason="NoStock")
+            session.defer(held[1])
+            session.complete(*held[2:])
+
+
+def test_everything_is_captured_once_and_the_audit_proves_it(
+    case: Case, spark: SparkSession, tmp_path: Path
+) -> None:
+    case.send(1, 60)
+    case.send(50, 59)
+    first = case.capture()
+    assert (first.messages, first.outcomes) == (60, 0)
+    assert case.capture().messages == 0
+    settle_some(case)
+    case.client.schedule(case.entity, Message(session_id="s1", message_id="later"), 2**42)
+    case.send(61, 70)
+    second = case.capture(maxMessagesPerTrigger="4")
+    assert second.messages == 11
+    assert second.outcomes > 4
+    assert sorted(case.numbers()) == list(range(1, 72))
+    verdict = case.audit()
+    assert verdict.passed, verdict.findings
+    assert (verdict.messages, verdict.remarks) == (71, ())
+    assert [finding.check.split()[0] for finding in verdict.findings].count("messages") == 3
+    page = report(
+        spark, case.source, case.folder, tmp_path / "report.html", verdict=verdict
+    ).read_text("utf-8")
+    assert "NoStock" in page
+    assert "10 duplicates were dropped" in page
+    assert page.count("<svg") == 6
+    # The broker knows what it need not keep for the capture any more.
+    readers = {
+        one.name: sum(map(int, filter(None, one.lag))) for one in case.client.readers(case.entity)
+    }
+    assert readers == {"capture": 0, "capture-outcomes": 0}
+
+
+def test_the_audit_sees_what_is_wrong(case: Case) -> None:
+    for first in range(1, 41, 10):
+        case.send(first, first + 9)
+        case.capture()
+    settle_some(case)
+    case.capture()
+    assert case.audit().passed
+    files = [Path(one.path) for one in case.lake.files(MESSAGES)]
+    # A file that is gone is a hole, and its messages are in neither place.
+    kept = files[1].read_bytes()
+    files[1].unlink()
+    assert case.wrong()["numbers that are missing"] == 10
+    # The same rows in two files are there twice.
+    files[1].write_bytes(kept)
+    ranges = files[1].with_name("0000000000000000011-0000000000000000025.parquet")
+    shutil.copy(files[2], ranges)
+    assert case.wrong()["numbers that are there"] == 10
+    ranges.unlink()
+    # An end that nobody met: the outcomes lost a row.
+    outcomes = Path(case.lake.files(OUTCOMES)[0].path)
+    table = pq.ParquetFile(outcomes).read()
+    pq.write_table(table.slice(0, table.num_rows - 1), outcomes)
+    assert case.wrong() == {"messages with neither an": 1}
+    # And one that came twice.
+    pq.write_table(pa.concat_tables([table, table.slice(table.num_rows - 1)]), outcomes)
+    assert case.wrong() == {"messages with more than": 1}
+
+
+def test_a_lost_checkpoint_and_files_of_a_batch_that_did_not_end(case: Case) -> None:
+    case.send(1, 20)
+    case.capture()
+    case.send(21, 40)
+    case.capture(maxMessagesPerTrigger="5")
+    checkpoint = Path(case.lake.address("_checkpoint/messages"))
+    newest = max((checkpoint / "commits").glob("[0-9]*"), key=lambda one: int(one.name))
+    newest.unlink()
+    newest.with_name(f".{newest.name}.crc").unlink()
+    # The last batch is done again, as after a crash.
+    case.capture(maxMessagesPerTrigger="5")
+    assert sorted(case.numbers()) == list(range(1, 41))
+    shutil.rmtree(checkpoint)
+    case.send(41, 45)
+    assert case.capture().messages == 5
+    assert sorted(case.numbers()) == list(range(1, 46))
+    assert case.audit().passed
+
+
+def test_bodies_that_cannot_be_decoded(case: Case, spark: SparkSession) -> None:
+    for number, body in enumerate((b'{"n": 1}', b"no JSON", b'{"n": 3}'), 1):
+        case.client.send(case.entity, Message(body=body, session_id="s", message_id=f"m{number}"))
+    with pytest.raises(StreamingQueryException, match="the body of message 2 of"):
+        case.capture(body="n INT")
+    assert case.numbers() == []
+    done = case.capture(body="n INT", on_error="dead-letter")
+    assert (done.messages, done.errors) == (2, 1)
+    [file] = case.lake.files(MESSAGES)
+    table = pq.ParquetFile(file.path).read()
+    assert table.column("body").to_pylist() == [{"n": 1}, {"n": 3}]
+    [errors] = case.lake.files(ERRORS)
+    assert pq.ParquetFile(errors.path).read().column("body").to_pylist() == [b"no JSON"]
+    assert case.audit().passed
+
+
+def test_a_namesake_and_a_lake_without_it(case: Case) -> None:
+    with pytest.raises(InvalidOperation, match="capture it first"):
+        case.audit()
+    case.send(1, 3)
+    case.capture()
+    case.client.delete_queue(case.entity)
+    case.client.create_queue(case.entity, requires_session=True)
+    with pytest.raises(EntityReplaced, match="capture into another lake"):
+        case.capture()
+
+
+def test_everything_of_a_server_in_one_round(
+    case: Case, spark: SparkSession, entity: str, tmp_path: Path
+) -> None:
+    topic = f"{entity}-topic"
+    case.client.create_topic(topic, retention_ms=3_600_000)
+    subscription = case.client.create_subscription(topic, "all", retention_ms=3_600_000)
+    case.client.send(topic, Message(body=b"to all"))
+    with case.client.receiver(subscription) as receiver:
+        receiver.complete(*receiver.receive(1, wait_ms=5_000))
+    done: dict[str, Captured] = {}
+    failed: list[str] = []
+    source = {"connection": case.source["connection"]}
+    mine = tmp_path / "round"
+    assert {topic, subscription, case.entity} <= set(everything(case.client))
+    # Other tests have queues of their own on this server.
+    round_of = capture_round(
+        spark,
+        source,
+        str(mine),
+        entities=[topic, subscription],
+        on_captured=done.__setitem__,
+        on_failure=lambda name, error: failed.append(name),
+    )
+    assert (round_of, failed) == (2, [])
+    assert (done[topic].messages, done[subscription].outcomes) == (1, 1)
+    assert Lake(str(mine), subscription).files(MESSAGES) == []
