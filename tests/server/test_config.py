@@ -11,10 +11,10 @@ import pytest
 from onibus import CorrelationFilter, FalseFilter, Rule, SqlAction, SqlFilter, TrueFilter
 from onibus.cli import exits
 from onibus.core.errors import InvalidArgument
+from onibus.protocols.durations import milliseconds
 from onibus.protocols.http.limits import Limits
 from onibus.security.rights import Right
 from onibus.server.config import OPTIONS, Options, load
-from onibus.protocols.durations import milliseconds
 from tests.bus_helpers import DAY, HOUR, MINUTE, SECOND
 from tests.source_tree import ROOT
 

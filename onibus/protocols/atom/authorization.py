@@ -77,10 +77,14 @@ def _read(rule: Element, entity: str) -> AccessKey:
 
 
 def keys_of(kept: KeptKeys | None, entity: str) -> list[AccessKey]:
-    """Return the keys of an entity."""
+    """Return the keys of an entity; the secrets of the configuration are for its readers only."""
     if kept is None:
         return []
-    return [key for key, _ in kept.list() if key.entity == entity.lower()]
+    return [
+        msgspec.structs.replace(key, primary="", secondary="") if configured else key
+        for key, configured in kept.list()
+        if key.entity == entity.lower()
+    ]
 
 
 async def set_keys(kept: KeptKeys | None, entity: str, wanted: list[AccessKey] | None) -> None:

@@ -1,0 +1,185 @@
+"""What is no description, too much of one, or asked of the wrong path."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onibus.client import Client
+from onibus.core.errors import InvalidArgument
+from onibus.protocols.atom.xml import (
+    ATOM,
+    BODY_BYTES_MAX,
+    DEPTH_MAX,
+    ELEMENT_COUNT_MAX,
+    INSTANCE,
+    SERVICE_BUS,
+    escaped,
+    parse,
+    text_of,
+)
+from tests.atom.helpers import Name, plain
+from tests.server.processes import Served
+from tests.server.server_helpers import developing
+
+
+@pytest.fixture(scope="module")
+def client(server: Served) -> Iterator[httpx.Client]:
+    with plain(server) as found:
+        found.headers.update(developing())
+        yield found
+
+
+def body(inner: str, kind: str = "QueueDescription") -> str:
+    names = f'xmlns="{SERVICE_BUS}" xmlns:i="{INSTANCE}"'
+    content = f"<content><{kind} {names}>{inner}</{kind}></content>"
+    return f'<entry xmlns="{ATOM}">{content}</entry>'
+
+
+LAUGHS = """<!DOCTYPE lolz [<!ENTITY lol "lol"><!ENTITY lol2 "&lol;&lol;&lol;&lol;">]>
+<entry xmlns="http://www.w3.org/2005/Atom"><title>&lol2;</title></entry>"""
+FILE = '<!DOCTYPE x [<!ENTITY x SYSTEM "file:///etc/passwd">]><entry>&x;</entry>'
+RULE = (
+    '<Filter i:type="CorrelationFilter"><Properties><KeyValueOfstringanyType><Key>k</Key>'
+    '<Value i:type="x:{kind}">{text}</Value></KeyValueOfstringanyType></Properties></Filter>'
+)
+
+BAD_QUEUES = {
+    "nothing": ("", "no XML"),
+    "no XML": ("{}", "no XML"),
+    "half a document": (body("")[:-5], "no XML"),
+    "entities that grow": (LAUGHS, "document type"),
+    "a file": (FILE, "document type"),
+    "an entity that is not there": (body("<UserMetadata>&nbsp;</UserMetadata>"), "no XML"),
+    "another document": ("<feed/>", "no entry of Atom"),
+    "no description": (f'<entry xmlns="{ATOM}"><content/></entry>', "no entry of Atom"),
+    "another description": (body("", "EventHubDescription"), "QueueDescription or Topic"),
+    "an element of nobody": (body("<Colour>red</Colour>"), "'Colour' is unknown"),
+    "an element twice": (body("<Status>Active</Status>" * 2), "there twice"),
+    "no duration": (body("<LockDuration>soon</LockDuration>"), "LockDuration: 'soon'"),
+    "a lock without end": (body("<LockDuration>P10675199D</LockDuration>"), "has an end"),
+    "no number": (body("<MaxDeliveryCount>many</MaxDeliveryCount>"), "no whole number"),
+    "a long number": (body(f"<MaxDeliveryCount>{'9' * 99}</MaxDeliveryCount>"), "no whole number"),
+    "no boolean": (body("<RequiresSession>maybe</RequiresSession>"), "neither true nor false"),
+    "no status": (body("<Status>Asleep</Status>"), "none of active"),
+    "anybody": (body("<IsAnonymousAccessible>true</IsAnonymousAccessible>"), "without a key"),
+    "too short a window": (
+        body("<DuplicateDetectionHistoryTimeWindow>PT1S</DuplicateDetectionHistoryTimeWindow>"),
+        "duplicate_detection_window_ms",
+    ),
+    "too deep": (body("<a>" * DEPTH_MAX + "</a>" * DEPTH_MAX), "too deep"),
+    "too many": (body("<a/>" * ELEMENT_COUNT_MAX), "too many elements"),
+    "a key that anybody guesses": (
+        body(
+            "<AuthorizationRules><AuthorizationRule><Rights><AccessRights>Send</AccessRights>"
+            "</Rights><KeyName>k</KeyName><PrimaryKey>short</PrimaryKey></AuthorizationRule>"
+            "</AuthorizationRules>"
+        ),
+        "16 to 256",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BAD_QUEUES)
+def test_a_queue_is_not_made_of_what_is_wrong(client: httpx.Client, what: str) -> None:
+    text, told = BAD_QUEUES[what]
+    answer = client.put("/never", content=text)
+    assert answer.status_code == 400, answer.text
+    assert told in answer.text
+    assert text_of(parse(answer.content).find("Code")) == "400"
+    assert client.get("/never").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("inner", "told"),
+    [
+        ('<Filter i:type="Sieve"/>', "a filter is no"),
+        ('<Filter i:type="CorrelationFilter"><Hue>red</Hue></Filter>', "has no 'Hue'"),
+        ('<Filter i:type="SqlFilter"><SqlExpression>n &gt;</SqlExpression></Filter>', "expected"),
+        ('<Action i:type="Jump"/>', "an action is no"),
+        (RULE.format(kind="int", text="x"), "no whole number"),
+        (RULE.format(kind="double", text="x"), "is no double"),
+        (RULE.format(kind="dateTime", text="x"), "is no dateTime"),
+        (RULE.format(kind="dateTime", text="9999-99-99"), "is no dateTime"),
+        (RULE.format(kind="duration", text="P" + "9" * 50 + "D"), "is no duration"),
+        (RULE.format(kind="base64Binary", text="*"), "is no base64Binary"),
+        (RULE.format(kind="hue", text="red"), "unknown type"),
+    ],
+)
+def test_a_rule_is_not_made_of_what_is_wrong(
+    client: httpx.Client, owner: Client, name: Name, inner: str, told: str
+) -> None:
+    topic = name("t")
+    owner.create_topic(topic)
+    owner.create_subscription(topic, "s")
+    content = body(inner, "RuleDescription")
+    answer = client.put(f"/{topic}/subscriptions/s/rules/r", content=content)
+    assert answer.status_code == 400, answer.text
+    assert told in answer.text
+    assert len(owner.subscription(f"{topic}/subscriptions/s").rules) == 1
+
+
+def test_paths_that_name_nothing(client: httpx.Client, owner: Client, name: Name) -> None:
+    topic = name("t")
+    owner.create_topic(topic)
+    for path in ("/", "/$Resources/relays", "/$x", f"/{topic}/subscriptions/s/rules/r/more"):
+        assert client.get(path).status_code == 404, path
+    for path in (f"/{topic}/subscriptions/s", f"/{topic}/subscriptions/s/rules"):
+        assert client.get(path).status_code == 404, path
+    for method, path in (
+        ("POST", f"/{topic}"),
+        ("DELETE", "/$namespaceinfo"),
+        ("PUT", f"/{topic}/subscriptions"),
+    ):
+        assert client.request(method, path).status_code == 405, path
+    for page in ({"$top": "0"}, {"$skip": "-1"}, {"$skip": "x"}):
+        assert client.get("/$Resources/queues", params=page).status_code == 400
+    assert client.put("/-bad-", content=body("")).status_code == 400
+
+
+def test_a_body_that_is_too_large_is_not_read(client: httpx.Client) -> None:
+    large = body(f"<UserMetadata>{'x' * BODY_BYTES_MAX}</UserMetadata>")
+    answer = client.put("/never", content=large)
+    assert (answer.status_code, "at most" in answer.text) == (413, True)
+
+
+def test_the_native_api_and_health_are_where_they_were(server: Served) -> None:
+    with httpx.Client(base_url=f"http://localhost:{server.port}", trust_env=False) as client:
+        healthy = {"status": "healthy", "message": "Service is healthy."}
+        assert client.get("/health").json() == healthy
+        assert client.get("/nowhere").json()["type"] == "no-such-path"
+        unsigned = client.get("/health", params={"api-version": "2021-05"})
+        assert (unsigned.status_code, unsigned.text.startswith("<Error>")) == (401, True)
+
+
+@pytest.mark.parametrize("path", ["", "/subscriptions/s", "/subscriptions/s/rules/r"])
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
+def test_everything_asks_for_a_right(server: Served, method: str, path: str) -> None:
+    with plain(server) as client:
+        assert client.request(method, f"/t{path}").status_code == 401
+        token = developing("sb://localhost/another")
+        answer = client.request(method, f"/t{path}", headers=token)
+        assert (answer.status_code, "is for another only" in answer.text) == (401, True)
+
+
+def test_a_queue_may_be_named_like_a_path_of_ours(client: httpx.Client) -> None:
+    assert client.put("/metrics", content=body("")).status_code == 201
+    assert '<title type="text">metrics</title>' in client.get("/metrics").text
+    assert client.delete("/metrics").status_code == 200
+
+
+@given(st.binary(max_size=200) | st.text(max_size=200).map(lambda text: body(text).encode()))
+def test_any_bytes_are_read_or_refused(data: bytes) -> None:
+    with suppress(InvalidArgument):
+        parse(data)
+
+
+@given(st.text(max_size=50))
+def test_any_text_can_be_written(text: str) -> None:
+    found = text_of(parse(f"<a>{escaped(text)}</a>".encode()))
+    assert [a == b or b == "\ufffd" for a, b in zip(text, found, strict=True)] == [True] * len(text)
