@@ -86,5 +86,4 @@ def scope_of(resource: str) -> str:
     host, slash, path = _QUERY.split(rest, maxsplit=1)[0].partition("/")
     if not mark and not (host and (slash or _PORT.search(host))):
         raise Unauthorized("the token is for no resource such as sb://localhost/orders")
-    # The path of an address is encoded itself, besides being encoded in the token.
-    return unquote(path).strip("/").lower()
+    return path.strip("/").lower()

@@ -29,7 +29,7 @@ import msgspec
 from onibus.core.errors import InvalidArgument
 from onibus.core.rules.correlation import CorrelationFilter
 from onibus.core.rules.rule import FalseFilter, Filter, Rule, SqlAction, SqlFilter, TrueFilter
-from onibus.protocols.durations import milliseconds
+from onibus.protocols.atom.durations import milliseconds
 from onibus.security.keys import AccessKey, check_key
 from onibus.server import wanted
 from onibus.server.wanted import Wanted

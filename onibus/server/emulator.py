@@ -24,7 +24,7 @@ from onibus.core.errors import InvalidArgument
 from onibus.core.rules.correlation import CorrelationFilter
 from onibus.core.rules.rule import Filter, Rule, SqlAction, SqlFilter, TrueFilter
 from onibus.core.settings import QueueSettings, SubscriptionSettings, TopicSettings
-from onibus.protocols.durations import milliseconds
+from onibus.protocols.atom.durations import milliseconds
 from onibus.server import wanted
 from onibus.server.wanted import Wanted
 

@@ -11,7 +11,7 @@ import pytest
 from onibus import CorrelationFilter, FalseFilter, Rule, SqlAction, SqlFilter, TrueFilter
 from onibus.cli import exits
 from onibus.core.errors import InvalidArgument
-from onibus.protocols.durations import milliseconds
+from onibus.protocols.atom.durations import milliseconds
 from onibus.protocols.http.limits import Limits
 from onibus.security.rights import Right
 from onibus.server.config import OPTIONS, Options, load

@@ -24,7 +24,16 @@ from tests.source_tree import python_files, text_of, tree_of
 pytestmark = pytest.mark.promise("X12")
 
 #: Packages that bound what others take. Those above them bound only what they take themselves.
-BOUNDING = ("core", "broker", "store", "security", "server", "operation", "protocols/http")
+BOUNDING = (
+    "core",
+    "broker",
+    "store",
+    "security",
+    "server",
+    "operation",
+    "protocols/http",
+    "protocols/atom",
+)
 
 
 async def make(calls: list[Any]) -> None:

@@ -93,10 +93,6 @@ def test_both_keys_are_good_and_the_name_may_be_encoded_twice() -> None:
         ("sb://[::1/orders", "orders"),
         ("sb:///orders", "orders"),
         ("localhost:5300", ""),
-        (
-            "https://h/t/subscriptions/s/rules/my%20rule?api-version=2021-05",
-            "t/subscriptions/s/rules/my rule",
-        ),
     ],
 )
 def test_what_a_resource_names(resource: str, scope: str) -> None:

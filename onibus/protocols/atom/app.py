@@ -8,11 +8,11 @@ import time
 from collections.abc import Awaitable, Callable
 
 from onibus.bus import Bus
-from onibus.core.errors import Failed, OnibusError, Unauthorized
+from onibus.core.errors import Failed, Forbidden, OnibusError, Unauthorized
 from onibus.protocols.atom import entities, namespace, paths, rule_calls
 from onibus.protocols.atom.call import Call
 from onibus.protocols.atom.errors import NoSuchMethod, OversizeBody, refusal
-from onibus.protocols.atom.paths import place_of
+from onibus.protocols.atom.paths import Place, place_of
 from onibus.protocols.atom.xml import BODY_BYTES_MAX
 from onibus.protocols.http.messages import Request, Respond, Response
 from onibus.security.kept_keys import KeptKeys
@@ -91,7 +91,7 @@ class AtomApp:
             refuse_web_pages(request.headers)
         granted = self.known(request.headers.get("authorization"))
         place = place_of(request.path)
-        granted.grant(Right.MANAGE, place.resource, time.time())
+        _grant(granted, place, request)
         actions = ACTIONS[place.kind]
         method = "GET" if request.method == "HEAD" else request.method
         if method not in actions:
@@ -110,3 +110,15 @@ class AtomApp:
         if isinstance(error, Failed) or not isinstance(error, OnibusError):
             _log.error("a request failed", exc_info=error)
         return refusal(error)
+
+
+def _grant(granted: Granted, place: Place, request: Request) -> None:
+    """Ask for the right to manage what a request names."""
+    now = time.time()
+    try:
+        granted.grant(Right.MANAGE, place.resource, now)
+    except Forbidden:
+        if "%" not in request.path:
+            raise
+        # Who signs the address of a request signs it as it is sent.
+        granted.grant(Right.MANAGE, request.path.strip("/"), now)

@@ -21,9 +21,9 @@ from onibus.core.rules.rule import Rule, SqlFilter
 from onibus.core.settings import QueueSettings, SubscriptionSettings, TopicSettings
 from onibus.protocols.atom.authorization import write_keys
 from onibus.protocols.atom.documents import moment
+from onibus.protocols.atom.durations import duration, milliseconds
 from onibus.protocols.atom.values import flag, whole
 from onibus.protocols.atom.xml import COUNTS, escaped, local, tag, text_of
-from onibus.protocols.durations import duration, milliseconds
 from onibus.security.keys import AccessKey
 
 _MEGABYTE = 1 << 20

@@ -10,8 +10,8 @@ from typing import Any
 from xml.etree.ElementTree import Element
 
 from onibus.core.errors import InvalidArgument
+from onibus.protocols.atom.durations import duration_of_microseconds, microseconds
 from onibus.protocols.atom.xml import SCHEMA, SERVICE_BUS, escaped, local, tag, text_of, type_of
-from onibus.protocols.durations import duration_of_microseconds, microseconds
 
 _PAIR = "KeyValueOfstringanyType"
 _MICROSECOND = timedelta(microseconds=1)
