@@ -35,9 +35,11 @@ class Case:
         self.folder = str(lake)
         self.lake = Lake(self.folder, entity)
 
-    def capture(self, **options: str) -> Captured:
-        extra = {"body": options.pop("body", None), "on_error": options.pop("on_error", "suspend")}
-        return capture(self._spark, self.source | options, self.folder, **extra)  # type: ignore[arg-type]
+    def capture(
+        self, *, body: str | None = None, on_error: str = "suspend", **options: str
+    ) -> Captured:
+        source = self.source | options
+        return capture(self._spark, source, self.folder, body=body, on_error=on_error)
 
     def audit(self) -> Verdict:
         return audit(self._spark, self.source, self.folder)
@@ -199,7 +201,7 @@ def test_everything_of_a_server_in_one_round(
 ) -> None:
     topic = f"{entity}-topic"
     case.client.create_topic(topic, retention_ms=3_600_000)
-    subscription = case.client.create_subscription(topic, "all", retention_ms=3_600_000)
+    subscription = case.client.create_subscription(topic, "all")
     case.client.send(topic, Message(body=b"to all"))
     with case.client.receiver(subscription) as receiver:
         receiver.complete(*receiver.receive(1, wait_ms=5_000))

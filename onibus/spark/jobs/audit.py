@@ -134,54 +134,54 @@ def entity_info(client: Client, name: str) -> EntityInfo[Any]:
 def _named(rows: DataFrame, sentence: str) -> tuple[int, tuple[str, ...]]:
     """Count rows, and put the first few into words."""
     count = rows.count()
+    return count, _examples(count, rows, sentence)
+
+
+def _examples(count: int, rows: DataFrame, sentence: str) -> tuple[str, ...]:
     some = rows.limit(EXAMPLES).collect() if count else []
-    return count, tuple(sentence.format(**one.asDict()) for one in some)
+    return tuple(sentence.format(**one.asDict()) for one in some)
 
 
-def _once(tables: LakeTables, broker: _Broker | None) -> Iterator[Finding]:
-    """Numbers that are there twice"""
-    twice = tables.rows.groupBy("partition", "sequence_number").count().where("count > 1")
-    ordered = twice.orderBy("partition", "sequence_number")
-    yield Finding(
-        "numbers that are there twice",
-        *_named(ordered, "{sequence_number} is there {count} times"),
-    )
-
-
-def _whole(tables: LakeTables, broker: _Broker | None) -> Iterator[Finding]:
-    """Numbers that are missing"""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F  # noqa: N812
-
-    before = F.lag("sequence_number").over(
-        Window.partitionBy("partition").orderBy("sequence_number")
-    )
-    steps = tables.rows.select("partition", "sequence_number", before.alias("before"))
-    holes = steps.where("sequence_number - before > 1").select(
-        F.expr("before + 1").alias("first"),
-        F.expr("sequence_number - 1").alias("last"),
-        F.expr("sequence_number - before - 1").alias("missing"),
-    )
-    missing = (
-        holes.agg(F.coalesce(F.sum("missing"), F.lit(0)).alias("missing")).collect()[0].missing
-    )
-    _, examples = _named(holes.orderBy("first"), "{first} to {last} are not there")
-    yield Finding("numbers that are missing", missing, examples)
-
-
-def _times(tables: LakeTables, broker: _Broker | None) -> Iterator[Finding]:
-    """Times that run backwards"""
+def _numbers(tables: LakeTables, broker: _Broker | None) -> Iterator[Finding]:
+    """Numbers that are there twice, or missing, and times that run backwards"""
     from pyspark.sql import Window
     from pyspark.sql import functions as F  # noqa: N812
 
     order = Window.partitionBy("partition").orderBy("sequence_number")
-    before = F.lag("enqueued_time").over(order).alias("before")
-    back = tables.rows.select("sequence_number", "enqueued_time", before).where(
-        "enqueued_time < before"
+    steps = tables.rows.select(
+        "sequence_number",
+        "enqueued_time",
+        F.lag("sequence_number").over(order).alias("before"),
+        F.lag("enqueued_time").over(order).alias("time_before"),
+    )
+    # One pass counts; what is found, which is nothing, is looked at again.
+    twice, hole = F.expr("sequence_number = before"), F.expr("sequence_number - before > 1")
+    back = F.expr("enqueued_time < time_before")
+    counted = steps.agg(
+        F.count_if(twice).alias("twice"),
+        F.sum(F.when(hole, F.expr("sequence_number - before - 1")).otherwise(0)).alias("missing"),
+        F.count_if(back).alias("back"),
+    ).collect()[0]
+    again = steps.where(twice)
+    holes = steps.where(hole).select(
+        F.expr("before + 1").alias("first"), F.expr("sequence_number - 1").alias("last")
+    )
+    late = steps.where(back)
+    yield Finding(
+        "numbers that are there twice",
+        counted.twice,
+        _examples(counted.twice, again, "{sequence_number}"),
+    )
+    missing = counted.missing or 0
+    yield Finding(
+        "numbers that are missing",
+        missing,
+        _examples(missing, holes, "{first} to {last}"),
     )
     yield Finding(
         "enqueue times that run backwards (S4)",
-        *_named(back, "{sequence_number} at {enqueued_time} comes after {before}"),
+        counted.back,
+        _examples(counted.back, late, "{sequence_number} at {enqueued_time} after {time_before}"),
     )
 
 
@@ -259,7 +259,7 @@ def _ends(tables: LakeTables, broker: _Broker | None) -> Iterator[Finding]:
         yield Finding("messages with neither an end nor a place in the broker", abs(lost), words)
 
 
-CHECKS = (_once, _whole, _times, _sessions, _duplicates, _ends)
+CHECKS = (_numbers, _sessions, _duplicates, _ends)
 
 
 def _complete(tables: LakeTables, broker: _Broker) -> bool:

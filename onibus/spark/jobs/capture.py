@@ -11,6 +11,7 @@ capture, or is set aside in the table `errors`: without its content (skip), or w
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -171,7 +172,7 @@ class _Capture:
             # A lake whose checkpoint is lost goes on where its files end.
             following = self._lake.resume_at(table)
             if following:
-                given["startingPosition"] = str(following).replace("'", '"')
+                given["startingPosition"] = json.dumps(following)
         rows = self._spark.readStream.format("onibus").options(**given).load()
         if table == MESSAGES:
             rows = decoded(rows, self.body)
@@ -266,10 +267,15 @@ def write_ranges(what: Capturing, batches: Iterator[pa.RecordBatch]) -> Iterator
     given = list(batches)
     lake = Lake(what.place, what.entity)
     written: list[tuple[str, int, int]] = []
-    for covered, rows in by_date(what.table, pa.Table.from_batches(given)) if given else ():
-        for table, part in _parted(what, rows):
-            file = lake.write(table, part, covered, attempt)
-            written.append((table, part.num_rows, file.size))
+    # All is looked at before anything is written.
+    parts = [
+        (covered, table, part)
+        for covered, rows in (by_date(what.table, pa.Table.from_batches(given)) if given else ())
+        for table, part in _parted(what, rows)
+    ]
+    for covered, table, part in parts:
+        file = lake.write(table, part, covered, attempt)
+        written.append((table, part.num_rows, file.size))
     names, counts, sizes = zip(*written, strict=True) if written else ((), (), ())
     yield pa.record_batch(
         [pa.array(names, pa.string()), pa.array(counts, pa.int64()), pa.array(sizes, pa.int64())],
