@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 from azure.servicebus.management import ServiceBusAdministrationClient
 
+from onibus.protocols.atom.xml import ATOM, INSTANCE, SERVICE_BUS
 from onibus.security.keys import DEVELOPMENT_KEY, ROOT_NAME
 from tests.server.processes import PATIENCE_S, Served
 
@@ -42,3 +43,10 @@ def plain(server: Served) -> httpx.Client:
         trust_env=False,
         timeout=PATIENCE_S,
     )
+
+
+def body(inner: str = "", kind: str = "QueueDescription") -> str:
+    """Return the entry around what a description has in it."""
+    names = f'xmlns="{SERVICE_BUS}" xmlns:i="{INSTANCE}"'
+    content = f"<content><{kind} {names}>{inner}</{kind}></content>"
+    return f'<entry xmlns="{ATOM}">{content}</entry>'

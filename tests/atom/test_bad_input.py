@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from xml.etree.ElementTree import Element, SubElement
 
 import httpx
 import pytest
@@ -12,18 +13,18 @@ from hypothesis import strategies as st
 
 from onibus.client import Client
 from onibus.core.errors import InvalidArgument
+from onibus.core.settings import QueueSettings, make
+from onibus.protocols.atom.descriptions import FIELDS, read
 from onibus.protocols.atom.xml import (
     ATOM,
     BODY_BYTES_MAX,
     DEPTH_MAX,
     ELEMENT_COUNT_MAX,
-    INSTANCE,
-    SERVICE_BUS,
     escaped,
     parse,
     text_of,
 )
-from tests.atom.helpers import Name, plain
+from tests.atom.helpers import Name, body, plain
 from tests.server.processes import Served
 from tests.server.server_helpers import developing
 
@@ -33,12 +34,6 @@ def client(server: Served) -> Iterator[httpx.Client]:
     with plain(server) as found:
         found.headers.update(developing())
         yield found
-
-
-def body(inner: str, kind: str = "QueueDescription") -> str:
-    names = f'xmlns="{SERVICE_BUS}" xmlns:i="{INSTANCE}"'
-    content = f"<content><{kind} {names}>{inner}</{kind}></content>"
-    return f'<entry xmlns="{ATOM}">{content}</entry>'
 
 
 LAUGHS = """<!DOCTYPE lolz [<!ENTITY lol "lol"><!ENTITY lol2 "&lol;&lol;&lol;&lol;">]>
@@ -177,6 +172,24 @@ def test_a_queue_may_be_named_like_a_path_of_ours(client: httpx.Client) -> None:
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     with suppress(InvalidArgument):
         parse(data)
+
+
+ELEMENTS = st.lists(
+    st.tuples(
+        st.sampled_from([field.name for field in FIELDS[QueueSettings]]),
+        st.text(max_size=20) | st.from_regex(r"P?T?-?\d{1,70}[DSMH]?", fullmatch=True),
+    ),
+    max_size=4,
+)
+
+
+@given(ELEMENTS)
+def test_any_description_is_taken_or_refused(elements: list[tuple[str, str]]) -> None:
+    description = Element("QueueDescription")
+    for name, text in elements:
+        SubElement(description, name).text = text
+    with suppress(InvalidArgument):
+        make(read(description, QueueSettings), QueueSettings)
 
 
 @given(st.text(max_size=50))

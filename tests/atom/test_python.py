@@ -169,6 +169,7 @@ VALUES: dict[str, Any] = {
     "whole": 5,
     "long": 2**40,
     "real": 0.5,
+    "endless": float("-inf"),
     "yes": True,
     "time": datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
     "span": timedelta(days=1, seconds=2),

@@ -2,14 +2,15 @@
 
 Rules are checked when they are made. They are stored as plain values (`to_plain`, `from_plain`:
 dicts, lists, texts, numbers, booleans and None), in which the kinds that JSON lacks are written
-{"time": "2026-01-01T00:00:00+00:00"}, {"duration_us": 1500000} and {"binary": "00ff"}; and they are
-run after `compile_rule`.
+{"time": "2026-01-01T00:00:00+00:00"}, {"duration_us": 1500000}, {"binary": "00ff"} and
+{"number": "inf"}; and they are run after `compile_rule`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from math import isfinite
 from typing import Any
 
 import msgspec
@@ -165,6 +166,8 @@ def _plain(value: Any) -> Any:
         return {"duration_us": value // _MICROSECOND}
     if isinstance(value, bytes):
         return {"binary": value.hex()}
+    if isinstance(value, float) and not isfinite(value):
+        return {"number": str(value)}
     return value
 
 
@@ -178,6 +181,8 @@ def _rich(value: Any) -> Any:
         return timedelta(microseconds=content)
     if kind == "binary":
         return bytes.fromhex(content)
+    if kind == "number":
+        return float(content)
     raise ValueError(f"unknown kind {kind!r}")
 
 

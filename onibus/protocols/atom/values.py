@@ -15,6 +15,8 @@ from onibus.protocols.atom.xml import SCHEMA, SERVICE_BUS, escaped, local, tag, 
 
 _PAIR = "KeyValueOfstringanyType"
 _MICROSECOND = timedelta(microseconds=1)
+#: Words of XML Schema for what is no number.
+_NOT_FINITE = {"inf": "INF", "-inf": "-INF", "nan": "NaN"}
 _INT32 = range(-(2**31), 2**31)
 
 
@@ -96,9 +98,9 @@ def _typed(value: Any) -> tuple[str, str]:
     if isinstance(value, int):
         return ("int" if value in _INT32 else "long"), str(value)
     if isinstance(value, float):
-        return "double", repr(value)
+        return "double", _NOT_FINITE.get(repr(value), repr(value))
     if isinstance(value, datetime):
-        return "dateTime", value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+        return "dateTime", value.isoformat().replace("+00:00", "Z")
     if isinstance(value, timedelta):
         total = value // _MICROSECOND
         return "duration", ("-" if total < 0 else "") + duration_of_microseconds(abs(total))

@@ -7,13 +7,15 @@ import time
 from datetime import datetime
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onibus.core import limits
 from onibus.core.errors import FilterFailed, InvalidArgument, InvalidFilter
-from onibus.core.rules.rule import SqlAction, SqlFilter
+from onibus.core.rules.correlation import CorrelationFilter
+from onibus.core.rules.rule import Rule, SqlAction, SqlFilter, from_plain, to_plain
 from onibus.core.rules.sql_action import compile_action
 from onibus.core.rules.sql_compile import compile_filter
 from tests.core.rules.helpers import evaluate, subject
@@ -235,6 +237,15 @@ WORDS = [
     *(")", ",", ";", "=", "<>", "<", ">=", "+", "-", "*", "/", "%", ".", "SET", "REMOVE", "[", "'"),
 ]
 SUBJECT = subject({"a": 1, "b": "t", "x y": None})
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_numbers_that_are_not_finite_are_kept(value: float) -> None:
+    equal = CorrelationFilter(properties={"p": value})
+    for chosen in (SqlFilter("a = @p", {"p": value}), equal):
+        rule = Rule("r", chosen, SqlAction("SET a = @p", {"p": value}))
+        kept = from_plain(msgspec.json.decode(msgspec.json.encode(to_plain(rule))))
+        assert repr(kept) == repr(rule)
 
 
 def try_all(text: str) -> None:
