@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 from onibus import Bus
@@ -88,3 +90,14 @@ class Peer:
             self.client.bus.arm()
             await asyncio.sleep(0)
         return found
+
+
+@asynccontextmanager
+async def greeted(**settings: Any) -> AsyncIterator[tuple[Peer, Bus]]:
+    """Open a connection and a session to a bus with one queue."""
+    async with Bus.ephemeral() as bus:
+        await bus.create_queue("q", **settings)
+        peer = Peer(bus)
+        peer.greet()
+        peer.heard()
+        yield peer, bus

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -22,21 +20,9 @@ from onibus.protocols.amqp.decode import Described, Symbol
 from onibus.protocols.amqp.frames import EMPTY_FRAME, PROTOCOL_HEADER, SASL_HEADER, frame
 from onibus.protocols.amqp.link import LINK_STATES, LinkState
 from onibus.protocols.amqp.session import LINKS_MAX, SESSION_STATES, SessionState
-from tests.amqp.peer import Peer
+from tests.amqp.peer import Peer, greeted
 from tests.amqp.raw_client import attach, message, transfer
 from tests.bus_helpers import run
-
-
-@asynccontextmanager
-async def greeted(**settings: Any) -> AsyncIterator[tuple[Peer, Bus]]:
-    """Open a connection and a session to a bus with one queue."""
-    async with Bus.ephemeral() as bus:
-        await bus.create_queue("q", **settings)
-        peer = Peer(bus)
-        peer.greet()
-        peer.heard()
-        yield peer, bus
-
 
 SESSION_FRAMES = {
     "begin": say.performative(say.BEGIN, [to.NULL, to.uint(0), to.uint(9), to.uint(9)]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from onibus.broker import sending
+from onibus.broker.replies import fail
 from onibus.core.errors import OnibusError
 from onibus.protocols.amqp import performatives as say
 from onibus.protocols.amqp.errors import AmqpError
@@ -25,17 +26,20 @@ def rejected(error: BaseException) -> bytes:
 
 
 class Stored:
-    """Waits until a delivery is on the disk. A duplicate is accepted like any other (D1)."""
+    """Waits until a delivery is on the disk. A duplicate is accepted like any other (D1).
 
-    __slots__ = ("_delivery", "_size")
+    Its bytes count as held from here on: whatever becomes of it is told here, once.
+    """
+
+    __slots__ = ("_delivery", "_told")
 
     def __init__(self, delivery: Delivery) -> None:
         self._delivery = delivery
-        self._size = len(delivery.payload)
-        delivery.link.session.connection.held_bytes += self._size
+        self._told = False
+        delivery.link.session.connection.held_bytes += len(delivery.payload)
 
     def done(self) -> bool:
-        return False
+        return self._told
 
     def set_result(self, result: Any) -> None:
         self._settle(_ACCEPTED)
@@ -44,8 +48,10 @@ class Stored:
         self._settle(rejected(error))
 
     def _settle(self, state: bytes) -> None:
-        self._delivery.link.session.connection.held_bytes -= self._size
-        self._delivery.settle(state)
+        self._told = True
+        delivery = self._delivery
+        delivery.link.session.connection.held_bytes -= len(delivery.payload)
+        delivery.settle(state)
 
 
 class SenderNode:
@@ -59,27 +65,29 @@ class SenderNode:
 
     def received(self, delivery: Delivery) -> None:
         """Store a message, or a batch whole or not at all."""
-        payload = delivery.payload
+        if delivery.state is not None:
+            self._in_transaction(delivery)
+            return
+        stored = Stored(delivery)
+        broker, payload = self._client.broker, delivery.payload
         try:
-            if delivery.state is not None:
-                self._in_transaction(delivery)
-            elif delivery.format == BATCH_FORMAT:
-                messages = read_batch(payload)
-                sending.send(self._client.broker, self._entity, messages, Stored(delivery))
+            if delivery.format == BATCH_FORMAT:
+                sending.send(broker, self._entity, read_batch(payload), stored)
             else:
-                message = read_message(payload)
-                sending.send_one(self._client.broker, self._entity, message, Stored(delivery))
-        except (OnibusError, AmqpError) as error:
-            delivery.settle(rejected(error))
+                sending.send_one(broker, self._entity, read_message(payload), stored)
+        except Exception as error:
+            fail(stored, error)
 
     def _in_transaction(self, delivery: Delivery) -> None:
-        transactions = self._client.transactions
-        transaction, state = transactions.of(delivery.state, say.accepted())
-        if delivery.format == BATCH_FORMAT:
-            messages = read_batch(delivery.payload)
-        else:
-            messages = [read_message(delivery.payload)]
-        transaction.send(self._entity, messages)
+        try:
+            transaction, state = self._client.transactions.of(delivery.state, say.accepted())
+            if delivery.format == BATCH_FORMAT:
+                messages = read_batch(delivery.payload)
+            else:
+                messages = [read_message(delivery.payload)]
+            transaction.send(self._entity, messages)
+        except (OnibusError, AmqpError) as error:
+            state = rejected(error)
         delivery.settle(state)
 
     def flowed(self, link: OutgoingLink) -> None:
