@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from onibus import Bus
 from onibus.protocols.amqp import performatives as say
-from tests.amqp.peer import greeted
-from tests.amqp.raw_client import message, transfer
+from onibus.security.keys import Keyring
+from tests.amqp.peer import Peer, greeted
+from tests.amqp.raw_client import attach, message, transfer
 from tests.bus_helpers import run
 
 
@@ -20,3 +22,54 @@ async def test_a_refused_send_holds_nothing() -> None:
         refused = await peer.hear(say.DISPOSITION, 3)
         assert {one.fields[4].descriptor for one in refused} == {say.REJECTED}
         assert peer.connection.held_bytes == 0
+
+
+COORDINATOR = say.performative(say.COORDINATOR, [])
+
+
+@run
+async def test_who_shows_no_token_is_given_little() -> None:
+    async with Bus.ephemeral() as bus:
+        peer = Peer(bus, Keyring(development=True))
+        peer.greet()
+        peer.attach(0, say.RECEIVER, "$cbs")
+        peer.attach(1, say.SENDER, "$cbs")
+        peer.flow(0, 10)
+        peer.heard()
+        # More than a token: refused unread, in one frame or in many.
+        peer.say(transfer(1, 0, bytes(100_000)))
+        for _ in range(3):
+            peer.say(transfer(1, 1, bytes(50_000), more=True))
+            assert peer.connection.held_bytes <= 64 << 10
+        peer.say(transfer(1, 1, b""))
+        for refused in await peer.hear(say.DISPOSITION):
+            told = refused.fields[4].value[0].value[0]
+            assert told == "amqp:link:message-size-exceeded"
+        peer.say(attach(2, say.SENDER, "me", "", terminus=COORDINATOR))
+        *_, detached = peer.heard()
+        assert (detached.code, detached.condition) == (say.DETACH, "amqp:unauthorized-access")
+        for handle in range(3, 16):
+            peer.attach(handle, say.SENDER, "$cbs")
+        assert all(one.code != say.END for one in peer.heard())
+        peer.attach(16, say.SENDER, "$cbs")
+        *_, ended = peer.heard()
+        assert (ended.code, ended.condition) == (say.END, "amqp:resource-limit-exceeded")
+        assert peer.connection.link_count == 0
+
+
+@run
+async def test_links_that_are_not_attached_are_forgotten() -> None:
+    async with greeted(requires_session=True) as (peer, _):
+        for handle, (role, place) in enumerate(
+            [
+                (say.RECEIVER, "nowhere"),
+                (say.RECEIVER, "nowhere/$management"),
+                (say.SENDER, "nowhere"),
+                (say.RECEIVER, "q"),
+            ]
+        ):
+            peer.attach(handle, role, place)
+        peer.attach(4, say.RECEIVER, "q/$transfer/$deadletterqueue")
+        peer.say(say.detach(4, None))
+        assert sum(one.code == say.DETACH for one in peer.heard()) == 5
+        assert peer.client._links == {}

@@ -132,6 +132,7 @@ class Link:
         """End the link for a reason."""
         if self.state is LinkState.PENDING:
             self.refuse(condition, description)
+            self.forget()
         elif self.state is LinkState.ATTACHED:
             self.advance("detach")
             self.session.say(say.detach(self.handle, say.error(condition, description)))

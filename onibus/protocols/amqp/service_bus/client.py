@@ -14,7 +14,13 @@ from onibus.bus import Bus
 from onibus.core.errors import Forbidden, InvalidOperation, OnibusError, Unauthorized
 from onibus.protocols.amqp import performatives as say
 from onibus.protocols.amqp.connection import Connection
-from onibus.protocols.amqp.errors import CONNECTION_FORCED, UNAUTHORIZED, AmqpError
+from onibus.protocols.amqp.errors import (
+    CONNECTION_FORCED,
+    RESOURCE_LIMIT_EXCEEDED,
+    UNAUTHORIZED,
+    AmqpError,
+    SessionFailed,
+)
 from onibus.protocols.amqp.link import IncomingLink, Link, OutgoingLink
 from onibus.protocols.amqp.service_bus.cbs import TokenNode
 from onibus.protocols.amqp.service_bus.conditions import condition_of
@@ -35,6 +41,8 @@ from onibus.security.sas import make_token
 NAMELESS_S = 20.0
 #: Tokens of one client: more are for more entities than it has links for.
 TOKENS_MAX = 5_000
+#: Links of a client that has shown none: $cbs needs two.
+NAMELESS_LINKS_MAX = 16
 #: Deliveries that a sender may have under way.
 CREDIT = 1_000
 
@@ -96,8 +104,7 @@ class Client:
 
     def grant(self, right: Right, path: str) -> None:
         """Let the client do something, or refuse."""
-        if not self._granted:
-            raise Unauthorized("put a token to $cbs first")
+        self._check_known()
         now = time.time()
         refusal: Forbidden | None = None
         for granted in self._granted.values():
@@ -109,6 +116,10 @@ class Client:
                 return
         assert refusal is not None
         raise refusal
+
+    def _check_known(self) -> None:
+        if not self._granted:
+            raise Unauthorized("put a token to $cbs first")
 
     def _grant_any(self, path: str) -> None:
         """Let a client ask about an entity for which it has any right at all."""
@@ -149,31 +160,36 @@ class Client:
 
     def attach(self, link: Link) -> None:
         """Lead a link to its node, or refuse it."""
+        if not self._granted and self.connection.link_count > NAMELESS_LINKS_MAX:
+            told = f"without a token a connection has at most {NAMELESS_LINKS_MAX} links"
+            raise SessionFailed(RESOURCE_LIMIT_EXCEEDED, told)
         try:
             self.bus.check_alive()
             self._attach(link)
         except (OnibusError, AmqpError) as error:
             condition, description, _ = condition_of(error)
+            self.forget(link)
             link.refuse(condition, description)
 
     def _attach(self, link: Link) -> None:
         attach = link.attach
         if isinstance(link, IncomingLink):
             if say.is_coordinator(attach.target):
-                link.open(CoordinatorNode(self.transactions), CREDIT, _REQUEST_BYTES_MAX)
+                self._check_known()
+                link.open(CoordinatorNode(self.transactions), CREDIT, _WORD_BYTES_MAX)
                 return
             address = say.address_of(attach.target)
         else:
             address = say.address_of(attach.source)
         if path_of(address) == CBS:
-            self._open(link, self.tokens)
+            self._open(link, self.tokens, _WORD_BYTES_MAX)
             return
         place = place_of(address)
         if place.management:
             self._grant_any(place.path)
             self._links[link] = (None, place.path)
             self.broker.find(place.entity)
-            self._open(link, self._management_of(place))
+            self._open(link, self._management_of(place), _REQUEST_BYTES_MAX)
         elif isinstance(link, IncomingLink):
             self.grant(Right.SEND, place.path)
             self._attach_sender(link, place)
@@ -189,9 +205,9 @@ class Client:
             node = self._management[place.path] = ManagementNode(self, place)
         return node
 
-    def _open(self, link: Link, node: Any) -> None:
+    def _open(self, link: Link, node: Any, request_bytes_max: int) -> None:
         if isinstance(link, IncomingLink):
-            link.open(node, CREDIT, _REQUEST_BYTES_MAX)
+            link.open(node, CREDIT, request_bytes_max)
         else:
             link.answer(node, 0)
             node.join(link)
@@ -208,7 +224,7 @@ class Client:
         wanted = session_filter(link.attach)
         sessions = settings.requires_session and not place.dead
         if place.transfer:
-            link.answer(EmptyNode(), 0)
+            link.answer(EmptyNode(self), 0)
         elif wanted is None:
             if sessions:
                 raise InvalidOperation(f"{place.entity} has sessions: accept one to receive")
@@ -251,6 +267,8 @@ class Client:
 
 #: A request: nothing in it is large but the messages that are to be scheduled.
 _REQUEST_BYTES_MAX = 8 << 20
+#: A token, or a word to the coordinator: decoded before anybody is known to have a right.
+_WORD_BYTES_MAX = 64 << 10
 
 
 def settings_bytes(broker: Broker, place: Place) -> int:

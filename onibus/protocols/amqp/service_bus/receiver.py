@@ -37,6 +37,9 @@ def tag_of(token: bytes) -> bytes:
 class EmptyNode:
     """A sub-queue that never has anything."""
 
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
     def received(self, delivery: Delivery) -> None:
         raise AssertionError("nobody sends here")
 
@@ -48,7 +51,7 @@ class EmptyNode:
         """Nothing was sent that could be settled."""
 
     def detached(self, link: Link) -> None:
-        """Nothing is held."""
+        self._client.forget(link)
 
 
 class ReceiverNode:

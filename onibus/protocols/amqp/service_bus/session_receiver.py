@@ -87,6 +87,7 @@ class SessionReceiverNode(ReceiverNode):
         if outcome.error is not None:
             if link.state is LinkState.PENDING:
                 link.node = None
+                self.client.forget(link)
                 condition, description, _ = condition_of(outcome.error)
                 link.refuse(condition, description)
             return
