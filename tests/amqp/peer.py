@@ -11,9 +11,11 @@ from onibus import Bus
 from onibus.protocols.amqp import encode as to
 from onibus.protocols.amqp import performatives as say
 from onibus.protocols.amqp.connection import Connection
+from onibus.protocols.amqp.decode import decode
 from onibus.protocols.amqp.frames import PROTOCOL_HEADER, Cutter, frame
+from onibus.protocols.amqp.service_bus import sections
 from onibus.protocols.amqp.service_bus.client import Client, Doorkeeper
-from tests.amqp.raw_client import attach
+from tests.amqp.raw_client import attach, transfer
 
 
 class Heard(NamedTuple):
@@ -39,7 +41,7 @@ class Peer:
         self.client = Client(bus, keys, self.connection)
         self.connection.application = self.client
         self._cutter = Cutter(1 << 20)
-        self._headers = 0
+        self._requests = 1_000
 
     def feed(self, content: bytes, piece: int = 0) -> None:
         """Send bytes, whole or in pieces."""
@@ -65,6 +67,30 @@ class Peer:
 
     def flow(self, handle: int, credit: int, count: int = 0, drain: bool = False) -> None:
         self.say(say.flow(0, 1 << 30, 0, (handle, count, credit, drain)))
+
+    def open_requests(self, address: str, handle: int = 100) -> None:
+        """Attach the two links by which requests about an entity go and are answered."""
+        self.attach(handle, say.RECEIVER, address)
+        self.attach(handle + 1, say.SENDER, address)
+        self.flow(handle, 100)
+        self.heard()
+
+    async def request(
+        self, operation: str, body: dict[str, bytes], handle: int = 100
+    ) -> tuple[int, Any]:
+        """Make a request; return the status of its answer, and its body."""
+        self.say_request(operation, body, handle)
+        [answer] = await self.hear(say.TRANSFER)
+        found = {code: value for code, _, value, _ in sections.split(answer.payload)}
+        told, _ = decode(answer.payload, found[sections.APPLICATION_PROPERTIES])
+        return told["statusCode"], decode(answer.payload, found[sections.VALUE])[0]
+
+    def say_request(self, operation: str, body: dict[str, bytes], handle: int = 100) -> None:
+        named = to.text_map({"operation": to.string(f"com.microsoft:{operation}")})
+        payload = sections.section(sections.APPLICATION_PROPERTIES, named)
+        payload += sections.section(sections.VALUE, to.text_map(body))
+        self._requests += 1
+        self.say(transfer(handle + 1, self._requests, payload))
 
     def headers(self, count: int) -> list[bytes]:
         """Return the protocol headers that come next."""

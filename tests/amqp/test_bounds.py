@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from onibus import Bus
+from onibus import Bus, Message
+from onibus.protocols.amqp import encode as to
 from onibus.protocols.amqp import performatives as say
 from onibus.security.keys import Keyring
 from tests.amqp.peer import Peer, greeted
@@ -73,3 +74,23 @@ async def test_links_that_are_not_attached_are_forgotten() -> None:
         peer.say(say.detach(4, None))
         assert sum(one.code == say.DETACH for one in peer.heard()) == 5
         assert peer.client._links == {}
+
+
+@run
+async def test_what_could_not_be_forwarded_are_not_the_dead_letters() -> None:
+    async with greeted() as (peer, bus):
+        await bus.send("q", Message(body=b"x"))
+        async with bus.receiver("q") as receiver:
+            [held] = await receiver.receive()
+            await receiver.dead_letter(held)
+        peer.open_requests("q/$transfer/$deadletterqueue/$management")
+        much = {"message-count": to.int_(100), "enqueued-time-utc": to.timestamp(1 << 45)}
+        status, told = await peer.request("batch-delete-messages", much)
+        assert (status, told) == (200, {"message-count": 0})
+        numbers = {"sequence-numbers": to.longs([held.sequence_number])}
+        status, _ = await peer.request("receive-by-sequence-number", numbers)
+        assert status == 404
+        # Beside it: there they are.
+        peer.open_requests("q/$deadletterqueue/$management", 102)
+        status, told = await peer.request("batch-delete-messages", much, 102)
+        assert (status, told) == (200, {"message-count": 1})

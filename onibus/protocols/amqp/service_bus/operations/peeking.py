@@ -42,13 +42,20 @@ def delete_batch(node: ManagementNode, request: Request) -> None:
     """Delete the oldest active messages, at most so many, that were enqueued before a time."""
     count = min(max(request.argument("message-count", int), 1), BATCH_COUNT_MAX)
     before = request.argument("enqueued-time-utc", int)
+    if node.place.transfer:
+        node.say(request, 200, body=_deleted(0))
+        return
     state = "dead-lettered" if node.place.dead else "active"
     wanted = Filter(state=state, enqueued_before_ms=int(before))
     node.ask(
         request,
         lambda reply: settling.purge_some(node.broker, node.place.entity, wanted, count, reply),
-        lambda deleted: to.text_map({"message-count": to.int_(deleted)}),
+        _deleted,
     )
+
+
+def _deleted(count: int) -> bytes:
+    return to.text_map({"message-count": to.int_(count)})
 
 
 OPERATIONS = {

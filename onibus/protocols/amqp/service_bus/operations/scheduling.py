@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from onibus.broker import sending, settling
-from onibus.core.errors import InvalidArgument
+from onibus.core.errors import InvalidArgument, MessageNotFound
 from onibus.core.limits import BATCH_COUNT_MAX
 from onibus.core.message import Message, ReceivedMessage, Sent
 from onibus.protocols.amqp import encode as to
@@ -22,6 +22,9 @@ from onibus.security.rights import Right
 
 if TYPE_CHECKING:
     from onibus.protocols.amqp.service_bus.management import ManagementNode
+
+#: Bytes of messages in one answer.
+_ANSWER_BYTES_MAX = 64 << 20
 
 
 def schedule(node: ManagementNode, request: Request) -> None:
@@ -63,6 +66,8 @@ def cancel(node: ManagementNode, request: Request) -> None:
 def receive_deferred(node: ManagementNode, request: Request) -> None:
     """Receive deferred messages by their numbers: all of them, or none."""
     numbers = numbers_of(request)
+    if node.place.transfer:
+        raise MessageNotFound("nothing is ever transferred: there are no messages here")
     mode = request.body.get("receiver-settle-mode")
     session_id = session_of(request)
     session = None
@@ -80,6 +85,7 @@ def receive_deferred(node: ManagementNode, request: Request) -> None:
             dead=node.place.dead,
             take=mode == 0,
             session=session,
+            bytes_max=_ANSWER_BYTES_MAX,
         ),
         _messages,
     )
