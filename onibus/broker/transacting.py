@@ -179,9 +179,14 @@ class Transaction:
         self._settlements.clear()
         self.ended = ROLLED_BACK
 
+    @property
+    def has_run_out(self) -> bool:
+        """Tell whether it was open for too long: all it can do is roll back."""
+        return self._broker.clock.now() >= self._deadline
+
     def _open(self, more: int) -> None:
         """Refuse where the transaction has ended, has run out of time, or gets too large."""
-        if not self.ended and self._broker.clock.now() >= self._deadline:
+        if not self.ended and self.has_run_out:
             self.rollback()
             self.ended = f"was open for longer than {TRANSACTION_MS_MAX // 1_000} s"
         if self.ended:

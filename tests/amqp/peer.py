@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 from onibus import Bus
+from onibus.broker.clock import Clock
 from onibus.protocols.amqp import encode as to
 from onibus.protocols.amqp import performatives as say
 from onibus.protocols.amqp.connection import Connection
@@ -119,9 +120,9 @@ class Peer:
 
 
 @asynccontextmanager
-async def greeted(**settings: Any) -> AsyncIterator[tuple[Peer, Bus]]:
+async def greeted(clock: Clock | None = None, **settings: Any) -> AsyncIterator[tuple[Peer, Bus]]:
     """Open a connection and a session to a bus with one queue."""
-    async with Bus.ephemeral() as bus:
+    async with Bus.ephemeral(clock=clock) as bus:
         await bus.create_queue("q", **settings)
         peer = Peer(bus)
         peer.greet()

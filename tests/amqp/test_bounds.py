@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
+
 from onibus import Bus, Message
+from onibus.core.limits import TRANSACTION_MS_MAX
 from onibus.protocols.amqp import encode as to
 from onibus.protocols.amqp import performatives as say
+from onibus.protocols.amqp.service_bus import sections, transactions
 from onibus.security.keys import Keyring
 from tests.amqp.peer import Peer, greeted
 from tests.amqp.raw_client import attach, message, transfer
-from tests.bus_helpers import run
+from tests.bus_helpers import ManualClock, pass_ms, run
 
 
 @run
@@ -94,3 +98,37 @@ async def test_what_could_not_be_forwarded_are_not_the_dead_letters() -> None:
         peer.open_requests("q/$deadletterqueue/$management", 102)
         status, told = await peer.request("batch-delete-messages", much, 102)
         assert (status, told) == (200, {"message-count": 1})
+
+
+def _declare(peer: Peer, delivery_id: int) -> bytes:
+    """Open a transaction; return a state that names it."""
+    asked = sections.section(sections.VALUE, say.performative(say.DECLARE, [to.NULL]))
+    peer.say(transfer(1, delivery_id, asked))
+    [told] = [one for one in peer.heard() if one.code == say.DISPOSITION]
+    assert told.fields[4].descriptor == say.DECLARED
+    name = to.binary(told.fields[4].value[0])
+    return say.performative(say.TRANSACTIONAL, [name, to.NULL])
+
+
+@run
+async def test_open_transactions_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transactions, "OPEN_BYTES_MAX", 10_000)
+    clock = ManualClock()
+    async with greeted(clock=clock) as (peer, bus):
+        peer.attach(0, say.SENDER, "q")
+        peer.say(attach(1, say.SENDER, "me", "", terminus=COORDINATOR))
+        peer.heard()
+        states = [_declare(peer, 1), _declare(peer, 3)]
+        for at, state in enumerate([*states, states[1]]):
+            peer.say(transfer(0, 11 + at, message(b"x" * 4_000), state=state))
+        outcomes = [one.fields[4] for one in peer.heard() if one.code == say.DISPOSITION]
+        assert [one.descriptor for one in outcomes] == [say.TRANSACTIONAL] * 2 + [say.REJECTED]
+        assert outcomes[2].value[0].value[0] == "amqp:resource-limit-exceeded"
+        # What has run out is dropped when the next one is declared, and counts no more.
+        await pass_ms(bus, clock, TRANSACTION_MS_MAX)
+        state = _declare(peer, 5)
+        for at in range(2):
+            peer.say(transfer(0, 21 + 2 * at, message(b"x" * 4_000), state=state))
+        outcomes = [one.fields[4] for one in peer.heard() if one.code == say.DISPOSITION]
+        assert [one.descriptor for one in outcomes] == [say.TRANSACTIONAL] * 2
+        assert len(peer.client.transactions._open) == 1

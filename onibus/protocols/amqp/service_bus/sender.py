@@ -80,7 +80,8 @@ class SenderNode:
 
     def _in_transaction(self, delivery: Delivery) -> None:
         try:
-            transaction, state = self._client.transactions.of(delivery.state, say.accepted())
+            transactions, size = self._client.transactions, len(delivery.payload)
+            transaction, state = transactions.of(delivery.state, say.accepted(), size)
             if delivery.format == BATCH_FORMAT:
                 messages = read_batch(delivery.payload)
             else:

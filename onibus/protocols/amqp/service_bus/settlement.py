@@ -202,7 +202,9 @@ class Settling:
         verdict = verdict_of(outcome)
         if verdict.change.verb == RELEASE:
             raise InvalidArgument("a transaction completes, abandons, defers or dead-letters")
-        transaction, echo = self._client.transactions.of(state, verdict.echo)
+        # Properties are counted roughly: they are few, and checked for themselves.
+        size = len(taken) * len(repr(verdict.change.properties or ""))
+        transaction, echo = self._client.transactions.of(state, verdict.echo, size)
         transaction.settle(self._entity, [token for _, token in taken], verdict.change)
         if not settled:
             self._confirm([one for one, _ in taken], echo, None)

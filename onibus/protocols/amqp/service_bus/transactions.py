@@ -12,7 +12,7 @@ from typing import Any
 from onibus.broker.broker import Broker
 from onibus.broker.replies import Outcome
 from onibus.broker.transacting import Transaction
-from onibus.core.errors import OnibusError, Refused
+from onibus.core.errors import OnibusError, QuotaExceeded, Refused
 from onibus.core.limits import TRANSACTION_COUNT_MAX
 from onibus.protocols.amqp import encode as to
 from onibus.protocols.amqp import performatives as say
@@ -33,6 +33,8 @@ ROLLBACK = "amqp:transaction:rollback"
 
 #: Transactions that one client has open.
 OPEN_MAX = 100
+#: Bytes of what was sent in them and not discharged yet.
+OPEN_BYTES_MAX = 64 << 20
 
 
 class Transactions:
@@ -41,23 +43,36 @@ class Transactions:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._open: dict[bytes, Transaction] = {}
+        self._sizes: dict[bytes, int] = {}
 
     def declare(self) -> bytes:
         """Open a transaction; return its id."""
+        for late in [name for name, one in self._open.items() if one.has_run_out]:
+            self.take(late).rollback()
         if len(self._open) >= OPEN_MAX:
             raise LinkFailed(
                 RESOURCE_LIMIT_EXCEEDED, f"a connection has at most {OPEN_MAX} transactions"
             )
         name = secrets.token_bytes(16)
         self._open[name] = Transaction(self._broker, TRANSACTION_COUNT_MAX)
+        self._sizes[name] = 0
         return name
 
-    def of(self, state: Any, outcome: bytes) -> tuple[Transaction, bytes]:
-        """Return the transaction of a transactional state, and the state that answers it."""
+    def of(self, state: Any, outcome: bytes, size: int) -> tuple[Transaction, bytes]:
+        """Return the transaction of a transactional state, and the state that answers it.
+
+        What is added to it has so many bytes, which count until it is discharged.
+        """
         name = _name_of(state)
         transaction = self._open.get(name)
         if transaction is None:
             raise LinkFailed(UNKNOWN_ID, "there is no such transaction, or it was discharged")
+        if sum(self._sizes.values()) + size > OPEN_BYTES_MAX:
+            raise QuotaExceeded(
+                f"the open transactions of a connection have at most {OPEN_BYTES_MAX} bytes: "
+                "discharge them"
+            )
+        self._sizes[name] += size
         return transaction, say.performative(say.TRANSACTIONAL, [to.binary(name), outcome])
 
     def take(self, name: bytes) -> Transaction:
@@ -65,11 +80,13 @@ class Transactions:
         transaction = self._open.pop(name, None)
         if transaction is None:
             raise LinkFailed(UNKNOWN_ID, "there is no such transaction, or it was discharged")
+        del self._sizes[name]
         return transaction
 
     def forget(self) -> None:
         """Nobody can discharge them any more."""
         self._open.clear()
+        self._sizes.clear()
 
 
 def is_transactional(state: Any) -> bool:
