@@ -126,6 +126,8 @@ class Connection:
         self.link_count = 0
         #: bytes of deliveries that are not whole, or not settled yet
         self.held_bytes = 0
+        #: what the peer has asked for and is told when it is on the disk
+        self.under_way = 0
         #: what the peer calls itself
         self.container_id = ""
         self._peer_idle_s = 0.0

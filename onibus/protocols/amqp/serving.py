@@ -171,11 +171,15 @@ class AmqpProtocol(asyncio.Protocol):
 
     @property
     def is_storing(self) -> bool:
-        """Tell whether something that the client sent is not stored yet."""
-        return self._connection.held_bytes > 0
+        """Tell whether something that the client asked for waits for the disk.
+
+        A message of which only a part has come is not waited for: it is the client's still.
+        """
+        return self._connection.under_way > 0
 
     def stop_reading(self) -> None:
-        """Take nothing more from the client."""
+        """Take nothing more from the client, and give it no more messages."""
+        self._client.stop_receiving()
         if not self._paused:
             self._paused = True
             self._transport.pause_reading()

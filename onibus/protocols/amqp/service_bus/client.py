@@ -248,6 +248,12 @@ class Client:
             node.fetch()
         self.bus.arm()
 
+    def stop_receiving(self) -> None:
+        """The server stops: give out nothing more."""
+        for link in list(self._links):
+            if isinstance(link.node, ReceiverNode):
+                link.node.stop()
+
     def forget(self, link: Link) -> None:
         """A link is no more."""
         self._links.pop(link, None)

@@ -9,6 +9,7 @@ from onibus.broker.broker import Broker
 from onibus.broker.replies import Outcome
 from onibus.core.errors import SessionLockLost
 from onibus.protocols.amqp.errors import NOT_IMPLEMENTED
+from onibus.protocols.amqp.service_bus.awaited import Awaited
 from onibus.protocols.amqp.service_bus.operations import (
     locks,
     peeking,
@@ -70,7 +71,11 @@ class ManagementNode(AnsweringNode):
             else:
                 self.say(request, 200, body=told(outcome.value))
 
-        command(Outcome(done))
+        self.awaited(done).ask(command)
+
+    def awaited(self, then: Callable[[Outcome], None]) -> Awaited:
+        """Return an outcome that the asker waits for."""
+        return Awaited(self._client.connection, then)
 
     def held_session(self, session_id: str) -> SessionReceiverNode:
         """Return the receiver that holds a session for this client."""

@@ -66,6 +66,8 @@ class ReceiverNode:
         #: the broker has been asked and has not answered
         self._asked = False
         self._soon = False
+        #: the server stops: nothing more is asked for, and what comes is waited for
+        self._stopping = False
         self._take = link.settles
 
     # In
@@ -92,7 +94,7 @@ class ReceiverNode:
     def fetch(self) -> None:
         """Send what is there, or wait for it."""
         link = self.link
-        if self._asked or self._soon or not link.is_open:
+        if self._asked or self._soon or self._stopping or not link.is_open:
             return
         limit = min(link.credit, link.session.room, TURN_MAX)
         if link.session.connection.is_full:
@@ -128,6 +130,8 @@ class ReceiverNode:
         """The broker has answered."""
         self._asked = False
         self._waiter = None
+        if self._stopping:
+            self.link.session.connection.under_way -= 1
         if outcome.error is not None:
             self._end(outcome.error)
             return
@@ -152,6 +156,13 @@ class ReceiverNode:
         self._soon = False
         self.fetch()
         self.client.bus.arm()
+
+    def stop(self) -> None:
+        """Ask for nothing more; what was given out already, perhaps for good, is under way."""
+        self._stop()
+        if not self._stopping and self._asked:
+            self.link.session.connection.under_way += 1
+        self._stopping = True
 
     def _stop(self) -> None:
         """Wait no longer: what has been given out already still comes."""

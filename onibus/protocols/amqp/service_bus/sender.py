@@ -36,7 +36,9 @@ class Stored:
     def __init__(self, delivery: Delivery) -> None:
         self._delivery = delivery
         self._told = False
-        delivery.link.session.connection.held_bytes += len(delivery.payload)
+        connection = delivery.link.session.connection
+        connection.held_bytes += len(delivery.payload)
+        connection.under_way += 1
 
     def done(self) -> bool:
         return self._told
@@ -50,7 +52,9 @@ class Stored:
     def _settle(self, state: bytes) -> None:
         self._told = True
         delivery = self._delivery
-        delivery.link.session.connection.held_bytes -= len(delivery.payload)
+        connection = delivery.link.session.connection
+        connection.held_bytes -= len(delivery.payload)
+        connection.under_way -= 1
         delivery.settle(state)
 
 

@@ -28,6 +28,7 @@ from onibus.protocols.amqp import performatives as say
 from onibus.protocols.amqp.decode import Described
 from onibus.protocols.amqp.errors import AmqpError
 from onibus.protocols.amqp.link import OutgoingLink
+from onibus.protocols.amqp.service_bus.awaited import Awaited
 from onibus.protocols.amqp.service_bus.incoming import UNKNOWN, plain_value
 from onibus.protocols.amqp.service_bus.outgoing import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_REASON
 from onibus.protocols.amqp.service_bus.sender import rejected
@@ -163,16 +164,10 @@ class Settling:
             if delivery_id is not None:
                 self._confirm([delivery_id], verdict.echo, outcome.error)
 
-        try:
-            settling.settle_one(
-                self._client.broker,
-                self._entity,
-                token,
-                act_of(token, verdict.change),
-                Outcome(done),
-            )
-        except OnibusError as error:
-            self._refuse([] if delivery_id is None else [delivery_id], error)
+        act = act_of(token, verdict.change)
+        Awaited(self._client.connection, done).ask(
+            lambda reply: settling.settle_one(self._client.broker, self._entity, token, act, reply)
+        )
 
     def flush(self) -> None:
         """Complete what was accepted in this burst."""
@@ -182,14 +177,14 @@ class Settling:
     def _complete(self, chosen: list[tuple[int | None, bytes]]) -> None:
         ids = [one for one, _ in chosen if one is not None]
         tokens = [token for _, token in chosen]
+        reply = Awaited(self._client.connection, partial(self._completed, ids))
         try:
-            settling.complete_all(
-                self._client.broker, self._entity, tokens, Outcome(partial(self._completed, ids))
-            )
+            settling.complete_all(self._client.broker, self._entity, tokens, reply)
         except OnibusError as error:
             if len(chosen) == 1:
-                self._refuse(ids, error)
+                reply.set_exception(error)
             else:
+                reply.let_go()
                 # All or none: those whose lock was lost must not take the others with them.
                 for one in chosen:
                     self._complete([one])

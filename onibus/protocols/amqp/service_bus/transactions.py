@@ -26,6 +26,7 @@ from onibus.protocols.amqp.errors import (
 )
 from onibus.protocols.amqp.link import Delivery, Link, OutgoingLink
 from onibus.protocols.amqp.service_bus import sections
+from onibus.protocols.amqp.service_bus.awaited import Awaited
 from onibus.protocols.amqp.service_bus.conditions import condition_of
 
 UNKNOWN_ID = "amqp:transaction:unknown-id"
@@ -138,7 +139,7 @@ class CoordinatorNode:
             error = outcome.error
             delivery.settle(say.accepted() if error is None else _refused(error))
 
-        transaction.commit(Outcome(done))
+        Awaited(delivery.link.session.connection, done).ask(transaction.commit)
 
     def flowed(self, link: OutgoingLink) -> None:
         raise AssertionError("nobody receives here")

@@ -63,7 +63,7 @@ def _on_each(
 ) -> None:
     gathered = _Gathered(node, request, len(tokens), told)
     for at, token in enumerate(tokens):
-        reply = Outcome(partial(gathered.part, at))
+        reply = node.awaited(partial(gathered.part, at))
         try:
             settling.settle_one(node.broker, node.place.entity, token, act(token), reply)
         except Exception as error:

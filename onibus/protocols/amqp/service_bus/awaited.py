@@ -1,0 +1,43 @@
+"""Answers that wait for the disk: a stop of the server waits for them too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from onibus.broker.replies import Outcome
+from onibus.protocols.amqp.connection import Connection
+
+
+class Awaited(Outcome):
+    """An outcome that a client is to be told; under way until it is, or is let go."""
+
+    __slots__ = ("_connection",)
+
+    def __init__(self, connection: Connection, then: Callable[[Outcome], None]) -> None:
+        super().__init__(then)
+        self._connection = connection
+        connection.under_way += 1
+
+    def set_result(self, result: Any) -> None:
+        self.let_go()
+        super().set_result(result)
+
+    def set_exception(self, exception: BaseException) -> None:
+        self.let_go()
+        super().set_exception(exception)
+
+    def let_go(self) -> None:
+        """Nobody will be told, or is told now."""
+        if not self._answered:
+            self._answered = True
+            self._connection.under_way -= 1
+
+    def ask(self, command: Callable[[Outcome], object]) -> None:
+        """Give the broker a command; what it refuses at once is told like all else."""
+        try:
+            command(self)
+        except Exception as error:
+            if self.done():
+                raise
+            self.set_exception(error)
