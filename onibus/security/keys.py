@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -95,6 +95,7 @@ class Keyring:
         self._keys: dict[tuple[str, str], list[AccessKey]] = {}
         self._named: dict[str, list[AccessKey]] = {}
         self._tokens: dict[str, Granted] = {}
+        self._watchers: list[Callable[[], None]] = []
         self.replace(keys)
 
     def replace(self, keys: Iterable[AccessKey]) -> None:
@@ -105,6 +106,12 @@ class Keyring:
             self._keys.setdefault((key.name, key.entity.lower()), []).append(key)
             self._named.setdefault(key.name, []).append(key)
         self._tokens = {}
+        for told in self._watchers:
+            told()
+
+    def watch(self, told: Callable[[], None]) -> None:
+        """Call somebody when keys are replaced: what it let in before may be good no more."""
+        self._watchers.append(told)
 
     def check(self, credentials: str, now: float) -> Granted:
         """Return what the text of an Authorization header allows, or refuse it."""

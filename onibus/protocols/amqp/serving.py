@@ -22,6 +22,8 @@ from onibus.protocols.amqp.service_bus.client import Client, Doorkeeper
 HELD_BYTES_MAX = 64 << 20
 #: Bytes that wait to be read by a client before it is given no more.
 _UNREAD_BYTES_MAX = 1 << 20
+#: For a client to read what it was told last.
+_LINGER_S = 5.0
 
 
 class AmqpConnections:
@@ -34,9 +36,15 @@ class AmqpConnections:
         self.traffic = Traffic()
         self.open: set[AmqpProtocol] = self.traffic.open
         self.closing = False
+        if keys is not None:
+            keys.watch(self._keys_replaced)
 
     def __call__(self) -> AmqpProtocol:
         return AmqpProtocol(self)
+
+    def _keys_replaced(self) -> None:
+        for one in list(self.open):
+            one.check_keys()
 
     async def drain(self, seconds: float) -> None:
         """Store what was sent, tell clients that the server stops, wait until they have gone."""
@@ -75,6 +83,10 @@ class AmqpProtocol(asyncio.Protocol):
         self._feeding = False
         self._paused = False
         self._ending = False
+        #: closed by us, or gone
+        self._over = False
+        #: when the timer goes off
+        self._due = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     # asyncio's words
@@ -96,21 +108,37 @@ class AmqpProtocol(asyncio.Protocol):
         self._connection.feed(data, self._loop.time())
         self._feeding = False
         self._write()
-        if self._connection.held_bytes > HELD_BYTES_MAX and not self._paused:
-            self._paused = True
-            self._transport.pause_reading()
+        if self._connection.held_bytes > HELD_BYTES_MAX:
+            self._pause()
+        if self._wake_at() < self._due:
+            # The client wants to hear of us more often, or its token is a short one.
+            self._arm()
 
     def eof_received(self) -> bool:
         return False
 
     def pause_writing(self) -> None:
         self._connection.is_full = True
+        # What it asks for would only be answered into our memory.
+        self._pause()
 
     def resume_writing(self) -> None:
         self._connection.is_full = False
         self._client.read()
+        self._resume()
+
+    def _pause(self) -> None:
+        if not self._paused:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def _resume(self) -> None:
+        if self._paused and self._has_room:
+            self._paused = False
+            self._transport.resume_reading()
 
     def connection_lost(self, error: Exception | None) -> None:
+        self._over = True
         if self._timer is not None:
             self._timer.cancel()
         self._connections.open.discard(self)
@@ -133,39 +161,61 @@ class AmqpProtocol(asyncio.Protocol):
         if content:
             self._transport.write(content)
         if self._connection.state is State.CLOSED:
-            self._transport.close()
+            self._close()
             return
         if self._connection.state is State.CLOSING and not self._ending:
             # A peer that does not say goodbye too is not waited for as long as one that is idle.
             self._ending = True
             self._arm()
-        if self._paused and self._has_room:
-            self._paused = False
-            self._transport.resume_reading()
+        self._resume()
+
+    def _close(self) -> None:
+        """Close once what was written is read, or nobody reads it."""
+        if self._over:
+            return
+        self._over = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(_LINGER_S, self._transport.abort)
+        self._transport.close()
 
     @property
     def _has_room(self) -> bool:
         """Tell whether more may be read; while the server stops only that the client goes, too."""
         if self._connections.closing and self._connection.state is not State.CLOSING:
             return False
+        if self._connection.is_full:
+            return False
         return self._connection.held_bytes * 2 <= HELD_BYTES_MAX
 
     # Time
 
+    def _wake_at(self) -> float:
+        """Return when something is to be done, by the loop's clock."""
+        now = self._loop.time()
+        wait = min(self._connection.wake_at() - now, self._client.wake_at() - time.time())
+        return now + max(wait, 0.05)
+
     def _arm(self) -> None:
+        if self._over:
+            return
         if self._timer is not None:
             self._timer.cancel()
-        wait = self._connection.wake_at() - self._loop.time()
-        wait = min(wait, self._client.wake_at() - time.time())
-        self._timer = self._loop.call_later(max(wait, 0.05), self._tick)
+        self._due = self._wake_at()
+        self._timer = self._loop.call_at(self._due, self._tick)
 
     def _tick(self) -> None:
         self._connection.tick(self._loop.time())
         if self._connection.state is State.OPEN:
             self._client.check_tokens()
         self._write()
-        if self._connection.state is not State.CLOSED:
-            self._arm()
+        self._arm()
+
+    def check_keys(self) -> None:
+        """Keys were replaced: end what they allowed."""
+        self._client.ask_again()
+        self._write()
+        self._arm()
 
     # Ending
 
@@ -180,9 +230,7 @@ class AmqpProtocol(asyncio.Protocol):
     def stop_reading(self) -> None:
         """Take nothing more from the client, and give it no more messages."""
         self._client.stop_receiving()
-        if not self._paused:
-            self._paused = True
-            self._transport.pause_reading()
+        self._pause()
 
     def say_goodbye(self) -> None:
         """Close the connection for the server's stop; clients come again."""

@@ -7,6 +7,7 @@ that shows none is closed after a while.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from onibus.broker.broker import Broker
@@ -52,6 +53,8 @@ class Doorkeeper(Protocol):
 
     def check(self, credentials: str, now: float) -> Granted: ...
 
+    def watch(self, told: Callable[[], None]) -> None: ...
+
 
 class Client:
     """The application of one connection."""
@@ -62,10 +65,13 @@ class Client:
         self._keys = keys
         #: what was granted, by the resource that a token was put for
         self._granted: dict[str, Granted] = {}
+        #: how the same is asked again, when keys were replaced
+        self._asks: dict[str, Callable[[float], Granted]] = {}
         if keys is None:
             self._granted[""] = Granted("", ALL)
         self._links: dict[Link, tuple[Right | None, str]] = {}
         self._begun = time.time()
+        self._find_wake_at()
         self.tokens = TokenNode(self)
         self.transactions = Transactions(self.broker)
         self._management: dict[str, ManagementNode] = {}
@@ -81,26 +87,45 @@ class Client:
 
     def let_in(self, name: str, secret: str) -> bool:
         """Tell whether a key, shown by name, is good for anything."""
-        if self._keys is None:
+        keys = self._keys
+        if keys is None:
             return True
-        now = time.time()
-        try:
+
+        def ask(now: float) -> Granted:
             # The key is checked as if it had signed a token just now.
             shown = make_token("sb://localhost/", name, secret, int(now) + 86_400)
-            granted = self._keys.check(shown, now)
+            granted = keys.check(shown, now)
+            return Granted(granted.name, granted.rights, entity=granted.entity)
+
+        try:
+            self._take("", ask)
         except OnibusError:
             return False
-        granted = Granted(granted.name, granted.rights, entity=granted.entity)
-        self._granted[""] = granted
         return True
 
     def put_token(self, resource: str, token: str) -> None:
         """Take a token that the client shows, or refuse it."""
-        if self._keys is None:
+        keys = self._keys
+        if keys is None:
             return
         if len(self._granted) >= TOKENS_MAX and resource not in self._granted:
             raise Forbidden(f"a connection has at most {TOKENS_MAX} tokens")
-        self._granted[resource] = self._keys.check(token, time.time())
+        self._take(resource, lambda now: keys.check(token, now))
+
+    def _take(self, resource: str, ask: Callable[[float], Granted]) -> None:
+        self._granted[resource] = ask(time.time())
+        self._asks[resource] = ask
+        self._find_wake_at()
+
+    def ask_again(self) -> None:
+        """Keys were replaced: end what is allowed by none of them."""
+        now = time.time()
+        for resource, ask in list(self._asks.items()):
+            try:
+                self._granted[resource] = ask(now)
+            except OnibusError:
+                del self._granted[resource], self._asks[resource]
+        self._end_links(now)
 
     def grant(self, right: Right, path: str) -> None:
         """Let the client do something, or refuse."""
@@ -130,9 +155,12 @@ class Client:
 
     def wake_at(self) -> float:
         """Return the wall time at which something is to be looked at again."""
-        if not self._granted:
-            return self._begun + NAMELESS_S
-        return min(granted.until for granted in self._granted.values())
+        return self._wake_at if self._granted else self._begun + NAMELESS_S
+
+    def _find_wake_at(self) -> None:
+        self._wake_at = min(
+            (granted.until for granted in self._granted.values()), default=float("inf")
+        )
 
     def check_tokens(self) -> None:
         """Tokens may have run out: end what they allowed."""
@@ -143,6 +171,14 @@ class Client:
             return
         if all(granted.until > now for granted in self._granted.values()):
             return
+        self._granted = {
+            name: granted for name, granted in self._granted.items() if granted.until > now
+        }
+        self._asks = {name: ask for name, ask in self._asks.items() if name in self._granted}
+        self._end_links(now)
+
+    def _end_links(self, now: float) -> None:
+        """End links that are allowed no more."""
         for link, (right, path) in list(self._links.items()):
             try:
                 if right is None:
@@ -151,10 +187,10 @@ class Client:
                     self.grant(right, path)
             except OnibusError as error:
                 link.detach(UNAUTHORIZED, f"the token for {path} is good no more: {error}")
-        self._granted = {
-            name: granted for name, granted in self._granted.items() if granted.until > now
-        }
+        if not self._granted:
+            self.transactions.forget()
         self._begun = now
+        self._find_wake_at()
 
     # Links
 
