@@ -13,6 +13,9 @@ from email.utils import parsedate_to_datetime
 
 import pytest
 
+from onibus import Bus
+from onibus.protocols.amqp.serving import AmqpConnections
+from onibus.protocols.amqp.websocket import Upgrades
 from onibus.protocols.http import date
 from onibus.protocols.http.connections import Connections
 from onibus.protocols.http.limits import Limits
@@ -250,6 +253,27 @@ async def test_another_protocol_is_not_spoken_and_the_request_is_answered() -> N
         await raw.write(b"CONNECT other:80 HTTP/1.1\r\nhost: other\r\n\r\n")
         assert (await raw.answer())[0] == 400
         assert await raw.ended()
+
+
+@run
+async def test_a_websocket_waits_for_what_was_asked_before() -> None:
+    # The first answer comes late, the others at once.
+    async with Bus.ephemeral() as bus, echoing(seed=1) as (connections, client):
+        connections.upgrades = Upgrades(AmqpConnections(bus, None))
+        upgrade = get(
+            "/$servicebus/websocket",
+            "connection: upgrade",
+            "upgrade: websocket",
+            "sec-websocket-version: 13",
+            "sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==",
+            "sec-websocket-protocol: AMQPWSB10",
+        )
+        raw = await client.raw()
+        await raw.write(get("/before") + upgrade)
+        assert (await raw.answer())[::2] == (200, b"GET /before ")
+        assert (await raw.answer())[::2] == (200, b"GET /$servicebus/websocket ")
+        await raw.write(upgrade)
+        assert (await raw.reader.readline()).startswith(b"HTTP/1.1 101 ")
 
 
 @run

@@ -205,7 +205,9 @@ class Connection(asyncio.Protocol):
     def _ignore_upgrade(self, rest: bytes) -> None:
         """Answer a request that offers another protocol in this one, unless it is handed over."""
         method, headers = self._parser.get_method(), self._headers
-        if self._owner.hand_over(self, self._transport, self._url, headers, rest):
+        # What is unanswered goes first: afterwards nobody could be told of it.
+        alone = self._current is None and not self._queue and self._unread is None
+        if alone and self._owner.hand_over(self, self._transport, self._url, headers, rest):
             return
         self._parser = httptools.HttpRequestParser(self)
         if method == b"CONNECT":
