@@ -14,6 +14,7 @@ import pytest
 from azure.servicebus import ServiceBusClient
 
 from onibus.client import Client
+from tests.amqp.node import node_home
 from tests.server.processes import Served, served
 
 _numbers = count(1)
@@ -37,6 +38,12 @@ def owner(server: Served) -> Iterator[Client]:
 def azure(server: Served) -> Iterator[ServiceBusClient]:
     with ServiceBusClient.from_connection_string(server.service_bus, retry_total=0) as client:
         yield client
+
+
+@pytest.fixture(scope="session")
+def node() -> Path:
+    """Node's packages: they are there before a test begins that has little time."""
+    return node_home()
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -23,12 +24,15 @@ def node_home() -> Path:
     package = (FOLDER / "package.json").read_bytes()
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "onibus"
     home = cache / f"node-{hashlib.sha256(package).hexdigest()[:12]}"
-    if not (home / "ready").exists():
-        home.mkdir(parents=True, exist_ok=True)
-        (home / "package.json").write_bytes(package)
-        command = ["npm", "install", "--no-audit", "--no-fund", "--loglevel", "error"]
-        subprocess.run(command, cwd=home, check=True, timeout=_INSTALL_S)
-        (home / "ready").touch()
+    home.mkdir(parents=True, exist_ok=True)
+    # Tests that run at the same time install once.
+    with (home / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (home / "ready").exists():
+            (home / "package.json").write_bytes(package)
+            command = ["npm", "install", "--no-audit", "--no-fund", "--loglevel", "error"]
+            subprocess.run(command, cwd=home, check=True, timeout=_INSTALL_S)
+            (home / "ready").touch()
     return home
 
 

@@ -137,7 +137,7 @@ def test_scheduled_messages(azure: ServiceBusClient, owner: Client, name: Name) 
         with pytest.raises(MessageNotFoundError):
             sender.cancel_scheduled_messages(numbers[:2])
         # Enough for this client to ask for it before it is due.
-        due = datetime.now(UTC) + timedelta(seconds=1)
+        due = datetime.now(UTC) + timedelta(seconds=4)
         [soon] = sender.schedule_messages(ServiceBusMessage("soon"), due)
         by_annotation = ServiceBusMessage("by annotation", scheduled_enqueue_time_utc=later)
         sender.send_messages(by_annotation)
@@ -167,13 +167,15 @@ def test_receive_and_delete_takes_for_good(
 @pytest.mark.promise("B1")
 def test_locks_are_renewed_and_lost(azure: ServiceBusClient, owner: Client, name: Name) -> None:
     queue = name("orders")
-    owner.create_queue(queue, lock_duration_ms=2_000)
+    owner.create_queue(queue, lock_duration_ms=5_000)
     owner.send(queue, Message(body=b"x"))
     with azure.get_queue_receiver(queue) as receiver:
+        # Opens the link for requests, which takes a while: the lock must not run out over it.
+        receiver.peek_messages(1)
         [message] = receive(receiver, 1)
         until = message.locked_until_utc
         assert receiver.renew_message_lock(message) > until
-        time.sleep(2.2)
+        time.sleep(5.2)
         with pytest.raises(MessageLockLostError):
             receiver.renew_message_lock(message)
         # The client itself refuses to settle what it believes to be lost: it is made to try.

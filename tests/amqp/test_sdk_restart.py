@@ -76,6 +76,7 @@ async def _received_once(client: ServiceBusClient) -> None:
 
 
 @pytest.mark.promise("B1", "B4", "D1")
+@pytest.mark.usefixtures("node")
 @run
 async def test_clients_of_two_languages_share_a_queue_and_a_session(
     server: Served, owner: Client, name: Name

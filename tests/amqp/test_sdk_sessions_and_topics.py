@@ -88,11 +88,11 @@ def test_a_session_lock_that_runs_out_is_lost(
     azure: ServiceBusClient, owner: Client, name: Name
 ) -> None:
     queue = name("steps")
-    owner.create_queue(queue, requires_session=True, lock_duration_ms=2_000)
+    owner.create_queue(queue, requires_session=True, lock_duration_ms=5_000)
     owner.send(queue, Message(body=b"x", session_id="s"))
     with azure.get_queue_receiver(queue, session_id="s") as receiver:
         [message] = receive(receiver, 1)
-        time.sleep(2.3)
+        time.sleep(5.3)
         with pytest.raises(SessionLockLostError):
             receiver.complete_message(message)
     with azure.get_queue_receiver(
