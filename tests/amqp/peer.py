@@ -87,11 +87,14 @@ class Peer:
         return told["statusCode"], decode(answer.payload, found[sections.VALUE])[0]
 
     def say_request(self, operation: str, body: dict[str, bytes], handle: int = 100) -> None:
+        self.feed(self.framed_request(operation, body, handle))
+
+    def framed_request(self, operation: str, body: dict[str, bytes], handle: int = 100) -> bytes:
         named = to.text_map({"operation": to.string(f"com.microsoft:{operation}")})
         payload = sections.section(sections.APPLICATION_PROPERTIES, named)
         payload += sections.section(sections.VALUE, to.text_map(body))
         self._requests += 1
-        self.say(transfer(handle + 1, self._requests, payload))
+        return frame(0, transfer(handle + 1, self._requests, payload))
 
     def headers(self, count: int) -> list[bytes]:
         """Return the protocol headers that come next."""

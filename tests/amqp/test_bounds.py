@@ -100,6 +100,27 @@ async def test_what_could_not_be_forwarded_are_not_the_dead_letters() -> None:
         assert (status, told) == (200, {"message-count": 1})
 
 
+@run
+async def test_requests_wait_for_room_for_their_answers() -> None:
+    async with greeted() as (peer, bus):
+        await bus.send("q", Message(body=b"x" * 200_000))
+        peer.open_requests("q/$management")
+        peek = {"from-sequence-number": to.long(0), "message-count": to.int_(1)}
+        content = b"".join(peer.framed_request("peek-message", peek) for _ in range(50))
+        peer.feed(content)
+        answers = 0
+        while peer.connection.is_behind:
+            before, answers = answers, answers + _whole(peer)
+            assert 0 < answers - before < 10
+            peer.connection.read_on(0.0)
+        assert answers + _whole(peer) == 50
+
+
+def _whole(peer: Peer) -> int:
+    """Return how many deliveries have ended in what was heard."""
+    return sum(one.code == say.TRANSFER and not one.fields[5] for one in peer.heard())
+
+
 def _declare(peer: Peer, delivery_id: int) -> bytes:
     """Open a transaction; return a state that names it."""
     asked = sections.section(sections.VALUE, say.performative(say.DECLARE, [to.NULL]))

@@ -13,6 +13,7 @@ a close was said nothing is read but the peer's own.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from enum import Enum
 from typing import Any, Protocol
 
@@ -57,6 +58,8 @@ _PATIENCE_S = 300.0
 _IDLE_S_MIN = 1.0
 #: Frames that are cut in one go.
 _FRAMES_MAX = 1_024
+#: Bytes that wait to be written before what was asked besides waits, too.
+_ANSWERS_BYTES_MAX = 1 << 20
 #: For all from the first byte to the open.
 HANDSHAKE_S = 30.0
 #: For a peer to answer our close: some never read it.
@@ -118,7 +121,9 @@ class Connection:
         self.state = State.START
         self._container = container
         self._cutter = Cutter(FRAME_BYTES_MIN)
+        self._frames: deque[Frame] = deque()
         self._out: list[bytes] = []
+        self._out_bytes = 0
         self._later: list[Flushed] = []
         self.sessions: dict[int, Session] = {}
         self.peer_frame_max = FRAME_BYTES_MIN
@@ -147,6 +152,7 @@ class Connection:
         if not self._out and self.on_output is not None:
             self.on_output()
         self._out.append(content)
+        self._out_bytes += len(content)
 
     def later(self, one: Flushed) -> None:
         """Call somebody when the burst is over."""
@@ -160,7 +166,7 @@ class Connection:
         if not self._out:
             return b""
         self._said = now
-        out, self._out = self._out, []
+        out, self._out, self._out_bytes = self._out, [], 0
         return out[0] if len(out) == 1 else b"".join(out)
 
     def _end_burst(self) -> None:
@@ -174,8 +180,18 @@ class Connection:
 
     def feed(self, data: bytes, now: float) -> None:
         """Take what arrived."""
-        self._now = self._heard = now
+        self._heard = now
         self._cutter.feed(data)
+        self.read_on(now)
+
+    @property
+    def is_behind(self) -> bool:
+        """Tell whether something arrived that waits until answers before it are written."""
+        return bool(self._frames) and not self.is_over
+
+    def read_on(self, now: float) -> None:
+        """Take what arrived and was not taken yet."""
+        self._now = now
         try:
             self._read()
         except ConnectionFailed as error:
@@ -197,12 +213,16 @@ class Connection:
                 self._take_header(header)
             return header is not None
         # Frame by frame until the peer is let in: a protocol header follows, which is no frame.
-        found = self._cutter.frames(1 if self.state is State.SASL else _FRAMES_MAX)
-        for one in found:
-            if self.is_over:
+        frames = self._frames
+        if not frames:
+            frames.extend(self._cutter.frames(1 if self.state is State.SASL else _FRAMES_MAX))
+            if not frames:
                 return False
-            self._take_frame(one)
-        return bool(found) and not self.is_over
+        while frames:
+            if self.is_over or self._out_bytes > _ANSWERS_BYTES_MAX:
+                return False
+            self._take_frame(frames.popleft())
+        return not self.is_over
 
     @property
     def is_over(self) -> bool:

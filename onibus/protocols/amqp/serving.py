@@ -108,6 +108,7 @@ class AmqpProtocol(asyncio.Protocol):
         self._connection.feed(data, self._loop.time())
         self._feeding = False
         self._write()
+        self._catch_up()
         if self._connection.held_bytes > HELD_BYTES_MAX:
             self._pause()
         if self._wake_at() < self._due:
@@ -124,8 +125,18 @@ class AmqpProtocol(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._connection.is_full = False
+        self._catch_up()
         self._client.read()
         self._resume()
+
+    def _catch_up(self) -> None:
+        """Take what waited for answers before it, as long as they are read."""
+        connection = self._connection
+        while connection.is_behind and not connection.is_full and not self._connections.closing:
+            self._feeding = True
+            connection.read_on(self._loop.time())
+            self._feeding = False
+            self._write()
 
     def _pause(self) -> None:
         if not self._paused:
