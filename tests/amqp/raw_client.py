@@ -155,7 +155,7 @@ def attach(handle: int, role: bool, source: str, target: str, **more: Any) -> by
     name = more.get("name", f"link-{handle}")
     modes = [to.ubyte(more.get("snd", 0)), to.ubyte(more.get("rcv", 0))]
     termini = [
-        say.performative(say.SOURCE, [to.string(source)]),
+        more.get("from_") or say.performative(say.SOURCE, [to.string(source)]),
         more.get("terminus") or say.performative(say.TARGET, [to.string(target)]),
     ]
     count = to.uint(0) if role == say.SENDER else to.NULL

@@ -9,6 +9,7 @@ from onibus.core.limits import TRANSACTION_MS_MAX
 from onibus.protocols.amqp import encode as to
 from onibus.protocols.amqp import performatives as say
 from onibus.protocols.amqp.service_bus import sections, transactions
+from onibus.protocols.amqp.service_bus.session_receiver import SESSION_FILTER
 from onibus.security.keys import Keyring
 from tests.amqp.peer import Peer, greeted
 from tests.amqp.raw_client import attach, message, transfer
@@ -78,6 +79,14 @@ async def test_links_that_are_not_attached_are_forgotten() -> None:
         peer.say(say.detach(4, None))
         assert sum(one.code == say.DETACH for one in peer.heard()) == 5
         assert peer.client._links == {}
+        # A session that nobody has yet, until the server wants the link no more.
+        wanted = to.fields({SESSION_FILTER: to.NULL})
+        source = say.performative(say.SOURCE, [to.string("q"), *[to.NULL] * 6, wanted])
+        peer.say(attach(9, say.RECEIVER, "q", "me", from_=source))
+        [link] = peer.client._links
+        link.detach("amqp:unauthorized-access", "the key was replaced")
+        assert peer.client._links == {}
+        assert [one.code for one in peer.heard()] == [say.ATTACH, say.DETACH]
 
 
 @run
