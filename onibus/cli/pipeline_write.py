@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
-from onibus.cli.pipeline import Conf, Entity, Master, source_of, spark_for, stop_event
+from onibus.cli.pipeline import Conf, Entity, Master, source_of, spark_for
 from onibus.cli.pipeline_rows import Format, Options, Source, read_source
 from onibus.cli.session import Session, command
 from onibus.cli.values import moment_ms
@@ -107,8 +108,9 @@ def ingest(
         scheduled_enqueue_time=due,
         properties=properties or (),
     )
-    stop = stop_event(continuous)
-    with spark_for(session, master, conf) as spark, session.out.progress() as progress:
+    stop = threading.Event()
+    ends = stop if continuous else None
+    with spark_for(session, master, conf, ends) as spark, session.out.progress() as progress:
         bar = progress.add_task(f"sending to {entity}", total=None)
 
         def tell(done: Ingested) -> None:
@@ -168,8 +170,8 @@ def replay(
         where=where,
     )
     target = to or entity
-    stop = stop_event(True)
-    with spark_for(session, master, conf) as spark, session.out.progress() as progress:
+    stop = threading.Event()
+    with spark_for(session, master, conf, stop) as spark, session.out.progress() as progress:
         bar = progress.add_task(f"replaying to {target}", total=None)
 
         def tell(done: Replayed) -> None:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 #: Files are merged into ones of about this size.
 FILE_SIZE = 128 << 20
+#: How many bytes a batch has at most, unless the source says otherwise.
+BATCH_BYTES = 512 << 20
 #: A capture that goes on merges small files after so many batches.
 _BATCHES_A_COMPACTION = 50
 #: How often a capture that goes on is looked at.
@@ -110,7 +112,8 @@ def capture(
     # the message.
     for together in [tables] if continuous else [[table] for table in tables]:
         _run(job, together, trigger, stopped)
-    for table in tables:
+    # A batch that was cut off leaves holes until it is done again.
+    for table in () if stopped() else tables:
         job.compact(table)
     return replace(job.done, seconds=time.monotonic() - job.started)
 
@@ -168,6 +171,9 @@ class _Capture:
         """Start the query of a table."""
         checkpoint = self._lake.address(f"_checkpoint/{table}")
         given = {"reader": reader_name(self._reader, table), **self._source, "table": table}
+        if "maxbytespertrigger" not in map(str.lower, given):
+            # A task has its rows in memory, however large they are.
+            given["maxBytesPerTrigger"] = str(BATCH_BYTES)
         if not self._lake.has(f"_checkpoint/{table}/offsets"):
             # A lake whose checkpoint is lost goes on where its files end.
             following = self._lake.resume_at(table)
