@@ -158,7 +158,7 @@ def replay(
 
     Start it again under its name whenever you like: what was sent is not sent again.
     """
-    from onibus.spark.jobs.replay import Selection, lake_rows, log_rows
+    from onibus.spark.jobs.replay import LakeSource, LogSource, Selection
     from onibus.spark.jobs.replay import replay as run
 
     selection = Selection(
@@ -168,6 +168,8 @@ def replay(
         first=first,
         last=last,
         where=where,
+        since=since,
+        until=until,
     )
     target = to or entity
     stop = threading.Event()
@@ -178,12 +180,10 @@ def replay(
             told = f"replaying to {target}: {done.sent:,} of {done.chosen:,}"
             progress.update(bar, description=told)
 
-        if lake is None:
-            rows = log_rows(spark, source_of(session, entity))
-        else:
-            rows = lake_rows(spark, lake, entity)
         done = run(
-            rows,
+            LogSource(spark, source_of(session, entity))
+            if lake is None
+            else LakeSource(spark, lake, entity),
             source_of(session, target),
             name=name,
             state=state,
