@@ -103,7 +103,9 @@ def _allows(target: Entity, name: str) -> bool:
 def sources_of(call: Call, target: Entity) -> list[Entity]:
     """Return the queues whose dead letters go to a queue."""
     return [
-        one for one in call.queues.all() if settings_of(one).forward_dead_letters_to == target.name
+        one
+        for one in call.queues.all()
+        if (settings_of(one).forward_dead_letters_to or "").lower() == target.name
     ]
 
 
