@@ -293,7 +293,7 @@ async def test_a_transfer_is_bounded_in_bytes(clock: ManualClock) -> None:
             await bus.send("from", Message(body=body))
         source = bus.broker.find("from")
         below = ends(source)
-        moved = []
+        moved: list[int] = []
         while not moved or moved[-1]:
             done: Transferred = await bus.ask(
                 lambda reply: transfer(

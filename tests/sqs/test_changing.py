@@ -1,4 +1,4 @@
-"""Changes of what a queue keeps, beside whoever deletes it, makes it again, or spells it otherwise."""
+"""Changing what a queue keeps, beside whoever deletes it, makes it again or spells it otherwise."""
 
 from __future__ import annotations
 
