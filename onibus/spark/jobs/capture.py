@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from onibus.core.errors import InvalidArgument, Refused
+from onibus.core.errors import InvalidArgument
+from onibus.spark.bodies import BadBody
 from onibus.spark.lake import ERRORS, MESSAGES, OUTCOMES, Lake, by_date
 from onibus.spark.options import ReadOptions, read_options
 
@@ -45,12 +46,6 @@ _WRITTEN = "name string, rows long, bytes long"
 #: Columns that only tasks see: what a decoded body was, and what was wrong with it.
 _RAW, _WRONG = "_raw_body", "_wrong"
 _ERROR_MODES = ("suspend", "skip", "dead-letter")
-
-
-class BadBody(Refused):
-    """A body is not what the capture was told to expect."""
-
-    code = "bad-body"
 
 
 @dataclass(frozen=True, slots=True)
