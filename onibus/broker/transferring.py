@@ -17,6 +17,7 @@ from onibus.broker.sending import open_for_sends
 from onibus.core.lifecycle import State
 from onibus.core.message import Message, ReceivedMessage
 from onibus.core.path.peek import live_ordinals
+from onibus.core.path.room import Room
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from onibus.core.partition import Partition
 
 _WAITING = frozenset({State.ACTIVE})
+#: A slice is staged as one piece: about so many bytes, or one message that is larger.
+SLICE_BYTES = 4 << 20
 
 
 class Transferred(msgspec.Struct, frozen=True):
@@ -45,6 +48,7 @@ def transfer(
 ) -> None:
     """Move the first waiting messages that share a destination, at most `limit`, changed.
 
+    A slice has at most SLICE_BYTES, or one message that is larger.
     Only messages with ordinals below those of their partitions in `below` are meant.
     """
     now = broker.clock.now()
@@ -73,7 +77,7 @@ def _waiting(partition: Partition, source: Entity, limit: int, below: int) -> li
             if session.lock is not None or session.in_flight or session.waiting:
                 continue
         found.append(ordinal)
-    return found
+    return found[: Room(SLICE_BYTES).take(partition.log, found)]
 
 
 def _view(partition: Partition, source: Entity, ordinal: int) -> ReceivedMessage:

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from onibus.cli.session import Session
+from onibus.client import problems
+from onibus.core import errors
 from onibus.core.errors import Failed, InvalidArgument, OnibusError, Refused
 
 if TYPE_CHECKING:
@@ -63,9 +65,15 @@ def source_of(session: Session, entity: str) -> dict[str, str]:
 
 @contextmanager
 def spark_for(
-    session: Session, master: str | None, conf: list[str] | None
+    session: Session,
+    master: str | None,
+    conf: list[str] | None,
+    stop: threading.Event | None = None,
 ) -> Iterator[SparkSession]:
-    """Give a Spark session for one job, and tell plainly of what goes wrong in it."""
+    """Give a Spark session for one job, and tell plainly of what goes wrong in it.
+
+    With `stop`, SIGINT and SIGTERM set that instead of ending the job in the middle of things.
+    """
     from onibus.spark.session import MASTER, spark_session
 
     settings = {}
@@ -76,6 +84,10 @@ def spark_for(
         settings[name] = value
     session.out.say("starting Spark …")
     spark = spark_session(master or MASTER, **settings)
+    if stop is not None:
+        # Only now: Spark has just put a handler of its own there, which cancels everything.
+        for ending in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(ending, lambda *_: stop.set())
     try:
         yield spark
     except OnibusError:
@@ -95,18 +107,12 @@ def told_plainly(error: Exception) -> Exception:
         return error
     text = str(error)
     found = _OURS.findall(text)
-    if found:
-        return PipelineRefused(found[-1][1].strip())
-    return PipelineFailed(text.strip().splitlines()[0])
-
-
-def stop_event(continuous: bool) -> threading.Event:
-    """Return what is set when somebody wants an end of what would go on for ever."""
-    stop = threading.Event()
-    if continuous:
-        for one in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(one, lambda *_: stop.set())
-    return stop
+    if not found:
+        return PipelineFailed(text.strip().splitlines()[0])
+    name, words = found[-1]
+    kind: type[Exception] = getattr(errors, name, getattr(problems, name, Refused))
+    failed = not issubclass(kind, Refused) or issubclass(kind, problems.Unreachable)
+    return (PipelineFailed if failed else PipelineRefused)(words.strip())
 
 
 def seconds_of(interval: str) -> float:

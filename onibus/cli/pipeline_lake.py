@@ -20,10 +20,10 @@ from onibus.cli.pipeline import (
     seconds_of,
     source_of,
     spark_for,
-    stop_event,
     told_plainly,
 )
 from onibus.cli.session import Session, command
+from onibus.core.errors import OnibusError
 
 if TYPE_CHECKING:
     from onibus.spark.jobs.audit import Verdict
@@ -76,14 +76,15 @@ def capture(
 
     if (entity is None) != everything:
         raise typer.BadParameter("name an entity, or say --all")
-    stop = stop_event(continuous)
+    stop = threading.Event()
+    ends = stop if continuous else None
     if entity is None:
         _capture_all(session, lake, interval if continuous else None, stop, master, conf)
         return
     source = source_of(session, entity)
     if messages_per_batch is not None:
         source["maxMessagesPerTrigger"] = str(messages_per_batch)
-    with spark_for(session, master, conf) as spark, session.out.progress() as progress:
+    with spark_for(session, master, conf, ends) as spark, session.out.progress() as progress:
         bar = progress.add_task(f"capturing {entity}", total=None)
 
         def tell(done: Captured) -> None:
@@ -113,7 +114,6 @@ def _capture_all(
     conf: list[str] | None,
 ) -> None:
     """Capture everything once, or again and again at an interval."""
-    from onibus.client import Unreachable
     from onibus.spark.jobs.capture_all import capture_round
 
     rest = None if interval is None else seconds_of(interval)
@@ -127,7 +127,7 @@ def _capture_all(
 
     source = source_of(session, "")
     del source["entity"]
-    with spark_for(session, master, conf) as spark:
+    with spark_for(session, master, conf, None if rest is None else stop) as spark:
         while not stop.is_set():
             try:
                 capture_round(
@@ -138,7 +138,7 @@ def _capture_all(
                     on_failure=failed,
                     stopped=stop.is_set,
                 )
-            except Unreachable as error:
+            except OnibusError as error:
                 if rest is None:
                     raise
                 failed("the server", error)

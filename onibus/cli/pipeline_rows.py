@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
 
-from onibus.cli.pipeline import Conf, Master, spark_for, stop_event
+from onibus.cli.pipeline import Conf, Master, spark_for
 from onibus.cli.session import Session, command
 from onibus.cli.values import duration_ms, moment_ms, named, optional_ms, settings_of
 from onibus.core.settings import QueueSettings, make
@@ -94,8 +95,9 @@ def process(
         raise typer.BadParameter("--needs and --gives come together")
     if needs is not None and gives is not None:
         partners = PartnerRule(needs, gives, duration_ms(limit))
-    stop = stop_event(continuous)
-    with spark_for(session, master, conf) as spark, session.out.progress() as progress:
+    stop = threading.Event()
+    ends = stop if continuous else None
+    with spark_for(session, master, conf, ends) as spark, session.out.progress() as progress:
         bar = progress.add_task("processing", total=None)
         done = run(
             read_source(spark, source, format, option, stream or continuous),
@@ -145,8 +147,9 @@ def deduplicate(
     from onibus.spark.jobs.deduplicate import deduplicate as run
     from onibus.spark.operators import Arrival
 
-    stop = stop_event(continuous)
-    with spark_for(session, master, conf) as spark, session.out.progress() as progress:
+    stop = threading.Event()
+    ends = stop if continuous else None
+    with spark_for(session, master, conf, ends) as spark, session.out.progress() as progress:
         bar = progress.add_task("deduplicating", total=None)
         done = run(
             read_source(spark, source, format, option, stream or continuous),

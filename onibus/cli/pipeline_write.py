@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
-from onibus.cli.pipeline import Conf, Entity, Master, source_of, spark_for, stop_event
+from onibus.cli.pipeline import Conf, Entity, Master, source_of, spark_for
 from onibus.cli.pipeline_rows import Format, Options, Source, read_source
 from onibus.cli.session import Session, command
 from onibus.cli.values import moment_ms
@@ -107,8 +108,9 @@ def ingest(
         scheduled_enqueue_time=due,
         properties=properties or (),
     )
-    stop = stop_event(continuous)
-    with spark_for(session, master, conf) as spark, session.out.progress() as progress:
+    stop = threading.Event()
+    ends = stop if continuous else None
+    with spark_for(session, master, conf, ends) as spark, session.out.progress() as progress:
         bar = progress.add_task(f"sending to {entity}", total=None)
 
         def tell(done: Ingested) -> None:
@@ -156,7 +158,7 @@ def replay(
 
     Start it again under its name whenever you like: what was sent is not sent again.
     """
-    from onibus.spark.jobs.replay import Selection, lake_rows, log_rows
+    from onibus.spark.jobs.replay import LakeSource, LogSource, Selection
     from onibus.spark.jobs.replay import replay as run
 
     selection = Selection(
@@ -166,22 +168,22 @@ def replay(
         first=first,
         last=last,
         where=where,
+        since=since,
+        until=until,
     )
     target = to or entity
-    stop = stop_event(True)
-    with spark_for(session, master, conf) as spark, session.out.progress() as progress:
+    stop = threading.Event()
+    with spark_for(session, master, conf, stop) as spark, session.out.progress() as progress:
         bar = progress.add_task(f"replaying to {target}", total=None)
 
         def tell(done: Replayed) -> None:
             told = f"replaying to {target}: {done.sent:,} of {done.chosen:,}"
             progress.update(bar, description=told)
 
-        if lake is None:
-            rows = log_rows(spark, source_of(session, entity))
-        else:
-            rows = lake_rows(spark, lake, entity)
         done = run(
-            rows,
+            LogSource(spark, source_of(session, entity))
+            if lake is None
+            else LakeSource(spark, lake, entity),
             source_of(session, target),
             name=name,
             state=state,

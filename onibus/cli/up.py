@@ -10,6 +10,7 @@ import inspect
 import subprocess
 import sys
 import threading
+import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 #: A pipeline that failed is started again after so long at first, and at most.
 _REST_S, _REST_S_MAX = 5.0, 300.0
+#: One that ran so long had started well.
+_WENT_WELL_S = 600.0
 #: How long it may take to finish what it does when all stops.
 _FINISH_S = 30.0
 
@@ -65,7 +68,10 @@ class Pipeline:
         while not self._stopping.is_set():
             # A session of its own: Ctrl-C is for the server, which ends us when it is done.
             self._process = subprocess.Popen(arguments, start_new_session=True)
+            begun = time.monotonic()
             code = self._process.wait()
+            if time.monotonic() - begun > _WENT_WELL_S:
+                rest = _REST_S
             if self._stopping.is_set():
                 return
             print(

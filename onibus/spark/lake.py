@@ -281,7 +281,9 @@ def _groups(files: list[LakeFile], size: int) -> Iterator[list[LakeFile]]:
     group: list[LakeFile] = []
     for one in files:
         full = sum(member.size for member in group) + one.size > size
-        if group and (one.folder != group[0].folder or full):
+        # Over a hole nothing is merged: what belongs there may still be written.
+        apart = bool(group) and one.first != group[-1].last + 1
+        if group and (one.folder != group[0].folder or full or apart):
             if len(group) > 1:
                 yield group
             group = []

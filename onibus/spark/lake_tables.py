@@ -43,6 +43,14 @@ class LakeTables:
         rows = grouped.orderBy("partition").collect()
         return {row.partition: (row.first, row.last) for row in rows}
 
+    @cached_property
+    def outcomes_until(self) -> dict[int, int]:
+        """The last outcome's number of each partition that has any."""
+        from pyspark.sql import functions as F  # noqa: N812
+
+        grouped = self.outcomes.groupBy("partition").agg(F.max("number").alias("last"))
+        return {row.partition: row.last for row in grouped.collect()}
+
     def close(self) -> None:
         """Forget what was kept."""
         self.rows.unpersist()

@@ -293,6 +293,14 @@ class PartitionModel:
             raise LockLost("not held")
         return row
 
+    def complete(self, row: Row) -> None:
+        """A message is gone; its receive cannot be repeated, which is told only if strict (F9)."""
+        del self.rows[row.ordinal]
+        if row.lock is not None and not self.settings.strict_attempts:
+            _, ids = self.attempts.get(row.lock.attempt or "", (0, []))
+            if row.lock.id in ids:
+                del self.attempts[row.lock.attempt or ""]
+
     def give_back(
         self, row: Row, now: int, delay: int = 0, *, counted: bool = True, defer: bool = False
     ) -> None:

@@ -221,7 +221,7 @@ class BusModel(Moves):
                 raise InvalidArgument(name)
             rows += [(partition, row) for row in found]
         for partition, row in rows:
-            del partition.rows[row.ordinal]
+            partition.complete(row)
         for index in groups:
             self.part(entity, index, op)
         op.resolve([])

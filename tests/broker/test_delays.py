@@ -9,7 +9,7 @@ import pytest
 
 from onibus import Bus, Message
 from onibus.broker import receiving, sending, settling
-from onibus.broker.transferring import Transferred, ends, transfer
+from onibus.broker.transferring import SLICE_BYTES, Transferred, ends, transfer
 from onibus.core.errors import InvalidArgument, InvalidOperation, UnknownToken
 from onibus.core.message import ReceivedMessage
 from onibus.core.path.peek import Filter
@@ -281,6 +281,27 @@ async def test_waiting_messages_are_transferred_whole(
         assert await move(10) == Transferred(0), "what came later is not meant"
         assert bodies(bus.peek("to")) == ["before", "2", "1"]
         assert bodies(bus.peek("from")) == ["late"]
+
+
+@run
+async def test_a_transfer_is_bounded_in_bytes(clock: ManualClock) -> None:
+    async with Bus.ephemeral(clock=clock) as bus:
+        for name in ("from", "to"):
+            await bus.create_queue(name, max_message_bytes=2 * SLICE_BYTES)
+        large = b"x" * (SLICE_BYTES // 2 - 1_000)
+        for body in (b"x" * (SLICE_BYTES + 1), large, large, large):
+            await bus.send("from", Message(body=body))
+        source = bus.broker.find("from")
+        below = ends(source)
+        moved: list[int] = []
+        while not moved or moved[-1]:
+            done: Transferred = await bus.ask(
+                lambda reply: transfer(
+                    bus.broker, source, 100, below, lambda _: "to", lambda one: one.message, reply
+                )
+            )
+            moved.append(done.moved)
+        assert moved == [1, 2, 1, 0]
 
 
 @pytest.mark.promise("F1")

@@ -26,6 +26,12 @@ async def put(bus: Bus, body: str, dedup: str | None = None, group: str = "g") -
     return sent.duplicate_of is None
 
 
+def remembered(bus: Bus) -> list[str]:
+    """Return the attempts that a queue remembers."""
+    entity = bus.broker.find("q")
+    return [one for seat in entity.seats for one in entity.part_of(seat.online()).attempts]
+
+
 async def fill(bus: Bus, **groups: str) -> None:
     """Send the letters given for each group, in turn: one of each, then the second of each."""
     for at in range(max(len(letters) for letters in groups.values())):
@@ -258,6 +264,31 @@ async def test_after_its_visibility_or_five_minutes_an_attempt_is_an_ordinary_re
         assert second.delivery_count == 1
         await pass_ms(bus, clock, INTERVAL)
         assert await receiver.receive(attempt_id="try") == [], "it is still in flight"
+
+
+@pytest.mark.promise("F9")
+@run
+async def test_a_receive_whose_message_is_gone_is_not_remembered(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    async with Bus.open(tmp_path, clock=clock) as bus:
+        await fifo(bus)
+        await fill(bus, a="1", b="2", c="3", d="4")
+        receiver = bus.fifo_receiver("q")
+        first, second = await receiver.receive(2, attempt_id="try")
+        await receiver.complete(first)
+        assert remembered(bus) == []
+        (third,) = await receiver.receive(1, attempt_id="try")
+        # It was given out by the first receive of that id, and the id is the second's by now.
+        await receiver.complete(second)
+        assert remembered(bus) == ["try"]
+        assert (await receiver.receive(1, attempt_id="try"))[0].token == third.token
+        (fourth,) = await receiver.receive(1, attempt_id="done")
+        await receiver.complete(fourth)
+    async with Bus.open(tmp_path, clock=clock) as bus:
+        assert remembered(bus) == ["try"], "nor after a restart"
+        again = await bus.fifo_receiver("q").receive(1, attempt_id="try")
+        assert bodies(again) == ["3"]
 
 
 @pytest.mark.promise("F9")

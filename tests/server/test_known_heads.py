@@ -116,6 +116,7 @@ def test_a_head_is_kept_with_the_length_that_it_gives() -> None:
         (post(b"one"), b"one", {"transfer-encoding": "chunked"}),
         (post(b"one"), b"one", {"upgrade": "h2c"}),
         (post(b"x" * 101), b"x" * 101, {}),
+        (b"\r\n\r\none", b"one", {}),
         (b"GET /" + b"x" * HEAD_BYTES_MAX + b" HTTP/1.1\r\n\r\n", b"", {}),
     ],
 )

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import StreamingQueryException
@@ -123,31 +124,24 @@ def test_everything_is_captured_once_and_the_audit_proves_it(
 
 
 def test_the_audit_sees_what_is_wrong(case: Case) -> None:
-    for first in range(1, 41, 10):
+    for first in (1, 11, 21):
         case.send(first, first + 9)
         case.capture()
     settle_some(case)
     case.capture()
-    assert case.audit().passed
     files = [Path(one.path) for one in case.lake.files(MESSAGES)]
-    # A file that is gone is a hole, and its messages are in neither place.
-    kept = files[1].read_bytes()
-    files[1].unlink()
-    assert case.wrong()["numbers that are missing"] == 10
-    # The same rows in two files are there twice.
-    files[1].write_bytes(kept)
-    ranges = files[1].with_name("0000000000000000011-0000000000000000025.parquet")
-    shutil.copy(files[2], ranges)
-    assert case.wrong()["numbers that are there"] == 10
-    ranges.unlink()
-    # An end that nobody met: the outcomes lost a row.
+    # The middle file has rows of the one after it as well, and lacks its own.
+    copied = files[2].read_bytes()
+    files[1].write_bytes(copied)
+    # One outcome is lost, and another is there twice.
     outcomes = Path(case.lake.files(OUTCOMES)[0].path)
     table = pq.ParquetFile(outcomes).read()
-    pq.write_table(table.slice(0, table.num_rows - 1), outcomes)
-    assert case.wrong() == {"messages with neither an": 1}
-    # And one that came twice.
-    pq.write_table(pa.concat_tables([table, table.slice(table.num_rows - 1)]), outcomes)
-    assert case.wrong() == {"messages with more than": 1}
+    ends = table.filter(pc.equal(table["outcome"], "completed"))
+    pq.write_table(pa.concat_tables([table.slice(1), ends.slice(0, 1)]), outcomes)
+    found = case.wrong()
+    assert found["numbers that are there"] == 10
+    assert found["numbers that are missing"] == 10
+    assert found["messages with more than"] == 1
 
 
 def test_a_lost_checkpoint_and_files_of_a_batch_that_did_not_end(case: Case) -> None:

@@ -105,6 +105,16 @@ def test_a_merge_that_was_cut_off_shows_no_row_twice(lake: Lake) -> None:
     assert numbers_in(lake) == list(range(1, 41))
 
 
+def test_nothing_is_merged_over_a_hole(lake: Lake) -> None:
+    for first in (*range(1, 41, 4), *range(45, 85, 4)):
+        put(lake, rows(first, first + 3))
+    assert lake.compact(MESSAGES, 1 << 20) == (20, 2)
+    # What was missing is written at last, and stays.
+    put(lake, rows(41, 44))
+    lake.tidy(MESSAGES)
+    assert numbers_in(lake) == list(range(1, 85))
+
+
 def test_files_are_no_larger_than_asked(lake: Lake) -> None:
     for first in range(1, 41, 4):
         put(lake, rows(first, first + 3))

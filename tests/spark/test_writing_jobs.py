@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,9 @@ from pyspark.sql import SparkSession
 
 from onibus import Message
 from onibus.client import Client
-from onibus.core.errors import InvalidArgument, InvalidOperation
+from onibus.core.errors import InvalidArgument, InvalidOperation, LogGap
 from onibus.spark.jobs.ingest import Fields, Ingested, ingest
-from onibus.spark.jobs.replay import Replayed, Selection, log_rows, plan, replay, select
+from onibus.spark.jobs.replay import LogSource, Replayed, Selection, plan, replay, select
 from tests.client.server_helpers import ServerProcess
 from tests.spark.writing_helpers import log_of
 
@@ -85,26 +86,27 @@ def test_a_replay_goes_on_where_it_was(
     receiver = client.receiver(entity, delete=True)
     while receiver.receive(60):
         continue
-    rows = log_rows(spark, {"connection": server.connection_string, "entity": entity})
+    source = LogSource(spark, {"connection": server.connection_string, "entity": entity})
     target = {"connection": server.connection_string, "entity": f"again-{entity}"}
-    selection = Selection(where="subject = 'a'", since_ms=0)
+    selection = Selection(where="subject = 'a'", since_ms=0, since="long ago")
     told: list[Replayed] = []
 
     def run(**more: object) -> Replayed:
         given: dict[str, object] = {
             "name": "first", "state": tmp_path, "selection": selection, "on_progress": told.append,
         } | more  # fmt: skip
-        return replay(rows, target, **given)  # type: ignore[arg-type]
+        return replay(source, target, **given)  # type: ignore[arg-type]
 
     assert run(dry_run=True) == Replayed(30, 0, 1)
     assert log_of(client, f"again-{entity}", "body") == []
     # Twenty a second are chunks of at most 100: one chunk; two a second, three chunks of ten.
-    chunks = plan(select(rows, selection), 10)
+    chunks = plan(select(source.rows(), selection), 10)
     assert sum(chunk.count for chunk in chunks) == 30
     # It is stopped after the first chunk, and goes on when it is started again.
     stopped = run(rate=2, stopped=lambda: len(told) > 0)
     assert 0 < stopped.sent < 30
-    done = run(rate=1_000)
+    # What was long ago is another time now, and none that is in the plan.
+    done = run(rate=1_000, selection=replace(selection, since_ms=2**41))
     assert (done.chosen, done.sent) == (30, 30)
     assert run().sent == 30
     found = log_of(client, f"again-{entity}", "message_id", "session_id", "body")
@@ -121,20 +123,55 @@ def test_a_replay_goes_on_where_it_was(
     assert len(log_of(client, f"again-{entity}", "body")) == 60
 
 
+def test_a_replay_of_what_is_gone_meanwhile(
+    spark: SparkSession, server: ServerProcess, client: Client, entity: str, tmp_path: Path
+) -> None:
+    client.create_queue(entity)
+    client.create_queue("again-" + entity)
+    # What is sent together is dropped together.
+    for numbers in (range(15), range(15, 30)):
+        client.send_batch(entity, [Message(body=b"%d" % at) for at in numbers])
+    source = LogSource(spark, {"connection": server.connection_string, "entity": entity})
+    target = {"connection": server.connection_string, "entity": f"again-{entity}"}
+    told: list[Replayed] = []
+
+    def run() -> Replayed:
+        return replay(
+            source,
+            target,
+            name="late",
+            state=tmp_path,
+            selection=Selection(since_ms=0),
+            rate=2,
+            on_progress=told.append,
+            stopped=lambda: len(told) > 0,
+        )
+
+    # Chunks have the numbers up to 9, up to 19, up to 29, and 30.
+    assert (run().sent, told[-1].chosen) == (9, 30)
+    told.clear()
+    # This queue retains nothing: what was received is gone.
+    client.receiver(entity, delete=True).receive(15)
+    with pytest.raises(LogGap, match="messages 10 to 15") as gap:
+        run()
+    assert (gap.value.first, gap.value.last) == (10, 15)
+    assert len(log_of(client, f"again-{entity}", "body")) == 9
+
+
 def test_replays_that_are_refused(
     spark: SparkSession, server: ServerProcess, client: Client, entity: str, tmp_path: Path
 ) -> None:
     client.create_queue(entity)
     client.send_batch(entity, [Message(body=b"x", message_id="a")])
     target = {"connection": server.connection_string, "entity": entity}
-    rows = log_rows(spark, target)
+    source = LogSource(spark, target)
     for given, says in (({"name": "a/b"}, "no /"), ({"name": "a", "rate": 0}, "more than 0")):
         with pytest.raises(InvalidArgument, match=says):
-            replay(rows, target, state=tmp_path, **given)
-    replay(rows, target, name="a", state=tmp_path, new_ids=True)
+            replay(source, target, state=tmp_path, **given)
+    replay(source, target, name="a", state=tmp_path, new_ids=True)
     with pytest.raises(InvalidOperation, match="another replay named 'a'"):
-        replay(rows, target, name="a", state=tmp_path)
+        replay(source, target, name="a", state=tmp_path)
     with pytest.raises(InvalidOperation, match=r"was sent to .* before"):
-        replay(rows, target, name="a", state=tmp_path / "elsewhere")
+        replay(source, target, name="a", state=tmp_path / "elsewhere")
     with pytest.raises(PySparkException, match="nowhere"):
-        replay(rows, target, name="b", state=tmp_path, selection=Selection(where="nowhere = 1"))
+        replay(source, target, name="b", state=tmp_path, selection=Selection(where="nowhere = 1"))

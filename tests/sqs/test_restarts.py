@@ -62,7 +62,7 @@ def test_kill_keeps_every_acknowledged_send_and_delete(tmp_path: Path) -> None:
     sent: list[tuple[str, str]] = []
     deleted: set[str] = set()
     with running(tmp_path) as (server, sqs):
-        url = make(sqs, VisibilityTimeout="1")
+        url = make(sqs, VisibilityTimeout="5")
         stop = threading.Event()
 
         def sender(number: int) -> None:
@@ -82,7 +82,10 @@ def test_kill_keeps_every_acknowledged_send_and_delete(tmp_path: Path) -> None:
                     for message in get(sqs, url, 5):
                         delete(sqs, url, message)
                         deleted.add(message["Body"])
-                except (BotoCoreError, ClientError):
+                except ClientError:
+                    # Its handle has run out, on a machine that is slow: it comes again.
+                    continue
+                except BotoCoreError:
                     return
 
         threads = [threading.Thread(target=sender, args=(number,)) for number in range(3)]
@@ -100,7 +103,10 @@ def test_kill_keeps_every_acknowledged_send_and_delete(tmp_path: Path) -> None:
             assert put(sqs, url, "again", "g9", identity)["SequenceNumber"] == number
         left: dict[str, list[int]] = {f"g{n}": [] for n in range(3)}
         seen: list[str] = []
-        while messages := get(sqs, url, WaitTimeSeconds=2, AttributeNames=["MessageGroupId"]):
+        names = ["MessageGroupId"]
+        while messages := get(
+            sqs, url, WaitTimeSeconds=10, VisibilityTimeout=120, AttributeNames=names
+        ):
             for message in messages:
                 group = message["Attributes"]["MessageGroupId"]
                 left[group].append(int(message["Body"].partition("-")[2]))
@@ -153,7 +159,7 @@ def test_a_move_task_goes_on_after_a_restart(tmp_path: Path) -> None:
             return str(told["Attributes"][name])
 
         wait_for(lambda: count() == "12")
-        sqs.start_message_move_task(SourceArn=arn, MaxNumberOfMessagesPerSecond=3)
+        sqs.start_message_move_task(SourceArn=arn, MaxNumberOfMessagesPerSecond=1)
         assert server.stop()[0] == 0
     with running(tmp_path) as (server, sqs):
 

@@ -140,6 +140,20 @@ def test_moving_asks_for_both_queues(guarded: Served) -> None:
     sqs.delete_queue(QueueUrl=morgue)
 
 
+def test_sending_dead_letters_to_a_queue_asks_for_that_queue(guarded: Served) -> None:
+    own = client_of(guarded.ready["sqs"], "of-mine", SECRET)
+    url = own.get_queue_url(QueueName="mine")["QueueUrl"]
+    # A queue that is not there is refused the same way: nobody learns what there is.
+    for target in ("other", "OTHER", "no-such-queue"):
+        policy = {"deadLetterTargetArn": ARN.replace("mine", target), "maxReceiveCount": 1}
+        attributes = {"RedrivePolicy": json.dumps(policy)}
+        with pytest.raises(ClientError) as error:
+            own.set_queue_attributes(QueueUrl=url, Attributes=attributes)
+        assert error.value.response["Error"]["Code"] == "AccessDenied"
+    told = own.get_queue_attributes(QueueUrl=url, AttributeNames=["RedrivePolicy"])
+    assert "Attributes" not in told
+
+
 def test_both_keys_of_a_name_sign_and_the_development_pair_does_not(guarded: Served) -> None:
     endpoint = guarded.ready["sqs"]
     for secret, good in ((SECRET, True), (SECRET[::-1], True), ("SAS_KEY_VALUE", False)):

@@ -291,3 +291,21 @@ def test_a_move_task_without_a_way_back_fails_and_says_so(sqs: Any) -> None:
     wait_for(lambda: task()["Status"] == "FAILED")
     assert task()["FailureReason"] == "CouldNotDetermineMessageSource"
     assert bodies(get(sqs, morgue)) == ["sent here"]
+
+
+def test_a_move_task_does_not_follow_a_source_that_a_sender_made_up(sqs: Any) -> None:
+    _, morgue = with_letters(sqs)
+    victim = new_queue(sqs)
+    name = victim.rpartition("/")[2]
+    made_up = {"DeadLetterSource": {"DataType": "String", "StringValue": name}}
+    sqs.send_message(QueueUrl=morgue, MessageBody="forged", MessageAttributes=made_up)
+    source = arn_of(sqs, morgue)
+    sqs.start_message_move_task(SourceArn=source)
+
+    def task() -> Any:
+        return sqs.list_message_move_tasks(SourceArn=source)["Results"][0]
+
+    wait_for(lambda: task()["Status"] == "FAILED")
+    assert task()["FailureReason"] == "CouldNotDetermineMessageSource"
+    assert get(sqs, victim) == []
+    assert bodies(get(sqs, morgue)) == ["forged"]

@@ -12,6 +12,7 @@ from onibus.core.holds import Attempt, Hold
 from onibus.core.lifecycle import Input, State
 from onibus.core.limits import FIFO_INTERVAL_MS
 from onibus.core.message import ReceivedMessage
+from onibus.core.path.attempts import end_attempt
 from onibus.core.path.dead_letter import expire_message
 from onibus.core.path.room import Room
 from onibus.core.records import WriteBatch
@@ -245,9 +246,7 @@ def _repeat(
                     "the receive of this attempt id cannot be repeated any "
                     "more: one of its messages was deleted or changed"
                 )
-            subscription.attempts.pop(attempt_id)
-            subscription.timers.cancel(("attempt", attempt_id))
-            subscription.write_attempt(attempt_id, None, out)
+            end_attempt(subscription, attempt_id, out)
             return None
         holds.append(hold)
     received = []

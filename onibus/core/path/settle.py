@@ -13,6 +13,7 @@ from onibus.core.lifecycle import DEAD, Input, State
 from onibus.core.limits import REASON_LENGTH_MAX, VISIBILITY_MS_MAX
 from onibus.core.marks import FIRST_RECEIVED, Mark
 from onibus.core.message import decode_overlay, encode_overlay
+from onibus.core.path.attempts import end_attempt_of
 from onibus.core.path.dead_letter import dead_letter, expire_message, too_many_deliveries
 from onibus.core.records import WriteBatch
 
@@ -34,6 +35,7 @@ def find_held(subscription: Subscription, tokens: Sequence[bytes]) -> list[int]:
 def complete(subscription: Subscription, ordinals: list[int], out: WriteBatch) -> None:
     """Messages were processed: they are gone."""
     for ordinal in ordinals:
+        end_attempt_of(subscription, subscription.marks[ordinal].hold, out)
         subscription.change(ordinal, Input.COMPLETE, out)
     subscription.depart(ordinals, out)
 

@@ -39,7 +39,7 @@ class Heads:
         end = data.find(_END) + 4
         lines, length = data[:end], len(request.body)
         if (
-            4 <= end <= HEAD_BYTES_MAX
+            4 < end <= HEAD_BYTES_MAX
             and len(data) == end + length
             and length <= self._body_bytes_max
             and request.is_plain

@@ -8,7 +8,7 @@ from typing import Any
 
 from onibus.broker.entity import Entity
 from onibus.bus import Bus
-from onibus.core.errors import EntityExists
+from onibus.core.errors import EntityExists, EntityNotFound
 from onibus.core.settings import QueueSettings
 from onibus.protocols.sqs.queues import settings_of
 
@@ -34,10 +34,14 @@ async def change(bus: Bus, entity: Entity, make: Callable[[QueueSettings], dict[
     """Change a queue's settings by what `make` makes of those it has just then."""
 
     async def do() -> None:
+        entities = bus.broker.namespace.entities
+        if entities.get(entity.name) is not entity:
+            # Another one of that name, made since, has settings of its own.
+            raise EntityNotFound(f"queue {entity.name} was deleted")
         settings = settings_of(entity)
         wanted = make(settings)
         target = settings.forward_dead_letters_to
-        if target is not None and target not in bus.broker.namespace.entities:
+        if target is not None and target.lower() not in entities:
             # Its dead-letter queue was deleted: letters wait in the queue itself.
             wanted = {"forward_dead_letters_to": None, **wanted}
         await bus.change_queue(entity.name, **wanted)

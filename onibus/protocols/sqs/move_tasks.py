@@ -22,7 +22,7 @@ from onibus.bus import Bus
 from onibus.core.errors import OnibusError
 from onibus.core.message import Message, ReceivedMessage
 from onibus.protocols.sqs.changing import change_texts
-from onibus.protocols.sqs.messages import DEAD_LETTER_PROPERTIES, SOURCE_PROPERTY, new_id
+from onibus.protocols.sqs.messages import DEAD_LETTER_PROPERTIES, SOURCE_PROPERTY
 from onibus.protocols.sqs.queues import settings_of
 
 _log = logging.getLogger("onibus.sqs")
@@ -44,6 +44,8 @@ class Task(msgspec.Struct, kw_only=True):
     status: str = RUNNING
     #: the queue that messages go to; empty where each goes back
     destination: str = ""
+    #: otherwise, the queues that they may go back to: whoever began the task may send to them
+    sources: list[str] = []
     #: messages a second; 0: as fast as can be
     rate: int = 0
     moved: int = 0
@@ -90,16 +92,8 @@ class MoveTasks:
                     if task.status in (RUNNING, CANCELLING):
                         self._run(entity, task)
 
-    async def start(self, entity: Entity, destination: str, rate: int, to_move: int) -> Task:
+    async def start(self, entity: Entity, task: Task) -> None:
         """Begin a task; the caller has seen that none is running."""
-        started = self._bus.broker.clock.wall()
-        task = Task(
-            id=new_id(),
-            destination=destination,
-            rate=rate,
-            to_move=to_move,
-            started_ms=started,
-        )
         self.running[entity.incarnation] = task
         try:
             await self._keep(entity, task)
@@ -107,7 +101,6 @@ class MoveTasks:
             del self.running[entity.incarnation]
             raise
         self._run(entity, task)
-        return task
 
     async def cancel(self, entity: Entity, task: Task) -> int:
         """Stop a task after its slice; return how many messages it has moved."""
@@ -155,8 +148,11 @@ class MoveTasks:
         limit = min(A_SLICE, max(1, task.rate // 10)) if task.rate else A_SLICE
 
         def target_of(received: ReceivedMessage) -> str | None:
+            if task.destination:
+                return task.destination
+            # Anybody who may send here can name a source.
             source = received.message.properties.get(SOURCE_PROPERTY)
-            return task.destination or (source if isinstance(source, str) else None)
+            return source if isinstance(source, str) and source in task.sources else None
 
         broker = self._bus.broker
         result: Transferred = await self._bus.ask(

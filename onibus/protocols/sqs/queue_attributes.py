@@ -271,7 +271,7 @@ def redrive_policy(queues: Queues, entity: Entity, region: str) -> str | None:
     target = settings.forward_dead_letters_to
     if target is None:
         return None
-    found = queues.bus.broker.namespace.entities.get(target)
+    found = queues.bus.broker.namespace.entities.get(target.lower())
     if found is None or not isinstance(found.settings, QueueSettings):
         return None
     policy = {

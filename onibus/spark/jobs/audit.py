@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from onibus.broker.entity import EntityInfo
 from onibus.client import Client
-from onibus.core.errors import EntityNotFound
+from onibus.core.errors import EntityNotFound, InvalidOperation
 from onibus.spark.lake_tables import LakeTables, open_lake
 from onibus.spark.options import ReadOptions, read_options
 
@@ -68,6 +68,10 @@ def audit(
     only it knows (which messages are still there) is left out.
     """
     options = read_options(source)
+    if "/subscriptions/" in options.entity.lower():
+        raise InvalidOperation(
+            "audit the topic: a subscription has no messages of its own, only outcomes"
+        )
     tables = open_lake(spark, lake, options.entity)
     # The broker is asked before the lake is read: what comes later is in neither.
     broker = _Broker.ask(options) if with_broker else None
@@ -92,6 +96,8 @@ class _Broker:
     """What the broker says of the entity at one moment."""
 
     latest: tuple[int | None, ...]
+    #: the numbers that come next among the outcomes
+    outcomes_latest: tuple[int | None, ...]
     #: messages that are there, in whatever state; None where not every row becomes one
     present: int | None
     #: the window of duplicate detection; None where there is none
@@ -107,10 +113,12 @@ class _Broker:
         with options.client() as client:
             info = entity_info(client, options.entity)
             positions = client.log_positions(options.entity)
+            outcomes = client.log_positions(options.entity, log="outcomes")
         settings = info.settings
         detects = getattr(settings, "requires_duplicate_detection", False)
         return cls(
             positions.latest,
+            outcomes.latest,
             _present(info) if info.kind == "queue" else None,
             settings.duplicate_detection_window_ms if detects else None,
             len(positions.latest) > 1,
@@ -248,6 +256,8 @@ def _ends(tables: LakeTables, broker: _Broker | None) -> Iterator[Finding]:
     ]
     if pairs:
         unknown = unknown.where(F.col("sequence_number") >= F.create_map(pairs)[F.col("partition")])
+    else:
+        unknown = unknown.limit(0)
     yield Finding(
         "ends of messages that are not there",
         *_named(unknown, "{sequence_number}: {which}"),
@@ -271,7 +281,15 @@ def _complete(tables: LakeTables, broker: _Broker) -> bool:
             return False
         if first is not None and (first != begin or last != following - 1):
             return False
-    return True
+    return not _outcomes_behind(tables, broker)
+
+
+def _outcomes_behind(tables: LakeTables, broker: _Broker) -> int:
+    """Return how many outcomes the broker has that the lake has not, or the other way round."""
+    behind = 0
+    for partition, following in enumerate(broker.outcomes_latest):
+        behind += abs((following or 1) - 1 - tables.outcomes_until.get(partition, 0))
+    return behind
 
 
 def _remarks(tables: LakeTables, broker: _Broker | None) -> Iterator[str]:
@@ -288,8 +306,12 @@ def _remarks(tables: LakeTables, broker: _Broker | None) -> Iterator[str]:
         first = broker.first_number(partition)
         _, last = tables.covered.get(partition, (first, first - 1))
         behind += max((following or 0) - 1 - last, 0)
-    if behind:
-        yield f"the lake is {behind:,} messages behind the broker: capture again, then audit"
+    ends = _outcomes_behind(tables, broker) if tables.has_outcomes else 0
+    if behind or ends:
+        yield (
+            f"the lake is {behind:,} messages and {ends:,} outcomes behind the broker: capture "
+            "again, then audit"
+        )
     elif not _complete(tables, broker):
         yield (
             "the lake does not reach back to the entity's first message: messages that are in the "

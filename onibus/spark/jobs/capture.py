@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from onibus.core.errors import InvalidArgument, Refused
+from onibus.core.errors import InvalidArgument
+from onibus.spark.bodies import BadBody
 from onibus.spark.lake import ERRORS, MESSAGES, OUTCOMES, Lake, by_date
 from onibus.spark.options import ReadOptions, read_options
 
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 #: Files are merged into ones of about this size.
 FILE_SIZE = 128 << 20
+#: How many bytes a batch has at most, unless the source says otherwise.
+BATCH_BYTES = 512 << 20
 #: A capture that goes on merges small files after so many batches.
 _BATCHES_A_COMPACTION = 50
 #: How often a capture that goes on is looked at.
@@ -43,12 +46,6 @@ _WRITTEN = "name string, rows long, bytes long"
 #: Columns that only tasks see: what a decoded body was, and what was wrong with it.
 _RAW, _WRONG = "_raw_body", "_wrong"
 _ERROR_MODES = ("suspend", "skip", "dead-letter")
-
-
-class BadBody(Refused):
-    """A body is not what the capture was told to expect."""
-
-    code = "bad-body"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +105,12 @@ def capture(
     tables = job.tables
     # What ends by itself goes one after the other: what became of a message is then captured after
     # the message.
-    for together in [tables] if continuous else [[table] for table in tables]:
+    for together in (
+        [tables] if continuous else [[table] for table in tables if job.has_news(table)]
+    ):
         _run(job, together, trigger, stopped)
-    for table in tables:
+    # A batch that was cut off leaves holes until it is done again.
+    for table in () if stopped() else tables:
         job.compact(table)
     return replace(job.done, seconds=time.monotonic() - job.started)
 
@@ -150,6 +150,8 @@ class _Capture:
         self._on_error = on_error
         self.done = Captured()
         self.started = time.monotonic()
+        #: how far the named readers were behind at the start
+        self._lag: dict[str, tuple[int | None, ...]] = {}
 
     def prepare(self) -> None:
         """See that the lake is this entity's, and have the readers made."""
@@ -163,11 +165,20 @@ class _Capture:
                 name = reader_name(self._reader, table)
                 if name not in there:
                     client.create_reader(self._options.entity, name, log=table)
+            self._lag = {one.name: one.lag for one in client.readers(self._options.entity)}
+
+    def has_news(self, table: str) -> bool:
+        """Tell whether there is anything to capture: a reader passes only what was captured."""
+        # A partition that is offline may have something: None.
+        return any(behind != 0 for behind in self._lag[reader_name(self._reader, table)])
 
     def start(self, table: str, trigger: dict[str, Any]) -> StreamingQuery:
         """Start the query of a table."""
         checkpoint = self._lake.address(f"_checkpoint/{table}")
         given = {"reader": reader_name(self._reader, table), **self._source, "table": table}
+        if "maxbytespertrigger" not in map(str.lower, given):
+            # A task has its rows in memory, however large they are.
+            given["maxBytesPerTrigger"] = str(BATCH_BYTES)
         if not self._lake.has(f"_checkpoint/{table}/offsets"):
             # A lake whose checkpoint is lost goes on where its files end.
             following = self._lake.resume_at(table)

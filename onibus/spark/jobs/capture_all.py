@@ -8,10 +8,13 @@ round; it stops nothing else.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from onibus.client import Client
-from onibus.core.errors import OnibusError
+from onibus.core.errors import EntityNotFound, OnibusError
 from onibus.spark.jobs.capture import Captured, capture, reader_name, tables_of
 from onibus.spark.options import Connection
 
@@ -26,7 +29,9 @@ def everything(client: Client) -> list[str]:
     names = list(client.queues())
     for topic in client.topics():
         names.append(topic)
-        names += client.topic(topic).subscriptions
+        # It may have been deleted since.
+        with suppress(EntityNotFound):
+            names += client.topic(topic).subscriptions
     return names
 
 
@@ -60,17 +65,27 @@ def capture_round(
     connection = Connection(
         server=source.get("connection") or source["url"],
         entity="",
+        key_name=source.get("keyName", ""),
+        key=source.get("key", ""),
         certificate=source.get("certificate"),
     )
     with connection.client() as client:
         named = everything(client) if entities is None else entities
-        names = [name for name in named if has_news(client, name)]
+        names = []
+        for name in named:
+            try:
+                if has_news(client, name):
+                    names.append(name)
+            except EntityNotFound:
+                continue
+            except OnibusError as error:
+                on_failure(name, error)
     for name in names:
         if stopped():
             break
         try:
             done = capture(spark, {**source, "entity": name}, lake, reader=READER)
-        except (OnibusError, PySparkException) as error:
+        except (OnibusError, PySparkException, OSError, pa.ArrowException) as error:
             on_failure(name, error)
         else:
             on_captured(name, done)

@@ -2,7 +2,8 @@
 
 What is sent is planned first: which numbers, cut into chunks that keep the order of each partition.
 The plan is a file, so that a replay which is started again sends the same chunks however much has
-come or gone meanwhile; each is a numbered batch (R6), so the bus itself knows which were sent.
+come meanwhile; each is a numbered batch (R6), so the bus itself knows which were sent. A chunk of
+which something is gone, because retention has passed it, is refused: none of it is sent.
 """
 
 from __future__ import annotations
@@ -11,14 +12,20 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from onibus.core.errors import InvalidArgument, InvalidOperation
+from onibus.broker.named_reader import LogPositions
+from onibus.core.errors import (
+    InvalidArgument,
+    InvalidOperation,
+    LogGap,
+    PartitionOffline,
+)
 from onibus.spark.lake import MESSAGES, Lake
-from onibus.spark.options import write_options
+from onibus.spark.options import read_options, write_options
 from onibus.spark.shaping import by_partition, shape_of
 
 if TYPE_CHECKING:
@@ -45,6 +52,18 @@ class Selection:
     last: int | None = None
     #: a condition in Spark SQL over the columns of the log: subject = 'paid' AND …
     where: str | None = None
+    #: the two times as somebody wrote them, where they did: 2h ago is another time whenever it is
+    #: read, so a replay that is started again is known by the words, and has the times it had
+    since: str | None = None
+    until: str | None = None
+
+    def meant(self) -> dict[str, Any]:
+        """Return what is the same whenever this is asked for again."""
+        told = asdict(self)
+        for words, moment in (("since", "since_ms"), ("until", "until_ms")):
+            if told[words] is not None:
+                del told[moment]
+        return told
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,21 +86,109 @@ class Chunk:
     ranges: tuple[tuple[int, int, int], ...]
 
 
-def log_rows(spark: SparkSession, source: Mapping[str, str]) -> DataFrame:
-    """Return what an entity retains."""
-    return spark.read.format("onibus").options(**source).load()
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a replay sends, decided when it was started first."""
+
+    selection: Selection
+    chunks: list[Chunk]
+
+    def told(self, sent: int) -> Replayed:
+        """Return how far it is when so many chunks were sent."""
+        done = sum(chunk.count for chunk in self.chunks[:sent])
+        return Replayed(sum(chunk.count for chunk in self.chunks), done, len(self.chunks))
 
 
-def lake_rows(spark: SparkSession, lake: str, entity: str) -> DataFrame:
-    """Return what was captured of an entity."""
-    paths = Lake(lake, entity).paths(MESSAGES)
-    if not paths:
-        raise InvalidOperation(f"{lake!r} has no messages of {entity!r}: capture it first")
-    return spark.read.parquet(*paths)
+class Source(Protocol):
+    """Where messages come from."""
+
+    def meant(self) -> dict[str, Any]:
+        """Return what tells this source from others, also when it is asked another day."""
+
+    def rows(self) -> DataFrame:
+        """Return everything that is there."""
+
+    def rows_of(self, chunk: Chunk) -> DataFrame:
+        """Return at least the rows of a chunk; what is known to be gone is an error."""
+
+
+@dataclass(frozen=True)
+class LogSource:
+    """What an entity retains; the options are those of the format onibus."""
+
+    spark: SparkSession
+    options: Mapping[str, str] = field(repr=False)
+
+    def meant(self) -> dict[str, Any]:
+        ends = self._ends()
+        return {"entity": ends.entity, "incarnation": ends.incarnation}
+
+    def rows(self) -> DataFrame:
+        return self.spark.read.format("onibus").options(**self.options).load()
+
+    def rows_of(self, chunk: Chunk) -> DataFrame:
+        starting, ending = pinned(chunk, self._ends())
+        # Filters would narrow what is asked for to what is there yet: a gap would not be seen.
+        given = {
+            "startingPosition": json.dumps(starting),
+            "endingPosition": json.dumps(ending),
+            "failOnGap": "true",
+            "pushdown": "false",
+        }
+        return self.spark.read.format("onibus").options(**self.options).options(**given).load()
+
+    def _ends(self) -> LogPositions:
+        options = read_options(self.options)
+        with options.client() as client:
+            return client.log_positions(options.entity)
+
+
+@dataclass(frozen=True)
+class LakeSource:
+    """What was captured of an entity."""
+
+    spark: SparkSession
+    lake: str
+    entity: str
+
+    def meant(self) -> dict[str, Any]:
+        return {"lake": Lake(self.lake, self.entity).address(MESSAGES)}
+
+    def rows(self) -> DataFrame:
+        paths = Lake(self.lake, self.entity).paths(MESSAGES)
+        if not paths:
+            raise InvalidOperation(
+                f"{self.lake!r} has no messages of {self.entity!r}: capture it first"
+            )
+        return self.spark.read.parquet(*paths)
+
+    def rows_of(self, chunk: Chunk) -> DataFrame:
+        return self.rows()
+
+
+def pinned(chunk: Chunk, ends: LogPositions) -> tuple[dict[int, int], dict[int, int]]:
+    """Return from where up to where each partition is read for a chunk, if all of it is there."""
+    starting = {partition: number or 0 for partition, number in enumerate(ends.latest)}
+    ending = dict(starting)
+    for partition, first, last in chunk.ranges:
+        earliest = ends.earliest[partition]
+        if earliest is None:
+            raise PartitionOffline(f"partition {partition} of {ends.entity} is offline")
+        if first < earliest:
+            lost = min(earliest - 1, last)
+            raise LogGap(
+                f"{ends.entity}, partition {partition}: messages {first} to {lost}, some of which "
+                "were to be sent, are gone: retention has passed them. Nothing of their chunk was "
+                "sent. A replay under another name sends what is left, from a lake also the rest",
+                first,
+                lost,
+            )
+        starting[partition], ending[partition] = first, last + 1
+    return starting, ending
 
 
 def replay(
-    rows: DataFrame,
+    source: Source,
     target: Mapping[str, str],
     *,
     name: str,
@@ -93,7 +200,7 @@ def replay(
     on_progress: Callable[[Replayed], None] = lambda done: None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Replayed:
-    """Send messages again, to the entity that the options `target` name.
+    """Send messages of a source again, to the entity that the options `target` name.
 
     `name` is the replay's own: started again under it, and with the same folder `state`, it goes on
     where it was. With `new_ids` messages get ids made of the name and their old numbers; with their
@@ -104,18 +211,12 @@ def replay(
         raise InvalidArgument(f"a replay's name has 1 to {_NAME_LENGTH_MAX} characters and no /")
     if rate is not None and rate <= 0:
         raise InvalidArgument(f"a rate is messages a second, more than 0, not {rate}")
-    chosen = select(rows, selection or Selection())
+    selection = selection or Selection()
     size = CHUNK if rate is None else max(1, min(CHUNK, int(rate * CHUNK_SECONDS)))
     if dry_run:
-        return _told(plan(chosen, size), 0)
-    meant = {
-        "target": write_options(target).entity,
-        "selection": asdict(selection or Selection()),
-        "new_ids": new_ids,
-    }
-    job = _Replay(chosen, dict(target), name, new_ids, rate)
-    chunks = job.planned(Path(state) / f"{name}.json", meant, size)
-    return job.send(chunks, on_progress, stopped)
+        return Plan(selection, plan(select(source.rows(), selection), size)).told(0)
+    job = _Replay(source, dict(target), name, new_ids, rate)
+    return job.send(job.planned(Path(state), selection, size), on_progress, stopped)
 
 
 def select(rows: DataFrame, selection: Selection) -> DataFrame:
@@ -176,9 +277,49 @@ def _chunk(count: int, ranges: Mapping[int, tuple[int, int]]) -> Chunk:
     return Chunk(count, tuple((partition, *ends) for partition, ends in sorted(ranges.items())))
 
 
-def _told(chunks: list[Chunk], sent: int) -> Replayed:
-    done = sum(chunk.count for chunk in chunks[:sent])
-    return Replayed(sum(chunk.count for chunk in chunks), done, len(chunks))
+def kept_plan(path: Path, meant: Mapping[str, Any]) -> Plan | None:
+    """Return the plan that was made before, if there is one; another replay's is an error."""
+    if not path.exists():
+        return None
+    kept = json.loads(path.read_text("utf-8"))
+    differ = sorted(name for name in meant if kept["meant"].get(name) != meant[name])
+    if differ:
+        raise InvalidOperation(
+            f"{path} is the plan of another replay named {path.stem!r}, which differs in "
+            f"{', '.join(differ)}: use another name"
+        )
+    chunks = [Chunk(count, tuple(map(tuple, ranges))) for count, ranges in kept["chunks"]]
+    return Plan(Selection(**kept["selection"]), chunks)
+
+
+def keep_plan(path: Path, meant: Mapping[str, Any], made: Plan) -> None:
+    """Write a plan; it is there whole, or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}")
+    told = {
+        "meant": meant,
+        "selection": asdict(made.selection),
+        "chunks": [(one.count, one.ranges) for one in made.chunks],
+    }
+    with unfinished.open("w", encoding="utf-8") as file:
+        json.dump(told, file)
+        file.flush()
+        os.fsync(file.fileno())
+    unfinished.replace(path)
+
+
+def check_whole(chunk: Chunk, found: int) -> None:
+    """Refuse a chunk that has not as many messages as were planned."""
+    if found == chunk.count:
+        return
+    numbers = "; ".join(
+        f"partition {partition}, {first} to {last}" for partition, first, last in chunk.ranges
+    )
+    raise InvalidOperation(
+        f"{chunk.count} messages were to be sent of {numbers}, and {found} are found there: "
+        "something is gone since, or the condition is not the same each time. Nothing of this "
+        "chunk was sent. A replay under another name sends what there is"
+    )
 
 
 class _Replay:
@@ -186,13 +327,13 @@ class _Replay:
 
     def __init__(
         self,
-        chosen: DataFrame,
+        source: Source,
         target: dict[str, str],
         name: str,
         new_ids: bool,
         rate: float | None,
     ) -> None:
-        self._chosen = chosen
+        self._source = source
         self._target = target
         self._options = write_options(target)
         self._name = name
@@ -200,30 +341,26 @@ class _Replay:
         self._rate = rate
         self._producer = f"replay-{name}"
 
-    def planned(self, path: Path, meant: Mapping[str, Any], size: int) -> list[Chunk]:
+    def planned(self, state: Path, selection: Selection, size: int) -> Plan:
         """Return the plan of this replay: the one that was made before, if there is one."""
-        if path.exists():
-            kept = json.loads(path.read_text("utf-8"))
-            if kept["meant"] != meant:
-                raise InvalidOperation(
-                    f"{path} is the plan of another replay named {self._name!r}: use another name"
-                )
-            return [Chunk(count, tuple(map(tuple, ranges))) for count, ranges in kept["chunks"]]
+        path = state / f"{self._name}.json"
+        meant = {
+            "source": self._source.meant(),
+            "target": self._options.entity,
+            "selection": selection.meant(),
+            "new_ids": self._new_ids,
+        }
+        kept = kept_plan(path, meant)
+        if kept is not None:
+            return kept
         if self._sent() >= 0:
             raise InvalidOperation(
                 f"a replay named {self._name!r} was sent to {self._options.entity} before, and its "
                 f"plan {path} is not there: use another name"
             )
-        chunks = plan(self._chosen, size)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_name(f".{path.name}")
-        told = {"meant": meant, "chunks": [(one.count, one.ranges) for one in chunks]}
-        with unfinished.open("w", encoding="utf-8") as file:
-            json.dump(told, file)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(path)
-        return chunks
+        made = Plan(selection, plan(select(self._source.rows(), selection), size))
+        keep_plan(path, meant, made)
+        return made
 
     def _sent(self) -> int:
         """Return the last chunk that was sent; -1 where none was."""
@@ -233,30 +370,42 @@ class _Replay:
 
     def send(
         self,
-        chunks: list[Chunk],
+        made: Plan,
         on_progress: Callable[[Replayed], None],
         stopped: Callable[[], bool],
     ) -> Replayed:
         """Send what was not sent yet, not faster than allowed."""
         begun = time.monotonic()
-        partitions, by_message_id = shape_of(self._target)
+        shape = shape_of(self._target)
         start = self._sent() + 1
-        done = _told(chunks, start)
+        done = made.told(start)
         before = done.sent
-        for number in range(start, len(chunks)):
+        for number in range(start, len(made.chunks)):
             if not self._wait(begun, done.sent - before, stopped):
                 break
+            self._send_chunk(number, made, shape)
+            done = replace(made.told(number + 1), seconds=time.monotonic() - begun)
+            on_progress(done)
+        return replace(done, seconds=time.monotonic() - begun)
+
+    def _send_chunk(self, number: int, made: Plan, shape: tuple[int, bool]) -> None:
+        """Send all of a chunk, or nothing of it."""
+        partitions, by_message_id = shape
+        chunk = made.chunks[number]
+        # Kept while it is counted, so that what is sent is what was counted.
+        found = self._rows_of(chunk, made.selection).persist()
+        try:
+            check_whole(chunk, found.count())
             rows = by_partition(
-                self._rows_of(chunks[number]),
+                found,
                 order_by=["enqueued_time", "sequence_number"],
                 partitions=partitions,
                 by_message_id=by_message_id,
             )
             given = {**self._target, "producer": self._producer, "batch": str(number)}
             rows.write.format("onibus").options(**given).mode("append").save()
-            done = replace(_told(chunks, number + 1), seconds=time.monotonic() - begun)
-            on_progress(done)
-        return replace(done, seconds=time.monotonic() - begun)
+        finally:
+            found.unpersist()
 
     def _wait(self, begun: float, sent: int, stopped: Callable[[], bool]) -> bool:
         """Wait until more may be sent; tell whether it shall be."""
@@ -268,17 +417,18 @@ class _Replay:
             time.sleep(min(left, _LOOK_S))
         return False
 
-    def _rows_of(self, chunk: Chunk) -> DataFrame:
+    def _rows_of(self, chunk: Chunk, selection: Selection) -> DataFrame:
         from pyspark.sql import functions as sql
 
         wanted = sql.lit(False)
         for partition, first, last in chunk.ranges:
             number = sql.col("sequence_number")
             wanted |= (sql.col("partition") == partition) & number.between(first, last)
-        # Pushed down to the log: what lies outside of all ranges is not read.
+        # Parquet files tell between which numbers they are: the others are not read.
         lowest = min(first for _, first, _ in chunk.ranges)
         highest = max(last for _, _, last in chunk.ranges)
-        rows = self._chosen.where(sql.col("sequence_number").between(lowest, highest)).where(wanted)
+        chosen = select(self._source.rows_of(chunk), selection)
+        rows = chosen.where(sql.col("sequence_number").between(lowest, highest)).where(wanted)
         if self._new_ids:
             made = sql.concat(sql.lit(f"{self._name}/"), sql.col("sequence_number"))
             rows = rows.withColumn("message_id", made)

@@ -8,6 +8,7 @@ from onibus.protocols.sqs.actions.checking import check_between
 from onibus.protocols.sqs.actions.redrive import sources_of
 from onibus.protocols.sqs.call import Action, Call
 from onibus.protocols.sqs.errors import SqsError
+from onibus.protocols.sqs.messages import new_id
 from onibus.protocols.sqs.move_tasks import RUNNING, Task, handle_of, read_handle, tasks_of
 from onibus.protocols.sqs.queue_attributes import visible_count
 from onibus.protocols.sqs.queues import Queues, entity_name
@@ -72,7 +73,15 @@ async def start_task(call: Call, given: StartMoveIn) -> StartMoveOut:
             "arn at a given time."
         )
         raise SqsError(errors.INVALID_PARAMETER, text)
-    task = await tasks.start(source, destination, rate or 0, visible_count(call.queues, source))
+    task = Task(
+        id=new_id(),
+        destination=destination,
+        sources=[] if destination else [one.name for one in sources],
+        rate=rate or 0,
+        to_move=visible_count(call.queues, source),
+        started_ms=call.bus.broker.clock.wall(),
+    )
+    await tasks.start(source, task)
     return StartMoveOut(task_handle=handle_of(task.id, call.arn(source)))
 
 

@@ -129,7 +129,12 @@ async def purge_queue(call: Call, given: QueueIn) -> None:
     def command(reply: Any) -> None:
         settling.purge_all(call.bus.broker, entity.name, Filter(), forget, reply, held=True)
 
-    await call.bus.ask(command)
+    try:
+        await call.bus.ask(command)
+    except BaseException:
+        # It was not purged, or nobody knows: whoever tries again at once is right.
+        purged.pop(entity.incarnation, None)
+        raise
 
 
 ACTIONS = {

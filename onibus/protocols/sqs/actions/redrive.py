@@ -19,6 +19,7 @@ from onibus.protocols.sqs.errors import SqsError
 from onibus.protocols.sqs.queue_attributes import ENDLESS, kept
 from onibus.protocols.sqs.queues import entity_name, settings_of
 from onibus.protocols.sqs.shapes import ListSourcesIn, ListSourcesOut
+from onibus.security.rights import Right
 
 RECEIVES_MAX = 1_000
 SOURCES_MAX = 10
@@ -39,7 +40,7 @@ def settings_of_policy(call: Call, name: str, text: str, *, fifo: bool) -> dict[
         )
         raise _bad(text, f"{text_of_count} {RECEIVES_MAX} both inclusive.")
     arn = policy["deadLetterTargetArn"]
-    target = call.queues.find(arn.rpartition(":")[2]) if isinstance(arn, str) else None
+    target = _target(call, arn) if isinstance(arn, str) else None
     if target is None:
         raise _bad(text, "Dead letter target does not exist.")
     if settings_of(target).fifo != fifo:
@@ -47,6 +48,13 @@ def settings_of_policy(call: Call, name: str, text: str, *, fifo: bool) -> dict[
     if not _allows(target, name):
         raise _bad(text, "Queue is not allowed by the redrive allow policy of its target.")
     return {"forward_dead_letters_to": target.name, "max_delivery_count": int(count)}
+
+
+def _target(call: Call, arn: str) -> Entity | None:
+    """Return the queue of an ARN; who sends dead letters to a queue must own that, too."""
+    name = arn.rpartition(":")[2]
+    call.grant(Right.MANAGE, entity_name(name))
+    return call.queues.find(name)
 
 
 def _policy(text: str) -> dict[str, Any]:
@@ -95,7 +103,9 @@ def _allows(target: Entity, name: str) -> bool:
 def sources_of(call: Call, target: Entity) -> list[Entity]:
     """Return the queues whose dead letters go to a queue."""
     return [
-        one for one in call.queues.all() if settings_of(one).forward_dead_letters_to == target.name
+        one
+        for one in call.queues.all()
+        if (settings_of(one).forward_dead_letters_to or "").lower() == target.name
     ]
 
 
