@@ -120,6 +120,8 @@ def _capture_all(
     out = session.out
 
     def captured(entity: str, done: Captured) -> None:
+        if not done.files:
+            return
         out.done(msgspec.to_builtins(done) | {"entity": entity}, f"{entity}: {_sentence(done)}")
 
     def failed(entity: str, error: Exception) -> None:
