@@ -329,7 +329,6 @@ class Bench:
         found: list[Speed] = []
         request = self._signer.request
         wanted = {"QueueUrl": url, "MaxNumberOfMessages": BATCH, "WaitTimeSeconds": 1}
-        receive = request("ReceiveMessage", wanted)
 
         def caller() -> Next:
             handles: list[str] = []
@@ -352,7 +351,7 @@ class Bench:
                         {"Id": f"e{n}", "ReceiptHandle": one} for n, one in enumerate(handles)
                     ]
                     return request("DeleteMessageBatch", {"QueueUrl": url, "Entries": entries})
-                return None if received >= how_many else receive
+                return None if received >= how_many else request("ReceiveMessage", wanted)
 
             return following
 

@@ -61,6 +61,8 @@ UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 HEADER = struct.Struct("<2sBBIII")
 ENTRY = struct.Struct("<qqqQIIqI")
+_END = struct.Struct("<I")
+_END_AT = 32
 #: ordinal, stamp, expires, session, end, crc, arrived, kind
 Entry = tuple[int, int, int, int, int, int, int, int]
 INDEX = np.dtype(
@@ -174,22 +176,30 @@ class Block:
         """Return a row's bytes, verified; a message of an Arrow body is made into a row."""
         if self.encoding:
             return encode(self._arrow_body().message(position))
-        ordinal, _, _, _, end, crc, _, _ = self.entry(position)
-        start = self.entry(position - 1)[4] if position else 0
+        return self._row(position, self.entry(position))
+
+    def _row(self, position: int, entry: Entry) -> bytes:
+        end = entry[4]
+        before = HEADER.size + (position - 1) * ENTRY.size + _END_AT
+        start: int = _END.unpack_from(self._payload, before)[0] if position else 0
         row = self._payload[self._body + start : self._body + end]
-        if crc32(row) != crc or len(row) != end - start:
-            raise Damaged(f"the row of ordinal {ordinal} does not match its checksum")
+        if crc32(row) != entry[5] or len(row) != end - start:
+            raise Damaged(f"the row of ordinal {entry[0]} does not match its checksum")
         return row
 
     def message(self, position: int) -> Message:
         """Return a row as the message that was sent."""
+        return self.stored(position)[1]
+
+    def stored(self, position: int) -> tuple[Entry, Message]:
+        """Return what the index has of a row, and the message that was sent."""
+        entry = self.entry(position)
         if self.encoding:
-            return self._arrow_body().message(position)
+            return entry, self._arrow_body().message(position)
         try:
-            return decode(self.row(position))
+            return entry, decode(self._row(position, entry))
         except UNREADABLE as error:
-            ordinal = self.entry(position)[0]
-            raise Damaged(f"the row of ordinal {ordinal} is not a message: {error}") from error
+            raise Damaged(f"the row of ordinal {entry[0]} is not a message: {error}") from error
 
     def messages(self, start: int, end: int) -> list[Message]:
         """Return the rows from one position up to another as the messages that were sent."""

@@ -137,18 +137,17 @@ class Subscription:
     def view(self, ordinal: int, hold: Hold | None = None, until: int = 0) -> ReceivedMessage:
         """Return a message as a receiver sees it, read from its block and verified."""
         block, position = self.log.entry(ordinal)
-        entry = block.entry(position)
+        entry, message = block.stored(position)
+        number = self.numbering.number(ordinal)
         received = ReceivedMessage(
-            message=block.message(position),
-            sequence_number=self.numbering.number(ordinal),
-            enqueued_time_ms=entry[1],
+            message=message, sequence_number=number, enqueued_time_ms=entry[1]
         )
         after = self.settings.expires_after_ms
         expires = entry[2] if after is None else min(entry[2], entry[6] + after)
         if expires != NEVER:
             received.expires_at_ms = expires
         if hold is not None:
-            received.token = self.token(ordinal, hold)
+            received.token = TOKEN.pack(number, hold.epoch, hold.check)
             received.locked_until_ms = until
             if hold.until != NEVER:
                 received.first_received_ms = hold.received
