@@ -27,6 +27,8 @@ never served as a message.
 from __future__ import annotations
 
 import struct
+from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
@@ -122,7 +124,8 @@ class Block:
     """A block that was read back; its header and index have been verified."""
 
     __slots__ = (
-        "_arrow", "_body", "_first", "_index", "_payload", "contiguous", "encoding", "rows"
+        "_arrow", "_body", "_first", "_index", "_ordinals", "_payload", "contiguous", "encoding",
+        "rows",
     )  # fmt: skip
 
     def __init__(self, payload: bytes) -> None:
@@ -138,6 +141,7 @@ class Block:
             raise Damaged("a block's index does not match its checksum")
         self._payload = payload
         self._index: npt.NDArray[Any] | None = None
+        self._ordinals: array[int] | None = None
         self._arrow: ArrowBody | None = None
         self.encoding: int = encoding
         self.rows: int = rows
@@ -163,10 +167,19 @@ class Block:
         if self.contiguous:
             position = ordinal - self._first
             return position if 0 <= position < self.rows else -1
-        position = int(np.searchsorted(self.index["ordinal"], ordinal))
-        if position < self.rows and self.entry(position)[0] == ordinal:
-            return position
-        return -1
+        ordinals = self._all_ordinals()
+        position = bisect_left(ordinals, ordinal)
+        return position if position < self.rows and ordinals[position] == ordinal else -1
+
+    def count(self, first: int, last: int) -> int:
+        """Return how many rows have ordinals from the first to the last."""
+        ordinals = self._all_ordinals()
+        return bisect_right(ordinals, last) - bisect_left(ordinals, first)
+
+    def _all_ordinals(self) -> array[int]:
+        if self._ordinals is None:
+            self._ordinals = array("q", self.index["ordinal"].astype("=i8").tobytes())
+        return self._ordinals
 
     def entry(self, position: int) -> Entry:
         """Return what the index has of a row."""

@@ -234,8 +234,7 @@ class Log:
         elif place.contiguous:
             rows = last - first + 1
         else:
-            ordinals = self.read(place).index["ordinal"]
-            rows = int(((ordinals >= first) & (ordinals <= last)).sum())
+            rows = self.read(place).count(first, last)
         before = place.live_bytes
         place.live -= rows
         self.live_bytes += place.live_bytes - before

@@ -12,7 +12,7 @@ from onibus.core.holds import Attempt
 from onibus.core.lifecycle import Input, State
 from onibus.core.limits import FIFO_INTERVAL_MS
 from onibus.core.message import ReceivedMessage
-from onibus.core.path.attempts import end_attempt
+from onibus.core.path.attempts import begin_attempt, end_attempt
 from onibus.core.path.dead_letter import expire_message
 from onibus.core.path.room import Room
 from onibus.core.records import WriteBatch
@@ -105,9 +105,11 @@ def still_living(
     subscription: Subscription, ordinals: list[int], now: int, out: WriteBatch
 ) -> list[int]:
     """Return those that have not outlived their time to live; the others expire here."""
-    living = []
     log = subscription.log
     by_block = subscription.settings.expires_after_ms is None
+    if by_block and log.next_expiry() > now:
+        return ordinals
+    living = []
     for ordinal in ordinals:
         if by_block and log.find(ordinal).expires > now:
             # Nothing in its block has expired: no need to look at the row.
@@ -212,9 +214,7 @@ def deliver_groups(
             subscription.sessions.forget_idle(session)
     if attempt_id is not None and received:
         attempt = Attempt(now + FIFO_INTERVAL_MS, epochs)
-        subscription.attempts[attempt_id] = attempt
-        subscription.timers.set(("attempt", attempt_id), attempt.until)
-        subscription.write_attempt(attempt_id, attempt, out)
+        begin_attempt(subscription, attempt_id, attempt, out)
     return received
 
 
