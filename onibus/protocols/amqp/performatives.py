@@ -354,6 +354,20 @@ def transfer(handle: int, delivery_id: int, tag: bytes, settled: bool, more: boo
     return performative(TRANSFER, [*head, *flags, *[to.NULL] * 5])
 
 
+#: The same for a whole delivery that is not settled, with the head of its frame before it.
+_UNSETTLED = struct.Struct(">IBBH6sBIBIBB16s8s")
+UNSETTLED_BYTES = _UNSETTLED.size
+_UNSETTLED_TAIL = b"\x43\x42\x42" + b"\x40" * 5
+
+
+def unsettled_frame(size: int, channel: int, handle: int, delivery_id: int, tag: bytes) -> bytes:
+    """Return the frame of a delivery with a tag of 16 bytes, up to its payload."""
+    return _UNSETTLED.pack(
+        *(size, 2, 0, channel, _TRANSFER_HEAD, 0x70, handle, 0x70, delivery_id),
+        *(0xA0, 16, tag, _UNSETTLED_TAIL),
+    )
+
+
 def disposition(role: bool, first: int, last: int, state: bytes) -> bytes:
     """Return that deliveries are settled, and how."""
     ids = [to.uint(first), to.uint(last)]

@@ -98,6 +98,13 @@ class Session:
         settled = token is None
         if token is not None:
             self.unsettled[delivery_id] = (link, token)
+            size = say.UNSETTLED_BYTES + len(payload)
+            if size <= self.connection.peer_frame_max and self._window > 0 and not self._waiting:
+                self._window -= 1
+                self._next_outgoing_id = (self._next_outgoing_id + 1) & SERIAL
+                head = say.unsettled_frame(size, self.channel, link.handle, delivery_id, tag)
+                self.connection.write(head, payload)
+                return
         whole = say.transfer(link.handle, delivery_id, tag, settled, False)
         room = self.connection.peer_frame_max - HEADER_BYTES - len(whole)
         if len(payload) <= room:
@@ -228,8 +235,14 @@ class Session:
         else:
             ids = [one & SERIAL for one in range(first, first + count) if one & SERIAL in unsettled]
         by_link: dict[OutgoingLink, list[int]] = {}
+        owner: OutgoingLink | None = None
+        chosen: list[int] = []
         for one in ids:
-            by_link.setdefault(unsettled[one][0], []).append(one)
+            # Nearly always all of them are of one link.
+            if unsettled[one][0] is not owner:
+                owner = unsettled[one][0]
+                chosen = by_link.setdefault(owner, [])
+            chosen.append(one)
         for link, chosen in by_link.items():
             if link.node is not None:
                 link.node.settled(link, chosen, disposition.state, bool(disposition.settled))
