@@ -231,7 +231,8 @@ def _merged(message: Message, sent: list[bytes]) -> list[bytes]:
     found: list[bytes] = []
     for at in range(0, len(sent), 2):
         name, before = decode(sent[at])[0], plain_value(decode(sent[at + 1])[0])
-        if before is UNKNOWN or (name in left and _same(left[name], before)):
+        kept = name not in left if before is UNKNOWN else _same(left.get(name, UNKNOWN), before)
+        if kept:
             found += sent[at : at + 2]
             left.pop(name, None)
     for name, value in left.items():
