@@ -1,10 +1,12 @@
 """One Spark session and one server for all tests of the pipeline: a session takes ten seconds.
 
-Tests that run in parallel stay in one process (`xdist_group`), so that one Java is enough.
+Tests that run in parallel stay in one process (`xdist_group`), so that one Java is enough. What it
+runs is run once or twice, and not worth much compiling: that takes more time than it saves.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -20,6 +22,11 @@ from tests.spark.reading import Reads
 HERE = Path(__file__).parent
 
 
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+
+# First: xdist looks at the groups in the same hook.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep the tests of this folder in one process."""
     for item in items:
