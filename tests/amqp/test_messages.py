@@ -23,6 +23,7 @@ from onibus.protocols.amqp.service_bus.incoming import (
     read_batch,
     read_message,
 )
+from onibus.protocols.amqp.service_bus.naming import name_message
 from onibus.protocols.amqp.service_bus.outgoing import write_message
 from onibus.protocols.amqp.service_bus.receiver import tag_of
 from tests.bus_helpers import run
@@ -210,3 +211,30 @@ async def test_what_was_sent_survives_a_resubmission_under_a_new_id() -> None:
         assert theirs.properties.message_id.startswith(b"id/resubmitted/")
         assert theirs.properties.user_id == b"user"
         assert theirs.application_properties == {b"big": 2**64 - 1, b"tried": 1}
+
+
+@pytest.mark.parametrize("ids", [(), (None,), (None, b"user")])
+def test_a_message_without_an_id_is_given_one(ids: tuple[Any, ...]) -> None:
+    """What was sent around it stays as it was."""
+    body = sections.data_section(b"x")
+    around = sections.section(sections.ANNOTATIONS, to.encode({Symbol("own"): "kept"}))
+    payload = around + (properties(*ids) if ids else b"") + application(big=2**64 - 1) + body
+    first, second = read_message(payload), read_message(payload)
+    name_message(first, needs_key=False)
+    name_message(second, needs_key=False)
+    assert first.message_id != second.message_id
+    theirs = read_by_others(write_message(received(first)))
+    assert theirs.properties.message_id == first.message_id.encode()
+    assert theirs.properties.user_id == (b"user" if len(ids) > 1 else None)
+    assert theirs.application_properties == {b"big": 2**64 - 1}
+    assert theirs.message_annotations[b"own"] == b"kept"
+
+
+@pytest.mark.promise("D11")
+def test_where_the_id_would_choose_the_partition_its_lack_is_the_brokers_to_refuse() -> None:
+    keyless = read_message(properties(None) + sections.data_section(b"x"))
+    name_message(keyless, needs_key=True)
+    assert keyless.message_id is None
+    keyless.partition_key = "k"
+    name_message(keyless, needs_key=True)
+    assert keyless.message_id is not None

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 from onibus.broker import sending
 from onibus.broker.replies import fail
 from onibus.core.errors import OnibusError
+from onibus.core.message import Message
 from onibus.protocols.amqp import performatives as say
 from onibus.protocols.amqp.errors import AmqpError
 from onibus.protocols.amqp.link import Delivery, Link, OutgoingLink
 from onibus.protocols.amqp.service_bus.conditions import condition_of
 from onibus.protocols.amqp.service_bus.incoming import BATCH_FORMAT, read_batch, read_message
+from onibus.protocols.amqp.service_bus.naming import name_message, needs_key
 
 if TYPE_CHECKING:
     from onibus.protocols.amqp.service_bus.client import Client
@@ -65,6 +67,7 @@ class SenderNode:
         self._client = client
         found = sending.open_for_sends(client.broker, entity)
         self._entity = found.name
+        self._needs_key = needs_key(found)
         self.message_bytes_max = found.log_settings.max_message_bytes
 
     def received(self, delivery: Delivery) -> None:
@@ -76,20 +79,32 @@ class SenderNode:
         broker, payload = self._client.broker, delivery.payload
         try:
             if delivery.format == BATCH_FORMAT:
-                sending.send(broker, self._entity, read_batch(payload), stored)
+                sending.send(broker, self._entity, self._read_batch(payload), stored)
             else:
-                sending.send_one(broker, self._entity, read_message(payload), stored)
+                message = read_message(payload)
+                if message.message_id is None:
+                    name_message(message, self._needs_key)
+                sending.send_one(broker, self._entity, message, stored)
         except Exception as error:
             fail(stored, error)
+
+    def _read_batch(self, payload: bytes) -> list[Message]:
+        messages = read_batch(payload)
+        for message in messages:
+            if message.message_id is None:
+                name_message(message, self._needs_key)
+        return messages
 
     def _in_transaction(self, delivery: Delivery) -> None:
         try:
             transactions, size = self._client.transactions, len(delivery.payload)
             transaction, state = transactions.of(delivery.state, say.accepted(), size)
             if delivery.format == BATCH_FORMAT:
-                messages = read_batch(delivery.payload)
+                messages = self._read_batch(delivery.payload)
             else:
                 messages = [read_message(delivery.payload)]
+                if messages[0].message_id is None:
+                    name_message(messages[0], self._needs_key)
             transaction.send(self._entity, messages)
         except (OnibusError, AmqpError) as error:
             state = rejected(error)
