@@ -22,3 +22,19 @@ def test_javascript_clients_do_all_of_it(server: Served, owner: Client, name: Na
     said = run_node(SCRIPTS / "queues.mjs", CONNECTION=server.service_bus, NAMES=json.dumps(names))
     assert said.endswith("all done\n")
     assert owner.queue(names["queue"]).active_count == 0
+
+
+@pytest.mark.promise("X2")
+def test_javascript_clients_delete_in_batches(server: Served, owner: Client, name: Name) -> None:
+    """The stable client has no call for it yet; the next one has."""
+    names = {word: name(word) for word in ("queue", "partitioned", "sessions")}
+    owner.create_queue(names["queue"])
+    owner.create_queue(names["partitioned"], enable_partitioning=True)
+    owner.create_queue(names["sessions"], requires_session=True)
+    said = run_node(
+        SCRIPTS / "deleting.mjs", CONNECTION=server.service_bus, NAMES=json.dumps(names)
+    )
+    assert said.endswith("all done\n")
+    assert owner.queue(names["queue"]).dead_lettered_count == 0
+    assert owner.queue(names["partitioned"]).active_count == 0
+    assert owner.queue(names["sessions"]).active_count == 600
