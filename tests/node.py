@@ -6,6 +6,8 @@ import hashlib
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -30,25 +32,27 @@ def node_home(folder: Path) -> Path:
     return cached(f"node-packages-{hashlib.sha256(package).hexdigest()[:12]}", install)
 
 
-def node_process(script: Path, **variables: str) -> subprocess.Popen[str]:
-    """Start a script; what it imports is found by its NODE_HOME."""
-    return subprocess.Popen(
+@contextmanager
+def running_node(script: Path, **variables: str) -> Iterator[subprocess.Popen[str]]:
+    """Run a script, whose imports are found by its NODE_HOME; stop it in the end."""
+    process = subprocess.Popen(
         ["node", str(script)],
         env={**os.environ, "NODE_HOME": str(node_home(script.parent)), **variables},
-        stdin=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def run_node(script: Path, **variables: str) -> str:
     """Run a script to its good end; return what it prints."""
-    process = node_process(script, **variables)
-    try:
+    with running_node(script, **variables) as process:
         out, err = process.communicate(timeout=_RUN_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        out, err = process.communicate()
-    assert process.returncode == 0, out + err
+        assert process.returncode == 0, out + err
     return out

@@ -14,7 +14,7 @@ from azure.servicebus.exceptions import ServiceBusError
 from onibus.client import Client
 from tests.amqp.sdk_helpers import SCRIPTS, Name, closing_sockets
 from tests.bus_helpers import run
-from tests.node import run_node
+from tests.node import run_node, running_node
 from tests.server.processes import Served, served
 
 # This client leaves the sockets of broken connections to the garbage collector.
@@ -73,6 +73,35 @@ async def _received_once(client: ServiceBusClient) -> None:
                 found.append(str(message.message_id))
                 await receiver.complete_message(message)
     assert sorted(found) == sorted(f"m-{number}" for number in range(_COUNT))
+
+
+@pytest.mark.promise("B8", "D5", "S3")
+def test_javascript_clients_go_on_over_a_kill(tmp_path: Path) -> None:
+    """Its sender and its streaming receiver find the server again by themselves."""
+    data, wanted = tmp_path / "data", [f"m-{number}" for number in range(_COUNT)]
+    with served("--data", data) as first:
+        port = first.ready["amqp"].rpartition(":")[2]
+        with Client.connect(first.ready["development"]) as owner:
+            owner.create_queue("q", requires_duplicate_detection=True)
+        names = json.dumps({"queue": "q", "count": _COUNT})
+        with running_node(
+            SCRIPTS / "over_a_kill.mjs", CONNECTION=first.service_bus, NAMES=names
+        ) as node:
+            assert node.stdout is not None
+            assert node.stdout.readline() == "half\n"
+            first.process.kill()
+            first.process.wait()
+            with served("--data", data, "--amqp-port", port) as second:
+                out, err = node.communicate(timeout=_PATIENCE_S)
+                assert node.returncode == 0, err
+                told = json.loads(out)
+                with Client.connect(second.ready["development"]) as owner:
+                    # Locks of a server that was killed have ended: what is left is there to take.
+                    left = owner.receiver("q", delete=True).receive(_COUNT)
+    assert sorted(told["received"]) == sorted(wanted)
+    assert told["again"] == []
+    # What is left came before the kill, and its completion did not.
+    assert {str(one.message_id) for one in left}.isdisjoint(told["completed"])
 
 
 @pytest.mark.promise("B1", "B4", "D1")
