@@ -33,8 +33,6 @@ class Connections:
         self.traffic = traffic or Traffic()
         self.open: set[Connection] = self.traffic.open
         self.heads = Heads(self.limits.unknown_bytes_max)
-        #: bytes of bodies that are being read or worked on
-        self.body_bytes = 0
         self.closing = False
         #: who takes connections over that want to speak something else
         self.upgrades: Upgrades | None = None
