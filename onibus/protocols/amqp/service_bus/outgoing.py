@@ -118,7 +118,9 @@ def _annotations(received: ReceivedMessage, others: list[bytes]) -> bytes:
     first = message.enqueued_sequence_number
     if (
         received.locked_until_ms is not None
-        and first is message.partition_key is message.scheduled_enqueue_time_ms is None
+        and first is None
+        and message.partition_key is None
+        and message.scheduled_enqueue_time_ms is None
         and not others
     ):
         # All that a message has of them that is received under a lock, usually.
