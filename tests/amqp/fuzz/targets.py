@@ -183,7 +183,8 @@ class _Place:
         connection.lost()
         world.settle()
         assert not world.alarms, world.alarms
-        assert (connection.held_bytes, connection.under_way, connection.link_count) == (0, 0, 0)
+        assert (connection.held_bytes, connection.unfinished_bytes) == (0, 0)
+        assert (connection.unsent_bytes, connection.under_way, connection.link_count) == (0, 0, 0)
         assert not client._links
         if world.changes != changes:
             self.history.append(stream)
