@@ -43,7 +43,7 @@ demonstrate: $(RUNNABLE) ## Run the short demonstration of the library
 	$(BIN)/python examples/demonstration.py
 
 test: $(READY) ## Run all tests (PROCESSES=2, ARGS="-k sessions")
-	$(BIN)/python -m pytest -n $(PROCESSES) --dist loadgroup $(ARGS)
+	$(BIN)/python -m pytest -n $(PROCESSES) $(ARGS)
 
 lint: $(READY) ## Check style, format and types
 	$(BIN)/ruff check $(CODE)
