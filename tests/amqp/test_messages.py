@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from onibus import Bus, Message, ReceivedMessage
-from onibus.core.errors import InvalidArgument
+from onibus.core.errors import InvalidArgument, MessageTooLarge
+from onibus.core.path.admit import admit
+from onibus.core.settings import QueueSettings
 from onibus.protocols.amqp import encode as to
 from onibus.protocols.amqp.decode import Decimal, Symbol, Timestamp
 from onibus.protocols.amqp.errors import DecodeError
@@ -238,3 +240,22 @@ def test_where_the_id_would_choose_the_partition_its_lack_is_the_brokers_to_refu
     keyless.partition_key = "k"
     name_message(keyless, needs_key=True)
     assert keyless.message_id is not None
+
+
+@pytest.mark.promise("B7")
+@given(
+    st.dictionaries(texts, st.one_of(texts, st.integers(-(2**31), 2**31 - 1), st.booleans())),
+    st.lists(st.one_of(st.none(), st.text(min_size=1, max_size=20)), min_size=1, max_size=8),
+    st.binary(min_size=100, max_size=2_000),
+)
+def test_what_fits_the_link_fits_the_entity(
+    values: dict[str, Any], fields: list[Any], body: bytes
+) -> None:
+    """Properties are kept twice, and counted once."""
+    payload = properties(*fields) + application(**values) + sections.data_section(body)
+    message = read_message(payload)
+    if message.message_id is None:
+        name_message(message, needs_key=False)
+    admit(message, QueueSettings(max_message_bytes=len(payload)), b"secret" * 8)
+    with pytest.raises(MessageTooLarge):
+        admit(message, QueueSettings(max_message_bytes=len(payload) - 200), b"secret" * 8)
