@@ -1,8 +1,8 @@
 """Ids for messages that were sent without one.
 
-Service Bus gives every message an id; clients of JavaScript cannot close a receiver of messages that
-have none. The id is new, so it is nobody's duplicate. Where a message's id would choose its partition
-and its sender gave neither, the broker refuses it (D11): that refusal is not hidden here.
+Service Bus gives every message an id; clients of JavaScript cannot close a receiver of messages
+that have none. The id is new, so it is nobody's duplicate. Where a message's id would choose its
+partition and its sender gave neither, the broker refuses it (D11): that is not hidden here.
 """
 
 from __future__ import annotations
