@@ -1,11 +1,12 @@
 """Promise markers: an unknown id stops the run, and `--promise D1` runs the tests that carry D1.
 
-Also what holds for every server that a test starts.
+Also what holds for every server that a test starts, and which tests share a process.
 """
 
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 
@@ -51,3 +52,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if dropped:
         config.hook.pytest_deselected(items=dropped)
         items[:] = kept
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Have tests that share something costly, which is Spark, in one process of a parallel run.
+
+    The marks that xdist has for this do nothing with the pytest that we use.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            # The largest group is begun first; every other test is a group of its own.
+            return "spark" if nodeid.startswith("tests/spark/") else nodeid
+
+    return Scheduling(config, log)

@@ -226,7 +226,8 @@ class Lake:
 
         The newest day is still growing: its files wait until there are a few of them, so that rows
         are not copied again and again. Return how many files were merged, and into how many. Only
-        one process may do this at a time, and not while the same table is written.
+        one process may do this at a time; the table may be written meanwhile, since what is written
+        again lies inside a file that has it.
         """
         self.tidy(table)
         files = self.files(table)

@@ -58,7 +58,8 @@ def spark_session(master: str = MASTER, **conf: str) -> SparkSession:
     if master.startswith("sc://"):
         builder = builder.remote(master)
         # The rest is fixed where the server of Spark Connect was started.
-        given = {name: value for name, value in conf.items() if name.startswith("spark.sql.")}
+        settings = CONFIGURATION | conf
+        given = {name: value for name, value in settings.items() if name.startswith("spark.sql.")}
     else:
         local = master.startswith("local")
         _prepare_environment(local)

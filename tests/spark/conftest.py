@@ -1,12 +1,13 @@
 """One Spark session and one server for all tests of the pipeline: a session takes ten seconds.
 
-Tests that run in parallel stay in one process (`xdist_group`), so that one Java is enough.
+Tests that run in parallel stay in one process (tests/conftest.py), so that one Java is enough. What
+it runs is run once or twice, and not worth much compiling: that takes more time than it saves.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
-from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -17,14 +18,7 @@ from onibus.spark.session import spark_session
 from tests.client.server_helpers import ServerProcess
 from tests.spark.reading import Reads
 
-HERE = Path(__file__).parent
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests of this folder in one process."""
-    for item in items:
-        if HERE in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group("spark"))
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
 @pytest.fixture(scope="session")

@@ -102,6 +102,8 @@ def _check_fields(message: Message, settings: LogSettings) -> None:
     session_id, partition_key = message.session_id, message.partition_key
     if type(message.body) is not bytes:
         raise InvalidArgument(f"a body is bytes, not {type(message.body).__name__}")
+    if type(message.as_sent) is not bytes:
+        raise InvalidArgument(f"as_sent is bytes, not {type(message.as_sent).__name__}")
     _check_id("message_id", message.message_id)
     if message.message_id == "":
         raise InvalidArgument("message_id is empty: leave it out if there is none")
@@ -124,7 +126,6 @@ def _check_fields(message: Message, settings: LogSettings) -> None:
         and message.enqueued_sequence_number is None
         and message.hop_count == 0
         and message.format == ""
-        and message.as_sent == b""
         and message.rewritten is False
     ):
         _check_rare_fields(message)
@@ -153,8 +154,8 @@ def _check_rare_fields(message: Message) -> None:
             raise InvalidArgument(f"{name} is a text, not {type(value).__name__}")
     if message.format not in FORMATS:
         raise InvalidArgument(f"format {message.format!r} is none of {FORMATS}")
-    if type(message.as_sent) is not bytes or type(message.rewritten) is not bool:
-        raise InvalidArgument("as_sent is bytes, and rewritten is a bool")
+    if type(message.rewritten) is not bool:
+        raise InvalidArgument("rewritten is a bool")
     number = message.enqueued_sequence_number
     if number is not None and (type(number) is not int or not 0 <= number < 2**63):
         raise InvalidArgument("enqueued_sequence_number is a sequence number")

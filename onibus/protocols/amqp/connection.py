@@ -147,12 +147,14 @@ class Connection:
 
     # Out
 
-    def write(self, content: bytes) -> None:
+    def write(self, content: bytes, payload: bytes = b"") -> None:
         """Let bytes wait for the end of the burst."""
         if not self._out and self.on_output is not None:
             self.on_output()
         self._out.append(content)
-        self._out_bytes += len(content)
+        self._out_bytes += len(content) + len(payload)
+        if payload:
+            self._out.append(payload)
 
     def later(self, one: Flushed) -> None:
         """Call somebody when the burst is over."""
@@ -219,7 +221,7 @@ class Connection:
             if not frames:
                 return False
         while frames:
-            if self.is_over or self._out_bytes > _ANSWERS_BYTES_MAX:
+            if self.state is State.CLOSED or self._out_bytes > _ANSWERS_BYTES_MAX:
                 return False
             self._take_frame(frames.popleft())
         return not self.is_over
@@ -245,6 +247,11 @@ class Connection:
 
     def _take_frame(self, one: Frame) -> None:
         kind, channel, body = one
+        if body[:3] == say.PLAIN_TRANSFER and kind == AMQP and self.state is State.OPEN:
+            plain = say.read_plain(body)
+            session = self.sessions.get(channel)
+            if plain and session and session.take_plain(plain, body[plain[3] :]):
+                return
         if (kind == SASL) != (self.state is State.SASL) or kind not in (AMQP, SASL):
             raise ConnectionFailed(
                 FRAMING_ERROR, f"a frame of type {kind} while {self.state.value}"
@@ -262,9 +269,6 @@ class Connection:
         if self.state is State.CLOSING:
             if code == say.CLOSE:
                 self._end()
-            return
-        if code == say.TRANSFER and self.state is State.OPEN:
-            self._take_session_frame(channel, code, say.read_transfer(fields), body[at:])
             return
         performative = say.read(code, fields)
         if code == say.OPEN:

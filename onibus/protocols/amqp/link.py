@@ -53,21 +53,28 @@ class Delivery:
 
     __slots__ = ("format", "id", "link", "payload", "settled", "state")
 
-    def __init__(self, link: IncomingLink, transfer: Transfer, payload: bytes) -> None:
-        assert transfer.delivery_id is not None
+    def __init__(
+        self,
+        link: IncomingLink,
+        delivery_id: int,
+        message_format: int,
+        payload: bytes,
+        settled: bool = False,
+        state: Any = None,
+    ) -> None:
         self.link = link
-        self.id = transfer.delivery_id
-        self.format = transfer.message_format or 0
-        #: nobody waits to hear what becomes of it
-        self.settled = bool(transfer.settled)
-        #: a transactional state, or None
-        self.state = transfer.state
+        self.id = delivery_id
+        self.format = message_format
         self.payload = payload
+        #: nobody waits to hear what becomes of it
+        self.settled = settled
+        #: a transactional state, or None
+        self.state = state
 
     def settle(self, state: bytes) -> None:
         """Tell what became of it."""
         if not self.settled:
-            self.link.session.settle(self.id, state)
+            self.link.session.settle([self.id], state)
 
 
 class Node(Protocol):
@@ -197,6 +204,17 @@ class IncomingLink(Link):
         self.credit = self._granted
         self.session.flow((self.handle, self.delivery_count, self.credit, False))
 
+    def takes_plain(self, size: int) -> bool:
+        """Tell whether a whole delivery of that size can be taken at once."""
+        return self._first is None and self.state is LinkState.ATTACHED and size <= self._bytes_max
+
+    def take_plain(self, delivery_id: int, message_format: int, payload: bytes) -> None:
+        """Take a whole delivery of which nothing else is to be said."""
+        assert self.node is not None
+        self._count()
+        self.node.received(Delivery(self, delivery_id, message_format, payload))
+        self._top_up()
+
     def transfer(self, transfer: Transfer, payload: bytes) -> None:
         """Take a delivery, or a part of one."""
         if self.state is LinkState.DETACHING:
@@ -238,15 +256,29 @@ class IncomingLink(Link):
         self._first, self._size = None, 0
 
     def _take(self, transfer: Transfer, payload: bytes, size: int) -> None:
-        self.credit -= 1
-        self.delivery_count = (self.delivery_count + 1) & SERIAL
+        self._count()
         assert self.node is not None
-        delivery = Delivery(self, transfer, payload)
+        assert transfer.delivery_id is not None
+        delivery = Delivery(
+            self,
+            transfer.delivery_id,
+            transfer.message_format or 0,
+            payload,
+            bool(transfer.settled),
+            transfer.state,
+        )
         if size > self._bytes_max:
             told = f"a message of {size} bytes; here one has at most {self._bytes_max}"
             delivery.settle(say.rejected(say.error(MESSAGE_SIZE_EXCEEDED, told)))
         else:
             self.node.received(delivery)
+        self._top_up()
+
+    def _count(self) -> None:
+        self.credit -= 1
+        self.delivery_count = (self.delivery_count + 1) & SERIAL
+
+    def _top_up(self) -> None:
         if self.credit * 2 <= self._granted and self.is_open:
             self.grant()
 

@@ -3,6 +3,8 @@
 A query reads each of the two logs with a named reader (R2), so that the broker keeps what was not
 captured yet, and its tasks write the files of their ranges. A range that is written again is the
 same file (onibus/spark/lake.py); that, and not Spark's word for it, is what makes rows appear once.
+Tasks tell only what they wrote, which Spark adds up: no row comes to the driver, and the query has
+no function of the driver in it, so it runs on a server of Spark Connect as well.
 
 Bodies are captured as they are, or decoded (`body`). One that cannot be decoded suspends the
 capture, or is set aside in the table `errors`: without its content (skip), or with it
@@ -23,11 +25,13 @@ import pyarrow.compute as pc
 
 from onibus.core.errors import InvalidArgument
 from onibus.spark.bodies import BadBody
+from onibus.spark.jobs.queries import run_queries
 from onibus.spark.lake import ERRORS, MESSAGES, OUTCOMES, Lake, by_date
 from onibus.spark.options import ReadOptions, read_options
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
     from pyspark.sql.streaming.query import StreamingQuery
 
 #: Files are merged into ones of about this size.
@@ -36,16 +40,13 @@ FILE_SIZE = 128 << 20
 BATCH_BYTES = 512 << 20
 #: A capture that goes on merges small files after so many batches.
 _BATCHES_A_COMPACTION = 50
-#: How often a capture that goes on is looked at.
-_LOOK_S = 1
-#: Spark gives a Python process ten seconds to start, which a busy machine may not have: it is given
-#: so many tries.
-_STARVED, _STARTS_MAX = "Python worker failed to connect back", 5
-#: What a task tells of each file it wrote.
-_WRITTEN = "name string, rows long, bytes long"
+#: What a task tells of each file it wrote, and under which name it is added up.
+_WRITTEN, _METRICS = "name string, rows long, bytes long", "onibus"
 #: Columns that only tasks see: what a decoded body was, and what was wrong with it.
 _RAW, _WRONG = "_raw_body", "_wrong"
 _ERROR_MODES = ("suspend", "skip", "dead-letter")
+#: What of a capture is added up from batch to batch.
+_COUNTED = (MESSAGES, OUTCOMES, ERRORS, "files", "size_bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,8 @@ def capture(
     for together in (
         [tables] if continuous else [[table] for table in tables if job.has_news(table)]
     ):
-        _run(job, together, trigger, stopped)
+        starts = {table: partial(job.start, table, trigger) for table in together}
+        run_queries(starts, job.add, stopped)
     # A batch that was cut off leaves holes until it is done again.
     for table in () if stopped() else tables:
         job.compact(table)
@@ -152,6 +154,8 @@ class _Capture:
         self.started = time.monotonic()
         #: how far the named readers were behind at the start
         self._lag: dict[str, tuple[int | None, ...]] = {}
+        #: batches of each table that were written
+        self._batches: dict[str, int] = {}
 
     def prepare(self) -> None:
         """See that the lake is this entity's, and have the readers made."""
@@ -187,33 +191,25 @@ class _Capture:
         rows = self._spark.readStream.format("onibus").options(**given).load()
         if table == MESSAGES:
             rows = decoded(rows, self.body)
+        what = Capturing(self._lake.place, self._options.entity, table, self._on_error)
+        written = rows.mapInArrow(partial(write_ranges, what), _WRITTEN)
         return (
-            rows.writeStream.foreachBatch(partial(self._write, table))
+            written.observe(_METRICS, *_metrics())
+            .writeStream.format("noop")
             .option("checkpointLocation", checkpoint)
             .queryName(f"capture {table} of {self._options.entity}")
             .trigger(**trigger)
             .start()
         )
 
-    def _write(self, table: str, batch: DataFrame, number: int) -> None:
-        """Write one batch of a table."""
-        what = Capturing(self._lake.place, self._options.entity, table, self._on_error)
-        files = batch.mapInArrow(partial(write_ranges, what), _WRITTEN).collect()
-        rows = dict.fromkeys((MESSAGES, OUTCOMES, ERRORS), 0)
-        for one in files:
-            rows[one.name] += one.rows
-        done = self.done
-        self.done = replace(
-            done,
-            messages=done.messages + rows[MESSAGES],
-            outcomes=done.outcomes + rows[OUTCOMES],
-            errors=done.errors + rows[ERRORS],
-            files=done.files + len(files),
-            size_bytes=done.size_bytes + sum(one.bytes for one in files),
-            seconds=time.monotonic() - self.started,
-        )
+    def add(self, table: str, report: StreamingQueryProgress) -> None:
+        """Add what a batch of a table wrote; a sum of nothing is not told."""
+        told = report.observedMetrics[_METRICS].asDict()
+        sums = {name: getattr(self.done, name) + (told.get(name) or 0) for name in _COUNTED}
+        self.done = replace(self.done, seconds=time.monotonic() - self.started, **sums)
         self.on_progress(self.done)
-        if number % _BATCHES_A_COMPACTION == _BATCHES_A_COMPACTION - 1:
+        self._batches[table] = self._batches.get(table, 0) + 1
+        if self._batches[table] % _BATCHES_A_COMPACTION == 0:
             self.compact(table)
 
     def compact(self, table: str) -> None:
@@ -223,31 +219,18 @@ class _Capture:
             self.done = replace(self.done, merged=self.done.merged + merged)
 
 
-def _run(
-    job: _Capture, tables: list[str], trigger: dict[str, Any], stopped: Callable[[], bool]
-) -> None:
-    """Run the queries of tables until all have ended, or somebody wants an end."""
-    from pyspark.errors import StreamingQueryException
+def _metrics() -> list[Column]:
+    """Return what is added up while files are written; the names are those of `_COUNTED`."""
+    from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 
-    starts = dict.fromkeys(tables, 1)
-    running = {table: job.start(table, trigger) for table in tables}
-    going = list(tables)
-    try:
-        while going and not stopped():
-            for table in list(going):
-                try:
-                    ended = running[table].awaitTermination(_LOOK_S)
-                except StreamingQueryException as error:
-                    if _STARVED not in str(error) or starts[table] == _STARTS_MAX:
-                        raise
-                    starts[table] += 1
-                    running[table] = job.start(table, trigger)
-                else:
-                    if ended:
-                        going.remove(table)
-    finally:
-        for query in running.values():
-            query.stop()
+    def rows_of(table: str) -> Column:
+        return F.sum(F.when(F.col("name") == table, F.col("rows"))).alias(table)
+
+    return [
+        *(rows_of(table) for table in (MESSAGES, OUTCOMES, ERRORS)),
+        F.count("name").alias("files"),
+        F.sum("bytes").alias("size_bytes"),
+    ]
 
 
 def decoded(rows: DataFrame, body: str | None) -> DataFrame:

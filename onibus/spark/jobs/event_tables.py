@@ -20,15 +20,15 @@ import msgspec
 import pyarrow.fs as pafs
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as sf
+from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 from onibus.core.errors import InvalidArgument, InvalidOperation
+from onibus.spark.jobs.queries import run_queries
 
 _MARKER = "_onibus.json"
 #: The batch that has no rows, only columns: a table is there from the beginning.
 _NO_BATCH = -1
-#: How often a query that goes on is looked at.
-_LOOK_S = 1
 _METRICS = "onibus"
 
 
@@ -170,33 +170,19 @@ def write_tables(
     if not tables.prepared():
         tables.prepare(events, _NO_BATCH)
     trigger: dict[str, Any] = {"processingTime": interval} if interval else {"availableNow": True}
-    query = (
-        events.observe(_METRICS, *tables.metrics())
-        .writeStream.foreachBatch(tables.write)
-        .option("checkpointLocation", checkpoint or f"{tables.place.rstrip('/')}/_checkpoint")
-        .trigger(**trigger)
-        .start()
-    )
-    try:
-        _follow(query, done, on_progress, stopped)
-    finally:
-        query.stop()
+
+    def start() -> StreamingQuery:
+        return (
+            events.observe(_METRICS, *tables.metrics())
+            .writeStream.foreachBatch(tables.write)
+            .option("checkpointLocation", checkpoint or f"{tables.place.rstrip('/')}/_checkpoint")
+            .trigger(**trigger)
+            .start()
+        )
+
+    def add(_: str, report: StreamingQueryProgress) -> None:
+        done.add(report.observedMetrics[_METRICS].asDict())
+        on_progress(done)
+
+    run_queries({tables.job: start}, add, stopped)
     return done
-
-
-def _follow(
-    query: StreamingQuery, done: Progress, on_progress: Tell, stopped: Callable[[], bool]
-) -> None:
-    """Tell of every batch until the query ends, or somebody wants that."""
-    seen = -1
-    ended = False
-    while not ended and not stopped():
-        ended = bool(query.awaitTermination(_LOOK_S))
-        for report in query.recentProgress:
-            if report.batchId > seen and _METRICS in report.observedMetrics:
-                seen = report.batchId
-                done.add(report.observedMetrics[_METRICS].asDict())
-                on_progress(done)
-    error = query.exception()
-    if error is not None:
-        raise error

@@ -13,18 +13,18 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from onibus.core.errors import InvalidArgument
+from onibus.spark.jobs.queries import run_queries
 from onibus.spark.options import write_options
 from onibus.spark.shaping import by_partition, with_message_ids
 from onibus.spark.writing_rows import SENDABLE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
     from pyspark.sql.streaming.query import StreamingQuery
 
 #: The name of a stream that was given none.
 PRODUCER = "ingest"
-#: How often a stream is looked at.
-_LOOK_S = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,17 +81,29 @@ def ingest(
         return done
     if checkpoint is None:
         raise InvalidArgument("a stream needs a checkpoint: a folder where it keeps its place")
-    given = {**target, "producer": name or PRODUCER}
-    query = (
-        by_partition(messages, target)
-        .writeStream.format("onibus")
-        .options(**given)
-        .option("checkpointLocation", checkpoint)
-        .queryName(f"ingest {given['producer']}")
-        .trigger(**({"availableNow": True} if interval is None else {"processingTime": interval}))
-        .start()
-    )
-    return _watch(query, begun, on_progress, stopped)
+    done = Ingested()
+
+    def start() -> StreamingQuery:
+        given = {**target, "producer": name or PRODUCER}
+        ends = {"availableNow": True} if interval is None else {"processingTime": interval}
+        return (
+            by_partition(messages, target)
+            .writeStream.format("onibus")
+            .options(**given)
+            .option("checkpointLocation", checkpoint)
+            .queryName(f"ingest {given['producer']}")
+            .trigger(**ends)
+            .start()
+        )
+
+    def add(_: str, report: StreamingQueryProgress) -> None:
+        nonlocal done
+        rows = done.rows + report.numInputRows
+        done = Ingested(rows, done.batches + 1, time.monotonic() - begun)
+        on_progress(done)
+
+    run_queries({"ingest": start}, add, stopped)
+    return replace(done, seconds=time.monotonic() - begun)
 
 
 def _ingest_once(messages: DataFrame, target: Mapping[str, str], name: str | None) -> Ingested:
@@ -150,29 +162,3 @@ def as_messages(rows: DataFrame, fields: Fields) -> DataFrame:
     named = rows.select(*[column.alias(name) for name, column in columns.items()])
     # With ids of its own a row without one is a mistake, which the bus tells.
     return named if fields.ids else with_message_ids(named)
-
-
-def _watch(
-    query: StreamingQuery,
-    begun: float,
-    on_progress: Callable[[Ingested], None],
-    stopped: Callable[[], bool],
-) -> Ingested:
-    """Wait until a query has ended, or somebody wants an end; tell how far it is."""
-    done = Ingested()
-    seen = -1
-    try:
-        while True:
-            ended = query.awaitTermination(_LOOK_S)
-            for progress in query.recentProgress:
-                if progress.batchId > seen and progress.numInputRows:
-                    seen = progress.batchId
-                    done = replace(
-                        done, rows=done.rows + progress.numInputRows, batches=done.batches + 1
-                    )
-            done = replace(done, seconds=time.monotonic() - begun)
-            on_progress(done)
-            if ended or stopped():
-                return done
-    finally:
-        query.stop()

@@ -47,6 +47,20 @@ _NUMBER_AND_TIME = struct.Struct(
 _MOMENT = struct.Struct(">Bq").pack
 _SHORT = struct.Struct(">Bh").pack
 
+#: The annotations of a message under a lock, in one go: what stands before each of their values.
+_USUAL_PARTS = (
+    len(_SEQUENCE_NUMBER + _ENQUEUED_TIME + _ENQUEUE_NUMBER + _LOCKED_UNTIL + _STATE) + 4 * 9 + 2
+)
+_USUAL_HEAD = b"\x00\x53\x72\xc1" + bytes((_USUAL_PARTS + 1, 10)) + _SEQUENCE_NUMBER + b"\x81"
+_ENQUEUED_HEAD = _ENQUEUED_TIME + b"\x83"
+_ENQUEUE_HEAD = _ENQUEUE_NUMBER + b"\x81"
+_LOCKED_HEAD = _LOCKED_UNTIL + b"\x83"
+_STATE_HEAD = _STATE + b"\x54"
+_USUAL = struct.Struct(
+    f">{len(_USUAL_HEAD)}sq{len(_ENQUEUED_HEAD)}sq{len(_ENQUEUE_HEAD)}sq"
+    f"{len(_LOCKED_HEAD)}sq{len(_STATE_HEAD)}sB"
+).pack
+
 #: Service Bus tells these apart; all else is active.
 _STATES = {
     **dict.fromkeys(("deferred", "deferred locked"), 1),
@@ -105,6 +119,17 @@ def _annotations(received: ReceivedMessage, others: list[bytes]) -> bytes:
     message = received.message
     number = received.sequence_number
     first = message.enqueued_sequence_number
+    if (
+        received.locked_until_ms is not None
+        and first is message.partition_key is message.scheduled_enqueue_time_ms is None
+        and not others
+    ):
+        # All that a message has of them that is received under a lock, usually.
+        return _USUAL(
+            *(_USUAL_HEAD, number, _ENQUEUED_HEAD, received.enqueued_time_ms),
+            *(_ENQUEUE_HEAD, number, _LOCKED_HEAD, received.locked_until_ms),
+            *(_STATE_HEAD, _STATES.get(received.state, 0)),
+        )
     parts = [
         _NUMBER_AND_TIME(
             *(_SEQUENCE_NUMBER, 0x81, number),
@@ -219,7 +244,8 @@ def _merged(message: Message, sent: list[bytes]) -> list[bytes]:
     found: list[bytes] = []
     for at in range(0, len(sent), 2):
         name, before = decode(sent[at])[0], plain_value(decode(sent[at + 1])[0])
-        if before is UNKNOWN or (name in left and _same(left[name], before)):
+        kept = name not in left if before is UNKNOWN else _same(left.get(name, UNKNOWN), before)
+        if kept:
             found += sent[at : at + 2]
             left.pop(name, None)
     for name, value in left.items():

@@ -33,6 +33,7 @@ class Request:
         self.body: Any = None
         for code, _, value, _ in sections.split(payload):
             if code == sections.PROPERTIES:
+                sections.list_at(payload, value)
                 fields = sections.elements(payload, value)
                 if fields:
                     self.message_id = fields[0]

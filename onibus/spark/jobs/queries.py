@@ -1,0 +1,77 @@
+"""Runs the streaming queries of a job until they have ended, or somebody wants an end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
+    from pyspark.sql.streaming.query import StreamingQuery
+
+#: How often a query is looked at. Spark keeps its last hundred reports: none is missed.
+_LOOK_S = 1
+#: Spark gives a Python process ten seconds to start, which a busy machine may not have: it is given
+#: so many tries.
+_STARVED, _STARTS_MAX = "Python worker failed to connect back", 5
+
+
+def run_queries(
+    starts: Mapping[str, Callable[[], StreamingQuery]],
+    on_report: Callable[[str, StreamingQueryProgress], None],
+    stopped: Callable[[], bool],
+) -> None:
+    """Start queries and wait for all of them; tell what each batch of each did, once."""
+    queries = [_Query(name, start) for name, start in starts.items()]
+    going = list(queries)
+    try:
+        while going and not stopped():
+            for one in list(going):
+                ended = one.wait()
+                for report in one.news():
+                    on_report(one.name, report)
+                if ended:
+                    going.remove(one)
+    finally:
+        for one in queries:
+            one.stop()
+
+
+class _Query:
+    """A query, and those that go on where it could not."""
+
+    def __init__(self, name: str, start: Callable[[], StreamingQuery]) -> None:
+        self.name = name
+        self._start = start
+        self._starts = 1
+        self._query = start()
+        self._seen = -1
+        #: what was reported before it was started again
+        self._before: list[StreamingQueryProgress] = []
+
+    def wait(self) -> bool:
+        """Wait a moment; tell whether it has ended."""
+        from pyspark.errors import StreamingQueryException
+
+        try:
+            return bool(self._query.awaitTermination(_LOOK_S))
+        except StreamingQueryException as error:
+            if _STARVED not in str(error) or self._starts == _STARTS_MAX:
+                raise
+        self._starts += 1
+        self._before = list(self._query.recentProgress)
+        self._query = self._start()
+        return False
+
+    def news(self) -> Iterator[StreamingQueryProgress]:
+        """Yield what was reported since the last time."""
+        before, self._before = self._before, []
+        for report in [*before, *self._query.recentProgress]:
+            # A query that waits reports too, under the number of the batch that is to come.
+            happened = report.numInputRows or report.observedMetrics
+            if happened and report.batchId > self._seen:
+                self._seen = report.batchId
+                yield report
+
+    def stop(self) -> None:
+        self._query.stop()
