@@ -11,6 +11,8 @@ from __future__ import annotations
 import struct
 from typing import Any
 
+from onibus.broker.forwarding import DEAD_LETTER_SOURCE, DEAD_LETTER_SOURCE_ID
+from onibus.core.limits import COUNTER_BITS_PARTITIONED
 from onibus.core.message import Message, ReceivedMessage
 from onibus.protocols.amqp import encode as to
 from onibus.protocols.amqp.decode import decode
@@ -37,11 +39,14 @@ _LOCKED_UNTIL = to.symbol("x-opt-locked-until")
 _STATE = to.symbol("x-opt-message-state")
 _PARTITION_KEY = to.symbol("x-opt-partition-key")
 _SCHEDULED_TIME = to.symbol("x-opt-scheduled-enqueue-time")
+_PARTITION_ID = to.symbol("x-opt-partition-id")
+_DEAD_LETTER_SOURCE = to.symbol("x-opt-deadletter-source")
 
 _NUMBER_AND_TIME = struct.Struct(
     f">{len(_SEQUENCE_NUMBER)}sBq{len(_ENQUEUED_TIME)}sBq{len(_ENQUEUE_NUMBER)}sBq"
 ).pack
 _MOMENT = struct.Struct(">Bq").pack
+_SHORT = struct.Struct(">Bh").pack
 
 #: The annotations of a message under a lock, in one go: what stands before each of their values.
 _USUAL_PARTS = (
@@ -148,6 +153,14 @@ def _annotations(received: ReceivedMessage, others: list[bytes]) -> bytes:
         count += 2
     if message.scheduled_enqueue_time_ms is not None:
         parts += (_SCHEDULED_TIME, _MOMENT(0x83, message.scheduled_enqueue_time_ms))
+        count += 2
+    partition = number >> COUNTER_BITS_PARTITIONED
+    if partition:
+        parts += (_PARTITION_ID, _SHORT(0x61, partition))
+        count += 2
+    if message.hop_count and DEAD_LETTER_SOURCE_ID in message.properties:
+        source = message.properties.get(DEAD_LETTER_SOURCE)
+        parts += (_DEAD_LETTER_SOURCE, to.string(str(source)))
         count += 2
     parts += others
     content = b"".join(parts)
