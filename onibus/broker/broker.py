@@ -36,6 +36,7 @@ from onibus.core.errors import (
     InvalidArgument,
     PartitionOffline,
     Refused,
+    StoreFailed,
 )
 from onibus.core.partition import Partition
 from onibus.core.path.compact import compact, forget_retained
@@ -335,14 +336,27 @@ class Broker:
     # Things that go wrong
 
     def partition_failed(self, seat: Seat, error: BaseException) -> PartitionOffline:
-        """Take one partition offline: its stored bytes, or our own code, cannot be trusted."""
+        """Take one partition offline: its stored bytes, or our own code, cannot be trusted.
+
+        A read that failed tells nothing about the bytes: for it the store is opened anew.
+        """
         seat.partition = None
         seat.offline = str(error)
-        self.alarms.raise_one(f"partition {seat.index} of {seat.entity.name}", error)
+        store, loop = seat.store, seat.store.loop
+        if isinstance(error, StoreFailed) and loop is not None:
+            # Later: whoever asked may be in the middle of something with this store.
+            self.call_soon(lambda: self._read_failed(store, loop, error))
+        else:
+            self.alarms.raise_one(f"partition {seat.index} of {seat.entity.name}", error)
         return PartitionOffline(f"partition {seat.index} of {seat.entity.name}: {error}")
 
+    def _read_failed(self, store: MessageStore, loop: CommitLoop, error: BaseException) -> None:
+        if store.loop is loop:
+            loop.abandon(error)
+            self.store_failed(store, error)
+
     def store_failed(self, store: MessageStore, error: BaseException) -> None:
-        """A commit failed: the store's memory goes, what was not applied goes elsewhere."""
+        """A store failed: its memory goes, and what was not applied goes elsewhere."""
         self._alarm(store, error)
         store.take_offline(f"store {store.name} failed: {error}")
         waiting, store.inbox = store.inbox, []

@@ -69,11 +69,6 @@ class CommitLoop:
         """Something is written that is not on its way to the disk yet."""
         return bool(self._batch) or bool(self._answers)
 
-    @property
-    def gathering(self) -> WriteBatch:
-        """What the next commit writes. Put records here only where nothing can fail half-way."""
-        return self._batch
-
     def touch(self, partition: Partition) -> None:
         """Take note that the next commit has records of a partition."""
         self._touched.add(partition)

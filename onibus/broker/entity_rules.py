@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from onibus.core import settings
@@ -9,6 +10,7 @@ from onibus.core.errors import (
     EntityExists,
     EntityNotFound,
     InvalidArgument,
+    InvalidFilter,
     InvalidName,
     InvalidOperation,
     QuotaExceeded,
@@ -16,6 +18,7 @@ from onibus.core.errors import (
 from onibus.core.limits import RULE_NAME_LENGTH_MAX
 from onibus.core.rules.rule import Rule
 from onibus.core.rules.sql_action import changes_session
+from onibus.core.rules.values import in_range
 from onibus.core.settings import AnySettings, SubscriptionSettings, TopicSettings
 
 if TYPE_CHECKING:
@@ -45,7 +48,16 @@ def check_rules(rules: Any, most: int) -> list[Rule]:
         if rule.name.casefold() in names:
             raise EntityExists(f"there is a rule {rule.name!r} already")
         names.add(rule.name.casefold())
+        _check_times(rule)
     return list(rules)
+
+
+def _check_times(rule: Rule) -> None:
+    """Refuse an action that would set what no message can have."""
+    parameters = {} if rule.action is None else rule.action.parameters
+    for name, value in parameters.items():
+        if isinstance(value, datetime) and not in_range(value):
+            raise InvalidFilter(f"parameter {name!r} of rule {rule.name!r}: the time is too far")
 
 
 def check_sessions(rules: list[Rule], wanted: SubscriptionSettings, partitioned: bool) -> None:
