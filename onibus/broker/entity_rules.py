@@ -23,6 +23,7 @@ from onibus.core.settings import AnySettings, SubscriptionSettings, TopicSetting
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
+    from onibus.broker.namespace import Namespace
 
 #: A subscription's name is topic/subscriptions/name, as in Service Bus.
 SUBSCRIPTIONS = "subscriptions"
@@ -114,17 +115,27 @@ def check_targets(broker: Broker, name: str, wanted: AnySettings) -> None:
 
 
 def reachable(broker: Broker, name: str) -> set[str]:
-    """Return the names of all entities that messages sent to one may come to."""
+    """Return the names of all queues and topics that messages sent to one may come to."""
     found: set[str] = set()
     pending = [name]
     while pending:
-        entity = broker.namespace.entities.get(pending.pop())
-        if entity is None or entity.name in found:
+        one = pending.pop()
+        if one in found:
             continue
-        found.add(entity.name)
-        pending += [one.name for one in entity.subscriptions.values()]
-        chosen = entity.settings
-        for target in (chosen.forward_to, chosen.forward_dead_letters_to):
-            if target is not None:
-                pending.append(target.lower())
+        found.add(one)
+        for chosen in _outlets(broker.namespace, one):
+            targets = (chosen.forward_to, chosen.forward_dead_letters_to)
+            pending += [target.lower() for target in targets if target is not None]
     return found
+
+
+def _outlets(namespace: Namespace, name: str) -> list[AnySettings]:
+    """Return what sends messages on from a queue or topic: as it is, and as it may be soon."""
+    entity = namespace.entities.get(name)
+    there = [] if entity is None else [entity, *entity.subscriptions.values()]
+    coming = [
+        wanted
+        for one, wanted in namespace.under_way.items()
+        if wanted is not None and one.split(f"/{SUBSCRIPTIONS}/")[0] == name
+    ]
+    return [one.settings for one in there] + coming

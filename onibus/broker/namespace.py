@@ -82,8 +82,8 @@ class Namespace:
         self.threads = StoreThreads(NAME, make_writer)
         self.loop: CommitLoop | None = None
         self.entities: dict[str, Entity] = {}
-        #: names whose creation, change or deletion is on its way
-        self._deciding: set[str] = set()
+        #: names whose creation, change or deletion is on its way → the settings it is to have
+        self.under_way: dict[str, AnySettings | None] = {}
         self._incarnation = 0
         #: entities were read before
         self._opened = False
@@ -201,7 +201,7 @@ class Namespace:
         """Something is on its way to the namespace's own store."""
         loop = self.loop
         waiting = loop is not None and (loop.busy or loop.waiting)
-        return bool(self._deciding) or waiting or self.threads.leaving
+        return bool(self.under_way) or waiting or self.threads.leaving
 
     # Deciding
 
@@ -230,7 +230,7 @@ class Namespace:
             if not self._broker.stores[store].online:
                 raise PartitionOffline(f"store {store} is down: nothing can be created on it")
         entity = Entity(first, name, wanted, self._broker.clock.wall(), stores)
-        self._decide(name, self._row(entity), reply, lambda: self._created(entity))
+        self._decide(name, self._row(entity), reply, lambda: self._created(entity), wanted)
 
     def create_subscription(
         self, topic_name: str, name: str, given: dict[str, Any], rules: Sequence[Rule], reply: Reply
@@ -259,7 +259,7 @@ class Namespace:
             topic,
             chosen,
         )
-        self._decide(full_name, self._row(entity), reply, lambda: self._created(entity))
+        self._decide(full_name, self._row(entity), reply, lambda: self._created(entity), wanted)
 
     def change(self, name: str, given: dict[str, Any], reply: Reply) -> None:
         """Change settings of a living entity."""
@@ -269,7 +269,7 @@ class Namespace:
         check_targets(self._broker, entity.name, wanted)
         self._all_online(entity)
         row = self._row(self._like(entity, wanted, entity.rules))
-        self._decide(entity.name, row, reply, lambda: self._changed(entity, wanted))
+        self._decide(entity.name, row, reply, lambda: self._changed(entity, wanted), wanted)
 
     def change_rules(
         self, name: str, change: Callable[[list[Rule]], list[Rule]], reply: Reply
@@ -292,7 +292,7 @@ class Namespace:
         doomed = [*entity.subscriptions.values(), entity]
         # A subscription that is just being made must not outlive its topic.
         coming = [
-            one for one in self._deciding if one.startswith(f"{entity.name}/{SUBSCRIPTIONS}/")
+            one for one in self.under_way if one.startswith(f"{entity.name}/{SUBSCRIPTIONS}/")
         ]
         self._not_deciding(*_names(entity), *coming)
         self._all_online(entity)
@@ -344,11 +344,18 @@ class Namespace:
         self.loop.answer_after(reply, value)
         self.loop.start()
 
-    def _decide(self, name: str, batch: WriteBatch, reply: Reply, then: Callable[[], None]) -> None:
+    def _decide(
+        self,
+        name: str,
+        batch: WriteBatch,
+        reply: Reply,
+        then: Callable[[], None],
+        wanted: AnySettings | None = None,
+    ) -> None:
         """Commit a decision; when it is durable, carry it out and answer."""
 
         def decided(outcome: Outcome) -> None:
-            self._deciding.discard(name)
+            self.under_way.pop(name, None)
             if outcome.error is not None:
                 fail(reply, outcome.error)
                 return
@@ -361,7 +368,7 @@ class Namespace:
 
         if self.loop is None:
             raise PartitionOffline("the namespace's own store is down")
-        self._deciding.add(name)
+        self.under_way[name] = wanted
         self.commit(batch, Outcome(decided))
 
     def _created(self, entity: Entity) -> None:
@@ -457,7 +464,7 @@ class Namespace:
 
     def _not_deciding(self, *names: str) -> None:
         for name in names:
-            if name in self._deciding:
+            if name in self.under_way:
                 raise EntityExists(
                     f"{name!r} is being created, changed or deleted by somebody else"
                 )
@@ -474,11 +481,11 @@ class Namespace:
 
     def _check_quota(self, what: str, most: int, counts: Callable[[Entity], bool]) -> None:
         # Counted only near the quota: thousands of entities are made one after the other.
-        if len(self.entities) + len(self._deciding) < most:
+        if len(self.entities) + len(self.under_way) < most:
             return
         there = [one for one in self.entities.values() if one.topic is None and counts(one)]
         # What is being created counts already; so does, for a moment, what is being deleted.
-        if len(self._deciding.union(one.name for one in there)) >= most:
+        if len(self.under_way.keys() | {one.name for one in there}) >= most:
             raise QuotaExceeded(f"this namespace takes {most} {what}")
 
 
