@@ -7,7 +7,7 @@ hundred thousand sessions cost nothing to recover and little to keep.
 from __future__ import annotations
 
 from array import array
-from bisect import insort
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from heapq import heappop, heappush
@@ -63,11 +63,12 @@ class Session:
     def take(self, limit: int, below: int) -> list[int]:
         """Take out the first ordinals, in order, all lower than `below` and the barrier."""
         below = min(below, self.barrier())
-        count = 0
-        while count < min(limit, len(self.ready)) and self.ready[count] < below:
-            count += 1
-        taken = self.ready[:count].tolist()
-        del self.ready[:count]
+        ready = self.ready
+        count = min(limit, len(ready))
+        if count and ready[count - 1] >= below:
+            count = bisect_left(ready, below, 0, count)
+        taken = ready[:count].tolist()
+        del ready[:count]
         return taken
 
     @property

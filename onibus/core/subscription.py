@@ -5,8 +5,9 @@ Untouched messages are runs of ordinals (or queues of them, in sessions). Only e
 A queue is a log with one subscription, number 0; a topic has one for each of its subscriptions, and
 number 0 is where its scheduled messages wait.
 
-Rules: states change only in `change` and `lock`, by the lifecycle's table; each change writes its
-record into the batch of its commit. A message is in exactly one place: ready, marked, or gone.
+Rules: states change only in `change`, `lock` and `end`, by the lifecycle's table; each change
+writes its record into the batch of its commit. A message is in exactly one place: ready, marked, or
+gone.
 """
 
 from __future__ import annotations
@@ -278,18 +279,18 @@ class Subscription:
             del self.holds[hold.epoch]
             self.timers.cancel(("hold", hold.epoch))
         self._changed_holds[hold.epoch] = hold
-        if hold.session is None:
-            return
-        session = self.sessions.find(hold.session)
-        if session is not None:
-            if hold.carried:
+        group = hold.groups.pop(ordinal, None)
+        if group is not None:
+            group.in_flight.remove(ordinal)
+            if not group.in_flight:
+                self.sessions.offer(group)
+                self.sessions.forget_idle(group)
+        elif hold.session is not None and hold.carried:
+            session = self.sessions.find(hold.session)
+            if session is not None:
                 if not hold.ordinals and session.lock is not None:
                     session.lock.holds.discard(hold.epoch)
-            elif ordinal in session.in_flight:
-                session.in_flight.remove(ordinal)
-                if not session.in_flight:
-                    self.sessions.offer(session)
-            self.sessions.forget_idle(session)
+                self.sessions.forget_idle(session)
 
     def take_out(self, ordinal: int) -> None:
         """Take a message out of what is ready, or from who holds it, for somebody else to hold."""
@@ -342,6 +343,26 @@ class Subscription:
             mark.due = due
         self._enter(ordinal, mark, old, new, out)
         return new
+
+    def end(self, ordinals: list[int], event: Input, out: WriteBatch) -> None:
+        """Messages that are held are gone, all by the same event; see `change`."""
+        marks, counts, noted = self.marks, self.counts, self.outcomes.kept
+        for ordinal in ordinals:
+            mark = marks[ordinal]
+            old = mark.state
+            assert advance(old, event) is State.GONE
+            counts[old] -= 1
+            if noted:
+                self.outcomes.note(ordinal, FATES[event], None, None)
+            if mark.due:
+                self.timers.cancel(("due", ordinal))
+            self.let_go(ordinal, mark)
+            if old in DEAD:
+                self.dead.remove(ordinal)
+            del marks.hot[ordinal]
+            if mark.stored:
+                out.delete(MARKS, (*self.key, ordinal))
+        self.tally.inputs[event] += len(ordinals)
 
     def _leave(self, ordinal: int, old: State) -> None:
         if old is State.ACTIVE:

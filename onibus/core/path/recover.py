@@ -329,11 +329,14 @@ def _take_out(subscription: Subscription, ordinal: int, hold: Hold) -> None:
     if not subscription.settings.requires_session:
         subscription.ready.remove(ordinal)
         return
-    assert hold.session is not None
-    session = subscription.sessions.get(hold.session)
+    carried = hold.session is not None and hold.carried
+    name = hold.session if carried else subscription.session_name(ordinal)
+    assert name is not None
+    session = subscription.sessions.get(name)
     session.ready.remove(ordinal)
-    if hold.carried:
+    if carried:
         _carry(subscription, hold)
     else:
+        hold.groups[ordinal] = session
         insort(session.in_flight, ordinal)
     subscription.sessions.offer(session)
