@@ -38,9 +38,9 @@ class Hold:
         #: until when they were given out; NEVER where their session's lock, or an owner, holds them
         self.until = until
         self.duration = duration
-        #: the session whose lock holds them
+        #: the session that all of them are of, on entities with sessions
         self.session = session
-        #: on a FIFO queue the group of each that is in flight
+        #: the group of each, where a receive from a FIFO queue took them from several
         self.groups: dict[int, Session] = {}
         #: what it still holds, each until when
         self.ordinals: dict[int, int] = {}

@@ -279,18 +279,20 @@ class Subscription:
             del self.holds[hold.epoch]
             self.timers.cancel(("hold", hold.epoch))
         self._changed_holds[hold.epoch] = hold
-        group = hold.groups.pop(ordinal, None)
-        if group is not None:
-            group.in_flight.remove(ordinal)
-            if not group.in_flight:
-                self.sessions.offer(group)
-                self.sessions.forget_idle(group)
-        elif hold.session is not None and hold.carried:
+        session = hold.groups.pop(ordinal, None)
+        if session is None:
+            if hold.session is None:
+                return
             session = self.sessions.find(hold.session)
-            if session is not None:
+        if session is not None:
+            if hold.carried:
                 if not hold.ordinals and session.lock is not None:
                     session.lock.holds.discard(hold.epoch)
-                self.sessions.forget_idle(session)
+            elif ordinal in session.in_flight:
+                session.in_flight.remove(ordinal)
+                if not session.in_flight:
+                    self.sessions.offer(session)
+            self.sessions.forget_idle(session)
 
     def take_out(self, ordinal: int) -> None:
         """Take a message out of what is ready, or from who holds it, for somebody else to hold."""

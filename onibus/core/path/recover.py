@@ -329,14 +329,13 @@ def _take_out(subscription: Subscription, ordinal: int, hold: Hold) -> None:
     if not subscription.settings.requires_session:
         subscription.ready.remove(ordinal)
         return
-    carried = hold.session is not None and hold.carried
-    name = hold.session if carried else subscription.session_name(ordinal)
-    assert name is not None
-    session = subscription.sessions.get(name)
+    if hold.session is None:
+        session = hold.groups[ordinal] = subscription.session_of(ordinal)
+    else:
+        session = subscription.sessions.get(hold.session)
     session.ready.remove(ordinal)
-    if carried:
+    if hold.carried:
         _carry(subscription, hold)
     else:
-        hold.groups[ordinal] = session
         insort(session.in_flight, ordinal)
     subscription.sessions.offer(session)
