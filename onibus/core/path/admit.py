@@ -59,10 +59,22 @@ def admit(message: Message, settings: LogSettings, secret: bytes) -> Prepared:
     except (UnicodeEncodeError, TypeError, OverflowError) as error:
         raise InvalidArgument(f"the message cannot be encoded: {error}") from None
     if len(row) > settings.max_message_bytes:
-        raise MessageTooLarge(
-            f"the message takes {len(row)} bytes; this entity takes {settings.max_message_bytes}"
-        )
+        check_size(message, len(row), settings)
     return Prepared(message, row, identities, time_to_live(message, settings), key)
+
+
+def check_size(message: Message, row_bytes: int, settings: LogSettings) -> None:
+    """Refuse a message that is too large.
+
+    What came over AMQP is kept twice, as fields and as it was sent; it counts once.
+    """
+    size = row_bytes
+    if message.as_sent:
+        size = max(len(message.as_sent) + len(message.body), row_bytes // 2)
+    if size > settings.max_message_bytes:
+        raise MessageTooLarge(
+            f"the message takes {size} bytes; this entity takes {settings.max_message_bytes}"
+        )
 
 
 def of_any_size(settings: LogSettings) -> LogSettings:
