@@ -19,12 +19,14 @@ COMMANDS ?= 1000000
 SEED ?= 1
 #: make kill KILLS=500 SEED=7
 KILLS ?= 200
+#: make fuzz SECONDS=3600 ARGS=conversations
+SECONDS ?= 600
 #: make test PROCESSES=8 ARGS="-k sessions"
 PROCESSES ?= 2
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo demonstrate test lint bench simulate kill docs promises clean
+.PHONY: help setup run demo demonstrate test lint bench simulate kill fuzz docs promises clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,6 +58,9 @@ simulate: $(READY) ## Run the simulator (COMMANDS=1000000, SEED=1)
 
 kill: $(READY) ## Kill a busy server again and again, and check what its clients saw (KILLS=200)
 	$(BIN)/python -m tests.crash.kill_server --kills $(KILLS) --seed $(SEED)
+
+fuzz: $(READY) ## Feed malformed AMQP for long, and keep what reaches new code (SECONDS=600)
+	$(BIN)/python -m tests.amqp.fuzz.grow --seconds $(SECONDS) $(ARGS)
 
 docs: promises ## Write the generated pages of docs/ anew
 	$(BIN)/python -m tools.lifecycle

@@ -1,7 +1,7 @@
 """make bench: all figures in one table.
 
 python -m bench [--quick] [sending] [remembering] [waiting] [recovery] [bulk] [topics]
-                       [transactions] [http] [sqs] [spark-read] [spark-write]
+                       [transactions] [http] [amqp] [sqs] [spark-read] [spark-write]
                        [spark-operators]
 """
 
@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import (
+    amqp,
     bulk,
     http,
     recovery,
@@ -47,6 +48,7 @@ def main() -> None:
         "topics": lambda: topics.measure(3 if quick else 7),
         "transactions": lambda: transactions.measure(3 if quick else 7),
         "http": lambda: http.measure(3 if quick else 7),
+        "amqp": lambda: amqp.measure(3 if quick else 7),
         "spark-read": lambda: spark_read.measure(3 if quick else 7),
         "spark-write": lambda: spark_write.measure(3 if quick else 7),
         "spark-operators": lambda: spark_operators.measure(3 if quick else 7),

@@ -65,7 +65,8 @@ def _bare() -> Iterator[int]:
         process.communicate(timeout=_PATIENCE_S)
 
 
-def _create_queue(port: int, authorization: str) -> None:
+def create_queue(port: int, authorization: str) -> None:
+    """Create the queue that is measured: it looks for duplicates, and takes what there is."""
     settings = {"requires_duplicate_detection": True, "max_size_bytes": 1 << 40}
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}/v1/queues/queue",
@@ -89,7 +90,7 @@ def _rounds(rounds: int) -> dict[str, list[float]]:
     expiry = int(time.time()) + 3_600
     authorization = make_token("sb://localhost/", ROOT_NAME, DEVELOPMENT_KEY, expiry)
     with folder() as path, _served(path) as port, _bare() as bare:
-        _create_queue(port, authorization)
+        create_queue(port, authorization)
         for number in range(rounds + 1):
             answered = load(bare, "send-singly", COUNT, _TARGET, authorization)
             rates = {"bare": COUNT / answered.seconds}

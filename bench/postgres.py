@@ -59,6 +59,11 @@ class Cluster:
         log = str(self._folder / "log")
         self.run("pg_ctl", "-D", str(self._data), "-o", options, "-l", log, "-w", "start")
 
+    @property
+    def process(self) -> int:
+        """The process that all others are children of."""
+        return int((self._data / "postmaster.pid").read_text().split()[0])
+
     def stop(self) -> None:
         self.run("pg_ctl", "-D", str(self._data), "-m", "immediate", "-w", "stop")
 

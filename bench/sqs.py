@@ -3,7 +3,11 @@
 Here every request has its signature verified, and every message is on the disk when it is
 acknowledged. Both servers are processes of their own and get the same bytes over keep-alive
 connections, from one client that signs what it can before the clock starts. Rounds alternate, so
-that noise hits both alike.
+that noise hits both alike; what each process computed for a message is told besides.
+
+Messages are received until the last one is deleted, and then the clock stops: receivers that wait
+for nothing are not counted. There are far more groups than all receivers can hold at once, as the
+peer gives out one message of a group, and more messages than would make the end of a round count.
 
 python -m bench sqs
 """
@@ -21,6 +25,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from itertools import count
@@ -29,6 +34,7 @@ from typing import Any
 
 import httptools
 import msgspec
+import psutil
 import uvloop
 
 from bench.measure import BODY_BYTES, Figure, folder, median
@@ -36,10 +42,12 @@ from bench.measure import BODY_BYTES, Figure, folder, median
 PEER = "fauxqs@1.9.2"
 CONNECTIONS = (8, 64)
 SENDS = 4_000
-BATCHES = 600
 BATCH = 10
+#: Sent in batches, then received; a quick run has not much less, or the end of it would count.
+BATCHED = 12_000
+BATCHED_MIN = 6_000
 WAITING = 100_000
-GROUPS = 500
+GROUP_SIZE = 4
 
 _numbers = count(1)
 _decode = msgspec.json.decode
@@ -48,9 +56,22 @@ _decode = msgspec.json.decode
 # Servers
 
 
+class Server:
+    """A server that runs as a process of its own."""
+
+    def __init__(self, endpoint: str, pid: int) -> None:
+        self.endpoint = endpoint
+        self._process = psutil.Process(pid)
+
+    def computed(self) -> float:
+        """Return the seconds that it has computed so far, on all cores."""
+        times = self._process.cpu_times()
+        return times.user + times.system
+
+
 @contextmanager
-def onibus(data: Path) -> Iterator[str]:
-    """Run our server; yield its endpoint."""
+def onibus(data: Path) -> Iterator[Server]:
+    """Run our server."""
     command = [sys.executable, "-m", "onibus", "serve", "--data", str(data), "--json"]
     command += ["--http-port", "0", "--amqp-port", "0", "--sqs-port", "0", "--reserve-bytes", "0"]
     process = subprocess.Popen(
@@ -58,15 +79,15 @@ def onibus(data: Path) -> Iterator[str]:
     )
     try:
         assert process.stdout is not None
-        yield json.loads(process.stdout.readline())["sqs"]
+        yield Server(json.loads(process.stdout.readline())["sqs"], process.pid)
     finally:
         process.terminate()
         process.wait()
 
 
 @contextmanager
-def peer(packages: Path) -> Iterator[str]:
-    """Run the peer; yield its endpoint."""
+def peer(packages: Path) -> Iterator[Server]:
+    """Run the peer."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     variables = {"FAUXQS_PORT": str(port), "FAUXQS_LOGGER": "false"}
@@ -82,7 +103,7 @@ def peer(packages: Path) -> Iterator[str]:
                 break
             except OSError:
                 time.sleep(0.05)
-        yield f"http://127.0.0.1:{port}"
+        yield Server(f"http://127.0.0.1:{port}", process.pid)
     finally:
         process.terminate()
         process.wait()
@@ -187,22 +208,20 @@ class Caller(asyncio.Protocol):
             self._transport.write(request)
 
 
-def drive(endpoint: str, callers: list[Next]) -> float:
-    """Run callers at once, each on a connection of its own; return the seconds."""
+def drive(endpoint: str, callers: list[Next]) -> None:
+    """Run callers at once, each on a connection of its own, until all have ended."""
 
-    async def run() -> float:
+    async def run() -> None:
         loop = asyncio.get_running_loop()
         host, _, port = endpoint.removeprefix("http://").rpartition(":")
-        begun = time.perf_counter()
         finished = []
         for following in callers:
             done: asyncio.Future[None] = loop.create_future()
             finished.append(done)
             await loop.create_connection(partial(Caller, following, done), host, int(port))
         await asyncio.gather(*finished)
-        return time.perf_counter() - begun
 
-    return uvloop.run(run())
+    uvloop.run(run())
 
 
 def ask(endpoint: str, action: str, **given: Any) -> Any:
@@ -228,47 +247,86 @@ def dealt(requests: list[bytes], connections: int) -> list[Next]:
 # What is measured
 
 
-class Bench:
-    """One server, with a queue of its own for each measurement."""
+@dataclass(frozen=True)
+class Speed:
+    """How fast messages went."""
 
-    def __init__(self, endpoint: str) -> None:
-        self.endpoint = endpoint
-        self._signer = Signer(endpoint)
+    #: messages a second
+    rate: float
+    #: microseconds that the server computed for a message
+    computed: float
+
+    @staticmethod
+    def median(speeds: list[Speed]) -> Speed:
+        return Speed(median([one.rate for one in speeds]), median([one.computed for one in speeds]))
+
+
+class Watch:
+    """Runs from when it is made until it is stopped."""
+
+    def __init__(self, server: Server, messages: int) -> None:
+        self._server = server
+        self._messages = messages
+        self._computed = server.computed()
+        self._begun = time.perf_counter()
+
+    def stop(self) -> Speed:
+        """Return how fast so many messages went by now."""
+        seconds = time.perf_counter() - self._begun
+        computed = self._server.computed() - self._computed
+        return Speed(self._messages / seconds, computed / self._messages * 1e6)
+
+
+class Bench:
+    """One server, with queues of its own."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._signer = Signer(server.endpoint)
         self._body = "x" * BODY_BYTES
 
     def queue(self) -> str:
         given = {"QueueName": f"q{next(_numbers)}.fifo", "Attributes": {"FifoQueue": "true"}}
-        url: str = ask(self.endpoint, "CreateQueue", **given)["QueueUrl"]
+        url: str = ask(self._server.endpoint, "CreateQueue", **given)["QueueUrl"]
         return url
 
-    def entry(self) -> dict[str, str]:
-        n = next(_numbers)
-        return {
-            "MessageBody": self._body,
-            "MessageGroupId": f"g{n % GROUPS}",
-            "MessageDeduplicationId": f"d{n}",
-        }
+    def entries(self, how_many: int) -> Iterator[dict[str, str]]:
+        """Yield messages; those of a group lie far apart."""
+        groups = how_many // GROUP_SIZE
+        for n in range(how_many):
+            yield {
+                "MessageBody": self._body,
+                "MessageGroupId": f"g{n % groups}",
+                "MessageDeduplicationId": f"d{next(_numbers)}",
+            }
 
-    def sends(self, url: str, how_many: int, connections: int) -> float:
-        """Send single messages; return messages a second."""
+    def sends(self, url: str, how_many: int, connections: int) -> Speed:
+        """Send single messages."""
         request = self._signer.request
         requests = [
-            request("SendMessage", {"QueueUrl": url, **self.entry()}) for _ in range(how_many)
+            request("SendMessage", {"QueueUrl": url, **entry}) for entry in self.entries(how_many)
         ]
-        return how_many / drive(self.endpoint, dealt(requests, connections))
+        return self._drive(requests, how_many, connections)
 
-    def batches(self, url: str, how_many: int, connections: int) -> float:
-        """Send batches of ten; return messages a second."""
+    def batches(self, url: str, how_many: int, connections: int) -> Speed:
+        """Send so many messages in batches of ten."""
         requests = []
-        for _ in range(how_many):
-            entries = [{"Id": f"e{n}", **self.entry()} for n in range(BATCH)]
-            given = {"QueueUrl": url, "Entries": entries}
+        entries = self.entries(how_many)
+        for _ in range(how_many // BATCH):
+            batch = [{"Id": f"e{n}", **next(entries)} for n in range(BATCH)]
+            given = {"QueueUrl": url, "Entries": batch}
             requests.append(self._signer.request("SendMessageBatch", given))
-        return how_many * BATCH / drive(self.endpoint, dealt(requests, connections))
+        return self._drive(requests, how_many, connections)
 
-    def receives(self, url: str, how_many: int, connections: int) -> float:
-        """Receive ten and delete them, until so many are gone; return messages a second."""
-        gone = 0
+    def _drive(self, requests: list[bytes], messages: int, connections: int) -> Speed:
+        watch = Watch(self._server, messages)
+        drive(self._server.endpoint, dealt(requests, connections))
+        return watch.stop()
+
+    def receives(self, url: str, how_many: int, connections: int) -> Speed:
+        """Receive ten and delete them, until so many are gone."""
+        received = gone = 0
+        found: list[Speed] = []
         request = self._signer.request
         wanted = {"QueueUrl": url, "MaxNumberOfMessages": BATCH, "WaitTimeSeconds": 1}
 
@@ -276,26 +334,30 @@ class Bench:
             handles: list[str] = []
 
             def following(answer: bytes | None) -> bytes | None:
-                nonlocal gone
+                nonlocal received, gone
                 if handles:
+                    result = _decode(answer or b"{}")
+                    assert len(result["Successful"]) == len(handles), result
+                    if gone < how_many <= gone + len(handles):
+                        found.append(watch.stop())
                     gone += len(handles)
                     handles.clear()
                 elif answer is not None:
                     messages = _decode(answer or b"{}").get("Messages", ())
                     handles.extend(message["ReceiptHandle"] for message in messages)
+                    received += len(handles)
                 if handles:
                     entries = [
                         {"Id": f"e{n}", "ReceiptHandle": one} for n, one in enumerate(handles)
                     ]
                     return request("DeleteMessageBatch", {"QueueUrl": url, "Entries": entries})
-                if gone >= how_many:
-                    return None
-                return request("ReceiveMessage", wanted)
+                return None if received >= how_many else request("ReceiveMessage", wanted)
 
             return following
 
-        seconds = drive(self.endpoint, [caller() for _ in range(connections)])
-        return gone / seconds
+        watch = Watch(self._server, how_many)
+        drive(self._server.endpoint, [caller() for _ in range(connections)])
+        return found[0]
 
 
 def measure(rounds: int, share: float = 1.0) -> list[Figure]:
@@ -311,30 +373,28 @@ def measure(rounds: int, share: float = 1.0) -> list[Figure]:
 
 
 def _against(own: Bench, other: Bench, rounds: int, share: float) -> list[Figure]:
-    rates: dict[str, dict[str, list[float]]] = {}
-    sends, batches = int(SENDS * share), int(BATCHES * share)
+    speeds: dict[str, dict[str, list[Speed]]] = {}
+    sends, batched = int(SENDS * share), max(int(BATCHED * share), BATCHED_MIN)
     for _ in range(rounds):
         for name, bench in (("own", own), ("other", other)):
             for connections in CONNECTIONS:
-                url = bench.queue()
+                singles, batches = bench.queue(), bench.queue()
                 found = {
-                    f"SQS: SendMessage, {connections} connections": bench.sends(
-                        url, sends, connections
-                    ),
-                    f"SQS: SendMessageBatch of 10, {connections} connections": bench.batches(
-                        url, batches, connections
-                    ),
-                    f"SQS: receive 10 + delete, {connections} connections": bench.receives(
-                        url, sends, connections
-                    ),
+                    "SendMessage": bench.sends(singles, sends, connections),
+                    "SendMessageBatch of 10": bench.batches(batches, batched, connections),
+                    "receive 10 + delete": bench.receives(batches, batched, connections),
                 }
-                for what, rate in found.items():
-                    rates.setdefault(what, {}).setdefault(name, []).append(rate)
+                for what, speed in found.items():
+                    title = f"SQS: {what}, {connections} connections"
+                    speeds.setdefault(title, {}).setdefault(name, []).append(speed)
     figures = []
-    for what, by_server in rates.items():
-        mine, theirs = median(by_server["own"]), median(by_server["other"])
-        note = f"{mine:,.0f}/s here, durable and verified; {theirs:,.0f}/s fauxqs, in memory"
-        figures.append(Figure(what, mine / theirs, 1.0, "× fauxqs", note=note))
+    for title, by_server in speeds.items():
+        mine, theirs = Speed.median(by_server["own"]), Speed.median(by_server["other"])
+        note = (
+            f"{mine.rate:,.0f}/s here, durable and verified, {mine.computed:,.0f} µs each; "
+            f"{theirs.rate:,.0f}/s fauxqs, in memory, {theirs.computed:,.0f} µs"
+        )
+        figures.append(Figure(title, mine.rate / theirs.rate, 1.0, "× fauxqs", note=note))
     return figures
 
 
@@ -342,21 +402,23 @@ def _waiting(own: Bench, rounds: int, share: float) -> list[Figure]:
     """Compare sends, and receives, with much waiting and with nothing."""
     sends, waiting = int(SENDS * share), int(WAITING * share)
     full = own.queue()
-    own.batches(full, waiting // BATCH, 8)
-    rates: dict[str, list[float]] = {"full": [], "empty": [], "full out": [], "empty out": []}
+    own.batches(full, waiting, 8)
+    speeds: dict[str, list[Speed]] = {"full": [], "empty": [], "full out": [], "empty out": []}
     for _ in range(rounds):
         empty = own.queue()
-        rates["empty"].append(own.sends(empty, sends, 8))
-        rates["full"].append(own.sends(full, sends, 8))
-        rates["empty out"].append(own.receives(empty, sends, 8))
-        rates["full out"].append(own.receives(full, sends, 8))
+        speeds["empty"].append(own.sends(empty, sends, 8))
+        speeds["full"].append(own.sends(full, sends, 8))
+        speeds["empty out"].append(own.receives(empty, sends, 8))
+        speeds["full out"].append(own.receives(full, sends, 8))
+    middle = {name: Speed.median(some) for name, some in speeds.items()}
     return [
         Figure(
             f"SQS: {what} with {waiting:,} messages waiting, against none",
-            100 * median(rates[name]) / median(rates[f"empty{suffix}"]),
+            100 * middle[name].rate / middle[f"empty{suffix}"].rate,
             90,
             "%",
-            note=f"{median(rates[name]):,.0f}/s",
+            note=f"{middle[name].rate:,.0f}/s, {middle[name].computed:,.0f} µs each; "
+            f"{middle[f'empty{suffix}'].computed:,.0f} µs with none",
         )
         for what, name, suffix in (
             ("SendMessage", "full", ""),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +46,42 @@ def send_one(
     seat = seat_of(entity, prepared)
     keyless = prepared.key is None and len(entity.seats) > 1
     put(broker, SendRequest(seat, [prepared], reply, keyless, len(prepared.row)))
+
+
+def send_each(
+    broker: Broker,
+    name: str,
+    messages: Sequence[Message],
+    reply_to: Callable[[list[int]], Reply],
+    refuse: Callable[[int, BaseException], None],
+) -> None:
+    """Store messages that came together, each by itself: `refuse` is told which ones are not taken.
+
+    Those that go to one partition are answered together: `reply_to` is given their places.
+    """
+    entity = open_for_sends(broker, name)
+    settings, secret = entity.log_settings, broker.namespace.secret
+    several = len(entity.seats) > 1
+    groups: dict[tuple[Seat, bool], tuple[list[int], list[Prepared]]] = {}
+    for place, message in enumerate(messages):
+        try:
+            prepared = admit(message, settings, secret)
+            seat = seat_of(entity, prepared)
+        except Exception as error:
+            refuse(place, error)
+            continue
+        # It counts at once: the next one may not fit any more.
+        seat.pending_bytes += len(prepared.row)
+        target = (seat, several and prepared.key is None)
+        group = groups.get(target)
+        if group is None:
+            group = groups[target] = ([], [])
+        group[0].append(place)
+        group[1].append(prepared)
+    for (seat, keyless), (places, batch) in groups.items():
+        size = size_of(batch)
+        seat.pending_bytes -= size
+        put(broker, SendRequest(seat, batch, reply_to(places), keyless, size))
 
 
 def send(

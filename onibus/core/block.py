@@ -27,6 +27,8 @@ never served as a message.
 from __future__ import annotations
 
 import struct
+from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
@@ -61,6 +63,8 @@ UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 HEADER = struct.Struct("<2sBBIII")
 ENTRY = struct.Struct("<qqqQIIqI")
+_END = struct.Struct("<I")
+_END_AT = 32
 #: ordinal, stamp, expires, session, end, crc, arrived, kind
 Entry = tuple[int, int, int, int, int, int, int, int]
 INDEX = np.dtype(
@@ -120,7 +124,8 @@ class Block:
     """A block that was read back; its header and index have been verified."""
 
     __slots__ = (
-        "_arrow", "_body", "_first", "_index", "_payload", "contiguous", "encoding", "rows"
+        "_arrow", "_body", "_first", "_index", "_ordinals", "_payload", "contiguous", "encoding",
+        "rows",
     )  # fmt: skip
 
     def __init__(self, payload: bytes) -> None:
@@ -136,6 +141,7 @@ class Block:
             raise Damaged("a block's index does not match its checksum")
         self._payload = payload
         self._index: npt.NDArray[Any] | None = None
+        self._ordinals: array[int] | None = None
         self._arrow: ArrowBody | None = None
         self.encoding: int = encoding
         self.rows: int = rows
@@ -161,10 +167,19 @@ class Block:
         if self.contiguous:
             position = ordinal - self._first
             return position if 0 <= position < self.rows else -1
-        position = int(np.searchsorted(self.index["ordinal"], ordinal))
-        if position < self.rows and self.entry(position)[0] == ordinal:
-            return position
-        return -1
+        ordinals = self._all_ordinals()
+        position = bisect_left(ordinals, ordinal)
+        return position if position < self.rows and ordinals[position] == ordinal else -1
+
+    def count(self, first: int, last: int) -> int:
+        """Return how many rows have ordinals from the first to the last."""
+        ordinals = self._all_ordinals()
+        return bisect_right(ordinals, last) - bisect_left(ordinals, first)
+
+    def _all_ordinals(self) -> array[int]:
+        if self._ordinals is None:
+            self._ordinals = array("q", self.index["ordinal"].astype("=i8").tobytes())
+        return self._ordinals
 
     def entry(self, position: int) -> Entry:
         """Return what the index has of a row."""
@@ -174,22 +189,30 @@ class Block:
         """Return a row's bytes, verified; a message of an Arrow body is made into a row."""
         if self.encoding:
             return encode(self._arrow_body().message(position))
-        ordinal, _, _, _, end, crc, _, _ = self.entry(position)
-        start = self.entry(position - 1)[4] if position else 0
+        return self._row(position, self.entry(position))
+
+    def _row(self, position: int, entry: Entry) -> bytes:
+        end = entry[4]
+        before = HEADER.size + (position - 1) * ENTRY.size + _END_AT
+        start: int = _END.unpack_from(self._payload, before)[0] if position else 0
         row = self._payload[self._body + start : self._body + end]
-        if crc32(row) != crc or len(row) != end - start:
-            raise Damaged(f"the row of ordinal {ordinal} does not match its checksum")
+        if crc32(row) != entry[5] or len(row) != end - start:
+            raise Damaged(f"the row of ordinal {entry[0]} does not match its checksum")
         return row
 
     def message(self, position: int) -> Message:
         """Return a row as the message that was sent."""
+        return self.stored(position)[1]
+
+    def stored(self, position: int) -> tuple[Entry, Message]:
+        """Return what the index has of a row, and the message that was sent."""
+        entry = self.entry(position)
         if self.encoding:
-            return self._arrow_body().message(position)
+            return entry, self._arrow_body().message(position)
         try:
-            return decode(self.row(position))
+            return entry, decode(self._row(position, entry))
         except UNREADABLE as error:
-            ordinal = self.entry(position)[0]
-            raise Damaged(f"the row of ordinal {ordinal} is not a message: {error}") from error
+            raise Damaged(f"the row of ordinal {entry[0]} is not a message: {error}") from error
 
     def messages(self, start: int, end: int) -> list[Message]:
         """Return the rows from one position up to another as the messages that were sent."""

@@ -62,6 +62,7 @@ class Attempt:
 
     def __init__(self, until: int, epochs: list[int]) -> None:
         self.until = until
+        #: for each of its messages the epoch of its hold
         self.epochs = epochs
 
 

@@ -30,6 +30,9 @@ class State(IntEnum):
     DEAD_LETTERED_DEFERRED_LOCKED = 10
     GONE = 11
 
+    # Enum's own hash is a function of Python, which each look into a table would call.
+    __hash__ = int.__hash__
+
 
 class Input(IntEnum):
     """What can happen to a message."""
@@ -48,6 +51,8 @@ class Input(IntEnum):
     CANCEL = 11
     PURGE = 12
     MOVE = 13  #: it goes on to another entity, or back to its own: forwarded or resubmitted
+
+    __hash__ = int.__hash__
 
 
 _LIVES = (

@@ -13,12 +13,16 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from heapq import heapify, heappop, heappush
+from operator import attrgetter
 
 from onibus.core.block import NEVER, Block
 from onibus.core.errors import Damaged
 from onibus.core.fans import Fans, Members
 from onibus.core.pages import Pages
 from onibus.core.records import BLOCK_INDEX, BLOCKS, WriteBatch
+
+_first = attrgetter("first")
+_last = attrgetter("last")
 
 
 class BlockPlace:
@@ -198,12 +202,15 @@ class Log:
         places = self.places
         at = max(bisect_right(places, first, key=_first) - 1, 0)
         ended = at
+        emptied = False
         while ended < len(places) and places[ended].first <= last:
             place = places[ended]
             if place.last >= first:
                 self._release_in(place, max(first, place.first), min(last, place.last))
+                emptied |= not place.live
             ended += 1
-        self._drop_dead(at, ended, out)
+        if emptied:
+            self._drop_dead(at, ended, out)
 
     def raise_floor(self, floor: int, out: WriteBatch) -> None:
         """Released rows below that ordinal may go now."""
@@ -227,11 +234,10 @@ class Log:
         elif place.contiguous:
             rows = last - first + 1
         else:
-            ordinals = self.read(place).index["ordinal"]
-            rows = int(((ordinals >= first) & (ordinals <= last)).sum())
-        self.live_bytes -= place.live_bytes
+            rows = self.read(place).count(first, last)
+        before = place.live_bytes
         place.live -= rows
-        self.live_bytes += place.live_bytes
+        self.live_bytes += place.live_bytes - before
 
     def drop(self, place: BlockPlace, out: WriteBatch) -> None:
         """Delete a block's rows; the caller takes it off `places`."""
@@ -261,11 +267,3 @@ class Log:
         place.expires = expires
         if expires != NEVER:
             heappush(self._expiries, (expires, place.first))
-
-
-def _first(place: BlockPlace) -> int:
-    return place.first
-
-
-def _last(place: BlockPlace) -> int:
-    return place.last

@@ -26,6 +26,7 @@ MarkRow = tuple[int, int, str | None, str | None, bytes | None]
 FIRST_RECEIVED = "first_received_ms"
 
 _STATES = tuple(State)
+_WORDS = tuple(words(state) for state in State)
 
 
 class Mark:
@@ -148,7 +149,7 @@ class Marks:
 def apply_mark(received: ReceivedMessage, mark: Mark) -> None:
     """Show on a message what is known of it."""
     if mark.state is not State.ACTIVE:
-        received.state = words(mark.state)
+        received.state = _WORDS[mark.state]
     received.delivery_count = mark.deliveries
     received.dead_letter_reason = mark.reason
     received.dead_letter_description = mark.description

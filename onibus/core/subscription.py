@@ -24,7 +24,7 @@ from onibus.core.lifecycle import DEAD, HELD, UNLOCKED, Input, State, advance
 from onibus.core.marks import Mark, Marks, apply_mark
 from onibus.core.message import ReceivedMessage
 from onibus.core.outcomes import FATES, Fate, OutcomeLog
-from onibus.core.records import ATTEMPTS, GONE, HOLDS, MARKS, SESSIONS, WriteBatch
+from onibus.core.records import GONE, HOLDS, MARKS, SESSIONS, WriteBatch
 from onibus.core.rules.rule import CompiledRule
 from onibus.core.runs import Runs, as_runs
 from onibus.core.sessions import Session, Sessions
@@ -137,18 +137,17 @@ class Subscription:
     def view(self, ordinal: int, hold: Hold | None = None, until: int = 0) -> ReceivedMessage:
         """Return a message as a receiver sees it, read from its block and verified."""
         block, position = self.log.entry(ordinal)
-        entry = block.entry(position)
+        entry, message = block.stored(position)
+        number = self.numbering.number(ordinal)
         received = ReceivedMessage(
-            message=block.message(position),
-            sequence_number=self.numbering.number(ordinal),
-            enqueued_time_ms=entry[1],
+            message=message, sequence_number=number, enqueued_time_ms=entry[1]
         )
         after = self.settings.expires_after_ms
         expires = entry[2] if after is None else min(entry[2], entry[6] + after)
         if expires != NEVER:
             received.expires_at_ms = expires
         if hold is not None:
-            received.token = self.token(ordinal, hold)
+            received.token = TOKEN.pack(number, hold.epoch, hold.check)
             received.locked_until_ms = until
             if hold.until != NEVER:
                 received.first_received_ms = hold.received
@@ -242,15 +241,17 @@ class Subscription:
 
     def lock(self, ordinals: list[int], hold: Hold) -> None:
         """Hold messages that were taken out of what is ready."""
+        counts, marks = self.counts, self.marks
+        locked = advance(State.ACTIVE, Input.LOCK)
         for ordinal in ordinals:
-            mark = self.marks.get(ordinal)
+            mark = marks.get(ordinal)
             if mark is None:
-                mark = self.marks.hot[ordinal] = Mark()
+                mark = marks.hot[ordinal] = Mark(locked)
             else:
-                self.counts[mark.state] -= 1
-            mark.state = advance(mark.state, Input.LOCK)
+                counts[mark.state] -= 1
+                mark.state = advance(mark.state, Input.LOCK)
             mark.hold = hold
-            self.counts[mark.state] += 1
+            counts[mark.state] += 1
         hold.ordinals.update(dict.fromkeys(ordinals, hold.until))
         self.holds[hold.epoch] = hold
         if hold.until != NEVER:
@@ -262,15 +263,6 @@ class Subscription:
         hold.ordinals[ordinal] = until
         self.watch_hold(hold)
         self._changed_holds[hold.epoch] = hold
-
-    def spoil_attempt(self, hold: Hold, out: WriteBatch) -> None:
-        """What a hold has changed its attempt must not give out again, nor after a restart."""
-        attempt_id, hold.attempt = hold.attempt, None
-        attempt = None if attempt_id is None else self.attempts.get(attempt_id)
-        if attempt_id is not None and attempt is not None:
-            # Epochs begin at 1: no hold has this one.
-            attempt.epochs = [0 if epoch == hold.epoch else epoch for epoch in attempt.epochs]
-            self.write_attempt(attempt_id, attempt, out)
 
     def watch_hold(self, hold: Hold) -> None:
         """Come back when the first of a hold's messages is held no more."""
@@ -484,14 +476,6 @@ class Subscription:
                     lock.owner,
                 ),
             )
-
-    def write_attempt(self, attempt_id: str, attempt: Attempt | None, out: WriteBatch) -> None:
-        key = (*self.key, attempt_id)
-        if attempt is None:
-            out.delete(ATTEMPTS, key)
-        else:
-            epochs = array("q", attempt.epochs).tobytes()
-            out.put(ATTEMPTS, (*key, attempt.until, epochs))
 
     def held(self) -> int:
         """Return how many messages are held."""

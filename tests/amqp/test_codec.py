@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 from azure.servicebus._pyamqp import _decode, _encode
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from onibus.protocols.amqp import encode as to
@@ -84,29 +84,56 @@ def test_performatives_are_read_or_refused_and_nothing_else(content: bytes) -> N
         try:
             found, fields, _ = say.read_list(bytes((0, 0x53, code)) + content)
             say.read(found, fields)
-            if found == say.TRANSFER:
-                assert say.read_transfer(fields) == say.read(found, fields)
         except AmqpError:
             continue
 
 
-@given(
-    st.lists(
-        st.one_of(st.none(), st.booleans(), st.integers(-1, 2**32), st.binary(max_size=4)),
-        max_size=11,
-    )
-)
-def test_transfers_are_read_the_same_both_ways(fields: list[Any]) -> None:
-    try:
-        expected = say.read(say.TRANSFER, list(fields))
-    except AmqpError:
-        with pytest.raises(AmqpError):
-            say.read_transfer(list(fields))
-    else:
-        found = say.read_transfer(list(fields))
-        for name in found._fields:
-            # False and nothing are the same.
-            assert (getattr(found, name) or None) == (getattr(expected, name) or None)
+_uints = st.one_of(st.integers(0, 600), st.integers(0, 2**32 - 1))
+_heads = st.tuples(_uints, _uints, st.binary(max_size=32), st.sampled_from((0, 0x80013700)))
+_mores = st.lists(st.sampled_from((to.NULL, to.FALSE, to.TRUE, to.ubyte(0))), max_size=7)
+
+
+def _transfer(head: tuple[int, int, bytes, int], more: list[bytes]) -> bytes:
+    handle, delivery_id, tag, form = head
+    fields = [to.uint(handle), to.uint(delivery_id), to.binary(tag), to.uint(form), *more]
+    return say.performative(say.TRANSFER, fields)
+
+
+@given(_heads, _mores, st.booleans())
+def test_transfers_of_the_usual_form_are_read_the_same_both_ways(
+    head: tuple[int, int, bytes, int], more: list[bytes], wide: bool
+) -> None:
+    whole = _transfer(head, more)
+    if wide:
+        # The same list with its size and count in four bytes each.
+        content = whole[6:]
+        sizes = (len(content) + 4).to_bytes(4, "big") + (4 + len(more)).to_bytes(4, "big")
+        whole = whole[:3] + b"\xd0" + sizes + content
+    plain = say.read_plain(whole + b"payload")
+    usual = not any(one in (to.TRUE, to.ubyte(0)) for one in more) and to.FALSE not in more[2:]
+    assert (plain is not None) == usual
+    if plain is not None:
+        code, fields, at = say.read_list(whole + b"payload")
+        expected = say.read(code, fields)
+        assert plain == (expected.handle, expected.delivery_id, expected.message_format, at)
+        # False and nothing are the same.
+        assert not any(expected[4:])
+
+
+@example((0, 0, b"tag", 0), [], 4, 3)
+@given(_heads, _mores, st.integers(0, 60), st.integers(0, 255))
+def test_a_transfer_that_is_read_the_short_way_is_good_the_long_way_too(
+    head: tuple[int, int, bytes, int], more: list[bytes], place: int, byte: int
+) -> None:
+    """One byte of it is another one, or it ends there."""
+    whole = _transfer(head, more)
+    for changed in (whole[:place] + bytes((byte,)) + whole[place + 1 :], whole[:place]):
+        plain = say.read_plain(changed)
+        if plain is not None and changed[:3] == say.PLAIN_TRANSFER:
+            code, fields, at = say.read_list(changed)
+            expected = say.read(code, fields)
+            assert plain == (expected.handle, expected.delivery_id, expected.message_format, at)
+            assert not any(expected[4:])
 
 
 theirs = st.recursive(

@@ -7,7 +7,6 @@ import inspect
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -173,69 +172,3 @@ def development_string(port: int) -> str:
         f"Endpoint=sb://localhost:{port};SharedAccessKeyName={ROOT_NAME};"
         f"SharedAccessKey={DEVELOPMENT_KEY};UseDevelopmentEmulator=true;"
     )
-
-
-class CuttingProxy:
-    """Stands between client and server, and cuts connections off before an answer comes.
-
-    The first `cut` requests reach the server, and their answers nobody.
-    """
-
-    def __init__(self, port: int, cut: int) -> None:
-        self._server_port = port
-        self._left = cut
-        self.requests = 0
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        self._thread = threading.Thread(target=self._serve, daemon=True)
-        self._thread.start()
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            with client, socket.create_connection(("127.0.0.1", self._server_port)) as server:
-                # One request a connection: what the test asks is small, and comes in one piece.
-                while self._pass_on(client, server):
-                    continue
-
-    def _pass_on(self, client: socket.socket, server: socket.socket) -> bool:
-        request = client.recv(65_536)
-        if not request:
-            return False
-        while b"\r\n\r\n" not in request or not _whole(request):
-            request += client.recv(65_536)
-        self.requests += 1
-        server.sendall(request)
-        answer = server.recv(65_536)
-        if self._left > 0:
-            self._left -= 1
-            return False
-        client.sendall(answer)
-        return True
-
-    def cut_next(self) -> None:
-        """Let nobody have the answer to the next request."""
-        self._left += 1
-
-    def close(self) -> None:
-        # Closing alone does not wake whoever waits in accept.
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self._thread.join(10)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self.close()
-
-
-def _whole(request: bytes) -> bool:
-    head, _, body = request.partition(b"\r\n\r\n")
-    for line in head.lower().split(b"\r\n"):
-        if line.startswith(b"content-length:"):
-            return len(body) >= int(line.partition(b":")[2])
-    return True

@@ -17,6 +17,8 @@ from tests.server.server_helpers import developing
 from tests.server.test_many_connections import resident_bytes
 
 MB = 1 << 20
+#: Far above what all bodies together may take, far below what they would take without a bound.
+HELD_BYTES_MAX = 200 * MB
 PATH = "/v1/entities/q/messages"
 
 #: Sends bytes to a port; returns what came of it.
@@ -31,7 +33,9 @@ def small(tmp_path: Path) -> Iterator[Served]:
         f"[limits]\nall_bodies_bytes_max = {16 * MB}\nbody_bytes_max = {8 * MB}\n"
         f"write_seconds = 5.0\n[queues.q]\nmax_message_bytes = {8 * MB}\n"
     )
-    with served("--ephemeral", "--config", config, "--log-level", "error") as server:
+    # What is let go goes back to the system at once: what is measured is what the server holds.
+    given_back = {"MALLOC_MMAP_THRESHOLD_": str(MB)}
+    with served("--ephemeral", "--config", config, "--log-level", "error", **given_back) as server:
         yield server
 
 
@@ -41,22 +45,40 @@ def head(length: int, *more: str) -> bytes:
 
 
 async def push(port: int, what: bytes) -> str:
-    """Send to a server whatever it takes; return the type of the problem it answers with, if any.
-
-    One that gets no answer for a while has been taken, and waits for the rest of its body.
-    """
+    """Send to a server whatever it takes; return the type of the problem it answers with."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(what)
     try:
-        told = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 3)
+        told = await reader.readuntil(b"\r\n\r\n")
         length = int(told.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
         return str(json.loads(await reader.readexactly(length))["type"])
-    except TimeoutError:
-        return "waits"
     except (ConnectionError, asyncio.IncompleteReadError):
         return "cut off"
     finally:
         writer.close()
+
+
+def push_all_but(few: int, times: int) -> Push:
+    """Send so many times, until all but a few are answered: those wait for the rest to come."""
+    unanswered = set(range(times))
+    numbers = iter(range(times))
+    enough = asyncio.Event()
+
+    async def push_one(port: int, what: bytes) -> str:
+        number = next(numbers)
+        asking = asyncio.ensure_future(push(port, what))
+        waiting = asyncio.ensure_future(enough.wait())
+        await asyncio.wait((asking, waiting), return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        if not asking.done():
+            asking.cancel()
+            return "waits"
+        unanswered.discard(number)
+        if len(unanswered) <= few:
+            enough.set()
+        return await asking
+
+    return push_one
 
 
 async def still_serves(client: httpx.AsyncClient) -> None:
@@ -84,7 +106,7 @@ async def press(server: Served, request: bytes, times: int, push: Push = push) -
             await still_serves(client)
             most = max(most, resident_bytes(server.process.pid) - before)
             await asyncio.sleep(0.05)
-        assert most < 100 * MB, f"{most // MB} MB"
+        assert most < HELD_BYTES_MAX, f"{most // MB} MB"
         await still_serves(client)
         return await pushing
 
@@ -99,7 +121,8 @@ async def check_strangers(server: Served) -> None:
 async def check_friends(server: Served) -> None:
     signature = f"authorization: {developing()['authorization']}"
     # All but the last byte comes: whoever is let in holds what it sent.
-    told = await press(server, head(6 * MB, signature) + b"x" * (6 * MB - 1), 60)
+    body = b"x" * (6 * MB - 1)
+    told = await press(server, head(6 * MB, signature) + body, 60, push_all_but(2, 60))
     assert told.count("overloaded") >= 50, told
     assert 1 <= told.count("waits") <= 2, told
 
@@ -127,8 +150,8 @@ async def check_pipelining(server: Served) -> None:
     lines = ("POST /v1/entities/q/peek HTTP/1.1", "host: x", "content-type: application/json")
     signature = f"authorization: {developing()['authorization']}"
     ask = "\r\n".join([*lines, signature, "content-length: 2", "", "{}"]).encode()
-    # Each of 20 connections asks for 2 GB of answers, and reads none of them.
-    assert await press(server, ask * 500, 20, ignore) == ["ignored"] * 20
+    # Each of 100 connections asks for 2 GB of answers, and reads none of them.
+    assert await press(server, ask * 500, 100, ignore) == ["ignored"] * 100
 
 
 def test_answers_that_nobody_reads_do_not_fill_the_memory(tmp_path: Path) -> None:

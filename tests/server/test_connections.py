@@ -62,7 +62,7 @@ async def echoing(
     listener.close()
     await connections.drain(1)
     assert connections.open == set()
-    assert connections.body_bytes == 0
+    assert connections.traffic.held_bytes == 0
 
 
 def chunked(path: str, *pieces: bytes, trailer: bytes = b"") -> bytes:
@@ -363,7 +363,7 @@ async def test_all_bodies_together_are_bounded() -> None:
         first, second = await client.raw(), await client.raw()
         await first.write(post("/", b"x" * 90_000)[:-1])
         await asyncio.sleep(0.05)
-        assert 89_000 < connections.body_bytes < 91_000
+        assert 89_000 < connections.traffic.held_bytes < 91_000
         await second.write(post("/", b"x" * 20_000))
         status, _, body = await second.answer()
         assert (status, json.loads(body)["retryable"]) == (503, True)
@@ -371,7 +371,7 @@ async def test_all_bodies_together_are_bounded() -> None:
         await asyncio.sleep(0.05)
         await first.write(b"x")
         assert (await first.answer())[0] == 200
-        assert connections.body_bytes == 0
+        assert connections.traffic.held_bytes == 0
 
 
 @run

@@ -59,10 +59,22 @@ def admit(message: Message, settings: LogSettings, secret: bytes) -> Prepared:
     except (UnicodeEncodeError, TypeError, OverflowError) as error:
         raise InvalidArgument(f"the message cannot be encoded: {error}") from None
     if len(row) > settings.max_message_bytes:
-        raise MessageTooLarge(
-            f"the message takes {len(row)} bytes; this entity takes {settings.max_message_bytes}"
-        )
+        check_size(message, len(row), settings)
     return Prepared(message, row, identities, time_to_live(message, settings), key)
+
+
+def check_size(message: Message, row_bytes: int, settings: LogSettings) -> None:
+    """Refuse a message that is too large.
+
+    What came over AMQP is kept twice, as fields and as it was sent; it counts once.
+    """
+    size = row_bytes
+    if message.as_sent:
+        size = max(len(message.as_sent) + len(message.body), row_bytes // 2)
+    if size > settings.max_message_bytes:
+        raise MessageTooLarge(
+            f"the message takes {size} bytes; this entity takes {settings.max_message_bytes}"
+        )
 
 
 def of_any_size(settings: LogSettings) -> LogSettings:
@@ -85,6 +97,8 @@ def _check_fields(message: Message, settings: LogSettings) -> None:
     session_id, partition_key = message.session_id, message.partition_key
     if type(message.body) is not bytes:
         raise InvalidArgument(f"a body is bytes, not {type(message.body).__name__}")
+    if type(message.as_sent) is not bytes:
+        raise InvalidArgument(f"as_sent is bytes, not {type(message.as_sent).__name__}")
     _check_id("message_id", message.message_id)
     if message.message_id == "":
         raise InvalidArgument("message_id is empty: leave it out if there is none")
@@ -107,7 +121,6 @@ def _check_fields(message: Message, settings: LogSettings) -> None:
         and message.enqueued_sequence_number is None
         and message.hop_count == 0
         and message.format == ""
-        and message.as_sent == b""
         and message.rewritten is False
     ):
         _check_rare_fields(message)
@@ -136,8 +149,8 @@ def _check_rare_fields(message: Message) -> None:
             raise InvalidArgument(f"{name} is a text, not {type(value).__name__}")
     if message.format not in FORMATS:
         raise InvalidArgument(f"format {message.format!r} is none of {FORMATS}")
-    if type(message.as_sent) is not bytes or type(message.rewritten) is not bool:
-        raise InvalidArgument("as_sent is bytes, and rewritten is a bool")
+    if type(message.rewritten) is not bool:
+        raise InvalidArgument("rewritten is a bool")
     number = message.enqueued_sequence_number
     if number is not None and (type(number) is not int or not 0 <= number < 2**63):
         raise InvalidArgument("enqueued_sequence_number is a sequence number")

@@ -2,20 +2,50 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import TYPE_CHECKING
 
-from onibus.core.holds import Hold
-from onibus.core.records import WriteBatch
+from onibus.core.holds import Attempt, Hold
+from onibus.core.records import ATTEMPTS, WriteBatch
 
 if TYPE_CHECKING:
     from onibus.core.subscription import Subscription
 
 
+def begin_attempt(
+    subscription: Subscription, attempt_id: str, attempt: Attempt, out: WriteBatch
+) -> None:
+    """Remember a receive, so that it can be asked for again."""
+    subscription.attempts[attempt_id] = attempt
+    subscription.timers.set(("attempt", attempt_id), attempt.until)
+    _write(subscription, attempt_id, attempt, out)
+
+
+def spoil_attempt(subscription: Subscription, hold: Hold, out: WriteBatch) -> None:
+    """What a hold has changed its attempt must not give out again, nor after a restart."""
+    attempt_id, hold.attempt = hold.attempt, None
+    attempt = None if attempt_id is None else subscription.attempts.get(attempt_id)
+    if attempt_id is not None and attempt is not None:
+        # Epochs begin at 1: no hold has this one.
+        attempt.epochs = [0 if epoch == hold.epoch else epoch for epoch in attempt.epochs]
+        _write(subscription, attempt_id, attempt, out)
+
+
+def _write(subscription: Subscription, attempt_id: str, attempt: Attempt, out: WriteBatch) -> None:
+    epochs = array("q", attempt.epochs).tobytes()
+    out.put(ATTEMPTS, (*subscription.key, attempt_id, attempt.until, epochs))
+
+
+def forget_attempt(subscription: Subscription, attempt_id: str, out: WriteBatch) -> None:
+    """The time of a receive is over."""
+    subscription.attempts.pop(attempt_id, None)
+    out.delete(ATTEMPTS, (*subscription.key, attempt_id))
+
+
 def end_attempt(subscription: Subscription, attempt_id: str, out: WriteBatch) -> None:
     """Forget a receive: its id is free for another one."""
-    del subscription.attempts[attempt_id]
     subscription.timers.cancel(("attempt", attempt_id))
-    subscription.write_attempt(attempt_id, None, out)
+    forget_attempt(subscription, attempt_id, out)
 
 
 def end_attempt_of(subscription: Subscription, hold: Hold | None, out: WriteBatch) -> None:

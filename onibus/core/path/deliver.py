@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from onibus.core.block import NEVER
 from onibus.core.errors import InvalidOperation, MessageNotFound
-from onibus.core.holds import Attempt, Hold
+from onibus.core.holds import Attempt
 from onibus.core.lifecycle import Input, State
 from onibus.core.limits import FIFO_INTERVAL_MS
 from onibus.core.message import ReceivedMessage
-from onibus.core.path.attempts import end_attempt
+from onibus.core.path.attempts import begin_attempt, end_attempt
 from onibus.core.path.dead_letter import expire_message
 from onibus.core.path.room import Room
 from onibus.core.records import WriteBatch
@@ -105,9 +105,11 @@ def still_living(
     subscription: Subscription, ordinals: list[int], now: int, out: WriteBatch
 ) -> list[int]:
     """Return those that have not outlived their time to live; the others expire here."""
-    living = []
     log = subscription.log
     by_block = subscription.settings.expires_after_ms is None
+    if by_block and log.next_expiry() > now:
+        return ordinals
+    living = []
     for ordinal in ordinals:
         if by_block and log.find(ordinal).expires > now:
             # Nothing in its block has expired: no need to look at the row.
@@ -181,7 +183,7 @@ def deliver_groups(
         if again is not None:
             return again
     received: list[ReceivedMessage] = []
-    epochs = []
+    epochs: list[int] = []
     passed: list[Session] = []
     while len(received) < limit:
         session = subscription.sessions.next_free(
@@ -192,27 +194,27 @@ def deliver_groups(
         wanted = 1 if subscription.settings.one_message_per_group else limit - len(received)
         ordinals = take_living(subscription, session, wanted, now, out)
         fitting = len(ordinals) if room is None else room.take(subscription.log, ordinals)
-        _put_back(subscription, ordinals[fitting:], session, dead=False)
-        for ordinal in ordinals[:fitting]:
+        passed.append(session)
+        if fitting:
             hold = subscription.new_hold(now + visibility_ms, visibility_ms, session.id)
             hold.attempt = attempt_id
-            session.in_flight.append(ordinal)
-            subscription.lock([ordinal], hold)
-            subscription.tally.delivered += 1
-            epochs.append(hold.epoch)
-            received.append(subscription.view(ordinal, hold, hold.until))
-        session.in_flight.sort()
-        passed.append(session)
+            # Nothing of it was in flight before, or it would not have been free.
+            session.in_flight += ordinals[:fitting]
+            subscription.lock(session.in_flight, hold)
+            for ordinal in session.in_flight:
+                epochs.append(hold.epoch)
+                received.append(subscription.view(ordinal, hold, hold.until))
         if fitting < len(ordinals):
+            _put_back(subscription, ordinals[fitting:], session, dead=False)
             break
+    subscription.tally.delivered += len(received)
     for session in passed:
-        subscription.sessions.offer(session)
-        subscription.sessions.forget_idle(session)
+        if not session.in_flight:
+            subscription.sessions.offer(session)
+            subscription.sessions.forget_idle(session)
     if attempt_id is not None and received:
         attempt = Attempt(now + FIFO_INTERVAL_MS, epochs)
-        subscription.attempts[attempt_id] = attempt
-        subscription.timers.set(("attempt", attempt_id), attempt.until)
-        subscription.write_attempt(attempt_id, attempt, out)
+        begin_attempt(subscription, attempt_id, attempt, out)
     return received
 
 
@@ -237,23 +239,21 @@ def _repeat(
     attempt = subscription.attempts.get(attempt_id)
     if attempt is None:
         return None
-    holds: list[Hold] = []
-    for epoch in attempt.epochs:
-        hold = subscription.holds.get(epoch)
-        if hold is None or hold.attempt != attempt_id:
-            if subscription.settings.strict_attempts:
-                raise InvalidOperation(
-                    "the receive of this attempt id cannot be repeated any "
-                    "more: one of its messages was deleted or changed"
-                )
-            end_attempt(subscription, attempt_id, out)
-            return None
-        holds.append(hold)
+    found = [subscription.holds.get(epoch) for epoch in dict.fromkeys(attempt.epochs)]
+    holds = [hold for hold in found if hold is not None and hold.attempt == attempt_id]
+    if sum(len(hold.ordinals) for hold in holds) < len(attempt.epochs):
+        if subscription.settings.strict_attempts:
+            raise InvalidOperation(
+                "the receive of this attempt id cannot be repeated any "
+                "more: one of its messages was deleted or changed"
+            )
+        end_attempt(subscription, attempt_id, out)
+        return None
     received = []
     for hold in holds:
         hold.until = hold.received + visibility_ms
         hold.duration = visibility_ms
-        (ordinal,) = hold.ordinals
-        subscription.renew(hold, ordinal, now + visibility_ms)
-        received.append(subscription.view(ordinal, hold, now + visibility_ms))
+        for ordinal in hold.ordinals:
+            subscription.renew(hold, ordinal, now + visibility_ms)
+            received.append(subscription.view(ordinal, hold, now + visibility_ms))
     return received

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from onibus.core.block import NEVER
 from onibus.core.lifecycle import Input, State
 from onibus.core.log import BlockPlace
+from onibus.core.path.attempts import forget_attempt
 from onibus.core.path.dead_letter import expire_message
 from onibus.core.path.schedule import activate
 from onibus.core.path.session import end_session_lock
@@ -94,9 +95,7 @@ def _ring(
         end_session_lock(subscription, subscription.sessions.get(key), Input.ABANDON, now, out)
     elif kind == "attempt":
         assert isinstance(key, str)
-        subscription.attempts.pop(key, None)
-        subscription.write_attempt(key, None, out)
-
+        forget_attempt(subscription, key, out)
     elif kind == "age":
         _expire_old(subscription, now, out)
 

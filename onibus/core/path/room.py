@@ -27,14 +27,14 @@ class Room:
 
     def take(self, log: Log, ordinals: Sequence[int]) -> int:
         """Return how many messages from the first on have room, which is theirs from now on."""
-        block = -1
+        first = last = -1
         for count, ordinal in enumerate(ordinals):
-            place = log.find(ordinal)
-            if place.block != block:
+            if not first <= ordinal <= last:
+                place = log.find(ordinal)
                 if place.size > self.left and not self._empty:
                     self.left = 0
                     return count
-                block = place.block
+                first, last = place.first, place.last
                 self.left -= place.size
                 self._empty = False
         return len(ordinals)

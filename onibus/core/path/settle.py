@@ -13,7 +13,7 @@ from onibus.core.lifecycle import DEAD, Input, State
 from onibus.core.limits import REASON_LENGTH_MAX, VISIBILITY_MS_MAX
 from onibus.core.marks import FIRST_RECEIVED, Mark
 from onibus.core.message import decode_overlay, encode_overlay
-from onibus.core.path.attempts import end_attempt_of
+from onibus.core.path.attempts import end_attempt_of, spoil_attempt
 from onibus.core.path.dead_letter import dead_letter, expire_message, too_many_deliveries
 from onibus.core.records import WriteBatch
 
@@ -151,7 +151,7 @@ def renew(
                 f"a message is held for at most {VISIBILITY_MS_MAX} ms after it was received"
             )
     # The receive that gave this message out cannot be repeated any more (F9).
-    subscription.spoil_attempt(hold, out)
+    spoil_attempt(subscription, hold, out)
     until = now + (hold.duration if duration is None else duration)
     subscription.renew(hold, ordinal, until)
     return until

@@ -26,6 +26,7 @@ from onibus.protocols.amqp.errors import (
     INTERNAL_ERROR,
     INVALID_FIELD,
     NOT_ALLOWED,
+    RESOURCE_LIMIT_EXCEEDED,
     ConnectionFailed,
     SessionFailed,
 )
@@ -129,8 +130,13 @@ class Connection:
         self.peer_frame_max = FRAME_BYTES_MIN
         #: links of all sessions
         self.link_count = 0
-        #: bytes of deliveries that are not whole, or not settled yet
+        #: how many sessions the peer may have just now
+        self.sessions_max = CHANNEL_MAX + 1
+        #: bytes of deliveries that are not whole, or not settled yet; and of the former alone
         self.held_bytes = 0
+        self.unfinished_bytes = 0
+        #: bytes of answers that wait until the peer takes them
+        self.unsent_bytes = 0
         #: what the peer has asked for and is told when it is on the disk
         self.under_way = 0
         #: what the peer calls itself
@@ -147,12 +153,14 @@ class Connection:
 
     # Out
 
-    def write(self, content: bytes) -> None:
+    def write(self, content: bytes, payload: bytes = b"") -> None:
         """Let bytes wait for the end of the burst."""
         if not self._out and self.on_output is not None:
             self.on_output()
         self._out.append(content)
-        self._out_bytes += len(content)
+        self._out_bytes += len(content) + len(payload)
+        if payload:
+            self._out.append(payload)
 
     def later(self, one: Flushed) -> None:
         """Call somebody when the burst is over."""
@@ -219,7 +227,7 @@ class Connection:
             if not frames:
                 return False
         while frames:
-            if self.is_over or self._out_bytes > _ANSWERS_BYTES_MAX:
+            if self.state is State.CLOSED or self._out_bytes > _ANSWERS_BYTES_MAX:
                 return False
             self._take_frame(frames.popleft())
         return not self.is_over
@@ -245,6 +253,11 @@ class Connection:
 
     def _take_frame(self, one: Frame) -> None:
         kind, channel, body = one
+        if body[:3] == say.PLAIN_TRANSFER and kind == AMQP and self.state is State.OPEN:
+            plain = say.read_plain(body)
+            session = self.sessions.get(channel)
+            if plain and session and session.take_plain(plain, body[plain[3] :]):
+                return
         if (kind == SASL) != (self.state is State.SASL) or kind not in (AMQP, SASL):
             raise ConnectionFailed(
                 FRAMING_ERROR, f"a frame of type {kind} while {self.state.value}"
@@ -262,9 +275,6 @@ class Connection:
         if self.state is State.CLOSING:
             if code == say.CLOSE:
                 self._end()
-            return
-        if code == say.TRANSFER and self.state is State.OPEN:
-            self._take_session_frame(channel, code, say.read_transfer(fields), body[at:])
             return
         performative = say.read(code, fields)
         if code == say.OPEN:
@@ -300,6 +310,9 @@ class Connection:
                 raise ConnectionFailed(NOT_ALLOWED, f"channels go up to {CHANNEL_MAX}")
             if given.remote_channel is not None:
                 raise ConnectionFailed(ILLEGAL_STATE, "a begin answers one that nobody said")
+            if len(self.sessions) >= self.sessions_max:
+                told = f"a connection has at most {self.sessions_max} sessions"
+                raise ConnectionFailed(RESOURCE_LIMIT_EXCEEDED, told)
             self.sessions[channel] = Session(self, channel, given)
             return
         if session is None:

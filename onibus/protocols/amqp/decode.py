@@ -6,7 +6,8 @@ A value begins with a constructor, a byte that says type and width; 0x00 announc
 `array` list, `map` dict. Decimals are kept as `Decimal` without being understood.
 
 Everything is bounded before it is believed: a length by the bytes that are there, a count by them
-too (and where elements take no bytes by `EMPTY_COUNT_MAX`), depth by `DEPTH_MAX`.
+too (and where elements take no bytes by `EMPTY_COUNT_MAX`), depth by `DEPTH_MAX`, and all that one
+value has inside by `VALUES_MAX`: each takes many times the memory of its bytes, and its time.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from onibus.protocols.amqp.errors import DecodeError
 DEPTH_MAX = 32
 #: Elements of an array whose elements have no bytes of their own.
 EMPTY_COUNT_MAX = 1_024
+#: Values inside one, at all depths: the largest request, 10,000 messages to schedule, has half.
+VALUES_MAX = 200_000
 
 #: What reading too few or wrong bytes raises inside here.
 UNREADABLE = (struct.error, IndexError, UnicodeDecodeError, TypeError, ValueError, OverflowError)
@@ -107,8 +110,11 @@ def _unknown(data: bytes, at: int, depth: int) -> tuple[Any, int]:
 
 
 def _described(data: bytes, at: int, depth: int) -> tuple[Any, int]:
+    global _left
     if depth >= DEPTH_MAX:
         raise DecodeError("values are nested too deep")
+    if depth == 0:
+        _left = VALUES_MAX
     descriptor, at = READERS[data[at]](data, at + 1, depth + 1)
     value, at = READERS[data[at]](data, at + 1, depth + 1)
     return Described(descriptor, value), at
@@ -144,7 +150,10 @@ def _decimal(width: int) -> Read:
 
 
 def _char(data: bytes, at: int, depth: int) -> tuple[str, int]:
-    return chr(_u32(data, at)[0]), at + 4
+    code = _u32(data, at)[0]
+    if 0xD800 <= code < 0xE000:
+        raise DecodeError("half of a pair is no character")
+    return chr(code), at + 4
 
 
 def _binary(width: int) -> Read:
@@ -175,8 +184,13 @@ def _symbol(width: int) -> Read:
     return read
 
 
+#: Values that the one which is being read may have still. One thread reads at a time.
+_left = VALUES_MAX
+
+
 def _compound(data: bytes, at: int, width: int, depth: int) -> tuple[int, int, int]:
     """Return the count of a compound, where its elements begin and where it ends."""
+    global _left
     if depth >= DEPTH_MAX:
         raise DecodeError("values are nested too deep")
     if width == 1:
@@ -186,6 +200,9 @@ def _compound(data: bytes, at: int, width: int, depth: int) -> tuple[int, int, i
     end = at + width + size
     if size < width or end > len(data):
         raise DecodeError(f"a compound of {size} bytes goes on after its end")
+    _left = (VALUES_MAX if depth == 0 else _left) - count
+    if _left < 0:
+        raise DecodeError(f"more than {VALUES_MAX} values in one")
     return count, at + 2 * width, end
 
 

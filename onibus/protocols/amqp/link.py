@@ -17,6 +17,7 @@ from onibus.protocols.amqp.errors import (
     ILLEGAL_STATE,
     INVALID_FIELD,
     MESSAGE_SIZE_EXCEEDED,
+    RESOURCE_LIMIT_EXCEEDED,
     LinkFailed,
     SessionFailed,
 )
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from onibus.protocols.amqp.session import Session
 
 SERIAL = 0xFFFFFFFF
+#: Deliveries of a connection that are not whole: the largest message, and a little.
+UNFINISHED_BYTES_MAX = 112 << 20
 
 
 class LinkState(Enum):
@@ -53,21 +56,28 @@ class Delivery:
 
     __slots__ = ("format", "id", "link", "payload", "settled", "state")
 
-    def __init__(self, link: IncomingLink, transfer: Transfer, payload: bytes) -> None:
-        assert transfer.delivery_id is not None
+    def __init__(
+        self,
+        link: IncomingLink,
+        delivery_id: int,
+        message_format: int,
+        payload: bytes,
+        settled: bool = False,
+        state: Any = None,
+    ) -> None:
         self.link = link
-        self.id = transfer.delivery_id
-        self.format = transfer.message_format or 0
-        #: nobody waits to hear what becomes of it
-        self.settled = bool(transfer.settled)
-        #: a transactional state, or None
-        self.state = transfer.state
+        self.id = delivery_id
+        self.format = message_format
         self.payload = payload
+        #: nobody waits to hear what becomes of it
+        self.settled = settled
+        #: a transactional state, or None
+        self.state = state
 
     def settle(self, state: bytes) -> None:
         """Tell what became of it."""
         if not self.settled:
-            self.link.session.settle(self.id, state)
+            self.link.session.settle([self.id], state)
 
 
 class Node(Protocol):
@@ -197,6 +207,17 @@ class IncomingLink(Link):
         self.credit = self._granted
         self.session.flow((self.handle, self.delivery_count, self.credit, False))
 
+    def takes_plain(self, size: int) -> bool:
+        """Tell whether a whole delivery of that size can be taken at once."""
+        return self._first is None and self.state is LinkState.ATTACHED and size <= self._bytes_max
+
+    def take_plain(self, delivery_id: int, message_format: int, payload: bytes) -> None:
+        """Take a whole delivery of which nothing else is to be said."""
+        assert self.node is not None
+        self._count()
+        self.node.received(Delivery(self, delivery_id, message_format, payload))
+        self._top_up()
+
     def transfer(self, transfer: Transfer, payload: bytes) -> None:
         """Take a delivery, or a part of one."""
         if self.state is LinkState.DETACHING:
@@ -214,9 +235,14 @@ class IncomingLink(Link):
             self._clear()
             return
         self._size += len(payload)
+        connection = self.session.connection
         if self._size > self._bytes_max:
             # It will be refused when its last part is there; nothing of it is kept until then.
             self._drop_parts()
+        elif connection.unfinished_bytes + len(payload) > UNFINISHED_BYTES_MAX:
+            # Waiting does not help: nothing of them is stored before it is whole.
+            told = f"deliveries that are not whole have at most {UNFINISHED_BYTES_MAX} bytes"
+            raise LinkFailed(RESOURCE_LIMIT_EXCEEDED, told)
         else:
             self._parts.append(payload)
             self.session.held(len(payload))
@@ -238,15 +264,29 @@ class IncomingLink(Link):
         self._first, self._size = None, 0
 
     def _take(self, transfer: Transfer, payload: bytes, size: int) -> None:
-        self.credit -= 1
-        self.delivery_count = (self.delivery_count + 1) & SERIAL
+        self._count()
         assert self.node is not None
-        delivery = Delivery(self, transfer, payload)
+        assert transfer.delivery_id is not None
+        delivery = Delivery(
+            self,
+            transfer.delivery_id,
+            transfer.message_format or 0,
+            payload,
+            bool(transfer.settled),
+            transfer.state,
+        )
         if size > self._bytes_max:
             told = f"a message of {size} bytes; here one has at most {self._bytes_max}"
             delivery.settle(say.rejected(say.error(MESSAGE_SIZE_EXCEEDED, told)))
         else:
             self.node.received(delivery)
+        self._top_up()
+
+    def _count(self) -> None:
+        self.credit -= 1
+        self.delivery_count = (self.delivery_count + 1) & SERIAL
+
+    def _top_up(self) -> None:
         if self.credit * 2 <= self._granted and self.is_open:
             self.grant()
 

@@ -217,22 +217,58 @@ def read(code: int, fields: list[Any]) -> Any:
     return make(*values)
 
 
-def read_transfer(fields: list[Any]) -> Transfer:
-    """Return a transfer: what nearly all of them have is looked at here, the rest by `read`."""
-    if len(fields) >= 6:
-        handle, delivery_id, tag, form, settled, more = fields[:6]
-        if (
-            type(handle) is type(delivery_id) is type(form) is int
-            and handle >= 0 <= form
-            and 0 <= delivery_id <= _UINT[2]
-            and type(tag) is bytes
-            and (settled is False or settled is None)
-            and (more is False or more is None)
-            and fields[6:].count(None) == len(fields) - 6
-        ):
-            return Transfer(handle, delivery_id, tag, form)
-    transfer: Transfer = read(TRANSFER, fields)
-    return transfer
+#: Handle, delivery id, message format, and where the payload begins.
+Plain = tuple[int, int, int, int]
+
+#: How a transfer begins; what follows the format where all else is false or not said.
+PLAIN_TRANSFER = b"\x00\x53\x14"
+_NOTHING_MORE = frozenset(
+    flags + b"\x40" * nulls
+    for flags in (b"", b"\x42", b"\x40\x42", b"\x42\x42", b"\x42\x40")
+    for nulls in range(8)
+)
+_u32 = struct.Struct(">I").unpack_from
+
+
+def read_plain(body: bytes) -> Plain | None:
+    """Return what a transfer of the usual form says; None of any other, which `read` reads.
+
+    So are nearly all transfers: whole, not settled, without a state, and with small numbers.
+    """
+    try:
+        if body[3] == 0xC0:
+            end, count, at = 5 + body[4], body[5], 6
+        elif body[3] == 0xD0:
+            end, count, at = 8 + _u32(body, 4)[0], _u32(body, 8)[0], 12
+        else:
+            return None
+        handle, at = _plain_uint(body, at)
+        delivery_id, at = _plain_uint(body, at)
+        if body[at] != 0xA0:
+            return None
+        message_format, at = _plain_uint(body, at + 2 + body[at + 1])
+    except (IndexError, struct.error):
+        return None
+    more = body[at:end]
+    if not 0 <= at <= end <= len(body) or more not in _NOTHING_MORE or count != 4 + len(more):
+        return None
+    return handle, delivery_id, message_format, end
+
+
+def _plain_uint(body: bytes, at: int) -> tuple[int, int]:
+    """Return the uint that stands there, and where it ends: before the beginning if it is none."""
+    code = body[at]
+    if code == 0x52:
+        return body[at + 1], at + 2
+    if code == 0x43:
+        return 0, at + 1
+    if code == 0x70:
+        return _u32(body, at + 1)[0], at + 5
+    return 0, _NOWHERE
+
+
+#: So far before the beginning that it stays there.
+_NOWHERE = -(1 << 40)
 
 
 def _is_between(value: Any, low: int, high: int) -> bool:
@@ -316,6 +352,20 @@ def transfer(handle: int, delivery_id: int, tag: bytes, settled: bool, more: boo
     head = [to.uint(handle), to.uint(delivery_id), to.binary(tag), to.uint(0)]
     flags = [bytes((said,)), bytes((follows,))]
     return performative(TRANSFER, [*head, *flags, *[to.NULL] * 5])
+
+
+#: The same for a whole delivery that is not settled, with the head of its frame before it.
+_UNSETTLED = struct.Struct(">IBBH6sBIBIBB16s8s")
+UNSETTLED_BYTES = _UNSETTLED.size
+_UNSETTLED_TAIL = b"\x43\x42\x42" + b"\x40" * 5
+
+
+def unsettled_frame(size: int, channel: int, handle: int, delivery_id: int, tag: bytes) -> bytes:
+    """Return the frame of a delivery with a tag of 16 bytes, up to its payload."""
+    return _UNSETTLED.pack(
+        *(size, 2, 0, channel, _TRANSFER_HEAD, 0x70, handle, 0x70, delivery_id),
+        *(0xA0, 16, tag, _UNSETTLED_TAIL),
+    )
 
 
 def disposition(role: bool, first: int, last: int, state: bytes) -> bytes:

@@ -23,7 +23,15 @@ from onibus.protocols.amqp.errors import (
 )
 from onibus.protocols.amqp.frames import HEADER_BYTES, frame
 from onibus.protocols.amqp.link import SERIAL, IncomingLink, Link, LinkState, OutgoingLink
-from onibus.protocols.amqp.performatives import Attach, Begin, Detach, Disposition, Flow, Transfer
+from onibus.protocols.amqp.performatives import (
+    Attach,
+    Begin,
+    Detach,
+    Disposition,
+    Flow,
+    Plain,
+    Transfer,
+)
 
 if TYPE_CHECKING:
     from onibus.protocols.amqp.connection import Connection
@@ -66,8 +74,8 @@ class Session:
         self._window = begin.incoming_window
         #: frames that wait for the peer's window
         self._waiting: deque[bytes] = deque()
-        #: what became of deliveries of the peer, to be said: id → state
-        self._outcomes: dict[int, bytes] = {}
+        #: what became of deliveries of the peer, to be said: state → ids
+        self._outcomes: dict[bytes, list[int]] = {}
         self.say(say.begin(channel, 0, WINDOW, HANDLE_MAX))
 
     # Out
@@ -90,6 +98,13 @@ class Session:
         settled = token is None
         if token is not None:
             self.unsettled[delivery_id] = (link, token)
+            size = say.UNSETTLED_BYTES + len(payload)
+            if size <= self.connection.peer_frame_max and self._window > 0 and not self._waiting:
+                self._window -= 1
+                self._next_outgoing_id = (self._next_outgoing_id + 1) & SERIAL
+                head = say.unsettled_frame(size, self.channel, link.handle, delivery_id, tag)
+                self.connection.write(head, payload)
+                return
         whole = say.transfer(link.handle, delivery_id, tag, settled, False)
         room = self.connection.peer_frame_max - HEADER_BYTES - len(whole)
         if len(payload) <= room:
@@ -114,11 +129,15 @@ class Session:
         self._next_outgoing_id = (self._next_outgoing_id + 1) & SERIAL
         self.connection.write(content)
 
-    def settle(self, delivery_id: int, state: bytes) -> None:
-        """Take note of what became of a delivery of the peer."""
+    def settle(self, ids: list[int], state: bytes) -> None:
+        """Take note of what became of deliveries of the peer."""
         if not self._outcomes:
             self.connection.later(self)
-        self._outcomes[delivery_id] = state
+        known = self._outcomes.get(state)
+        if known is None:
+            self._outcomes[state] = ids
+        else:
+            known += ids
 
     def settled_by_us(self, ids: list[int], state: bytes) -> None:
         """Confirm how deliveries to the peer were settled."""
@@ -130,16 +149,14 @@ class Session:
         outcomes, self._outcomes = self._outcomes, {}
         if self.state is not SessionState.BEGUN:
             return
-        by_state: dict[bytes, list[int]] = {}
-        for delivery_id, state in outcomes.items():
-            by_state.setdefault(state, []).append(delivery_id)
-        for state, ids in by_state.items():
+        for state, ids in outcomes.items():
             for first, last in _ranges(ids):
                 self.say(say.disposition(say.RECEIVER, first, last, state))
 
     def held(self, size: int) -> None:
-        """Bytes of the peer are kept, or let go."""
+        """Bytes of a delivery that is not whole are kept, or let go."""
         self.connection.held_bytes += size
+        self.connection.unfinished_bytes += size
 
     # In
 
@@ -159,6 +176,7 @@ class Session:
         self.connection.application.attach(link)
 
     def take_flow(self, flow: Flow) -> None:
+        was_full = self.room <= 0
         window = flow.incoming_window
         if flow.next_incoming_id is not None:
             left = (flow.next_incoming_id + window - self._next_outgoing_id) & SERIAL
@@ -168,9 +186,7 @@ class Session:
         while self._waiting and self._window > 0:
             self._count_out(self._waiting.popleft())
         if flow.handle is None:
-            for link in list(self.links.values()):
-                if isinstance(link, OutgoingLink) and link.node is not None:
-                    link.node.flowed(link)
+            self._tell_room()
             if flow.echo:
                 self.flow()
             return
@@ -181,6 +197,25 @@ class Session:
         elif flow.echo and link.is_open:
             assert isinstance(link, IncomingLink)
             link.grant()
+        if was_full and self.room > 0:
+            self._tell_room()
+
+    def _tell_room(self) -> None:
+        """Let all links send what waited for the window."""
+        for link in list(self.links.values()):
+            if isinstance(link, OutgoingLink) and link.node is not None:
+                link.node.flowed(link)
+
+    def take_plain(self, plain: Plain, payload: bytes) -> bool:
+        """Take a transfer of the usual form; tell whether it was taken."""
+        link = self.links.get(plain[0])
+        if not isinstance(link, IncomingLink) or self.state is not SessionState.BEGUN:
+            return False
+        if not link.takes_plain(len(payload)):
+            return False
+        self._next_incoming_id = (self._next_incoming_id + 1) & SERIAL
+        link.take_plain(plain[1], plain[2], payload)
+        return True
 
     def take_transfer(self, transfer: Transfer, payload: bytes) -> None:
         self._next_incoming_id = (self._next_incoming_id + 1) & SERIAL
@@ -208,8 +243,14 @@ class Session:
         else:
             ids = [one & SERIAL for one in range(first, first + count) if one & SERIAL in unsettled]
         by_link: dict[OutgoingLink, list[int]] = {}
+        owner: OutgoingLink | None = None
+        chosen: list[int] = []
         for one in ids:
-            by_link.setdefault(unsettled[one][0], []).append(one)
+            # Nearly always all of them are of one link.
+            if unsettled[one][0] is not owner:
+                owner = unsettled[one][0]
+                chosen = by_link.setdefault(owner, [])
+            chosen.append(one)
         for link, chosen in by_link.items():
             if link.node is not None:
                 link.node.settled(link, chosen, disposition.state, bool(disposition.settled))
@@ -263,7 +304,9 @@ class Session:
 
 def _ranges(ids: list[int]) -> list[tuple[int, int]]:
     """Return ids as runs of consecutive ones."""
-    ids.sort()
+    ids = sorted(set(ids))
+    if ids[-1] - ids[0] + 1 == len(ids):
+        return [(ids[0], ids[-1])]
     found: list[tuple[int, int]] = []
     first = last = ids[0]
     for one in ids[1:]:

@@ -14,7 +14,7 @@ from onibus.operation.collector import Collector
 from onibus.operation.traffic import Traffic
 from onibus.protocols.http.limits import Limits
 from onibus.protocols.http.messages import App, Request, Respond, Response
-from onibus.protocols.http.problems import problem, refusal
+from onibus.protocols.http.problems import Overloaded, problem, refusal
 from onibus.protocols.http.route import Call, Route, Router, encoded
 from onibus.security.kept_keys import KeptKeys
 from onibus.security.origins import refuse_web_pages
@@ -136,6 +136,14 @@ class HttpApp:
         if not route.names_entities_inside:
             granted.grant(route.right, names.get("entity", ""), now)
         return granted
+
+    def refuse_crowds(self) -> None:
+        """Refuse what may be answered at length while too much is held already.
+
+        Requests that came in the same moment were all let in before any of them was answered.
+        """
+        if self.traffic.held_bytes > self.limits.all_bodies_bytes_max:
+            raise Overloaded
 
     def run(self, answer: Coroutine[Any, Any, Any], call: Call) -> None:
         """Answer with what a coroutine returns."""

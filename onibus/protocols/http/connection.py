@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 import httptools
 
 from onibus.protocols.http.deadline import Deadline
+from onibus.protocols.http.held import Held
 from onibus.protocols.http.messages import Head, Request, Response, head_of, plain
-from onibus.protocols.http.problems import refusal
+from onibus.protocols.http.problems import CROWDED, refusal
 from onibus.protocols.http.reading import read_head, without_offers
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 #: What is parsed at once: bounds the requests that a client can send ahead.
 _SLICE = 4_096
 _CHUNKED_SLICE = 16 << 10
+_LARGE = 64 << 10
 #: Chunks may be framed by so many times their own bytes: one byte a chunk takes five.
 _FRAMING_MAX = 8
 
@@ -50,18 +52,16 @@ class Connection(asyncio.Protocol):
         self._task: asyncio.Task[None] | None = None
         #: what is said last, once all before it is answered; from then on nothing is read
         self._refusal: Response | None = None
-        self._deaf = False
-        self._last_words = False
-        self._feeding = False
-        self._going_on = False
+        self._deaf = self._last_words = False
+        self._feeding = self._going_on = False
         self._reading = True
         #: nothing is under way: what comes next begins a request; and what it began with
         self._resting = False
         self._beginning = b""
         #: set while the client does not read; a streamed answer waits for it
         self._unread: asyncio.Future[None] | None = None
-        #: bytes of bodies that count for this connection
-        self._held_bytes = 0
+        self._answer_bytes = 0  #: of the answer given last, where it is a large one
+        self._held = Held(owner.traffic, self._limits.all_bodies_bytes_max)
         self._deadline = Deadline(self._loop, self._late)
         #: the client may send more: it did not say that its last request is the last one
         self._more_follows = True
@@ -98,8 +98,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._owner.open.discard(self)
-        self._owner.body_bytes -= self._held_bytes
-        self._held_bytes = 0
+        self._held.let_go()
         self._deaf = True
         self._queue.clear()
         self._deadline.cancel()
@@ -117,12 +116,14 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         self._resting = False
         self._unread = self._loop.create_future()
+        self._held.wait_for_reader(self._answer_bytes or self._transport.get_write_buffer_size())
         self._deadline.set(self._limits.write_seconds)
 
     def resume_writing(self) -> None:
         if self._unread is not None:
             self._unread.set_result(None)
             self._unread = None
+        self._held.wait_for_reader(0)
         self._deadline.clear()
         if self._current is None:
             self._go_on_soon()
@@ -133,8 +134,10 @@ class Connection(asyncio.Protocol):
         if self._resting:
             self._resting = False
             known = self._owner.heads.split(data)
-            if known is not None and self._owner.body_bytes <= self._limits.all_bodies_bytes_max:
+            if known is not None and not self._held.crowded:
                 self._take_known(*known)
+                return
+            if self._owner.hand_over_at_once(self, self._transport, data):
                 return
             self._beginning = data
         if self._stopped or self._waiting:
@@ -151,8 +154,7 @@ class Connection(asyncio.Protocol):
 
     def _take_known(self, head: Head, body: bytes) -> None:
         """Take a request whose head was read before: there is nothing to parse."""
-        self._held_bytes += len(body)
-        self._owner.body_bytes += len(body)
+        self._held.add(len(body))
         self._hand_out(Request(head, body, self._secure))
 
     # Parsing
@@ -160,12 +162,8 @@ class Connection(asyncio.Protocol):
     @property
     def _stopped(self) -> bool:
         """Nothing more is parsed for now: answers come first."""
-        return (
-            self._current is not None
-            or self._unread is not None
-            or self._deaf
-            or len(self._queue) > 0
-        )
+        answering = self._current is not None or self._unread is not None
+        return answering or self._deaf or len(self._queue) > 0
 
     def _feed_waiting(self) -> None:
         waiting = self._waiting
@@ -274,8 +272,8 @@ class Connection(asyncio.Protocol):
         limits = self._limits
         if size > limits.body_bytes_max:
             self._refuse(413, f"a body has at most {limits.body_bytes_max} bytes")
-        elif self._owner.body_bytes > limits.all_bodies_bytes_max:
-            self._refuse(503, "too much is being sent at once: try again later")
+        elif self._held.crowded:
+            self._refuse(503, CROWDED)
         elif size > limits.unknown_bytes_max and not self._looked:
             self._looked = True
             request = self._make_request()
@@ -292,8 +290,7 @@ class Connection(asyncio.Protocol):
             if type(self._body) is bytes:
                 self._body = bytearray(self._body)
             self._body += body
-        self._held_bytes += len(body)
-        self._owner.body_bytes += len(body)
+        self._held.add(len(body))
         self._check_size(len(self._body))
 
     def on_message_complete(self) -> None:
@@ -339,6 +336,11 @@ class Connection(asyncio.Protocol):
         if request is None or transport.is_closing():
             return
         owner.traffic.answered(request, response.status, self._loop.time() - request.begun)
+        self._answer_bytes = 0
+        if len(response.body) > _LARGE:
+            # It stays in memory whole until its last byte is taken: that has to be told.
+            transport.set_write_buffer_limits(0)
+            self._answer_bytes = len(response.body)
         if request.head.method == "HEAD":
             transport.write(self._head(response, len(response.body)))
         elif response.stream is not None:
@@ -351,11 +353,10 @@ class Connection(asyncio.Protocol):
         self._answered(request)
 
     def _head(self, response: Response, length: int | None, *, chunked: bool = False) -> bytes:
-        current, persistence = self._current, ""
+        current = self._current
         if current is None or not current.keep_alive or self._owner.closing:
-            persistence = "close"
-        elif not current.takes_chunks:
-            persistence = "keep-alive"
+            return head_of(response, length, "close", chunked=chunked)
+        persistence = "" if current.takes_chunks else "keep-alive"
         return head_of(response, length, persistence, chunked=chunked)
 
     async def _stream(
@@ -387,9 +388,7 @@ class Connection(asyncio.Protocol):
     def _answered(self, request: Request) -> None:
         request.hurry = None
         self._current = None
-        size = len(request.body)
-        self._held_bytes -= size
-        self._owner.body_bytes -= size
+        self._held.add(-len(request.body))
         if not request.keep_alive or self._owner.closing:
             self._queue.clear()
             self._close()
@@ -437,9 +436,8 @@ class Connection(asyncio.Protocol):
             self._deadline.set(self._limits.idle_seconds)
 
     def _hurry(self) -> None:
-        current = self._current
-        if current is not None and current.hurry is not None:
-            hurry, current.hurry = current.hurry, None
+        if self._current is not None and self._current.hurry is not None:
+            hurry, self._current.hurry = self._current.hurry, None
             hurry()
 
     # Refusing and closing
@@ -453,8 +451,7 @@ class Connection(asyncio.Protocol):
             return
         self._deaf = True
         self._refusal = response
-        self._held_bytes -= len(self._body)
-        self._owner.body_bytes -= len(self._body)
+        self._held.add(-len(self._body))
         self._body = b""
         if self._current is None and not self._queue:
             self._say_last_words()

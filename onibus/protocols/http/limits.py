@@ -15,7 +15,7 @@ class Limits:
     body_bytes_max: int = 256 << 20
     #: bytes of a body that are read before it is known who sends it
     unknown_bytes_max: int = 256 << 10
-    #: bytes of all bodies that are being read or worked on
+    #: bytes of all bodies that are being read or worked on, and of answers that nobody reads
     all_bodies_bytes_max: int = 1 << 30
     #: bytes that rows of Arrow in one request may become in memory: they can come compressed
     table_bytes_max: int = 1 << 30

@@ -69,6 +69,20 @@ class WrongContentType(errors.Refused):
     code = "wrong-content-type"
 
 
+#: What is told while all connections together hold too much.
+CROWDED = "too much is being sent or received at once: try again later"
+
+
+class Overloaded(errors.Refused):
+    """All connections together hold too much."""
+
+    code = "overloaded"
+    retryable = True
+
+    def __init__(self) -> None:
+        super().__init__(CROWDED)
+
+
 #: The types of problems that only HTTP has, by status.
 HTTP_TYPES = {
     400: "bad-request",
@@ -78,7 +92,7 @@ HTTP_TYPES = {
     413: "body-too-large",
     415: WrongContentType.code,
     431: "head-too-large",
-    503: "overloaded",
+    503: Overloaded.code,
 }
 
 
@@ -106,6 +120,8 @@ def status_of(error: OnibusError) -> int:
     """Return the HTTP status of an error."""
     if isinstance(error, WrongContentType):
         return 415
+    if isinstance(error, Overloaded):
+        return 503
     for kind in type(error).__mro__:
         if kind in STATUSES:
             return STATUSES[kind]

@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
-import re
+from functools import lru_cache
 
 from onibus.broker.entity import Entity
 from onibus.protocols.sqs import errors
 from onibus.protocols.sqs.errors import SqsError
 
-_HANDLE = re.compile(r"[0-9a-f]{48}")
+_LENGTH = 48
 
 
-def encode(incarnation: int, token: bytes) -> str:
-    """Return the handle of a message that was received."""
-    return (incarnation.to_bytes(8, "big") + token).hex()
+@lru_cache(1_024)
+def beginning(incarnation: int) -> str:
+    """Return what the handles of a queue begin with; the token follows, in hexadecimal."""
+    return f"{incarnation:016x}"
 
 
 def decode(handle: str | None, entity: Entity) -> bytes:
     """Return the token of a handle, or refuse it."""
     if not handle:
         raise errors.missing("ReceiptHandle")
-    if _HANDLE.fullmatch(handle):
-        data = bytes.fromhex(handle)
-        if int.from_bytes(data[:8], "big") == entity.incarnation:
-            return data[8:]
+    if len(handle) == _LENGTH and handle.startswith(beginning(entity.incarnation)):
+        text = handle[16:]
+        try:
+            token = bytes.fromhex(text)
+        except ValueError:
+            raise invalid(handle) from None
+        # There may be more than one way to write it, and one is right.
+        if token.hex() == text:
+            return token
     raise invalid(handle)
 
 

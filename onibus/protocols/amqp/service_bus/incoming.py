@@ -93,7 +93,9 @@ def _read_any(payload: bytes) -> Message:
     usual: list[bytes] = []
     body_start = body_end = data_at = 0
     parts = 0
-    for code, start, value, end in sections.split(payload):
+    found = sections.split(payload)
+    sections.check_once(found)
+    for code, start, value, end in found:
         if code == PROPERTIES:
             _read_properties(message, payload, value)
             usual.append(payload[start:end])

@@ -6,6 +6,7 @@ In the middle of a long row others get their turn.
 
 from __future__ import annotations
 
+import struct
 from typing import TYPE_CHECKING, Any
 
 from onibus.broker import receiving
@@ -31,7 +32,11 @@ FOREVER_MS = 1 << 50
 
 def tag_of(token: bytes) -> bytes:
     """Return a token as a delivery tag: the bytes of a GUID in the order that .NET writes it."""
-    return token[3::-1] + token[5:3:-1] + token[7:5:-1] + token[8:]
+    return _TAG(*_TOKEN(token))
+
+
+_TOKEN = struct.Struct(">IHH8s").unpack
+_TAG = struct.Struct("<IHH8s").pack
 
 
 class EmptyNode:

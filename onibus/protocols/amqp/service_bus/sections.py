@@ -44,7 +44,9 @@ def split(data: bytes) -> list[Section]:
             code, value = data[start + 2], start + 3
         else:
             descriptor, value = decode(data, start + 1)
-            code = _NAMES.get(descriptor, 0) if isinstance(descriptor, str) else descriptor
+            if isinstance(descriptor, str):
+                descriptor = _NAMES.get(descriptor)
+            code = descriptor if type(descriptor) is int else 0
         if code not in _CODES:
             raise DecodeError("a message has a section of an unknown kind")
         end = skip(data, value)
@@ -58,13 +60,32 @@ def split(data: bytes) -> list[Section]:
 _CODES = frozenset(_NAMES.values())
 
 
+def check_once(found: list[Section]) -> None:
+    """Refuse a message that has a section twice, or a body of two kinds or in two places.
+
+    Their order is not looked at: one client puts delivery annotations last.
+    """
+    seen: set[int] = set()
+    before = 0
+    for code, _, _, _ in found:
+        alike = _BODY if code in _BODY else (code,)
+        if not seen.isdisjoint(alike) and not (code == before and code in (DATA, SEQUENCE)):
+            raise DecodeError("a message has a section twice, or a body of two kinds")
+        seen.add(code)
+        before = code
+
+
+_BODY = (DATA, SEQUENCE, VALUE)
+
+
 def list_at(data: bytes, at: int) -> list[object]:
     """Return the list that stands there."""
     try:
         value, _ = READERS[data[at]](data, at + 1, 0)
     except UNREADABLE as error:
         raise DecodeError(f"a section cannot be read: {error}") from None
-    if type(value) is not list:
+    # An array is read as a list, too, but is none.
+    if type(value) is not list or data[at] not in (0x45, 0xC0, 0xD0):
         raise DecodeError("a section that is a list has something else")
     return value
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from onibus.broker import sending
 from onibus.broker.replies import fail
 from onibus.core.errors import OnibusError
+from onibus.core.message import Message
 from onibus.protocols.amqp import performatives as say
 from onibus.protocols.amqp.errors import AmqpError
 from onibus.protocols.amqp.link import Delivery, Link, OutgoingLink
@@ -26,19 +27,16 @@ def rejected(error: BaseException) -> bytes:
 
 
 class Stored:
-    """Waits until a delivery is on the disk. A duplicate is accepted like any other (D1).
+    """Waits until deliveries are on the disk. A duplicate is accepted like any other (D1).
 
-    Its bytes count as held from here on: whatever becomes of it is told here, once.
+    Their bytes count as held until then: whatever becomes of them is told here, once.
     """
 
-    __slots__ = ("_delivery", "_told")
+    __slots__ = ("_deliveries", "_told")
 
-    def __init__(self, delivery: Delivery) -> None:
-        self._delivery = delivery
+    def __init__(self, deliveries: list[Delivery]) -> None:
+        self._deliveries = deliveries
         self._told = False
-        connection = delivery.link.session.connection
-        connection.held_bytes += len(delivery.payload)
-        connection.under_way += 1
 
     def done(self) -> bool:
         return self._told
@@ -51,11 +49,24 @@ class Stored:
 
     def _settle(self, state: bytes) -> None:
         self._told = True
-        delivery = self._delivery
-        connection = delivery.link.session.connection
-        connection.held_bytes -= len(delivery.payload)
-        connection.under_way -= 1
-        delivery.settle(state)
+        let_go(self._deliveries)
+        ids = [delivery.id for delivery in self._deliveries if not delivery.settled]
+        if ids:
+            self._deliveries[0].link.session.settle(ids, state)
+
+
+def hold(delivery: Delivery) -> None:
+    """Count a delivery as held, and under way."""
+    connection = delivery.link.session.connection
+    connection.held_bytes += len(delivery.payload)
+    connection.under_way += 1
+
+
+def let_go(deliveries: list[Delivery]) -> None:
+    """Count deliveries of one link no more."""
+    connection = deliveries[0].link.session.connection
+    connection.held_bytes -= sum([len(delivery.payload) for delivery in deliveries])
+    connection.under_way -= len(deliveries)
 
 
 class SenderNode:
@@ -66,21 +77,52 @@ class SenderNode:
         found = sending.open_for_sends(client.broker, entity)
         self._entity = found.name
         self.message_bytes_max = found.log_settings.max_message_bytes
+        #: single messages of this burst, which are stored together when it is over
+        self._deliveries: list[Delivery] = []
+        self._messages: list[Message] = []
 
     def received(self, delivery: Delivery) -> None:
-        """Store a message, or a batch whole or not at all."""
+        """Store a message when the burst is over, or a batch whole or not at all."""
         if delivery.state is not None:
             self._in_transaction(delivery)
             return
-        stored = Stored(delivery)
-        broker, payload = self._client.broker, delivery.payload
+        hold(delivery)
         try:
             if delivery.format == BATCH_FORMAT:
-                sending.send(broker, self._entity, read_batch(payload), stored)
-            else:
-                sending.send_one(broker, self._entity, read_message(payload), stored)
+                batch = read_batch(delivery.payload)
+                # What came before it stays before it.
+                self.flush()
+                stored = Stored([delivery])
+                sending.send(self._client.broker, self._entity, batch, stored)
+                return
+            message = read_message(delivery.payload)
         except Exception as error:
-            fail(stored, error)
+            fail(Stored([delivery]), error)
+            return
+        if not self._deliveries:
+            self._client.connection.later(self)
+        self._deliveries.append(delivery)
+        self._messages.append(message)
+
+    def flush(self) -> None:
+        """Store what came singly in this burst: each by itself, but in one go."""
+        if not self._deliveries:
+            return
+        deliveries, self._deliveries = self._deliveries, []
+        messages, self._messages = self._messages, []
+
+        def stored(places: list[int]) -> Stored:
+            if len(places) == len(deliveries):
+                return Stored(deliveries)
+            return Stored([deliveries[place] for place in places])
+
+        def refuse(place: int, error: BaseException) -> None:
+            fail(Stored([deliveries[place]]), error)
+
+        try:
+            sending.send_each(self._client.broker, self._entity, messages, stored, refuse)
+        except Exception as error:
+            fail(Stored(deliveries), error)
 
     def _in_transaction(self, delivery: Delivery) -> None:
         try:
@@ -102,4 +144,5 @@ class SenderNode:
         raise AssertionError("nobody receives here")
 
     def detached(self, link: Link) -> None:
+        self.flush()
         self._client.forget(link)

@@ -32,6 +32,7 @@ class Peek(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 async def peek(call: Call) -> Messages:
     given: Peek = call.decode(Peek)
+    call.app.refuse_crowds()
     found = call.bus.peek(
         call.entity,
         start=given.start,

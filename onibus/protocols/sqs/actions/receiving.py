@@ -11,7 +11,7 @@ from onibus.broker.entity import Entity
 from onibus.broker.receiving import Waiter, held_count
 from onibus.core.errors import InvalidOperation
 from onibus.core.message import ReceivedMessage
-from onibus.protocols.sqs import errors, handles
+from onibus.protocols.sqs import errors
 from onibus.protocols.sqs.actions import naming
 from onibus.protocols.sqs.actions.checking import check_between, check_id
 from onibus.protocols.sqs.call import Action, Call
@@ -127,9 +127,8 @@ def _told(
     queue = Shown(entity.incarnation, call.queues.account, fifo=settings_of(entity).fifo)
     messages = []
     for one in received:
-        assert one.token is not None
-        handle = handles.encode(entity.incarnation, one.token)
-        messages.append(shown(one, handle, queue, wanted, _source(call, one)))
+        source = _source(call, one) if one.message.properties else None
+        messages.append(shown(one, queue, wanted, source))
     return ReceiveOut(messages=messages)
 
 

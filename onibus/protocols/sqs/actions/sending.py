@@ -17,7 +17,7 @@ from onibus.protocols.sqs.call import Action, Call
 from onibus.protocols.sqs.errors import SqsError
 from onibus.protocols.sqs.messages import (
     TRACE,
-    has_forbidden,
+    carried,
     message_id_of,
     new_id,
     properties_of,
@@ -76,7 +76,8 @@ def ready(given: SendIn, settings: QueueSettings, largest: int) -> Ready:
     text = given.message_body
     if not text:
         raise errors.missing("MessageBody")
-    if has_forbidden(text):
+    body = carried(text)
+    if body is None:
         raise SqsError(
             errors.INVALID_CONTENTS,
             "Invalid characters found. Valid unicode characters are #x9 | #xA | #xD | #x20 to "
@@ -85,11 +86,11 @@ def ready(given: SendIn, settings: QueueSettings, largest: int) -> Ready:
     _check_ids(given, settings)
     delay_ms = _delay(given.delay_seconds, settings)
     message = Message(
-        body=text.encode(),
+        body=body,
         message_id=given.message_deduplication_id if settings.fifo else new_id(),
         session_id=given.message_group_id,
     )
-    size = len(message.body)
+    size = len(body)
     more = given.message_attributes or given.message_system_attributes
     if more:
         size += _check_attributes(given.message_attributes or {})
@@ -169,7 +170,7 @@ def _check_attribute(name: str, attribute: MessageAttribute) -> int:
             errors.INVALID_PARAMETER,
             f"Can't cast the value of message (user) attribute '{name}' to a number.",
         )
-    if text and has_forbidden(text):
+    if text and carried(text) is None:
         raise SqsError(
             errors.INVALID_PARAMETER,
             f"Invalid characters found in the value of message (user) attribute '{name}'.",
@@ -187,7 +188,7 @@ def _trace(attributes: Attributes | None) -> str | None:
                 errors.INVALID_PARAMETER,
                 f"Message system attribute '{name}' is invalid: only {TRACE}, of type String.",
             )
-        if has_forbidden(attribute.string_value):
+        if carried(attribute.string_value) is None:
             raise errors.invalid(name, "", "Invalid characters found.")
     return attributes[TRACE].string_value
 

@@ -101,9 +101,10 @@ def _correlation(given: Any) -> CorrelationFilter:
     fields = {
         field: str(given[word]) for word, field in _FIELDS.items() if given.get(word) is not None
     }
-    properties = {
-        str(name): plain_value(value) for name, value in (given.get("properties") or {}).items()
-    }
+    wanted = given.get("properties") or {}
+    if not isinstance(wanted, dict):
+        raise InvalidArgument("the properties of a correlation-filter are a map")
+    properties = {str(name): plain_value(value) for name, value in wanted.items()}
     if UNKNOWN in properties.values():
         raise InvalidArgument("a property of the filter has a type that messages lack")
     return CorrelationFilter(**fields, properties=properties)

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 #: Sessions in one answer.
 _TOP_MAX = 1_000
+#: Nothing has so many; what is told next fits an int of AMQP.
+_SKIP_MAX = 1 << 30
 
 
 def _held(node: ManagementNode, request: Request) -> SessionReceiverNode:
@@ -60,7 +62,7 @@ def get_state(node: ManagementNode, request: Request) -> None:
 
 def list_all(node: ManagementNode, request: Request) -> None:
     """Name the sessions that have messages, a lock or a state."""
-    skip = max(request.argument("skip", int), 0)
+    skip = min(max(request.argument("skip", int), 0), _SKIP_MAX)
     top = min(max(request.argument("top", int), 1), _TOP_MAX)
     entity = node.broker.find(node.place.entity)
     names = sorted(

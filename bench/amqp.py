@@ -1,0 +1,235 @@
+"""AMQP in one run with RabbitMQ, NATS JetStream and PostgreSQL from Debian's packages.
+
+Each keeps a message on the disk before it acknowledges it: RabbitMQ in a durable quorum queue with
+confirms, NATS with `sync_interval: always`, PostgreSQL in a table with an INSERT a message, 256 of
+them a commit. NATS and PostgreSQL look for duplicates as we do; RabbitMQ does not. All servers are
+processes of their own, and so is the load, which sends bytes that were ready before the clock
+started (`bench/wires.py`). Rounds alternate, so that noise hits all alike.
+
+python -m bench amqp
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from bench import brokers, http, postgres
+from bench.measure import BODY_BYTES, ROUNDS, Figure, folder, median
+from bench.wire_load import Load, Order, load
+from bench.wires import BATCH
+from onibus.security.keys import DEVELOPMENT_KEY, ROOT_NAME
+from onibus.security.sas import make_token
+
+COUNT = 20_000
+#: NATS syncs each message for itself: it gets fewer, so that a round does not last minutes.
+NATS_COUNT = 2_000
+#: Messages that are sent one at a time, in a round, and syncs of a plain file.
+SINGLY = 1_000
+CONNECTIONS = 4
+#: Sends of a connection that wait for their answer.
+WINDOW = 256
+#: Inserts of a commit, and commits of a connection that wait for their answer.
+COMMIT, COMMITS = 256, 2
+#: Batches of a connection that wait for their answer.
+BATCHES = 4
+_QUEUE = "queue"
+_SYNC = "the machine's own sync"
+
+
+class Broker:
+    """A running broker: its processes, and what a wire to it is made of."""
+
+    def __init__(self, kind: str, process: int, *given: Any) -> None:
+        self.kind = kind
+        self._process = psutil.Process(process)
+        self.given = list(given)
+
+    def cpu_s(self) -> float:
+        """Return what its processes have used, those that have ended too."""
+        used = self._process.cpu_times()
+        total = used.user + used.system + used.children_user + used.children_system
+        for one in self._process.children(recursive=True):
+            used = one.cpu_times()
+            total += used.user + used.system
+        return float(total)
+
+
+@contextmanager
+def onibus(path: Path) -> Iterator[Broker]:
+    """Our server, with a queue that looks for duplicates."""
+    command = [sys.executable, "-m", "onibus", "serve", "--data", str(path), "--json"]
+    command += ["--http-port", "0", "--amqp-port", "0", "--sqs-port", "0", "--reserve-bytes", "0"]
+    process = subprocess.Popen(
+        [*command, "--log-level", "warning"], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        told = json.loads(process.stdout.readline())
+        ports = {name: int(told[name].rpartition(":")[2]) for name in ("http", "amqp")}
+        expiry = int(time.time()) + 3_600
+        token = make_token("sb://localhost/", ROOT_NAME, DEVELOPMENT_KEY, expiry)
+        http.create_queue(ports["http"], token)
+        yield Broker("onibus", process.pid, ports["amqp"], _QUEUE, ROOT_NAME, DEVELOPMENT_KEY)
+    finally:
+        process.terminate()
+        process.wait()
+
+
+@contextmanager
+def rabbitmq(path: Path) -> Iterator[Broker]:
+    with brokers.rabbitmq(path) as (process, port):
+        yield Broker("rabbitmq", process, port, _QUEUE)
+
+
+@contextmanager
+def nats(path: Path) -> Iterator[Broker]:
+    with brokers.nats(path) as (process, port):
+        yield Broker("nats", process, port, _QUEUE)
+
+
+@contextmanager
+def table(path: Path) -> Iterator[Broker]:
+    path.mkdir()
+    # It runs as a user of its own, who has to get there.
+    path.parent.chmod(0o711)
+    with postgres.cluster(path) as cluster:
+        if cluster is None:
+            raise brokers.Missing("postgresql is not installed")
+        cluster.sql(
+            f"CREATE TABLE {_QUEUE}"
+            " (number bigserial PRIMARY KEY, message_id text UNIQUE, body bytea)"
+        )
+        yield Broker("postgres", cluster.process, str(path), _QUEUE, COMMIT)
+
+
+def _synced(path: Path) -> list[float]:
+    """Return how long each append of a message to a plain file takes, with its sync."""
+    data, each = os.urandom(BODY_BYTES), []
+    with open(path / "plain", "ab", buffering=0) as file:
+        for _ in range(SINGLY):
+            begun = time.perf_counter()
+            file.write(data)
+            os.fdatasync(file.fileno())
+            each.append(time.perf_counter() - begun)
+    return each
+
+
+class Rounds:
+    """What was found: rates, the servers' own time a message, and single times."""
+
+    def __init__(self) -> None:
+        self.rates: dict[str, list[float]] = {}
+        self.costs_us: dict[str, list[float]] = {}
+        self.each_s: dict[str, list[float]] = {}
+        self.counts = True
+
+    def run(self, name: str, broker: Broker, order: Order) -> None:
+        before = broker.cpu_s()
+        done: Load = load(order)
+        if self.counts:
+            used = 1e6 * (broker.cpu_s() - before) / order.count
+            self.rates.setdefault(name, []).append(order.count / done.seconds)
+            self.costs_us.setdefault(name, []).append(used)
+            self.each_s.setdefault(name, []).extend(done.each_s)
+
+    def go(self, path: Path, by_kind: dict[str, Broker]) -> None:
+        """Measure all that is there, once."""
+        syncs = _synced(path)
+        if self.counts:
+            self.each_s.setdefault(_SYNC, []).extend(syncs)
+        for kind, broker in by_kind.items():
+            count, window = COUNT, WINDOW
+            if kind == "nats":
+                count = NATS_COUNT
+            elif kind == "postgres":
+                count, window = COUNT // (CONNECTIONS * COMMIT) * CONNECTIONS * COMMIT, COMMITS
+            order = Order(kind, broker.given, count, CONNECTIONS, window)
+            self.run(f"{kind} sends", broker, order)
+        own = by_kind["onibus"]
+        batches = Order("onibus", [*own.given, BATCH], 2 * COUNT, CONNECTIONS, BATCHES)
+        self.run("onibus batches", own, batches)
+        for kind in ("onibus", "rabbitmq"):
+            if kind in by_kind:
+                broker = by_kind[kind]
+                self.run(f"{kind} singly", broker, Order(kind, broker.given, SINGLY))
+                count = COUNT + SINGLY + (2 * COUNT if kind == "onibus" else 0)
+                self.run(f"{kind} receives", broker, Order(kind, broker.given, count, window=0))
+
+    def told(self, name: str) -> str:
+        return f"{median(self.rates[name]):,.0f}/s ({median(self.costs_us[name]):.0f} µs CPU each)"
+
+
+#: What is measured against whom, and how much of theirs it has to be.
+_AGAINST = (
+    ("AMQP: single sends", "onibus sends", "nats", "sends", 1.0),
+    ("AMQP: single sends", "onibus sends", "postgres", "sends", 1.0),
+    ("AMQP: single sends", "onibus sends", "rabbitmq", "sends", 0.5),
+    (f"AMQP: batches of {BATCH}", "onibus batches", "rabbitmq", "sends", 1.0),
+    ("AMQP: receive + complete", "onibus receives", "rabbitmq", "receives", 0.5),
+)
+_NAMES = {
+    "nats": "NATS, sync always",
+    "postgres": "a PostgreSQL table",
+    "rabbitmq": "a RabbitMQ quorum queue",
+}
+
+
+def measure(rounds: int = ROUNDS) -> list[Figure]:
+    """Return the figures; a peer that is not here is named in them."""
+    found, missing = Rounds(), {}
+    with ExitStack() as stack:
+        path = stack.enter_context(folder())
+        by_kind = {}
+        starts = {"onibus": onibus, "rabbitmq": rabbitmq, "nats": nats, "postgres": table}
+        for kind, start in starts.items():
+            try:
+                by_kind[kind] = stack.enter_context(start(path / kind))
+            except brokers.Missing as error:
+                missing[kind] = str(error)
+        for number in range(rounds + 1):
+            # The first round is for warming up.
+            found.counts = number > 0
+            found.go(path, by_kind)
+    figures = []
+    for what, own, kind, theirs, target in _AGAINST:
+        unit = f"× {_NAMES[kind]}"
+        if kind in missing:
+            note = f"{found.told(own)}; no peer: {missing[kind]}"
+            figures.append(Figure(what, 0, target, unit, note=note))
+            continue
+        other = f"{kind} {theirs}"
+        ratio = median(found.rates[own]) / median(found.rates[other])
+        note = f"{found.told(own)} against {found.told(other)}"
+        figures.append(Figure(what, ratio, target, unit, note=note))
+    return figures + _one_at_a_time(found)
+
+
+def _one_at_a_time(found: Rounds) -> list[Figure]:
+    figures = []
+    for percent in (50, 99):
+        by_name = {
+            name: sorted(each)[len(each) * percent // 100]
+            for name, each in found.each_s.items()
+            if each
+        }
+        own, sync = by_name["onibus singly"], by_name[_SYNC]
+        note = f"{1e3 * own:.2f} ms against {1e3 * sync:.2f} ms"
+        if "rabbitmq singly" in by_name:
+            note += f"; RabbitMQ {1e3 * by_name['rabbitmq singly']:.2f} ms"
+        figures.append(
+            Figure(
+                f"AMQP: one message at a time, p{percent}", own / sync, 5, f"× {_SYNC}",
+                at_most=True, note=note,
+            )
+        )  # fmt: skip
+    return figures
