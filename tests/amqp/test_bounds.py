@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import time
+from types import SimpleNamespace
+
 import pytest
 
 from onibus import Bus, Message
 from onibus.core.limits import TRANSACTION_MS_MAX
 from onibus.protocols.amqp import encode as to
+from onibus.protocols.amqp import link as links
 from onibus.protocols.amqp import performatives as say
+from onibus.protocols.amqp.service_bus import client as clients
 from onibus.protocols.amqp.service_bus import sections, transactions
+from onibus.protocols.amqp.service_bus.requests import WAITING_BYTES_MAX
 from onibus.protocols.amqp.service_bus.session_receiver import SESSION_FILTER
-from onibus.security.keys import Keyring
+from onibus.security.keys import DEVELOPMENT_KEY, ROOT_NAME, AccessKey, Keyring
+from onibus.security.sas import make_token
 from tests.amqp.peer import Peer, greeted
 from tests.amqp.raw_client import attach, message, transfer
 from tests.bus_helpers import ManualClock, pass_ms, run
@@ -123,6 +130,118 @@ async def test_requests_wait_for_room_for_their_answers() -> None:
             assert 0 < answers - before < 10
             peer.connection.read_on(0.0)
         assert answers + _whole(peer) == 50
+
+
+@run
+async def test_answers_that_are_not_taken_have_a_bound() -> None:
+    async with greeted() as (peer, bus):
+        await bus.send("q", Message(body=b"x" * 200_000))
+        peer.open_requests("q/$management")
+        # There is credit for all of them, but no window: no frame more is taken.
+        peer.say(say.flow(0, 0, 0))
+        peek = {"from-sequence-number": to.long(0), "message-count": to.int_(1)}
+        asked, heard = 0, peer.heard()
+        while all(one.code != say.DETACH for one in heard):
+            peer.say_request("peek-message", peek)
+            asked += 1
+            assert peer.connection.unsent_bytes < WAITING_BYTES_MAX + 300_000
+            heard = peer.heard()
+            assert all(one.code != say.TRANSFER for one in heard)
+            assert asked < 99
+        assert asked > 10
+        [ended] = [one for one in heard if one.code == say.DETACH]
+        assert (ended.fields[0], ended.condition) == (101, "amqp:resource-limit-exceeded")
+        # What was asked before is answered as soon as it is taken.
+        for at in range(0, 1_000, 50):
+            peer.say(say.flow(at, 50, 0))
+            peer.heard()
+        assert peer.connection.unsent_bytes == 0
+
+
+@run
+async def test_a_window_is_opened_for_all_links() -> None:
+    async with greeted() as (peer, bus):
+        await bus.send("q", Message(body=b"x"))
+        peer.attach(0, say.RECEIVER, "q")
+        peer.attach(1, say.RECEIVER, "q/$deadletterqueue")
+        peer.say(say.flow(0, 0, 0, (0, 0, 5, False)))
+        assert all(one.code != say.TRANSFER for one in peer.heard())
+        peer.say(say.flow(0, 9, 0, (1, 0, 5, False)))
+        assert len(await peer.hear(say.TRANSFER)) == 1
+
+
+@run
+async def test_deliveries_that_are_not_whole_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "UNFINISHED_BYTES_MAX", 10_000)
+    async with greeted() as (peer, bus):
+        for handle in range(12):
+            peer.attach(handle, say.SENDER, "q")
+        peer.heard()
+        for handle in range(12):
+            peer.say(transfer(handle, handle, message(b"x" * 1_000), more=True))
+            assert peer.connection.held_bytes <= 10_000
+        ended = [one for one in peer.heard() if one.code == say.DETACH]
+        assert [one.fields[0] for one in ended] == [9, 10, 11]
+        assert {one.condition for one in ended} == {"amqp:resource-limit-exceeded"}
+        # The others go on.
+        peer.say(transfer(0, 0, b""))
+        await peer.hear(say.DISPOSITION)
+        assert bus.queue("q").active_count == 1
+        peer.connection.lost()
+        assert (peer.connection.held_bytes, peer.connection.unfinished_bytes) == (0, 0)
+
+
+@run
+async def test_who_shows_no_token_has_few_sessions() -> None:
+    async with Bus.ephemeral() as bus:
+        peer = Peer(bus, Keyring(development=True))
+        peer.greet()
+        for channel in range(1, 17):
+            peer.begin(channel)
+        *_, closed = peer.heard()
+        assert (closed.code, closed.condition) == (say.CLOSE, "amqp:resource-limit-exceeded")
+        known = Peer(bus, Keyring(development=True))
+        known.greet()
+        until = int(time.time()) + 600
+        known.client.put_token("q", make_token("sb://x/q", ROOT_NAME, DEVELOPMENT_KEY, until))
+        for channel in range(1, 100):
+            known.begin(channel)
+        assert {one.code for one in known.heard()} == {say.OPEN, say.BEGIN}
+
+
+@run
+async def test_coordinators_end_with_what_allowed_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Bus.ephemeral() as bus:
+        await bus.create_queue("q")
+        keys = Keyring([AccessKey(name="one", primary="a" * 16)])
+        peer = Peer(bus, keys)
+        peer.greet()
+        now = int(time.time())
+
+        def begin(until: int) -> None:
+            peer.client.put_token("q", make_token("sb://x/", "one", "a" * 16, until))
+            peer.say(attach(1, say.SENDER, "me", "", terminus=COORDINATOR))
+            peer.heard()
+            _declare(peer, 1)
+
+        def ended() -> None:
+            [told] = [one for one in peer.heard() if one.code == say.DETACH]
+            assert told.condition == "amqp:unauthorized-access"
+            assert not peer.client.transactions._open
+            assert not peer.client._links
+            peer.say(say.detach(1, None))
+
+        begin(now + 60)
+        monkeypatch.setattr(clients, "time", SimpleNamespace(time=lambda: now + 61.0))
+        peer.client.check_tokens()
+        ended()
+        monkeypatch.undo()
+        begin(now + 600)
+        peer.client.ask_again()
+        assert peer.heard() == []
+        keys.replace([AccessKey(name="one", primary="b" * 16)])
+        peer.client.ask_again()
+        ended()
 
 
 def _whole(peer: Peer) -> int:

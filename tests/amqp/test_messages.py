@@ -25,7 +25,6 @@ from onibus.protocols.amqp.service_bus.incoming import (
     read_batch,
     read_message,
 )
-from onibus.protocols.amqp.service_bus.naming import name_message
 from onibus.protocols.amqp.service_bus.outgoing import write_message
 from onibus.protocols.amqp.service_bus.receiver import tag_of
 from tests.bus_helpers import run
@@ -108,7 +107,7 @@ def test_values_of_all_types_are_known_or_kept() -> None:
     st.builds(
         Message,
         body=st.binary(max_size=300),
-        message_id=st.one_of(st.none(), st.text(min_size=1, max_size=9)),
+        message_id=st.text(min_size=1, max_size=9),
         session_id=st.one_of(st.none(), texts),
         subject=st.one_of(st.none(), texts),
         correlation_id=st.one_of(st.none(), texts),
@@ -215,31 +214,20 @@ async def test_what_was_sent_survives_a_resubmission_under_a_new_id() -> None:
         assert theirs.application_properties == {b"big": 2**64 - 1, b"tried": 1}
 
 
+@pytest.mark.promise("D11")
 @pytest.mark.parametrize("ids", [(), (None,), (None, b"user")])
-def test_a_message_without_an_id_is_given_one(ids: tuple[Any, ...]) -> None:
+def test_a_message_without_an_id_is_shown_with_one_and_has_none(ids: tuple[Any, ...]) -> None:
     """What was sent around it stays as it was."""
     body = sections.data_section(b"x")
     around = sections.section(sections.ANNOTATIONS, to.encode({Symbol("own"): "kept"}))
     payload = around + (properties(*ids) if ids else b"") + application(big=2**64 - 1) + body
-    first, second = read_message(payload), read_message(payload)
-    name_message(first, needs_key=False)
-    name_message(second, needs_key=False)
-    assert first.message_id != second.message_id
-    theirs = read_by_others(write_message(received(first)))
-    assert theirs.properties.message_id == str(first.message_id).encode()
+    nameless = read_message(payload)
+    theirs = read_by_others(write_message(received(nameless)))
+    assert int(theirs.properties.message_id, 16) == received(nameless).sequence_number
     assert theirs.properties.user_id == (b"user" if len(ids) > 1 else None)
     assert theirs.application_properties == {b"big": 2**64 - 1}
     assert theirs.message_annotations[b"own"] == b"kept"
-
-
-@pytest.mark.promise("D11")
-def test_where_the_id_would_choose_the_partition_its_lack_is_the_brokers_to_refuse() -> None:
-    keyless = read_message(properties(None) + sections.data_section(b"x"))
-    name_message(keyless, needs_key=True)
-    assert keyless.message_id is None
-    keyless.partition_key = "k"
-    name_message(keyless, needs_key=True)
-    assert keyless.message_id is not None
+    assert nameless.message_id is None
 
 
 @pytest.mark.promise("B7")
@@ -254,8 +242,6 @@ def test_what_fits_the_link_fits_the_entity(
     """Properties are kept twice, and counted once."""
     payload = properties(*fields) + application(**values) + sections.data_section(body)
     message = read_message(payload)
-    if message.message_id is None:
-        name_message(message, needs_key=False)
     admit(message, QueueSettings(max_message_bytes=len(payload)), b"secret" * 8)
     with pytest.raises(MessageTooLarge):
         admit(message, QueueSettings(max_message_bytes=len(payload) - 200), b"secret" * 8)

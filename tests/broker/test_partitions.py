@@ -282,6 +282,12 @@ async def test_peek_returns_at_most_256_kilobytes_a_call(clock: ManualClock) -> 
             sizes.append(len(found))
             start = found[-1].sequence_number + 1
         assert sizes == [2, 2, 1, 1], "less than asked, but never nothing while there is more"
+        # All of a message counts: one without a body can be large.
+        await bus.create_queue("large")
+        for fields in ({"properties": {"p": "x" * 100_000}}, {"subject": "x" * 100_000}):
+            for _ in range(2):
+                await send(bus, "large", "", **fields)
+        assert [len(bus.peek("large", start=start)) for start in (1, 3)] == [2, 2]
 
 
 @pytest.mark.promise("P10")

@@ -120,9 +120,11 @@ class ServerProcess:
         self._data = data
         self._process: subprocess.Popen[str] | None = None
         self.port = 0
+        #: what clients of Service Bus are given
+        self.service_bus = ""
 
     def start(self) -> None:
-        """Start it, on the port it had before if it had one."""
+        """Start it, on the port of HTTP that it had before if it had one."""
         command = [sys.executable, "-m", "onibus", "serve", "--json"]
         command += ["--data", str(self._data), "--http-port", str(self.port)]
         command += ["--amqp-port", "0", "--sqs-port", "0"]
@@ -137,6 +139,7 @@ class ServerProcess:
         assert self._process.stdout is not None
         ready = json.loads(self._process.stdout.readline())
         self.port = int(ready["http"].rpartition(":")[2])
+        self.service_bus = ready["service_bus"]
 
     def kill(self) -> None:
         """Stop it as a power failure would."""

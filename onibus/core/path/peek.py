@@ -11,7 +11,7 @@ import msgspec
 from onibus.core.errors import FilterFailed, InvalidArgument
 from onibus.core.lifecycle import DEAD, State
 from onibus.core.limits import PEEK_BYTES_MAX
-from onibus.core.message import ReceivedMessage
+from onibus.core.message import ReceivedMessage, encode
 from onibus.core.rules.sql_compile import Condition, compile_filter
 from onibus.core.rules.subject import subject_of
 
@@ -100,7 +100,8 @@ def peek(
         message = subscription.view(ordinal)
         if not wanted.matches(message):
             continue
-        size += len(message.body)
+        # All of it: a message can be large without a body.
+        size += len(encode(message.message))
         if found and size > PEEK_BYTES_MAX:
             break
         found.append(message)

@@ -26,6 +26,7 @@ from onibus.protocols.amqp.errors import (
     INTERNAL_ERROR,
     INVALID_FIELD,
     NOT_ALLOWED,
+    RESOURCE_LIMIT_EXCEEDED,
     ConnectionFailed,
     SessionFailed,
 )
@@ -129,8 +130,13 @@ class Connection:
         self.peer_frame_max = FRAME_BYTES_MIN
         #: links of all sessions
         self.link_count = 0
-        #: bytes of deliveries that are not whole, or not settled yet
+        #: how many sessions the peer may have just now
+        self.sessions_max = CHANNEL_MAX + 1
+        #: bytes of deliveries that are not whole, or not settled yet; and of the former alone
         self.held_bytes = 0
+        self.unfinished_bytes = 0
+        #: bytes of answers that wait until the peer takes them
+        self.unsent_bytes = 0
         #: what the peer has asked for and is told when it is on the disk
         self.under_way = 0
         #: what the peer calls itself
@@ -304,6 +310,9 @@ class Connection:
                 raise ConnectionFailed(NOT_ALLOWED, f"channels go up to {CHANNEL_MAX}")
             if given.remote_channel is not None:
                 raise ConnectionFailed(ILLEGAL_STATE, "a begin answers one that nobody said")
+            if len(self.sessions) >= self.sessions_max:
+                told = f"a connection has at most {self.sessions_max} sessions"
+                raise ConnectionFailed(RESOURCE_LIMIT_EXCEEDED, told)
             self.sessions[channel] = Session(self, channel, given)
             return
         if session is None:

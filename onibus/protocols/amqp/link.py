@@ -17,6 +17,7 @@ from onibus.protocols.amqp.errors import (
     ILLEGAL_STATE,
     INVALID_FIELD,
     MESSAGE_SIZE_EXCEEDED,
+    RESOURCE_LIMIT_EXCEEDED,
     LinkFailed,
     SessionFailed,
 )
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from onibus.protocols.amqp.session import Session
 
 SERIAL = 0xFFFFFFFF
+#: Deliveries of a connection that are not whole: the largest message, and a little.
+UNFINISHED_BYTES_MAX = 112 << 20
 
 
 class LinkState(Enum):
@@ -232,9 +235,14 @@ class IncomingLink(Link):
             self._clear()
             return
         self._size += len(payload)
+        connection = self.session.connection
         if self._size > self._bytes_max:
             # It will be refused when its last part is there; nothing of it is kept until then.
             self._drop_parts()
+        elif connection.unfinished_bytes + len(payload) > UNFINISHED_BYTES_MAX:
+            # Waiting does not help: nothing of them is stored before it is whole.
+            told = f"deliveries that are not whole have at most {UNFINISHED_BYTES_MAX} bytes"
+            raise LinkFailed(RESOURCE_LIMIT_EXCEEDED, told)
         else:
             self._parts.append(payload)
             self.session.held(len(payload))

@@ -109,7 +109,7 @@ class AmqpProtocol(asyncio.Protocol):
         self._feeding = False
         self._write()
         self._catch_up()
-        if self._connection.held_bytes > HELD_BYTES_MAX:
+        if self._storing_bytes > HELD_BYTES_MAX:
             self._pause()
         if self._wake_at() < self._due:
             # The client wants to hear of us more often, or its token is a short one.
@@ -197,7 +197,12 @@ class AmqpProtocol(asyncio.Protocol):
             return False
         if self._connection.is_full:
             return False
-        return self._connection.held_bytes * 2 <= HELD_BYTES_MAX
+        return self._storing_bytes * 2 <= HELD_BYTES_MAX
+
+    @property
+    def _storing_bytes(self) -> int:
+        """Return what will be let go when it is stored: of a delivery only when it is whole."""
+        return self._connection.held_bytes - self._connection.unfinished_bytes
 
     # Time
 

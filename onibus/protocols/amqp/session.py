@@ -154,8 +154,9 @@ class Session:
                 self.say(say.disposition(say.RECEIVER, first, last, state))
 
     def held(self, size: int) -> None:
-        """Bytes of the peer are kept, or let go."""
+        """Bytes of a delivery that is not whole are kept, or let go."""
         self.connection.held_bytes += size
+        self.connection.unfinished_bytes += size
 
     # In
 
@@ -175,6 +176,7 @@ class Session:
         self.connection.application.attach(link)
 
     def take_flow(self, flow: Flow) -> None:
+        was_full = self.room <= 0
         window = flow.incoming_window
         if flow.next_incoming_id is not None:
             left = (flow.next_incoming_id + window - self._next_outgoing_id) & SERIAL
@@ -184,9 +186,7 @@ class Session:
         while self._waiting and self._window > 0:
             self._count_out(self._waiting.popleft())
         if flow.handle is None:
-            for link in list(self.links.values()):
-                if isinstance(link, OutgoingLink) and link.node is not None:
-                    link.node.flowed(link)
+            self._tell_room()
             if flow.echo:
                 self.flow()
             return
@@ -197,6 +197,14 @@ class Session:
         elif flow.echo and link.is_open:
             assert isinstance(link, IncomingLink)
             link.grant()
+        if was_full and self.room > 0:
+            self._tell_room()
+
+    def _tell_room(self) -> None:
+        """Let all links send what waited for the window."""
+        for link in list(self.links.values()):
+            if isinstance(link, OutgoingLink) and link.node is not None:
+                link.node.flowed(link)
 
     def take_plain(self, plain: Plain, payload: bytes) -> bool:
         """Take a transfer of the usual form; tell whether it was taken."""

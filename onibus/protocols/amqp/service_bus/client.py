@@ -15,7 +15,7 @@ from onibus.broker.broker import Broker
 from onibus.bus import Bus
 from onibus.core.errors import Forbidden, InvalidOperation, OnibusError, Unauthorized
 from onibus.protocols.amqp import performatives as say
-from onibus.protocols.amqp.connection import Connection
+from onibus.protocols.amqp.connection import CHANNEL_MAX, Connection
 from onibus.protocols.amqp.errors import (
     CONNECTION_FORCED,
     RESOURCE_LIMIT_EXCEEDED,
@@ -43,13 +43,15 @@ from onibus.security.sas import make_token
 NAMELESS_S = 20.0
 #: Tokens of one client: more are for more entities than it has links for.
 TOKENS_MAX = 5_000
-#: Links of a client that has shown none: $cbs needs two.
+#: Links and sessions of a client that has shown none: $cbs needs two, and one.
 NAMELESS_LINKS_MAX = 16
 #: What is sent on such a link goes on from its entity to this one. A transaction spans entities
 #: here, so it goes there at once, when the transaction is committed.
 TRANSFER_DESTINATION = "com.microsoft:transfer-destination-address"
 #: Deliveries that a sender may have under way.
 CREDIT = 1_000
+#: Stands for the path of a coordinator, which any token at all allows.
+_COORDINATOR = "the coordinator"
 
 
 class Doorkeeper(Protocol):
@@ -73,6 +75,8 @@ class Client:
         self._asks: dict[str, Callable[[float], Granted]] = {}
         if keys is None:
             self._granted[""] = Granted("", ALL)
+        else:
+            connection.sessions_max = NAMELESS_LINKS_MAX
         self._links: dict[Link, tuple[Right | None, str]] = {}
         self._begun = time.time()
         self._find_wake_at()
@@ -119,6 +123,7 @@ class Client:
     def _take(self, resource: str, ask: Callable[[float], Granted]) -> None:
         self._granted[resource] = ask(time.time())
         self._asks[resource] = ask
+        self.connection.sessions_max = CHANNEL_MAX + 1
         self._find_wake_at()
 
     def ask_again(self) -> None:
@@ -185,14 +190,14 @@ class Client:
         """End links that are allowed no more."""
         for link, (right, path) in list(self._links.items()):
             try:
-                if right is None:
+                if path == _COORDINATOR:
+                    self._check_known()
+                elif right is None:
                     self._grant_any(path)
                 else:
                     self.grant(right, path)
             except OnibusError as error:
                 link.detach(UNAUTHORIZED, f"the token for {path} is good no more: {error}")
-        if not self._granted:
-            self.transactions.forget()
         self._begun = now
         self._find_wake_at()
 
@@ -216,7 +221,8 @@ class Client:
         if isinstance(link, IncomingLink):
             if say.is_coordinator(attach.target):
                 self._check_known()
-                link.open(CoordinatorNode(self.transactions), CREDIT, _WORD_BYTES_MAX)
+                self._links[link] = (None, _COORDINATOR)
+                link.open(CoordinatorNode(self), CREDIT, _WORD_BYTES_MAX)
                 return
             address = say.address_of(attach.target)
         else:

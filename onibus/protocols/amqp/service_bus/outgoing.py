@@ -2,7 +2,8 @@
 
 The broker says what it knows in the header and in annotations. Properties are those that were sent,
 byte for byte; where the fields of the message say otherwise now (`rewritten`), where it lives for a
-time, or is a dead letter, they are put together anew: what is as it was sent keeps its bytes.
+time, is a dead letter, or has no id, they are put together anew: what is as it was sent keeps its
+bytes.
 """
 
 from __future__ import annotations
@@ -91,7 +92,8 @@ def write_message(received: ReceivedMessage) -> bytes:
     else:
         header = _header(to.NULL, to.NULL, life, received.delivery_count)
     pristine = as_sent[:3] in (b"\x00\x53\x73", b"\x00\x53\x74") and not message.rewritten
-    if pristine and life is None and received.dead_letter_reason is None:
+    named = message.message_id is not None
+    if pristine and named and life is None and received.dead_letter_reason is None:
         around, footer = as_sent, b""
     else:
         header, others, around, footer = _anew(received, header, life)
@@ -121,7 +123,9 @@ def _annotations(received: ReceivedMessage, others: list[bytes]) -> bytes:
     first = message.enqueued_sequence_number
     if (
         received.locked_until_ms is not None
-        and first is message.partition_key is message.scheduled_enqueue_time_ms is None
+        and first is None
+        and message.partition_key is None
+        and message.scheduled_enqueue_time_ms is None
         and not others
     ):
         # All that a message has of them that is received under a lock, usually.
@@ -210,6 +214,10 @@ def _properties(received: ReceivedMessage, sent: list[bytes], life: int | None) 
             before, _ = decode(found[place])
             if (None if before is None else id_text(before)) != now:
                 found[place] = to.string(now)
+    if message.message_id is None:
+        # Clients of Service Bus count on an id; those of JavaScript cannot close a receiver of
+        # messages that have none. The bus gives none (D11), so it is told as what it is known by.
+        found[0] = to.string(f"{received.sequence_number:032x}")
     if life is not None:
         found[_CREATION] = to.timestamp(received.enqueued_time_ms)
         found[_EXPIRY] = to.timestamp(min(received.enqueued_time_ms + life, _LAST_MOMENT))

@@ -9,13 +9,15 @@ from onibus.core.errors import InvalidArgument
 from onibus.protocols.amqp import encode as to
 from onibus.protocols.amqp import performatives as say
 from onibus.protocols.amqp.decode import decode
-from onibus.protocols.amqp.errors import DecodeError
+from onibus.protocols.amqp.errors import RESOURCE_LIMIT_EXCEEDED, DecodeError
 from onibus.protocols.amqp.link import Delivery, Link, OutgoingLink
 from onibus.protocols.amqp.service_bus import sections
 from onibus.protocols.amqp.service_bus.conditions import condition_of
 
-#: Answers that wait for credit; a client that asks without reading them is not answered any more.
+#: Answers of a node that wait for credit or a window, and bytes of all that a connection has: who
+#: asks on without taking them asks no more.
 WAITING_MAX = 1_000
+WAITING_BYTES_MAX = 4 << 20
 
 
 class Request:
@@ -72,6 +74,12 @@ class AnsweringNode:
 
     def received(self, delivery: Delivery) -> None:
         """Take a request."""
+        connection = delivery.link.session.connection
+        count = sum(map(len, self._waiting.values()))
+        if count >= WAITING_MAX or connection.unsent_bytes > WAITING_BYTES_MAX:
+            told = "answers wait until you take them: give their link credit, then ask on"
+            delivery.link.detach(RESOURCE_LIMIT_EXCEEDED, told)
+            return
         delivery.settle(say.accepted())
         try:
             request = Request(delivery)
@@ -117,10 +125,9 @@ class AnsweringNode:
         link = self._link_for(request)
         if link is None:
             return
-        if link.credit > 0:
-            link.send(message, b"\0")
-        elif len(self._waiting[link]) < WAITING_MAX:
-            self._waiting[link].append(message)
+        self._waiting[link].append(message)
+        link.session.connection.unsent_bytes += len(message)
+        self._send(link)
 
     def _link_for(self, request: Request) -> OutgoingLink | None:
         """Return the link on which an answer is expected."""
@@ -133,11 +140,17 @@ class AnsweringNode:
         return own[-1] if own else self._links[-1] if self._links else None
 
     def flowed(self, link: OutgoingLink) -> None:
-        waiting = self._waiting[link]
-        while waiting and link.credit > 0:
-            link.send(waiting.popleft(), b"\0")
-        if link.drain:
+        self._send(link)
+        if link.drain and not (self._waiting[link] and link.credit > 0):
             link.drained()
+
+    def _send(self, link: OutgoingLink) -> None:
+        """Send what waits, as far as the client takes it."""
+        waiting, session = self._waiting[link], link.session
+        while waiting and link.credit > 0 and session.room > 0:
+            message = waiting.popleft()
+            session.connection.unsent_bytes -= len(message)
+            link.send(message, b"\0")
 
     def settled(self, link: OutgoingLink, ids: list[int], state: Any, settled: bool) -> None:
         """Answers are settled when they are sent."""
@@ -145,4 +158,5 @@ class AnsweringNode:
     def detached(self, link: Link) -> None:
         if isinstance(link, OutgoingLink) and link in self._waiting:
             self._links.remove(link)
-            del self._waiting[link]
+            unsent = self._waiting.pop(link)
+            link.session.connection.unsent_bytes -= sum(map(len, unsent))

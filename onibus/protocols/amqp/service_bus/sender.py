@@ -13,7 +13,6 @@ from onibus.protocols.amqp.errors import AmqpError
 from onibus.protocols.amqp.link import Delivery, Link, OutgoingLink
 from onibus.protocols.amqp.service_bus.conditions import condition_of
 from onibus.protocols.amqp.service_bus.incoming import BATCH_FORMAT, read_batch, read_message
-from onibus.protocols.amqp.service_bus.naming import name_message, needs_key
 
 if TYPE_CHECKING:
     from onibus.protocols.amqp.service_bus.client import Client
@@ -77,7 +76,6 @@ class SenderNode:
         self._client = client
         found = sending.open_for_sends(client.broker, entity)
         self._entity = found.name
-        self._needs_key = needs_key(found)
         self.message_bytes_max = found.log_settings.max_message_bytes
         #: single messages of this burst, which are stored together when it is over
         self._deliveries: list[Delivery] = []
@@ -91,15 +89,13 @@ class SenderNode:
         hold(delivery)
         try:
             if delivery.format == BATCH_FORMAT:
-                batch = self._read_batch(delivery.payload)
+                batch = read_batch(delivery.payload)
                 # What came before it stays before it.
                 self.flush()
                 stored = Stored([delivery])
                 sending.send(self._client.broker, self._entity, batch, stored)
                 return
             message = read_message(delivery.payload)
-            if message.message_id is None:
-                name_message(message, self._needs_key)
         except Exception as error:
             fail(Stored([delivery]), error)
             return
@@ -128,23 +124,14 @@ class SenderNode:
         except Exception as error:
             fail(Stored(deliveries), error)
 
-    def _read_batch(self, payload: bytes) -> list[Message]:
-        messages = read_batch(payload)
-        for message in messages:
-            if message.message_id is None:
-                name_message(message, self._needs_key)
-        return messages
-
     def _in_transaction(self, delivery: Delivery) -> None:
         try:
             transactions, size = self._client.transactions, len(delivery.payload)
             transaction, state = transactions.of(delivery.state, say.accepted(), size)
             if delivery.format == BATCH_FORMAT:
-                messages = self._read_batch(delivery.payload)
+                messages = read_batch(delivery.payload)
             else:
                 messages = [read_message(delivery.payload)]
-                if messages[0].message_id is None:
-                    name_message(messages[0], self._needs_key)
             transaction.send(self._entity, messages)
         except (OnibusError, AmqpError) as error:
             state = rejected(error)

@@ -7,7 +7,7 @@ discharged without `fail`; when the connection ends, what was not discharged is 
 from __future__ import annotations
 
 import secrets
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onibus.broker.broker import Broker
 from onibus.broker.replies import Outcome
@@ -28,6 +28,9 @@ from onibus.protocols.amqp.link import Delivery, Link, OutgoingLink
 from onibus.protocols.amqp.service_bus import sections
 from onibus.protocols.amqp.service_bus.awaited import Awaited
 from onibus.protocols.amqp.service_bus.conditions import condition_of
+
+if TYPE_CHECKING:
+    from onibus.protocols.amqp.service_bus.client import Client
 
 UNKNOWN_ID = "amqp:transaction:unknown-id"
 ROLLBACK = "amqp:transaction:rollback"
@@ -107,8 +110,9 @@ def _name_of(state: Any) -> bytes:
 class CoordinatorNode:
     """Declares and discharges."""
 
-    def __init__(self, transactions: Transactions) -> None:
-        self._transactions = transactions
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._transactions = client.transactions
 
     def received(self, delivery: Delivery) -> None:
         try:
@@ -150,6 +154,7 @@ class CoordinatorNode:
     def detached(self, link: Link) -> None:
         """What was declared here is rolled back."""
         self._transactions.forget()
+        self._client.forget(link)
 
 
 def _request(payload: bytes) -> Described:

@@ -12,7 +12,6 @@ from onibus.core.limits import BATCH_COUNT_MAX
 from onibus.core.message import Message, ReceivedMessage, Sent
 from onibus.protocols.amqp import encode as to
 from onibus.protocols.amqp.service_bus.incoming import read_message
-from onibus.protocols.amqp.service_bus.naming import name_message, needs_key
 from onibus.protocols.amqp.service_bus.operations.operation import (
     Operation,
     numbers_of,
@@ -38,10 +37,6 @@ def schedule(node: ManagementNode, request: Request) -> None:
     if not 0 < len(entries) <= BATCH_COUNT_MAX:
         raise InvalidArgument(f"messages is a list of 1 to {BATCH_COUNT_MAX}")
     messages = [_scheduled(entry) for entry in entries]
-    keyed = needs_key(node.broker.find(node.place.entity))
-    for message in messages:
-        if message.message_id is None:
-            name_message(message, keyed)
 
     transaction = node.transaction_of(request)
     if transaction is not None:
