@@ -134,27 +134,36 @@ class Subscription:
                     return ordinal
         raise MessageNotFound(f"no message with sequence number {number} is there")
 
-    def view(self, ordinal: int, hold: Hold | None = None, until: int = 0) -> ReceivedMessage:
-        """Return a message as a receiver sees it, read from its block and verified."""
-        block, position = self.log.entry(ordinal)
-        entry, message = block.stored(position)
-        number = self.numbering.number(ordinal)
-        received = ReceivedMessage(
-            message=message, sequence_number=number, enqueued_time_ms=entry[1]
-        )
+    def view(self, ordinal: int) -> ReceivedMessage:
+        """Return a message as who looks at it sees it, read from its block and verified."""
+        return self.views([ordinal])[0]
+
+    def views(
+        self, ordinals: Sequence[int], hold: Hold | None = None, until: int = 0
+    ) -> list[ReceivedMessage]:
+        """Return messages as their receiver sees them, under a hold that they have together."""
         after = self.settings.expires_after_ms
-        expires = entry[2] if after is None else min(entry[2], entry[6] + after)
-        if expires != NEVER:
-            received.expires_at_ms = expires
-        if hold is not None:
-            received.token = TOKEN.pack(number, hold.epoch, hold.check)
-            received.locked_until_ms = until
-            if hold.until != NEVER:
-                received.first_received_ms = hold.received
-        mark = self.marks.get(ordinal)
-        if mark is not None:
-            apply_mark(received, mark)
-        return received
+        number_of, mark_of = self.numbering.number, self.marks.get
+        first_received = None if hold is None or hold.until == NEVER else hold.received
+        found = []
+        for ordinal, (block, position) in zip(ordinals, self.log.entries(ordinals), strict=True):
+            entry, message = block.stored(position)
+            expires = entry[2] if after is None else min(entry[2], entry[6] + after)
+            number = number_of(ordinal)
+            received = ReceivedMessage(
+                message=message,
+                sequence_number=number,
+                enqueued_time_ms=entry[1],
+                token=None if hold is None else TOKEN.pack(number, hold.epoch, hold.check),
+                locked_until_ms=None if hold is None else until,
+                expires_at_ms=None if expires == NEVER else expires,
+                first_received_ms=first_received,
+            )
+            mark = mark_of(ordinal)
+            if mark is not None:
+                apply_mark(received, mark)
+            found.append(received)
+        return found
 
     # Arriving
 

@@ -98,7 +98,7 @@ def _lock(
         until = session.lock.until
     subscription.lock(ordinals, hold)
     subscription.tally.delivered += len(ordinals)
-    return [subscription.view(ordinal, hold, until) for ordinal in ordinals]
+    return subscription.views(ordinals, hold, until)
 
 
 def still_living(
@@ -124,7 +124,7 @@ def still_living(
 def _take(
     subscription: Subscription, ordinals: list[int], out: WriteBatch
 ) -> list[ReceivedMessage]:
-    received = [subscription.view(ordinal) for ordinal in ordinals]
+    received = subscription.views(ordinals)
     for ordinal in ordinals:
         subscription.change(ordinal, Input.TAKE, out, taken=True)
     subscription.depart(ordinals, out)
@@ -160,7 +160,7 @@ def deliver_deferred(
     """Give out deferred messages by their numbers (L2)."""
     if not take:
         return _lock(subscription, ordinals, session, now)
-    received = [subscription.view(ordinal) for ordinal in ordinals]
+    received = subscription.views(ordinals)
     for ordinal in ordinals:
         subscription.change(ordinal, Input.TAKE, out)
     subscription.depart(ordinals, out)
@@ -201,9 +201,8 @@ def deliver_groups(
             # Nothing of it was in flight before, or it would not have been free.
             session.in_flight += ordinals[:fitting]
             subscription.lock(session.in_flight, hold)
-            for ordinal in session.in_flight:
-                epochs.append(hold.epoch)
-                received.append(subscription.view(ordinal, hold, hold.until))
+            epochs += [hold.epoch] * fitting
+            received += subscription.views(session.in_flight, hold, hold.until)
         if fitting < len(ordinals):
             _put_back(subscription, ordinals[fitting:], session, dead=False)
             break
@@ -255,5 +254,5 @@ def _repeat(
         hold.duration = visibility_ms
         for ordinal in hold.ordinals:
             subscription.renew(hold, ordinal, now + visibility_ms)
-            received.append(subscription.view(ordinal, hold, now + visibility_ms))
+        received += subscription.views(list(hold.ordinals), hold, now + visibility_ms)
     return received
