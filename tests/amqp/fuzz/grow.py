@@ -16,8 +16,8 @@ from tests.amqp.fuzz.run import CORPUS, corpus_of, has_atheris, watch
 from tests.amqp.fuzz.seeds import SEEDS, write_corpus
 
 #: Inputs of one target, and their bytes.
-_COUNT_MAX = 400
-_BYTES_MAX = 100_000
+_COUNT_MAX = 250
+_BYTES_MAX = 40_000
 
 
 def main() -> None:

@@ -255,6 +255,12 @@ def _receiving() -> list[list[bytes]]:
     ]
 
 
+def _sent_and_received() -> list[bytes]:
+    said = [attach(0, say.SENDER, "me", "q"), attach(1, say.RECEIVER, "q", "me", rcv=1)]
+    said += [_flow(1, 100), transfer(0, 1, message(b"x", "new")), say.detach(0, None)]
+    return [*said, say.disposition(say.RECEIVER, 0, 9, say.accepted()), say.detach(1, None)]
+
+
 def _transactions() -> list[list[bytes]]:
     coordinator = attach(0, say.SENDER, "me", "", terminus=_COORDINATOR)
     declare = transfer(0, 0, _word(say.performative(say.DECLARE, [to.NULL])))
@@ -289,6 +295,9 @@ def conversations() -> list[bytes]:
     said = [*_sending(), *_receiving(), *_transactions(), *_managing()]
     several = [frame(1, _BEGIN), frame(1, attach(0, False, "me", "q")), frame(1, say.end(None))]
     streams = [b"".join(frame(0, one) for one in each) for each in said]
+    # In bursts of a frame each, too: empty ones end them.
+    apart = [*_sending(), *_receiving(), *_transactions(), _sent_and_received()]
+    streams += [EMPTY_FRAME.join(frame(0, one) for one in each) for each in apart]
     return [*streams, b"".join([*several, EMPTY_FRAME, frame(0, say.close(None))])]
 
 
