@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 A_SLICE = 200
 #: How long a destination that cannot take messages is left alone.
 RETRY_MS = 1_000
+#: Properties of a dead letter that went on: the entity that it was dead-lettered in.
+DEAD_LETTER_SOURCE, DEAD_LETTER_SOURCE_ID = "DeadLetterSource", "DeadLetterSourceId"
 #: Reason and text of a message that was forwarded too often, as Service Bus spells the reason.
 TOO_MANY_HOPS = "MaxTransferHopCountExceeded"
 TOO_MANY_HOPS_TEXT = f"The message was forwarded {HOP_COUNT_MAX} times already."
@@ -194,10 +196,11 @@ def _forwarded(received: ReceivedMessage, source: Entity, dead: bool) -> Message
     if dead:
         # Dead letters do not expire, nor does what they become.
         changed.time_to_live_ms = None
+        changed.rewritten = bool(message.as_sent)
         changed.properties = message.properties | {
             "DeadLetterReason": received.dead_letter_reason,
             "DeadLetterErrorDescription": received.dead_letter_description,
-            "DeadLetterSource": source.name,
-            "DeadLetterSourceId": source.incarnation,
+            DEAD_LETTER_SOURCE: source.name,
+            DEAD_LETTER_SOURCE_ID: source.incarnation,
         }
     return changed

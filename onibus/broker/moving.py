@@ -15,7 +15,7 @@ from onibus.broker.works import Parts, Results
 from onibus.core.errors import InvalidArgument, InvalidOperation, MessageTooLarge, OnibusError
 from onibus.core.message import Message, ReceivedMessage, encode
 from onibus.core.partition import Partition
-from onibus.core.path.admit import Prepared, admit, of_any_size
+from onibus.core.path.admit import Prepared, admit, check_size, of_any_size
 from onibus.core.staged import Change, Part
 
 if TYPE_CHECKING:
@@ -69,8 +69,7 @@ class Move:
         except MessageTooLarge:
             # What it grew by on its way is ours, not its sender's.
             sent = replace(message, enqueued_sequence_number=None, hop_count=0)
-            if len(encode(sent)) > settings.max_message_bytes:
-                raise
+            check_size(sent, len(encode(sent)), settings)
             return admit(changed, of_any_size(settings), secret)
 
     def _view(self, partition: Partition, ordinal: int) -> ReceivedMessage:

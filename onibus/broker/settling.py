@@ -302,47 +302,19 @@ def _first_ordinal(partition: Partition, number: int) -> int:
     return first if number < partition.numbering.number(log.next_ordinal) else log.next_ordinal
 
 
-def purge_some(broker: Broker, name: str, wanted: Filter, limit: int, reply: Reply) -> None:
-    """Delete at most so many of what a filter means, the oldest of each partition first."""
-    entity = broker.find(name)
-    states_of(wanted, dead=False)
-    for seat in entity.seats:
-        seat.online()
-    left = limit
-    changed: list[Seat] = []
-    for seat in entity.seats:
-        if left:
-            purged, _ = broker.use(
-                entity,
-                seat,
-                lambda subscription, now, out, most=left: purge(  # type: ignore[misc]
-                    subscription, wanted, 0, most, out
-                ),
-            )
-            left -= purged
-            changed += [seat] if purged else []
-    waiting = len(changed)
-
-    def collect(outcome: Outcome) -> None:
-        nonlocal waiting
-        waiting -= 1
-        if outcome.error is not None:
-            fail(reply, outcome.error)
-        elif not waiting:
-            answer(reply, limit - left)
-
-    for seat in changed:
-        _after_commit(broker, seat, None, Outcome(collect))
-    if not changed:
-        answer(reply, 0)
-
-
 def purge_all(
-    broker: Broker, name: str, wanted: Filter, forget: bool, reply: Reply, held: bool = False
+    broker: Broker,
+    name: str,
+    wanted: Filter,
+    forget: bool,
+    reply: Reply,
+    held: bool = False,
+    most: int | None = None,
 ) -> None:
     """Delete what a filter means, slice by slice; answer how many when all is durable (X2).
 
-    With `held` also what receivers hold.
+    With `held` also what receivers hold. Where there is a `most`, no more than that: the oldest of
+    each partition first.
     """
     entity = broker.find(name)
     states_of(wanted, dead=False)
@@ -358,7 +330,8 @@ def purge_all(
         if outcome is not None and outcome.error is not None:
             fail(reply, outcome.error)
             return
-        if not seats:
+        left = None if most is None else most - count
+        if not seats or left == 0:
             answer(reply, count)
             return
         seat = seats[0]
@@ -367,7 +340,7 @@ def purge_all(
                 entity,
                 seat,
                 lambda subscription, now, out: purge(
-                    subscription, wanted, start, PURGE_SLICE, out, held
+                    subscription, wanted, start, PURGE_SLICE, out, held, left
                 ),
             )
             if not start:

@@ -41,6 +41,10 @@ Conf = Annotated[
 
 #: One of our errors as Python writes it at the end of a trace.
 _OURS = re.compile(r"\bonibus\.[\w.]*?(\w+): (.+)")
+#: Where workers have no onibus.
+_MISSING = re.compile(r"No module named '(onibus|pyspark_onibus)'")
+#: Any other error of Python, there.
+_THEIRS = re.compile(r"^(?:\w+\.)*\w+(?:Error|Exception): .+$", re.MULTILINE)
 
 
 class PipelineRefused(Refused):
@@ -108,7 +112,12 @@ def told_plainly(error: Exception) -> Exception:
     text = str(error)
     found = _OURS.findall(text)
     if not found:
-        return PipelineFailed(text.strip().splitlines()[0])
+        if _MISSING.search(text):
+            return PipelineFailed(
+                "Spark's workers cannot import onibus: install onibus[spark] where they run"
+            )
+        theirs = _THEIRS.findall(text)
+        return PipelineFailed(theirs[-1] if theirs else text.strip().splitlines()[0])
     name, words = found[-1]
     kind: type[Exception] = getattr(errors, name, getattr(problems, name, Refused))
     failed = not issubclass(kind, Refused) or issubclass(kind, problems.Unreachable)

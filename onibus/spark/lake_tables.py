@@ -13,24 +13,33 @@ if TYPE_CHECKING:
 
 
 def open_lake(spark: SparkSession, lake: str, entity: str) -> LakeTables:
-    """Return the tables of an entity's lake, or refuse where there is none."""
-    place = Lake(lake, entity)
-    if place.about() is None:
-        raise InvalidOperation(f"{lake!r} has nothing of {entity!r}: capture it first")
-    return LakeTables(spark, place)
+    """Return the tables of an entity's lake, or refuse where there is none.
+
+    A subscription has outcomes of its own; its messages are those of its topic.
+    """
+    for name in (entity, log_of(entity)):
+        if Lake(lake, name).about() is None:
+            raise InvalidOperation(f"{lake!r} has nothing of {name!r}: capture it first")
+    return LakeTables(spark, Lake(lake, log_of(entity)), Lake(lake, entity))
+
+
+def log_of(entity: str) -> str:
+    """Return whose log has an entity's messages: its own, or that of a subscription's topic."""
+    at = entity.lower().find("/subscriptions/")
+    return entity if at < 0 else entity[:at]
 
 
 class LakeTables:
     """The tables of a lake as Spark sees them."""
 
-    def __init__(self, spark: SparkSession, lake: Lake) -> None:
+    def __init__(self, spark: SparkSession, lake: Lake, ends: Lake) -> None:
         messages = _read(spark, lake, MESSAGES, _MESSAGE_COLUMNS)
         errors = _read(spark, lake, ERRORS, _MESSAGE_COLUMNS)
         # Every question reads all rows: these few columns are kept, where they fit.
         #: every row of the log, whatever its body was
         self.rows = messages.unionByName(errors).persist()
-        self.outcomes = _read(spark, lake, OUTCOMES, _OUTCOME_COLUMNS).persist()
-        self.has_outcomes = bool(lake.files(OUTCOMES))
+        self.outcomes = _read(spark, ends, OUTCOMES, _OUTCOME_COLUMNS).persist()
+        self.has_outcomes = bool(ends.files(OUTCOMES))
 
     @cached_property
     def covered(self) -> dict[int, tuple[int, int]]:

@@ -36,12 +36,10 @@ CONFIGURATION = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
-#: What only a driver on this machine, with its workers beside it, is given.
-_LOCAL = {
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
-}
+#: What a driver of this process is given: it says little.
+_DRIVER = {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"}
+#: What only one with its workers beside it is given.
+_LOCAL = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 
 def spark_session(master: str = MASTER, **conf: str) -> SparkSession:
@@ -62,16 +60,26 @@ def spark_session(master: str = MASTER, **conf: str) -> SparkSession:
         given = {name: value for name, value in settings.items() if name.startswith("spark.sql.")}
     else:
         local = master.startswith("local")
-        _prepare_environment(local)
+        root = _prepare_environment(local)
         builder = builder.master(master)
-        given = CONFIGURATION | (_LOCAL if local else {}) | conf
+        given = CONFIGURATION | _DRIVER | (_LOCAL if local else _workers(root)) | conf
     for name, value in given.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
 
 
-def _prepare_environment(local: bool) -> None:
-    """Set what Java and the Python workers it starts take from the environment of this process."""
+def _workers(root: Path) -> dict[str, str]:
+    """Return what workers elsewhere are given: where our source lies, where it is not installed."""
+    if root.name in ("site-packages", "dist-packages"):
+        return {}
+    return {"spark.executorEnv.PYTHONPATH": str(root)}
+
+
+def _prepare_environment(local: bool) -> Path:
+    """Set what Java and the Python workers it starts take from the environment of this process.
+
+    Return the folder from which this process imports us.
+    """
     os.environ["JAVA_HOME"] = str(find_java())
     # Workers run this Python: another one might lack our packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -79,7 +87,8 @@ def _prepare_environment(local: bool) -> None:
     if local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     # They import us by name, from wherever this process did.
-    root = str(Path(onibus.__file__).resolve().parent.parent)
+    root = Path(onibus.__file__).resolve().parent.parent
     paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
-    if root not in paths:
-        os.environ["PYTHONPATH"] = os.pathsep.join([root, *paths])
+    if str(root) not in paths:
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(root), *paths])
+    return root

@@ -14,7 +14,8 @@ import pytest
 from azure.servicebus import ServiceBusClient
 
 from onibus.client import Client
-from tests.amqp.node import node_home
+from tests.amqp.sdk_helpers import SCRIPTS
+from tests.node import node_home
 from tests.server.processes import Served, served
 
 _numbers = count(1)
@@ -43,7 +44,7 @@ def azure(server: Served) -> Iterator[ServiceBusClient]:
 @pytest.fixture(scope="session")
 def node() -> Path:
     """Node's packages: they are there before a test begins that has little time."""
-    return node_home()
+    return node_home(SCRIPTS)
 
 
 @pytest.fixture

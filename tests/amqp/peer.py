@@ -77,10 +77,10 @@ class Peer:
         self.heard()
 
     async def request(
-        self, operation: str, body: dict[str, bytes], handle: int = 100
+        self, operation: str, body: dict[str, bytes], handle: int = 100, state: bytes = to.NULL
     ) -> tuple[int, Any]:
         """Make a request; return the status of its answer, and its body."""
-        self.say_request(operation, body, handle)
+        self.feed(self.framed_request(operation, body, handle, state))
         [answer] = await self.hear(say.TRANSFER)
         found = {code: value for code, _, value, _ in sections.split(answer.payload)}
         told, _ = decode(answer.payload, found[sections.APPLICATION_PROPERTIES])
@@ -89,12 +89,30 @@ class Peer:
     def say_request(self, operation: str, body: dict[str, bytes], handle: int = 100) -> None:
         self.feed(self.framed_request(operation, body, handle))
 
-    def framed_request(self, operation: str, body: dict[str, bytes], handle: int = 100) -> bytes:
+    def framed_request(
+        self, operation: str, body: dict[str, bytes], handle: int = 100, state: bytes = to.NULL
+    ) -> bytes:
         named = to.text_map({"operation": to.string(f"com.microsoft:{operation}")})
         payload = sections.section(sections.APPLICATION_PROPERTIES, named)
         payload += sections.section(sections.VALUE, to.text_map(body))
         self._requests += 1
-        return frame(0, transfer(handle + 1, self._requests, payload))
+        return frame(0, transfer(handle + 1, self._requests, payload, state=state))
+
+    async def declare(self, handle: int) -> bytes:
+        """Open a transaction at a coordinator of its own; return its id, encoded."""
+        self.say(
+            attach(handle, say.SENDER, "me", "", terminus=say.performative(say.COORDINATOR, []))
+        )
+        self.heard()
+        told = await self.coordinate(handle, say.performative(say.DECLARE, [to.NULL]))
+        return to.binary(told.value[0])
+
+    async def coordinate(self, handle: int, asked: bytes) -> Any:
+        """Tell a coordinator something; return the outcome."""
+        self._requests += 1
+        self.say(transfer(handle, self._requests, sections.section(sections.VALUE, asked)))
+        [told] = await self.hear(say.DISPOSITION)
+        return told.fields[4]
 
     def headers(self, count: int) -> list[bytes]:
         """Return the protocol headers that come next."""

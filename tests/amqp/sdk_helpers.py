@@ -8,7 +8,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from tests.source_tree import ROOT
+
 Name = Callable[[str], str]
+
+#: for Node, with their packages
+SCRIPTS = ROOT / "tests" / "amqp" / "javascript"
 
 
 @contextmanager

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from onibus import Bus, Message, ReceivedMessage
-from onibus.core.errors import InvalidArgument
+from onibus.core.errors import InvalidArgument, MessageTooLarge
+from onibus.core.path.admit import admit
+from onibus.core.settings import QueueSettings
 from onibus.protocols.amqp import encode as to
 from onibus.protocols.amqp.decode import Decimal, Symbol, Timestamp
 from onibus.protocols.amqp.errors import DecodeError
@@ -105,7 +107,7 @@ def test_values_of_all_types_are_known_or_kept() -> None:
     st.builds(
         Message,
         body=st.binary(max_size=300),
-        message_id=st.one_of(st.none(), st.text(min_size=1, max_size=9)),
+        message_id=st.text(min_size=1, max_size=9),
         session_id=st.one_of(st.none(), texts),
         subject=st.one_of(st.none(), texts),
         correlation_id=st.one_of(st.none(), texts),
@@ -210,3 +212,36 @@ async def test_what_was_sent_survives_a_resubmission_under_a_new_id() -> None:
         assert theirs.properties.message_id.startswith(b"id/resubmitted/")
         assert theirs.properties.user_id == b"user"
         assert theirs.application_properties == {b"big": 2**64 - 1, b"tried": 1}
+
+
+@pytest.mark.promise("D11")
+@pytest.mark.parametrize("ids", [(), (None,), (None, b"user")])
+def test_a_message_without_an_id_is_shown_with_one_and_has_none(ids: tuple[Any, ...]) -> None:
+    """What was sent around it stays as it was."""
+    body = sections.data_section(b"x")
+    around = sections.section(sections.ANNOTATIONS, to.encode({Symbol("own"): "kept"}))
+    payload = around + (properties(*ids) if ids else b"") + application(big=2**64 - 1) + body
+    nameless = read_message(payload)
+    theirs = read_by_others(write_message(received(nameless)))
+    assert int(theirs.properties.message_id, 16) == received(nameless).sequence_number
+    assert theirs.properties.user_id == (b"user" if len(ids) > 1 else None)
+    assert theirs.application_properties == {b"big": 2**64 - 1}
+    assert theirs.message_annotations[b"own"] == b"kept"
+    assert nameless.message_id is None
+
+
+@pytest.mark.promise("B7")
+@given(
+    st.dictionaries(texts, st.one_of(texts, st.integers(-(2**31), 2**31 - 1), st.booleans())),
+    st.lists(st.one_of(st.none(), st.text(min_size=1, max_size=20)), min_size=1, max_size=8),
+    st.binary(min_size=100, max_size=2_000),
+)
+def test_what_fits_the_link_fits_the_entity(
+    values: dict[str, Any], fields: list[Any], body: bytes
+) -> None:
+    """Properties are kept twice, and counted once."""
+    payload = properties(*fields) + application(**values) + sections.data_section(body)
+    message = read_message(payload)
+    admit(message, QueueSettings(max_message_bytes=len(payload)), b"secret" * 8)
+    with pytest.raises(MessageTooLarge):
+        admit(message, QueueSettings(max_message_bytes=len(payload) - 200), b"secret" * 8)

@@ -173,6 +173,34 @@ def test_forwarded_messages_keep_what_was_sent(
     assert owner.peek(last)[0].message.format == "amqp"
 
 
+@pytest.mark.promise("B6", "P9", "S2")
+def test_dead_letters_that_go_on_tell_where_they_come_from(
+    azure: ServiceBusClient, owner: Client, name: Name
+) -> None:
+    morgue, queue = name("morgue"), name("orders")
+    owner.create_queue(morgue, enable_partitioning=True)
+    owner.create_queue(queue, forward_dead_letters_to=morgue)
+    with azure.get_queue_sender(queue) as sender, azure.get_queue_receiver(queue) as receiver:
+        # The key chooses a partition of the destination that is not the first.
+        sent = [ServiceBusMessage(b"x", partition_key=str(n), message_id=f"{n}") for n in range(4)]
+        sender.send_messages(sent)
+        for one in receive(receiver, 4):
+            assert one.dead_letter_source is None
+            receiver.dead_letter_message(one, reason="no", error_description="not at all")
+    with azure.get_queue_receiver(morgue) as receiver:
+        found = receive(receiver, 4)
+        for one in found:
+            assert one.dead_letter_source == queue
+            assert (one.dead_letter_reason, one.dead_letter_error_description) == (
+                "no",
+                "not at all",
+            )
+            partition = one.raw_amqp_message.annotations.get(b"x-opt-partition-id", 0)
+            assert partition == one.sequence_number >> 48
+            receiver.complete_message(one)
+    assert {one.sequence_number >> 48 for one in found} != {0}
+
+
 def test_messages_cross_from_one_protocol_to_the_other(
     azure: ServiceBusClient, owner: Client, name: Name
 ) -> None:

@@ -49,6 +49,22 @@ def test_tls_is_told_apart_on_the_same_port(tmp_path: Path) -> None:
             plain.open()
 
 
+def test_the_port_of_http_takes_amqp_too(server: Served, owner: Client, name: Name) -> None:
+    """Who manages entities and sends messages has one connection string, with one port."""
+    queue = name("orders")
+    owner.create_queue(queue)
+    with ServiceBusClient.from_connection_string(
+        server.ready["development"], retry_total=0
+    ) as client:
+        with client.get_queue_sender(queue) as sender:
+            sender.send_messages(ServiceBusMessage("to the other port"))
+        with client.get_queue_receiver(queue) as receiver:
+            [found] = receive(receiver, 1)
+            receiver.complete_message(found)
+    assert str(found) == "to the other port"
+    assert owner.queue(queue).active_count == 0
+
+
 def test_plain_text_is_told_that_tls_is_spoken(tmp_path: Path) -> None:
     with (
         served("--data", tmp_path / "data", "--tls", "--host", "0.0.0.0") as server,

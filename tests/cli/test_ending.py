@@ -20,7 +20,8 @@ from onibus.cli.main import app
 from onibus.cli.session import connection_string, exit_code
 from onibus.core import errors
 from tests.cli.conftest import Onibus
-from tests.client.server_helpers import CuttingProxy, ServerThread, development_string
+from tests.client.server_helpers import ServerThread, development_string
+from tests.cutting_proxy import CuttingProxy
 from tests.source_tree import ROOT
 
 #: Commands that are a server, or work on files.
@@ -73,7 +74,7 @@ def test_usage(onibus: Onibus) -> None:
 def test_unknown(server: ServerThread) -> None:
     with server.client() as client:
         client.create_queue("q")
-    with CuttingProxy(server.port, cut=1) as proxy:
+    with CuttingProxy(server.port, [0]) as proxy:
         onibus = Onibus(development_string(proxy.port).replace("localhost", "127.0.0.1"))
         told = json.loads(onibus.run("purge", "q", "--yes", "--json", code=3).stderr)
     assert told["outcome"] == "unknown"

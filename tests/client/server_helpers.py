@@ -7,7 +7,6 @@ import inspect
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -121,9 +120,11 @@ class ServerProcess:
         self._data = data
         self._process: subprocess.Popen[str] | None = None
         self.port = 0
+        #: what clients of Service Bus are given
+        self.service_bus = ""
 
     def start(self) -> None:
-        """Start it, on the port it had before if it had one."""
+        """Start it, on the port of HTTP that it had before if it had one."""
         command = [sys.executable, "-m", "onibus", "serve", "--json"]
         command += ["--data", str(self._data), "--http-port", str(self.port)]
         command += ["--amqp-port", "0", "--sqs-port", "0"]
@@ -138,6 +139,7 @@ class ServerProcess:
         assert self._process.stdout is not None
         ready = json.loads(self._process.stdout.readline())
         self.port = int(ready["http"].rpartition(":")[2])
+        self.service_bus = ready["service_bus"]
 
     def kill(self) -> None:
         """Stop it as a power failure would."""
@@ -170,69 +172,3 @@ def development_string(port: int) -> str:
         f"Endpoint=sb://localhost:{port};SharedAccessKeyName={ROOT_NAME};"
         f"SharedAccessKey={DEVELOPMENT_KEY};UseDevelopmentEmulator=true;"
     )
-
-
-class CuttingProxy:
-    """Stands between client and server, and cuts connections off before an answer comes.
-
-    The first `cut` requests reach the server, and their answers nobody.
-    """
-
-    def __init__(self, port: int, cut: int) -> None:
-        self._server_port = port
-        self._left = cut
-        self.requests = 0
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        self._thread = threading.Thread(target=self._serve, daemon=True)
-        self._thread.start()
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            with client, socket.create_connection(("127.0.0.1", self._server_port)) as server:
-                # One request a connection: what the test asks is small, and comes in one piece.
-                while self._pass_on(client, server):
-                    continue
-
-    def _pass_on(self, client: socket.socket, server: socket.socket) -> bool:
-        request = client.recv(65_536)
-        if not request:
-            return False
-        while b"\r\n\r\n" not in request or not _whole(request):
-            request += client.recv(65_536)
-        self.requests += 1
-        server.sendall(request)
-        answer = server.recv(65_536)
-        if self._left > 0:
-            self._left -= 1
-            return False
-        client.sendall(answer)
-        return True
-
-    def cut_next(self) -> None:
-        """Let nobody have the answer to the next request."""
-        self._left += 1
-
-    def close(self) -> None:
-        # Closing alone does not wake whoever waits in accept.
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self._thread.join(10)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self.close()
-
-
-def _whole(request: bytes) -> bool:
-    head, _, body = request.partition(b"\r\n\r\n")
-    for line in head.lower().split(b"\r\n"):
-        if line.startswith(b"content-length:"):
-            return len(body) >= int(line.partition(b":")[2])
-    return True

@@ -20,7 +20,8 @@ from onibus.core.errors import (
     OnibusError,
     Unknown,
 )
-from tests.client.server_helpers import CuttingProxy, ServerProcess, ServerThread
+from tests.client.server_helpers import ServerProcess, ServerThread
+from tests.cutting_proxy import CuttingProxy
 
 QUICK = Retry(attempts=3, first_ms=10, longest_ms=20)
 
@@ -32,7 +33,7 @@ def through(server: ServerThread, proxy: CuttingProxy) -> Client:
 
 @pytest.mark.promise("D1", "D11")
 def test_a_send_whose_answer_was_lost_is_stored_once(server: ServerThread) -> None:
-    with server.client() as client, CuttingProxy(server.port, cut=2) as proxy:
+    with server.client() as client, CuttingProxy(server.port, [0, 0]) as proxy:
         client.create_queue("q", requires_duplicate_detection=True)
         with through(server, proxy) as cut:
             sent = cut.send("q", Message(body=b"x"))
@@ -44,7 +45,7 @@ def test_a_send_whose_answer_was_lost_is_stored_once(server: ServerThread) -> No
 
 
 def test_a_send_without_an_id_is_not_repeated(server: ServerThread) -> None:
-    with server.client() as client, CuttingProxy(server.port, cut=1) as proxy:
+    with server.client() as client, CuttingProxy(server.port, [0]) as proxy:
         client.create_queue("q")
         with through(server, proxy) as cut, pytest.raises(Unknown):
             cut.send("q", Message(body=b"x"), make_id=False)
@@ -57,7 +58,7 @@ def test_what_may_have_been_done_is_told_as_unknown(server: ServerThread) -> Non
         client.send("q", Message(body=b"x"))
         with client.receiver("q") as receiver:
             [message] = receiver.receive()
-        with CuttingProxy(server.port, cut=1) as proxy, through(server, proxy) as cut:
+        with CuttingProxy(server.port, [0]) as proxy, through(server, proxy) as cut:
             # It is completed, asked again, and refused, because its lock is spent.
             with pytest.raises(Unknown, match="may or may not") as told:
                 cut.receiver("q").complete(message)
@@ -75,7 +76,7 @@ def test_purging_and_deleting_receives_are_asked_once(server: ServerThread) -> N
             lambda cut: cut.receiver("q", delete=True).receive(),
             lambda cut: cut.claim("q", "job", 10),
         ):
-            with CuttingProxy(server.port, cut=1) as proxy, through(server, proxy) as cut:
+            with CuttingProxy(server.port, [0]) as proxy, through(server, proxy) as cut:
                 with pytest.raises(Unknown):
                     ask(cut)
                 assert proxy.requests == 1
@@ -88,7 +89,7 @@ def test_a_session_stays_in_order_though_an_answer_was_lost(server: ServerThread
         client.create_queue("q", requires_session=True)
         for n in range(4):
             client.send("q", Message(body=b"%d" % n, session_id="s"))
-        with CuttingProxy(server.port, cut=0) as proxy, through(server, proxy) as cut:
+        with CuttingProxy(server.port, []) as proxy, through(server, proxy) as cut:
             session = cut.accept_session("q", "s", renew_ms=0)
             proxy.cut_next()
             with pytest.raises(Unknown):
@@ -103,7 +104,7 @@ def test_a_session_stays_in_order_though_an_answer_was_lost(server: ServerThread
 
 
 def test_looking_is_asked_again_and_refused_plainly(server: ServerThread) -> None:
-    with CuttingProxy(server.port, cut=1) as proxy, through(server, proxy) as cut:
+    with CuttingProxy(server.port, [0]) as proxy, through(server, proxy) as cut:
         with pytest.raises(EntityNotFound):
             cut.queue("nothing")
         assert proxy.requests == 2

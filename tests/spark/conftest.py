@@ -55,4 +55,4 @@ def entity() -> str:
 @pytest.fixture
 def reads(spark: SparkSession, server: ServerProcess, entity: str) -> Reads:
     """Reads of that entity."""
-    return Reads(spark, server, entity)
+    return Reads(spark, server.connection_string, entity)

@@ -11,7 +11,6 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from onibus.client import Client
-from tests.client.server_helpers import ServerProcess
 
 PATIENCE_S = 120
 
@@ -19,9 +18,9 @@ PATIENCE_S = 120
 class Reads:
     """Reads from one entity, as a program of a user would."""
 
-    def __init__(self, session: SparkSession, server: ServerProcess, entity: str) -> None:
+    def __init__(self, session: SparkSession, connection: str, entity: str) -> None:
         self.session = session
-        self.options = {"connection": server.connection_string, "entity": entity}
+        self.options = {"connection": connection, "entity": entity}
 
     def read(self, **options: Any) -> DataFrame:
         given = {name: str(value) for name, value in options.items()}

@@ -216,3 +216,13 @@ def test_everything_of_a_server_in_one_round(
     assert (round_of, failed) == (2, [])
     assert (done[topic].messages, done[subscription].outcomes) == (1, 1)
     assert Lake(str(mine), subscription).files(MESSAGES) == []
+
+    # What a subscription did to the messages of its topic is proved too.
+    case.source, case.folder = source | {"entity": subscription}, str(mine)
+    verdict = case.audit()
+    assert verdict.passed, verdict.findings
+    assert (verdict.messages, verdict.outcomes) == (1, 1)
+    [ends] = Lake(str(mine), subscription).files(OUTCOMES)
+    completed = pq.ParquetFile(ends.path).read()
+    pq.write_table(pa.concat_tables([completed, completed]), ends.path)
+    assert case.wrong() == {"messages with more than": 1}

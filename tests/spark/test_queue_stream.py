@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
+from azure.servicebus import ServiceBusClient
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row
 
@@ -13,7 +16,51 @@ from onibus.client import Client
 from onibus.spark.queue_stream import finish_claims
 from tests.client.server_helpers import ServerProcess
 from tests.server.processes import wait_for
-from tests.spark.reading import Reads, fill
+from tests.spark.reading import PATIENCE_S, Reads, fill
+
+
+class Consumer(threading.Thread):
+    """Takes a few messages from a queue, and more once Spark has begun to take some."""
+
+    def __init__(self, work: Callable[[Consumer], None]) -> None:
+        super().__init__()
+        self._work = work
+        self.bodies: list[int] = []
+        self.some, self.go_on, self.stop = (threading.Event() for _ in range(3))
+
+    def run(self) -> None:
+        self._work(self)
+
+    def took(self, *bodies: bytes) -> bool:
+        """Note what was taken; tell whether to take more, and when."""
+        self.bodies += map(int, bodies)
+        if self.bodies:
+            self.some.set()
+            self.go_on.wait(PATIENCE_S)
+        return not self.stop.wait(0.02)
+
+
+def over_http(server: ServerProcess, entity: str, mine: Consumer) -> None:
+    with Client.connect(server.connection_string) as client, client.receiver(entity) as receiver:
+        going = True
+        while going:
+            held = receiver.receive(2, wait_ms=100)
+            for message in held:
+                receiver.complete(message)
+            going = mine.took(*[message.body for message in held])
+
+
+def over_amqp(server: ServerProcess, entity: str, mine: Consumer) -> None:
+    with (
+        ServiceBusClient.from_connection_string(server.service_bus) as azure,
+        azure.get_queue_receiver(entity) as receiver,
+    ):
+        going = True
+        while going:
+            held = receiver.receive_messages(2, max_wait_time=1)
+            for message in held:
+                receiver.complete_message(message)
+            going = mine.took(*[b"".join(message.body) for message in held])
 
 
 @pytest.mark.promise("R5", "R7")
@@ -22,31 +69,32 @@ def test_every_message_goes_to_one_consumer(
 ) -> None:
     client.create_queue(entity, enable_partitioning=True)
     fill(client, entity, 600, partition_key=[f"k{at % 5}" for at in range(600)])
-    received: list[int] = []
     claimed: list[int] = []
-    stop = threading.Event()
+    consumers = [Consumer(partial(work, server, entity)) for work in (over_http, over_amqp)]
 
-    def consume() -> None:
-        with Client.connect(server.connection_string) as mine, mine.receiver(entity) as receiver:
-            while not stop.is_set():
-                for message in receiver.receive(2, wait_ms=20):
-                    received.append(int(message.body))
-                    receiver.complete(message)
-                stop.wait(0.05)
+    def seen(batch: list[Row]) -> None:
+        claimed.extend(int(row.body) for row in batch)
+        for one in consumers:
+            one.go_on.set()
 
-    consumer = threading.Thread(target=consume)
-    consumer.start()
+    for one in consumers:
+        one.start()
     try:
+        for one in consumers:
+            assert one.some.wait(PATIENCE_S)
         rows = reads.stream(mode="queue", reader="lake", maxMessagesPerTrigger=100)
-        reads.run(rows, tmp_path, lambda batch: claimed.extend(int(row.body) for row in batch))
+        reads.run(rows, tmp_path, seen)
     finally:
-        stop.set()
-        consumer.join()
+        for one in consumers:
+            one.stop.set()
+            one.go_on.set()
+            one.join()
     assert client.claims(entity) == [], "the last batch is committed too"
+    received = [body for one in consumers for body in one.bodies]
+    assert all(one.bodies for one in consumers), "each got some"
+    assert len(claimed) >= 100, "and so did Spark"
     left = [int(message.body) for message in client.peek_all(entity)]
     assert sorted(received + claimed + left) == list(range(600))
-    assert received, "both got some"
-    assert len(claimed) > 100, "both got some"
 
 
 @pytest.mark.promise("R5", "R7", "R8")

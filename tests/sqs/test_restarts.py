@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from botocore.exceptions import BotoCoreError, ClientError
 
+from tests.cutting_proxy import CuttingProxy
 from tests.server.processes import Served, served, wait_for
 from tests.sqs.clients import bodies, client_of, delete, get, put
-from tests.sqs.lossy_proxy import LossyProxy
 
 
 @contextmanager
@@ -129,11 +129,11 @@ def test_the_same_attempt_after_a_lost_reply(tmp_path: Path) -> None:
         for n in range(3):
             put(direct, url, str(n))
         port = int(server.ready["sqs"].rpartition(":")[2])
-        with LossyProxy(port, "ReceiveMessage") as proxy:
+        with CuttingProxy(port, [0], b"ReceiveMessage") as proxy:
             sqs = client_of(f"http://127.0.0.1:{proxy.port}")
             with pytest.raises(BotoCoreError):
                 get(sqs, url, 2, ReceiveRequestAttemptId="try")
-            assert proxy.dropped == 1
+            assert proxy.cuts_left == 0
             assert get(sqs, url, 2, ReceiveRequestAttemptId="other") == [], "they are in flight"
             again = get(sqs, url, 2, ReceiveRequestAttemptId="try", AttributeNames=["All"])
             assert bodies(again) == ["0", "1"]

@@ -26,17 +26,19 @@ def purge(
     limit: int,
     out: WriteBatch,
     held: bool = False,
+    most: int | None = None,
 ) -> tuple[int, int]:
     """Delete what a filter means and nobody holds, among the next `limit` messages from `start` on.
 
-    With `held` also what receivers hold, by locks of their own. Return how many, and where to go
-    on: 0 at the end.
+    With `held` also what receivers hold, by locks of their own; the first `most` of them, where it
+    is told. Return how many, and where to go on: 0 at the end.
     """
     states = states_of(wanted, dead=False)
     if not held:
         states -= HELD
     looked_at = list(islice(live_ordinals(subscription, start, states), limit))
-    chosen = [ordinal for ordinal in looked_at if wanted.matches(subscription.view(ordinal))]
+    meant = (ordinal for ordinal in looked_at if wanted.matches(subscription.view(ordinal)))
+    chosen = list(islice(meant, most))
     if held:
         chosen = [ordinal for ordinal in chosen if _take_back(subscription, ordinal, out)]
     for ordinal in chosen:

@@ -20,6 +20,8 @@ from onibus.security.origins import refuse_web_pages
 PATH = b"/$servicebus/websocket"
 _PATHS = (PATH, PATH.replace(b"$", b"%24"))
 SUBPROTOCOL = "AMQPWSB10"
+#: What every connection of AMQP begins with, whether SASL, TLS or AMQP itself comes first.
+_AMQP = b"AMQP"
 #: Why a stream ends (RFC 6455, 7.4.1).
 _GOING_AWAY, _PROTOCOL_ERROR, _UNSUPPORTED = 1001, 1002, 1003
 
@@ -70,6 +72,19 @@ class Upgrades:
         bridge.connection_made(transport)
         if rest:
             bridge.data_received(rest)
+        return True
+
+    def take_at_once(self, transport: asyncio.Transport, data: bytes) -> bool:
+        """Take a connection over that speaks AMQP without asking; tell whether it does.
+
+        Clients that manage entities and send messages have one connection string, with one port.
+        """
+        if not data.startswith(_AMQP):
+            return False
+        protocol = self._connections()
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        protocol.data_received(data)
         return True
 
 

@@ -52,10 +52,8 @@ class Connection(asyncio.Protocol):
         self._task: asyncio.Task[None] | None = None
         #: what is said last, once all before it is answered; from then on nothing is read
         self._refusal: Response | None = None
-        self._deaf = False
-        self._last_words = False
-        self._feeding = False
-        self._going_on = False
+        self._deaf = self._last_words = False
+        self._feeding = self._going_on = False
         self._reading = True
         #: nothing is under way: what comes next begins a request; and what it began with
         self._resting = False
@@ -138,6 +136,8 @@ class Connection(asyncio.Protocol):
             known = self._owner.heads.split(data)
             if known is not None and not self._held.crowded:
                 self._take_known(*known)
+                return
+            if self._owner.hand_over_at_once(self, self._transport, data):
                 return
             self._beginning = data
         if self._stopped or self._waiting:

@@ -19,6 +19,8 @@ class Upgrades(Protocol):
 
     def take(self, transport: Any, url: bytes, headers: Mapping[str, str], rest: bytes) -> bool: ...
 
+    def take_at_once(self, transport: Any, data: bytes) -> bool: ...
+
 
 class Connections:
     """All open connections of a listener."""
@@ -57,6 +59,15 @@ class Connections:
         if taken:
             connection.connection_lost(None)
         return taken
+
+    def hand_over_at_once(self, connection: Connection, transport: Any, data: bytes) -> bool:
+        """Let a connection go that begins with something else; tell whether it does."""
+        if self.upgrades is None or self.closing:
+            return False
+        if not self.upgrades.take_at_once(transport, data):
+            return False
+        connection.connection_lost(None)
+        return True
 
     async def drain(self, seconds: float) -> None:
         """Take no more requests; wait for those under way, then close what is left."""

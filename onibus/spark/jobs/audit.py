@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from onibus.broker.entity import EntityInfo
 from onibus.client import Client
-from onibus.core.errors import EntityNotFound, InvalidOperation
-from onibus.spark.lake_tables import LakeTables, open_lake
+from onibus.core.errors import EntityNotFound
+from onibus.spark.lake_tables import LakeTables, log_of, open_lake
 from onibus.spark.options import ReadOptions, read_options
 
 if TYPE_CHECKING:
@@ -65,13 +65,11 @@ def audit(
     """Check what was captured of an entity, by itself and against the broker.
 
     `source` are the options of the format onibus (connection, entity). Without the broker, what
-    only it knows (which messages are still there) is left out.
+    only it knows (which messages are still there) is left out. Of a subscription the messages are
+    those of its topic; which of them it takes its rules decide, so that one without an end is no
+    contradiction.
     """
     options = read_options(source)
-    if "/subscriptions/" in options.entity.lower():
-        raise InvalidOperation(
-            "audit the topic: a subscription has no messages of its own, only outcomes"
-        )
     tables = open_lake(spark, lake, options.entity)
     # The broker is asked before the lake is read: what comes later is in neither.
     broker = _Broker.ask(options) if with_broker else None
@@ -111,8 +109,8 @@ class _Broker:
     @classmethod
     def ask(cls, options: ReadOptions) -> _Broker:
         with options.client() as client:
-            info = entity_info(client, options.entity)
-            positions = client.log_positions(options.entity)
+            info = entity_info(client, log_of(options.entity))
+            positions = client.log_positions(log_of(options.entity))
             outcomes = client.log_positions(options.entity, log="outcomes")
         settings = info.settings
         detects = getattr(settings, "requires_duplicate_detection", False)
@@ -299,6 +297,11 @@ def _remarks(tables: LakeTables, broker: _Broker | None) -> Iterator[str]:
     if broker is None:
         yield "the broker was not asked: nothing is said of what it still has"
         return
+    if broker.present is None:
+        yield (
+            "messages of a topic end in its subscriptions, and rules decide what those take: one "
+            "without an end is no contradiction"
+        )
     if broker.window_ms is None:
         yield "the entity does not detect duplicates: ids may repeat"
     behind = 0

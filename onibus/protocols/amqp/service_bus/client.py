@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from onibus.broker import sending
 from onibus.broker.broker import Broker
 from onibus.bus import Bus
 from onibus.core.errors import Forbidden, InvalidOperation, OnibusError, Unauthorized
@@ -44,6 +45,9 @@ NAMELESS_S = 20.0
 TOKENS_MAX = 5_000
 #: Links and sessions of a client that has shown none: $cbs needs two, and one.
 NAMELESS_LINKS_MAX = 16
+#: What is sent on such a link goes on from its entity to this one. A transaction spans entities
+#: here, so it goes there at once, when the transaction is committed.
+TRANSFER_DESTINATION = "com.microsoft:transfer-destination-address"
 #: Deliveries that a sender may have under way.
 CREDIT = 1_000
 #: Stands for the path of a coordinator, which any token at all allows.
@@ -255,7 +259,12 @@ class Client:
             node.join(link)
 
     def _attach_sender(self, link: IncomingLink, place: Place) -> None:
-        if place.dead:
+        onward = (link.attach.properties or {}).get(TRANSFER_DESTINATION)
+        if isinstance(onward, str):
+            sending.open_for_sends(self.broker, place.entity)
+            place = place_of(onward)
+            self.grant(Right.SEND, place.path)
+        if place.dead or place.management:
             raise InvalidOperation("nobody sends to a dead-letter queue")
         node = SenderNode(self, place.entity)
         self._links[link] = (Right.SEND, place.path)

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from onibus.broker.broker import Broker
 from onibus.broker.replies import Outcome
-from onibus.core.errors import SessionLockLost
+from onibus.broker.transacting import Transaction
+from onibus.core.errors import InvalidOperation, SessionLockLost
+from onibus.protocols.amqp import performatives as say
 from onibus.protocols.amqp.errors import NOT_IMPLEMENTED
 from onibus.protocols.amqp.service_bus.awaited import Awaited
 from onibus.protocols.amqp.service_bus.operations import (
@@ -55,6 +57,8 @@ class ManagementNode(AnsweringNode):
             self.say(request, 501, text, condition=NOT_IMPLEMENTED)
             return
         self._client.grant(operation.right, f"{self.place.path}/$management")
+        if request.delivery.state is not None and not operation.transacts:
+            raise InvalidOperation(f"{request.operation} is no part of a transaction")
         operation.run(self, request)
 
     def ask(
@@ -72,6 +76,16 @@ class ManagementNode(AnsweringNode):
                 self.say(request, 200, body=told(outcome.value))
 
         self.awaited(done).ask(command)
+
+    def transaction_of(self, request: Request) -> Transaction | None:
+        """Return the transaction that a request is part of; None where it is for itself."""
+        delivery = request.delivery
+        if delivery.state is None:
+            return None
+        found, _ = self._client.transactions.of(
+            delivery.state, say.accepted(), len(delivery.payload)
+        )
+        return found
 
     def awaited(self, then: Callable[[Outcome], None]) -> Awaited:
         """Return an outcome that the asker waits for."""

@@ -2,7 +2,8 @@
 
 The broker says what it knows in the header and in annotations. Properties are those that were sent,
 byte for byte; where the fields of the message say otherwise now (`rewritten`), where it lives for a
-time, or is a dead letter, they are put together anew: what is as it was sent keeps its bytes.
+time, is a dead letter, or has no id, they are put together anew: what is as it was sent keeps its
+bytes.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 import struct
 from typing import Any
 
+from onibus.broker.forwarding import DEAD_LETTER_SOURCE, DEAD_LETTER_SOURCE_ID
+from onibus.core.limits import COUNTER_BITS_PARTITIONED
 from onibus.core.message import Message, ReceivedMessage
 from onibus.protocols.amqp import encode as to
 from onibus.protocols.amqp.decode import decode
@@ -36,11 +39,14 @@ _LOCKED_UNTIL = to.symbol("x-opt-locked-until")
 _STATE = to.symbol("x-opt-message-state")
 _PARTITION_KEY = to.symbol("x-opt-partition-key")
 _SCHEDULED_TIME = to.symbol("x-opt-scheduled-enqueue-time")
+_PARTITION_ID = to.symbol("x-opt-partition-id")
+_DEAD_LETTER_SOURCE = to.symbol("x-opt-deadletter-source")
 
 _NUMBER_AND_TIME = struct.Struct(
     f">{len(_SEQUENCE_NUMBER)}sBq{len(_ENQUEUED_TIME)}sBq{len(_ENQUEUE_NUMBER)}sBq"
 ).pack
 _MOMENT = struct.Struct(">Bq").pack
+_SHORT = struct.Struct(">Bh").pack
 
 #: The annotations of a message under a lock, in one go: what stands before each of their values.
 _USUAL_PARTS = (
@@ -86,7 +92,8 @@ def write_message(received: ReceivedMessage) -> bytes:
     else:
         header = _header(to.NULL, to.NULL, life, received.delivery_count)
     pristine = as_sent[:3] in (b"\x00\x53\x73", b"\x00\x53\x74") and not message.rewritten
-    if pristine and life is None and received.dead_letter_reason is None:
+    named = message.message_id is not None
+    if pristine and named and life is None and received.dead_letter_reason is None:
         around, footer = as_sent, b""
     else:
         header, others, around, footer = _anew(received, header, life)
@@ -116,7 +123,9 @@ def _annotations(received: ReceivedMessage, others: list[bytes]) -> bytes:
     first = message.enqueued_sequence_number
     if (
         received.locked_until_ms is not None
-        and first is message.partition_key is message.scheduled_enqueue_time_ms is None
+        and first is None
+        and message.partition_key is None
+        and message.scheduled_enqueue_time_ms is None
         and not others
     ):
         # All that a message has of them that is received under a lock, usually.
@@ -144,6 +153,14 @@ def _annotations(received: ReceivedMessage, others: list[bytes]) -> bytes:
         count += 2
     if message.scheduled_enqueue_time_ms is not None:
         parts += (_SCHEDULED_TIME, _MOMENT(0x83, message.scheduled_enqueue_time_ms))
+        count += 2
+    partition = number >> COUNTER_BITS_PARTITIONED
+    if partition:
+        parts += (_PARTITION_ID, _SHORT(0x61, partition))
+        count += 2
+    if message.hop_count and DEAD_LETTER_SOURCE_ID in message.properties:
+        source = message.properties.get(DEAD_LETTER_SOURCE)
+        parts += (_DEAD_LETTER_SOURCE, to.string(str(source)))
         count += 2
     parts += others
     content = b"".join(parts)
@@ -197,6 +214,10 @@ def _properties(received: ReceivedMessage, sent: list[bytes], life: int | None) 
             before, _ = decode(found[place])
             if (None if before is None else id_text(before)) != now:
                 found[place] = to.string(now)
+    if message.message_id is None:
+        # Clients of Service Bus count on an id; those of JavaScript cannot close a receiver of
+        # messages that have none. The bus gives none (D11), so it is told as what it is known by.
+        found[0] = to.string(f"{received.sequence_number:032x}")
     if life is not None:
         found[_CREATION] = to.timestamp(received.enqueued_time_ms)
         found[_EXPIRY] = to.timestamp(min(received.enqueued_time_ms + life, _LAST_MOMENT))

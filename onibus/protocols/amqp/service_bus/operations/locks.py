@@ -75,6 +75,12 @@ def update_disposition(node: ManagementNode, request: Request) -> None:
     """Settle messages by their tokens."""
     tokens = tokens_of(request)
     status = request.argument("disposition-status", str)
+    transaction = node.transaction_of(request)
+    if transaction is not None:
+        change = verb("complete") if status == "completed" else _change(request, status)
+        transaction.settle(node.place.entity, tokens, change)
+        node.say(request, 200)
+        return
     if status == "completed":
         node.ask(
             request,
@@ -100,5 +106,5 @@ def _change(request: Request, status: str) -> Change:
 
 OPERATIONS = {
     "com.microsoft:renew-lock": Operation(Right.LISTEN, renew_locks),
-    "com.microsoft:update-disposition": Operation(Right.LISTEN, update_disposition),
+    "com.microsoft:update-disposition": Operation(Right.LISTEN, update_disposition, True),
 }

@@ -20,6 +20,8 @@ class Operation(NamedTuple):
 
     right: Right
     run: Callable[[ManagementNode, Request], None]
+    #: it can be part of a transaction
+    transacts: bool = False
 
 
 def numbers_of(request: Request, name: str = "sequence-numbers") -> list[int]:

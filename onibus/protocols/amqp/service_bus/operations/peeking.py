@@ -39,17 +39,25 @@ def peek(node: ManagementNode, request: Request) -> None:
 
 
 def delete_batch(node: ManagementNode, request: Request) -> None:
-    """Delete the oldest active messages, at most so many, that were enqueued before a time."""
+    """Delete the oldest active messages, at most so many, that were enqueued before a time.
+
+    Those of a session are deleted by the one who holds it.
+    """
     count = min(max(request.argument("message-count", int), 1), BATCH_COUNT_MAX)
     before = request.argument("enqueued-time-utc", int)
     if node.place.transfer:
         node.say(request, 200, body=_deleted(0))
         return
+    session = session_of(request)
+    if session is not None:
+        node.held_session(session)
     state = "dead-lettered" if node.place.dead else "active"
-    wanted = Filter(state=state, enqueued_before_ms=int(before))
+    wanted = Filter(state=state, enqueued_before_ms=int(before), session_id=session)
     node.ask(
         request,
-        lambda reply: settling.purge_some(node.broker, node.place.entity, wanted, count, reply),
+        lambda reply: settling.purge_all(
+            node.broker, node.place.entity, wanted, False, reply, most=count
+        ),
         _deleted,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -28,20 +29,33 @@ _ANSWER_BYTES_MAX = 64 << 20
 
 
 def schedule(node: ManagementNode, request: Request) -> None:
-    """Store messages for the moments that their annotations name."""
+    """Store messages for the moments that their annotations name.
+
+    In a transaction they have no numbers yet: 0 is told for each.
+    """
     entries = request.argument("messages", list)
     if not 0 < len(entries) <= BATCH_COUNT_MAX:
         raise InvalidArgument(f"messages is a list of 1 to {BATCH_COUNT_MAX}")
     messages = [_scheduled(entry) for entry in entries]
 
+    transaction = node.transaction_of(request)
+    if transaction is not None:
+        transaction.send(node.place.entity, messages)
+        node.say(request, 200, body=_numbers(0 for _ in messages))
+        return
+
     def told(sent: list[Sent]) -> bytes:
-        return to.text_map({"sequence-numbers": to.longs(one.sequence_number for one in sent)})
+        return _numbers(one.sequence_number for one in sent)
 
     node.ask(
         request,
         lambda reply: sending.send(node.broker, node.place.entity, messages, reply),
         told,
     )
+
+
+def _numbers(numbers: Iterable[int]) -> bytes:
+    return to.text_map({"sequence-numbers": to.longs(numbers)})
 
 
 def _scheduled(entry: Any) -> Message:
@@ -102,7 +116,7 @@ def _messages(received: list[ReceivedMessage]) -> bytes:
 
 
 OPERATIONS = {
-    "com.microsoft:schedule-message": Operation(Right.SEND, schedule),
+    "com.microsoft:schedule-message": Operation(Right.SEND, schedule, True),
     "com.microsoft:cancel-scheduled-message": Operation(Right.SEND, cancel),
     "com.microsoft:receive-by-sequence-number": Operation(Right.LISTEN, receive_deferred),
 }

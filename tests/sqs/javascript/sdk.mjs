@@ -1,6 +1,7 @@
 // The JavaScript SDK, unmodified: it checks MD5 of bodies, and goes where QueueUrl says.
 import assert from "node:assert/strict";
-import {
+import { createRequire } from "node:module";
+const {
   ChangeMessageVisibilityBatchCommand,
   CreateQueueCommand,
   DeleteMessageBatchCommand,
@@ -11,7 +12,7 @@ import {
   SendMessageBatchCommand,
   SendMessageCommand,
   SQSClient,
-} from "@aws-sdk/client-sqs";
+} = createRequire(process.env.NODE_HOME + "/")("@aws-sdk/client-sqs");
 
 const credentials = { accessKeyId: "test", secretAccessKey: "test" };
 const client = new SQSClient({

@@ -1,0 +1,88 @@
+"""Clusters on this machine, from the package pyspark alone: standalone, and Spark Connect."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyspark
+
+from onibus.spark.java import find_java
+from tests.source_tree import ROOT
+
+PATIENCE_S = 300
+HOME = Path(pyspark.__file__).parent
+CONNECT = "org.apache.spark.sql.connect.service.SparkConnectServer"
+
+
+@contextmanager
+def standalone(scratch: Path) -> Iterator[str]:
+    """Run a master and a worker; give the master's address."""
+    master = ("org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", "0")
+    worker = ("org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1", "--cores", "2")
+    room = ("--memory", "1g", "--work-dir", str(scratch / "work"))
+    page = ("--webui-port", "0")
+    with started(scratch / "master.log", "spark-class", *master, *page) as log:
+        address = told(log, r"Starting Spark master at (spark://\S+)")
+        with started(scratch / "worker.log", "spark-class", *worker, *room, *page, address) as log:
+            told(log, r"(Successfully registered) with master")
+            yield address
+
+
+@contextmanager
+def connect_server(scratch: Path) -> Iterator[str]:
+    """Run a server of Spark Connect; give its address."""
+    settings = {
+        "spark.connect.grpc.binding.port": "0",
+        "spark.local.dir": str(scratch),
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        "spark.ui.enabled": "false",
+    }
+    confs = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
+    words = ("--class", CONNECT, "--master", "local[2,3]", *confs)
+    with started(scratch / "connect.log", "spark-submit", *words) as log:
+        yield f"sc://127.0.0.1:{told(log, r'Connect server started at: .*:([0-9]+)')}"
+
+
+@contextmanager
+def started(log: Path, program: str, *words: str) -> Iterator[Path]:
+    """Run a program of Spark, and nothing of it later on."""
+    environment = os.environ | {
+        "JAVA_HOME": str(find_java()),
+        "SPARK_HOME": str(HOME),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_PYTHON": sys.executable,
+    }
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            [str(HOME / "bin" / program), *words],
+            # What a server of Spark Connect runs imports us from here.
+            env=environment | {"PYTHONPATH": str(ROOT)},
+            cwd=log.parent,
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+        )
+    try:
+        yield log
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def told(log: Path, pattern: str) -> str:
+    """Wait until a program tells something; return it."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        found = re.search(pattern, log.read_text("utf-8"))
+        if found:
+            return found[1]
+        time.sleep(0.1)
+    raise AssertionError(f"it does not say {pattern}: {log.read_text('utf-8')[-2000:]}")
