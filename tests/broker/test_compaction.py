@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from onibus import Bus, Filter
-from tests.bus_helpers import ManualClock, get, msg, partition_at, peek_everything, run, settle
+from tests import bus_helpers
+from tests.bus_helpers import ManualClock, get, msg, partition_at, peek_everything, settle
+
+#: Thousands of syncs of a real disk, which others may be using.
+run = partial(bus_helpers.run, patience_s=180)
 
 
 @pytest.mark.promise("B8")
