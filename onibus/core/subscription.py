@@ -5,8 +5,9 @@ Untouched messages are runs of ordinals (or queues of them, in sessions). Only e
 A queue is a log with one subscription, number 0; a topic has one for each of its subscriptions, and
 number 0 is where its scheduled messages wait.
 
-Rules: states change only in `change` and `lock`, by the lifecycle's table; each change writes its
-record into the batch of its commit. A message is in exactly one place: ready, marked, or gone.
+Rules: states change only in `change`, `lock` and `end`, by the lifecycle's table; each change
+writes its record into the batch of its commit. A message is in exactly one place: ready, marked, or
+gone.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from onibus.core.block import NEVER
 from onibus.core.errors import LockLost, MessageNotFound, SessionLockLost
 from onibus.core.holds import TOKEN, Attempt, Hold, check_of
 from onibus.core.lifecycle import DEAD, HELD, UNLOCKED, Input, State, advance
-from onibus.core.marks import Mark, Marks, apply_mark
+from onibus.core.marks import Mark, Marks
 from onibus.core.message import ReceivedMessage
 from onibus.core.outcomes import FATES, Fate, OutcomeLog
 from onibus.core.records import GONE, HOLDS, MARKS, SESSIONS, WriteBatch
@@ -31,6 +32,7 @@ from onibus.core.sessions import Session, Sessions
 from onibus.core.settings import OutletSettings
 from onibus.core.tally import Tally
 from onibus.core.timers import Key, Timers
+from onibus.core.views import views
 
 if TYPE_CHECKING:
     from onibus.core.partition import Partition
@@ -142,28 +144,7 @@ class Subscription:
         self, ordinals: Sequence[int], hold: Hold | None = None, until: int = 0
     ) -> list[ReceivedMessage]:
         """Return messages as their receiver sees them, under a hold that they have together."""
-        after = self.settings.expires_after_ms
-        number_of, mark_of = self.numbering.number, self.marks.get
-        first_received = None if hold is None or hold.until == NEVER else hold.received
-        found = []
-        for ordinal, (block, position) in zip(ordinals, self.log.entries(ordinals), strict=True):
-            entry, message = block.stored(position)
-            expires = entry[2] if after is None else min(entry[2], entry[6] + after)
-            number = number_of(ordinal)
-            received = ReceivedMessage(
-                message=message,
-                sequence_number=number,
-                enqueued_time_ms=entry[1],
-                token=None if hold is None else TOKEN.pack(number, hold.epoch, hold.check),
-                locked_until_ms=None if hold is None else until,
-                expires_at_ms=None if expires == NEVER else expires,
-                first_received_ms=first_received,
-            )
-            mark = mark_of(ordinal)
-            if mark is not None:
-                apply_mark(received, mark)
-            found.append(received)
-        return found
+        return views(self, ordinals, hold, until)
 
     # Arriving
 
@@ -287,9 +268,11 @@ class Subscription:
             del self.holds[hold.epoch]
             self.timers.cancel(("hold", hold.epoch))
         self._changed_holds[hold.epoch] = hold
-        if hold.session is None:
-            return
-        session = self.sessions.find(hold.session)
+        session = hold.groups.pop(ordinal, None)
+        if session is None:
+            if hold.session is None:
+                return
+            session = self.sessions.find(hold.session)
         if session is not None:
             if hold.carried:
                 if not hold.ordinals and session.lock is not None:
@@ -351,6 +334,26 @@ class Subscription:
             mark.due = due
         self._enter(ordinal, mark, old, new, out)
         return new
+
+    def end(self, ordinals: list[int], event: Input, out: WriteBatch) -> None:
+        """Messages that are held are gone, all by the same event; see `change`."""
+        marks, counts, noted = self.marks, self.counts, self.outcomes.kept
+        for ordinal in ordinals:
+            mark = marks[ordinal]
+            old = mark.state
+            assert advance(old, event) is State.GONE
+            counts[old] -= 1
+            if noted:
+                self.outcomes.note(ordinal, FATES[event], None, None)
+            if mark.due:
+                self.timers.cancel(("due", ordinal))
+            self.let_go(ordinal, mark)
+            if old in DEAD:
+                self.dead.remove(ordinal)
+            del marks.hot[ordinal]
+            if mark.stored:
+                out.delete(MARKS, (*self.key, ordinal))
+        self.tally.inputs[event] += len(ordinals)
 
     def _leave(self, ordinal: int, old: State) -> None:
         if old is State.ACTIVE:
