@@ -19,6 +19,10 @@ _PATIENCE_S = 300
 _place = memoryview(bytearray(1 << 20))
 
 
+class LoadFailed(Exception):
+    """A server did not do what it was asked for."""
+
+
 @dataclass(frozen=True)
 class Order:
     """What is to be done."""
@@ -49,7 +53,7 @@ def load(order: Order) -> Load:
     command = [sys.executable, "-m", "bench.wire_load", json.dumps(asdict(order))]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     if done.returncode:
-        raise SystemExit(f"{order.kind}: {done.stderr}")
+        raise LoadFailed(f"{order.kind}: {done.stderr.strip()[-500:]}")
     return Load(**json.loads(done.stdout))
 
 

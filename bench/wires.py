@@ -350,7 +350,9 @@ class NatsSending:
             + given
             + b"\r\n"
         )
-        reading.until(rb"MSG made 1 \d+\r\n.*?\r\n")
+        made = reading.until(rb"MSG made 1 [^\r]*\r\n[^\r]*\r\n")[0]
+        if b'"config"' not in made:
+            raise SystemExit(f"NATS made no stream: {made!r}")
         self._head = b"HPUB %b done " % queue.encode()
         self._counter = _Counter(b'"seq":')
 
@@ -363,7 +365,7 @@ class NatsSending:
         return made
 
     def answered(self, data: bytes) -> int:
-        if b'"error"' in data or b'"duplicate"' in data:
+        if b'"error"' in data or b'"duplicate"' in data or b"NATS/1.0 503" in data:
             raise SystemExit(f"NATS said {data[:500]!r}")
         return self._counter.count(data)
 
