@@ -81,6 +81,8 @@ class _Sender:
         if not read:
             raise SystemExit("the server has closed a connection")
         self._answered += self.wire.answered(bytes(_place[:read]))
+        if self._answered > self._sent:
+            raise SystemExit(f"{self._answered} answers to {self._sent} requests")
         self.send()
         return self._answered < self._count
 
@@ -101,14 +103,14 @@ def _send(order: Order) -> Load:
     started, cpu = time.perf_counter(), time.process_time()
     for one in senders:
         one.send()
-    left = len(senders)
-    while left:
+    unfinished = set(by_number)
+    while unfinished:
         events = poll.poll(_PATIENCE_S)
         if not events:
             raise SystemExit("nothing was answered for minutes")
         for number, _ in events:
             if not by_number[number].readable():
-                left -= 1
+                unfinished.discard(number)
     return Load(time.perf_counter() - started, time.process_time() - cpu)
 
 
