@@ -5,8 +5,9 @@ Untouched messages are runs of ordinals (or queues of them, in sessions). Only e
 A queue is a log with one subscription, number 0; a topic has one for each of its subscriptions, and
 number 0 is where its scheduled messages wait.
 
-Rules: states change only in `change` and `lock`, by the lifecycle's table; each change writes its
-record into the batch of its commit. A message is in exactly one place: ready, marked, or gone.
+Rules: states change only in `change`, `lock` and `end`, by the lifecycle's table; each change
+writes its record into the batch of its commit. A message is in exactly one place: ready, marked, or
+gone.
 """
 
 from __future__ import annotations
@@ -278,9 +279,11 @@ class Subscription:
             del self.holds[hold.epoch]
             self.timers.cancel(("hold", hold.epoch))
         self._changed_holds[hold.epoch] = hold
-        if hold.session is None:
-            return
-        session = self.sessions.find(hold.session)
+        session = hold.groups.pop(ordinal, None)
+        if session is None:
+            if hold.session is None:
+                return
+            session = self.sessions.find(hold.session)
         if session is not None:
             if hold.carried:
                 if not hold.ordinals and session.lock is not None:
@@ -342,6 +345,26 @@ class Subscription:
             mark.due = due
         self._enter(ordinal, mark, old, new, out)
         return new
+
+    def end(self, ordinals: list[int], event: Input, out: WriteBatch) -> None:
+        """Messages that are held are gone, all by the same event; see `change`."""
+        marks, counts, noted = self.marks, self.counts, self.outcomes.kept
+        for ordinal in ordinals:
+            mark = marks[ordinal]
+            old = mark.state
+            assert advance(old, event) is State.GONE
+            counts[old] -= 1
+            if noted:
+                self.outcomes.note(ordinal, FATES[event], None, None)
+            if mark.due:
+                self.timers.cancel(("due", ordinal))
+            self.let_go(ordinal, mark)
+            if old in DEAD:
+                self.dead.remove(ordinal)
+            del marks.hot[ordinal]
+            if mark.stored:
+                out.delete(MARKS, (*self.key, ordinal))
+        self.tally.inputs[event] += len(ordinals)
 
     def _leave(self, ordinal: int, old: State) -> None:
         if old is State.ACTIVE:
