@@ -22,7 +22,7 @@ from onibus.core.block import NEVER
 from onibus.core.errors import LockLost, MessageNotFound, SessionLockLost
 from onibus.core.holds import TOKEN, Attempt, Hold, check_of
 from onibus.core.lifecycle import DEAD, HELD, UNLOCKED, Input, State, advance
-from onibus.core.marks import Mark, Marks, apply_mark
+from onibus.core.marks import Mark, Marks
 from onibus.core.message import ReceivedMessage
 from onibus.core.outcomes import FATES, Fate, OutcomeLog
 from onibus.core.records import GONE, HOLDS, MARKS, SESSIONS, WriteBatch
@@ -32,6 +32,7 @@ from onibus.core.sessions import Session, Sessions
 from onibus.core.settings import OutletSettings
 from onibus.core.tally import Tally
 from onibus.core.timers import Key, Timers
+from onibus.core.views import views
 
 if TYPE_CHECKING:
     from onibus.core.partition import Partition
@@ -135,27 +136,15 @@ class Subscription:
                     return ordinal
         raise MessageNotFound(f"no message with sequence number {number} is there")
 
-    def view(self, ordinal: int, hold: Hold | None = None, until: int = 0) -> ReceivedMessage:
-        """Return a message as a receiver sees it, read from its block and verified."""
-        block, position = self.log.entry(ordinal)
-        entry, message = block.stored(position)
-        number = self.numbering.number(ordinal)
-        received = ReceivedMessage(
-            message=message, sequence_number=number, enqueued_time_ms=entry[1]
-        )
-        after = self.settings.expires_after_ms
-        expires = entry[2] if after is None else min(entry[2], entry[6] + after)
-        if expires != NEVER:
-            received.expires_at_ms = expires
-        if hold is not None:
-            received.token = TOKEN.pack(number, hold.epoch, hold.check)
-            received.locked_until_ms = until
-            if hold.until != NEVER:
-                received.first_received_ms = hold.received
-        mark = self.marks.get(ordinal)
-        if mark is not None:
-            apply_mark(received, mark)
-        return received
+    def view(self, ordinal: int) -> ReceivedMessage:
+        """Return a message as who looks at it sees it, read from its block and verified."""
+        return self.views([ordinal])[0]
+
+    def views(
+        self, ordinals: Sequence[int], hold: Hold | None = None, until: int = 0
+    ) -> list[ReceivedMessage]:
+        """Return messages as their receiver sees them, under a hold that they have together."""
+        return views(self, ordinals, hold, until)
 
     # Arriving
 

@@ -98,7 +98,7 @@ def _lock(
         until = session.lock.until
     subscription.lock(ordinals, hold)
     subscription.tally.delivered += len(ordinals)
-    return [subscription.view(ordinal, hold, until) for ordinal in ordinals]
+    return subscription.views(ordinals, hold, until)
 
 
 def still_living(
@@ -124,7 +124,7 @@ def still_living(
 def _take(
     subscription: Subscription, ordinals: list[int], out: WriteBatch
 ) -> list[ReceivedMessage]:
-    received = [subscription.view(ordinal) for ordinal in ordinals]
+    received = subscription.views(ordinals)
     for ordinal in ordinals:
         subscription.change(ordinal, Input.TAKE, out, taken=True)
     subscription.depart(ordinals, out)
@@ -160,7 +160,7 @@ def deliver_deferred(
     """Give out deferred messages by their numbers (L2)."""
     if not take:
         return _lock(subscription, ordinals, session, now)
-    received = [subscription.view(ordinal) for ordinal in ordinals]
+    received = subscription.views(ordinals)
     for ordinal in ordinals:
         subscription.change(ordinal, Input.TAKE, out)
     subscription.depart(ordinals, out)
@@ -216,7 +216,7 @@ def deliver_groups(
     if attempt_id is not None:
         attempt = Attempt(now + FIFO_INTERVAL_MS, [hold.epoch] * len(chosen))
         begin_attempt(subscription, attempt_id, attempt, out)
-    return [subscription.view(ordinal, hold, hold.until) for ordinal in chosen]
+    return subscription.views(chosen, hold, hold.until)
 
 
 def take_living(
@@ -256,5 +256,5 @@ def _repeat(
         hold.duration = visibility_ms
         for ordinal in hold.ordinals:
             subscription.renew(hold, ordinal, now + visibility_ms)
-            received.append(subscription.view(ordinal, hold, now + visibility_ms))
+        received += subscription.views(list(hold.ordinals), hold, now + visibility_ms)
     return received

@@ -98,9 +98,8 @@ def write_message(received: ReceivedMessage) -> bytes:
     else:
         header, others, around, footer = _anew(received, header, life)
     body = message.body
-    if message.format != "amqp":
-        body = sections.data_section(body)
-    return b"".join((header, _annotations(received, others), around, body, footer))
+    head = b"" if message.format == "amqp" else sections.data_head(len(body))
+    return b"".join((header, _annotations(received, others), around, head, body, footer))
 
 
 def _header(durable: bytes, priority: bytes, life: int | None, deliveries: int) -> bytes:
