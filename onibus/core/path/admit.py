@@ -66,7 +66,7 @@ def admit(message: Message, settings: LogSettings, secret: bytes) -> Prepared:
 def check_size(message: Message, row_bytes: int, settings: LogSettings) -> None:
     """Refuse a message that is too large.
 
-    What came over AMQP is kept twice, as fields and as it was sent; it counts once.
+    What came over AMQP is kept twice, as fields and as it was sent: so much as was sent counts.
     """
     size = row_bytes
     if message.as_sent:
