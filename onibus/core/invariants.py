@@ -169,7 +169,7 @@ def _timers(subscription: Subscription) -> Iterator[str]:
         if is_set(("hold", epoch)) != (hold.until != NEVER):
             yield f"9: hold {epoch} until {hold.until}"
     for ordinal, mark in subscription.marks.hot.items():
-        if mark.due and mark.state in _TIMED and not is_set(("due", ordinal)):
+        if mark.due and mark.state in _TIMED and not subscription.marks.is_watched(ordinal):
             yield f"9: {ordinal} is due at {mark.due}"
     for attempt in subscription.attempts:
         if not is_set(("attempt", attempt)):

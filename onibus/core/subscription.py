@@ -30,7 +30,7 @@ from onibus.core.runs import Runs, as_runs
 from onibus.core.sessions import Session, Sessions
 from onibus.core.settings import OutletSettings
 from onibus.core.tally import Tally
-from onibus.core.timers import Key, Timers
+from onibus.core.timers import Timers
 
 if TYPE_CHECKING:
     from onibus.core.partition import Partition
@@ -69,7 +69,7 @@ class Subscription:
         self.dead_ready = Runs()
         self.gone = Runs()
         self.timers = Timers()
-        self.marks = Marks(lambda ordinal: log.pages.read_mark(*self.key, ordinal), self.timers)
+        self.marks = Marks(lambda ordinal: log.pages.read_mark(*self.key, ordinal))
         self.holds: dict[int, Hold] = {}
         self.attempts: dict[str, Attempt] = {}
         self.counts = [0] * len(State)
@@ -94,11 +94,6 @@ class Subscription:
     def next_due(self) -> int:
         """Return the bus time at which something here happens by itself."""
         return min(self.timers.next_due(), self.marks.next_due())
-
-    def pop_due(self, now: int) -> Key | None:
-        """Take out and return something whose time has come."""
-        ordinal = self.marks.pop_due(now)
-        return ("due", ordinal) if ordinal is not None else self.timers.pop(now)
 
     def expires(self, ordinal: int) -> int:
         """Return the bus time at which a message expires here, or NEVER."""
@@ -213,7 +208,7 @@ class Subscription:
         mark = self.marks.hot[ordinal] = Mark(State.SCHEDULED)
         mark.due = due
         self.counts[State.SCHEDULED] += 1
-        self.timers.set(("due", ordinal), due)
+        self.marks.watch(ordinal, due)
         self.write_mark(ordinal, mark, out)
 
     # Holding
@@ -329,7 +324,7 @@ class Subscription:
         else:
             self.counts[old] -= 1
         if mark.due:
-            self.timers.cancel(("due", ordinal))
+            self.marks.unwatch(ordinal)
         if mark.hold is not None:
             self.let_go(ordinal, mark)
         elif not taken:
@@ -379,7 +374,7 @@ class Subscription:
         elif new is State.DEAD_LETTERED:
             self.dead_ready.add(ordinal, ordinal)
         if mark.due and new in _TIMED:
-            self.timers.set(("due", ordinal), mark.due)
+            self.marks.watch(ordinal, mark.due)
         self.counts[new] += 1
         self.write_mark(ordinal, mark, out)
         if not mark.stored and new is State.ACTIVE:
