@@ -22,7 +22,7 @@ class Timers:
         self._serial = 0
 
     def set(self, key: Key, due: int, rank: int | None = None) -> None:
-        """Set or move a deadline; NEVER takes it back. Of equal ones the lowest rank comes first."""
+        """Set or move a deadline; NEVER takes it back. Of equal ones the lower rank comes first."""
         if self._due.get(key) == due:
             return
         if due == NEVER:
