@@ -18,6 +18,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from onibus.core.block import NEVER
+from onibus.core.dead_letters import DeadLetters
 from onibus.core.errors import LockLost, MessageNotFound, SessionLockLost
 from onibus.core.holds import TOKEN, Attempt, Hold, check_of
 from onibus.core.lifecycle import DEAD, HELD, UNLOCKED, Input, State, advance
@@ -66,7 +67,7 @@ class Subscription:
         self.ready = Runs()
         self.sessions = Sessions(partition.secret)
         self.dead = Runs()
-        self.dead_ready = Runs()
+        self.dead_ready = DeadLetters()
         self.gone = Runs()
         self.timers = Timers()
         self.marks = Marks(lambda ordinal: log.pages.read_mark(*self.key, ordinal))
@@ -357,6 +358,7 @@ class Subscription:
     def _enter(self, ordinal: int, mark: Mark, old: State, new: State, out: WriteBatch) -> None:
         if old in DEAD and new is State.GONE:
             self.dead.remove(ordinal)
+            self.dead_ready.forget(ordinal)
         elif new in DEAD and old not in DEAD:
             self.dead.add(ordinal, ordinal)
         if new is State.GONE:
