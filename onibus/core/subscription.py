@@ -21,7 +21,7 @@ from onibus.core.block import NEVER
 from onibus.core.dead_letters import DeadLetters
 from onibus.core.errors import LockLost, MessageNotFound, SessionLockLost
 from onibus.core.holds import TOKEN, Attempt, Hold, check_of
-from onibus.core.lifecycle import DEAD, HELD, UNLOCKED, Input, State, advance
+from onibus.core.lifecycle import ASIDE, DEAD, HELD, UNLOCKED, Input, State, advance
 from onibus.core.marks import Mark, Marks, apply_mark
 from onibus.core.message import ReceivedMessage
 from onibus.core.outcomes import FATES, Fate, OutcomeLog
@@ -67,6 +67,8 @@ class Subscription:
         self.ready = Runs()
         self.sessions = Sessions(partition.secret)
         self.dead = Runs()
+        #: deferred or scheduled, held or not
+        self.aside = Runs()
         self.dead_ready = DeadLetters()
         self.gone = Runs()
         self.timers = Timers()
@@ -209,6 +211,7 @@ class Subscription:
         mark = self.marks.hot[ordinal] = Mark(State.SCHEDULED)
         mark.due = due
         self.counts[State.SCHEDULED] += 1
+        self.aside.add(ordinal, ordinal)
         self.marks.watch(ordinal, due)
         self.write_mark(ordinal, mark, out)
 
@@ -361,6 +364,11 @@ class Subscription:
             self.dead_ready.forget(ordinal)
         elif new in DEAD and old not in DEAD:
             self.dead.add(ordinal, ordinal)
+        if old in ASIDE:
+            if new not in ASIDE:
+                self.aside.remove(ordinal)
+        elif new in ASIDE:
+            self.aside.add(ordinal, ordinal)
         if new is State.GONE:
             del self.marks.hot[ordinal]
             if mark.stored:
