@@ -36,7 +36,7 @@ setup: $(READY) ## Make .venv and install everything into it (again when pyproje
 run: $(RUNNABLE) ## Run a server and its pipeline, data in data/, lake in lake/ (Ctrl-C stops it)
 	@$(BIN)/onibus up --config examples/onibus.toml --data data $(ARGS)
 
-demo: $(RUNNABLE) ## Show bus and pipeline at work: 200,000 messages, kills, and the proof
+demo: $(READY) ## Show bus and pipeline at work: 200,000 messages, kills, and the proof
 	$(BIN)/python examples/demo.py $(ARGS)
 
 demonstrate: $(RUNNABLE) ## Run the short demonstration of the library

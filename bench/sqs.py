@@ -158,6 +158,8 @@ class Signer:
             f"Signature={signature}"
         )
         head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        # The SDKs say this with every request, so no two heads are the same.
+        head += f"amz-sdk-invocation-id: {next(_numbers):032x}\r\n"
         return (
             f"POST / HTTP/1.1\r\n{head}authorization: {authorization}\r\n"
             f"content-length: {len(body)}\r\n\r\n"

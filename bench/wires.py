@@ -25,7 +25,7 @@ BODY = b"x" * BODY_BYTES
 BATCH = 100
 #: Messages that a receiver has at most without having settled them.
 PREFETCH = 1_000
-_TIMEOUT_S = 60
+_TIMEOUT_S = 300
 _u32 = struct.Struct(">I").unpack_from
 
 

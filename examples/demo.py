@@ -2,7 +2,8 @@
 
 Sends messages with every tenth one a duplicate, in sessions, some of them scheduled; receives and
 settles them in all ways; captures everything into a lake meanwhile; kills the server and the
-pipeline on the way; then audits the lake, and shows the verdict and a report with plots.
+pipeline on the way; lets the official clients of Service Bus and SQS have a part in it; then audits
+the lake, and shows the verdict and a report with plots.
 """
 
 from __future__ import annotations
@@ -29,8 +30,10 @@ from onibus.core.errors import NoSession, OnibusError
 
 console = Console(highlight=False)
 
-QUEUE = "orders"
+QUEUE, FIFO = "orders", "orders.fifo"
 SESSIONS = 500
+#: What the official clients send and receive, which is slower.
+OFFICIAL = 200
 BATCH = 200
 #: Each so manieth message repeats an earlier one; each so manieth is for later.
 DUPLICATE, SCHEDULED = 10, 100
@@ -59,6 +62,8 @@ class Server:
         ready = json.loads(self._process.stdout.readline())
         self._ports = {name: str(ready[name]).rpartition(":")[2] for name in ports}
         self.connection = ready["development"]
+        self.service_bus: str = ready["service_bus"]
+        self.sqs: str = ready["sqs"]
 
     def kill(self) -> None:
         """End it at once, in the middle of whatever it does, and start it again."""
@@ -154,6 +159,63 @@ def receive(connection: str, stop: threading.Event, seed: int) -> None:
                 console.print(f"[dim]a receiver met {error.code}[/dim]")
 
 
+def official(server: Server) -> str:
+    """Have clients of both services talk to the bus as they are; return what they did."""
+    try:
+        import boto3
+        from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusClient, ServiceBusMessage
+    except ImportError:
+        return "the official clients are not installed: pip install 'onibus[clients]'"
+    sqs = boto3.client(
+        "sqs",
+        endpoint_url=server.sqs,
+        region_name="us-east-1",
+        aws_access_key_id="test",
+        aws_secret_access_key="test",
+    )
+    url = sqs.get_queue_url(QueueName=FIFO)["QueueUrl"]
+    # Every message twice, ten in a group: SQS answers the second as it did the first.
+    for group in range(OFFICIAL // 10):
+        entries = [
+            {
+                "Id": str(n),
+                "MessageBody": f"{group}/{n}",
+                "MessageGroupId": f"g{group}",
+                "MessageDeduplicationId": f"{group}/{n}",
+            }
+            for n in range(10)
+        ]
+        for _ in range(2):
+            sqs.send_message_batch(QueueUrl=url, Entries=entries)
+    crossed = 0
+    with ServiceBusClient.from_connection_string(server.service_bus) as azure:
+        with azure.get_queue_sender(QUEUE) as sender:
+            for session in range(OFFICIAL // 10):
+                name = f"customer-{session}"
+                some = [
+                    ServiceBusMessage(b"by azure", message_id=f"{name}/{n}", session_id=name)
+                    for n in range(10)
+                ]
+                sender.send_messages(some)
+        # Half of what boto3 sent is received over AMQP, group by group.
+        while crossed < OFFICIAL // 2:
+            with azure.get_queue_receiver(
+                FIFO, session_id=NEXT_AVAILABLE_SESSION, max_wait_time=10
+            ) as receiver:
+                for message in receiver.receive_messages(10, max_wait_time=10):
+                    receiver.complete_message(message)
+                    crossed += 1
+    taken = 0
+    while held := sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10).get("Messages"):
+        for message in held:
+            sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
+        taken += len(held)
+    return (
+        f"azure-servicebus sent {OFFICIAL} more; boto3 sent {OFFICIAL} messages twice, of which "
+        f"azure-servicebus received {crossed} and boto3 {taken}"
+    )
+
+
 def onibus(*arguments: str) -> int:
     """Run a command as a user would."""
     console.print(f"[bold]$ onibus {' '.join(arguments[:-2])}[/bold]", markup=True)
@@ -175,6 +237,7 @@ def tour(count: int, folder: Path) -> int:
                 enable_partitioning=True,
                 retention_ms=3_600_000,
             )
+            client.create_queue(FIFO, fifo=True, retention_ms=3_600_000)
         console.print(f"[bold]1.[/bold] {count:,} messages, and a pipeline that captures them")
         pipeline = Pipeline(server, lake)
         receivers = [
@@ -192,13 +255,17 @@ def tour(count: int, folder: Path) -> int:
         stop.set()
         for thread in (*receivers, killer):
             thread.join()
+        console.print(f"[bold]3.[/bold] {official(server)}")
         pipeline.stop()
         pipeline = None
-        console.print("[bold]3.[/bold] what the pipeline has not captured yet, and the proof")
+        console.print("[bold]4.[/bold] what the pipeline has not captured yet, and the proof")
         place = ("--lake", str(lake), "--connect", server.connection)
-        code = onibus("pipeline", "capture", QUEUE, *place)
         page = str(folder / "report.html")
-        return code or onibus("pipeline", "audit", QUEUE, "--report", page, *place)
+        return (
+            onibus("pipeline", "capture", "--all", *place)
+            or onibus("pipeline", "audit", FIFO, *place)
+            or onibus("pipeline", "audit", QUEUE, "--report", page, *place)
+        )
     finally:
         stop.set()
         if pipeline is not None:

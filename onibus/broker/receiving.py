@@ -29,16 +29,32 @@ if TYPE_CHECKING:
 Fetch = Callable[["Waiter"], bool]
 
 
+#: Those who wait for the same, and find nothing where one of them found nothing.
+Kind = tuple[Any, ...]
+
+
 class Waiter:
     """A receiver that waits. `nothing` is what it is told when its time is over."""
 
-    __slots__ = ("entity", "fetch", "nothing", "reply")
+    __slots__ = ("attempt_id", "entity", "fetch", "kind", "nothing", "reply")
 
-    def __init__(self, entity: Entity, fetch: Fetch, nothing: Any, reply: Reply) -> None:
+    def __init__(
+        self,
+        entity: Entity,
+        fetch: Fetch,
+        nothing: Any,
+        reply: Reply,
+        kind: Kind | None = None,
+        attempt_id: str | None = None,
+    ) -> None:
         self.entity = entity
         self.fetch = fetch
         self.nothing = nothing
         self.reply = reply
+        #: None where nobody else waits for the same
+        self.kind = kind
+        #: a receive under the same id, in the meantime, is repeated for it (F9)
+        self.attempt_id = attempt_id
 
 
 def receive(
@@ -106,7 +122,8 @@ def receive(
             answer(waiter.reply, found)
         return bool(found)
 
-    return _try_or_wait(broker, Waiter(entity, fetch, [], reply), wait_ms)
+    kind = ("receive", dead, held_max)
+    return _try_or_wait(broker, Waiter(entity, fetch, [], reply, kind), wait_ms)
 
 
 def receive_fifo(
@@ -145,7 +162,8 @@ def receive_fifo(
             answer(waiter.reply, found)
         return bool(found)
 
-    return _try_or_wait(broker, Waiter(entity, fetch, [], reply), wait_ms)
+    waiter = Waiter(entity, fetch, [], reply, ("fifo", held_max), attempt_id)
+    return _try_or_wait(broker, waiter, wait_ms)
 
 
 def held_count(entity: Entity) -> int:
@@ -185,7 +203,7 @@ def accept(
         return False
 
     nothing = NoSession(f"no session of {entity.name} was free")
-    return _try_or_wait(broker, Waiter(entity, fetch, nothing, reply), wait_ms)
+    return _try_or_wait(broker, Waiter(entity, fetch, nothing, reply, ("accept",)), wait_ms)
 
 
 def receive_session(
@@ -228,15 +246,32 @@ def room_of(bytes_max: int | None) -> Room | None:
 
 
 def serve(broker: Broker, entity: Entity) -> None:
-    """Something may have become available: try for those who wait, in the order they came."""
+    """Something may have become available: try for those who wait, in the order they came.
+
+    A thousand may wait for the same: once one of them finds nothing, the others are not tried.
+    """
     waiting, entity.waiters = list(entity.waiters), type(entity.waiters)()
+    in_vain: set[Kind | None] = set()
     for waiter in waiting:
         if waiter.reply.done():
             broker.timers.cancel(("waiter", waiter))
+        elif waiter.kind in in_vain and not _repeats(waiter):
+            entity.waiters.append(waiter)
         elif not _fetch(waiter):
             entity.waiters.append(waiter)
+            if waiter.kind is not None:
+                in_vain.add(waiter.kind)
         else:
             broker.timers.cancel(("waiter", waiter))
+
+
+def _repeats(waiter: Waiter) -> bool:
+    """Tell whether a receive under the same attempt id has found something."""
+    if waiter.attempt_id is None:
+        return False
+    entity = waiter.entity
+    partition = entity.seats[0].partition
+    return partition is None or waiter.attempt_id in entity.part_of(partition).attempts
 
 
 def give_up(broker: Broker, waiter: Waiter) -> None:

@@ -47,8 +47,9 @@ def seat_of_token(entity: Entity, token: bytes) -> Seat:
     """Return the partition that gave a token out; a token of no shape of ours holds nothing."""
     if not isinstance(token, bytes) or len(token) != TOKEN.size:
         raise UnknownToken("that is not a token of this bus")
-    number = TOKEN.unpack(token)[0]
-    index = partition_index(number, entity.partitioned)
+    if not entity.partitioned:
+        return entity.seats[0]
+    index = partition_index(TOKEN.unpack(token)[0], entity.partitioned)
     if index >= len(entity.seats):
         raise UnknownToken("that is not a token of this entity")
     return entity.seats[index]

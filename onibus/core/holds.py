@@ -11,6 +11,7 @@ import struct
 from hashlib import blake2b
 
 from onibus.core.block import NEVER
+from onibus.core.sessions import Session
 
 TOKEN = struct.Struct(">QII")
 _SEED = struct.Struct(">QQQQ")
@@ -19,7 +20,9 @@ _SEED = struct.Struct(">QQQQ")
 class Hold:
     """Messages given out together; each can be renewed and settled by itself."""
 
-    __slots__ = ("attempt", "check", "duration", "epoch", "ordinals", "owner", "session", "until")
+    __slots__ = (
+        "attempt", "check", "duration", "epoch", "groups", "ordinals", "owner", "session", "until"
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -35,8 +38,10 @@ class Hold:
         #: until when they were given out; NEVER where their session's lock, or an owner, holds them
         self.until = until
         self.duration = duration
-        #: the session that they are of, on entities with sessions
+        #: the session that all of them are of, on entities with sessions
         self.session = session
+        #: the group of each, where a receive from a FIFO queue took them from several
+        self.groups: dict[int, Session] = {}
         #: what it still holds, each until when
         self.ordinals: dict[int, int] = {}
         #: the ReceiveRequestAttemptId under which it was given out (F9)

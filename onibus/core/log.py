@@ -12,6 +12,7 @@ released when none is left.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from operator import attrgetter
 
@@ -176,10 +177,23 @@ class Log:
     def entry(self, ordinal: int) -> tuple[Block, int]:
         """Return the block of an ordinal and the row's position in it."""
         block = self.read(self.find(ordinal))
+        return block, self._position(block, ordinal)
+
+    def entries(self, ordinals: Iterable[int]) -> Iterator[tuple[Block, int]]:
+        """Return the same for many, of which a block usually has several."""
+        first, last = 0, -1
+        for ordinal in ordinals:
+            if not first <= ordinal <= last:
+                place = self.find(ordinal)
+                first, last = place.first, place.last
+                block = self.read(place)
+            yield block, self._position(block, ordinal)
+
+    def _position(self, block: Block, ordinal: int) -> int:
         position = block.position(ordinal)
         if position < 0:
             raise Damaged(f"partition {self.partition}: ordinal {ordinal} is not in its block")
-        return block, position
+        return position
 
     def expires(self, ordinal: int) -> int:
         """Return the bus time at which the ordinal's message expires, or NEVER."""

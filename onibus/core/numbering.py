@@ -39,6 +39,9 @@ class Numbering:
         low = number - self._base
         if not 0 <= low < self.span:
             return ()
+        if next_ordinal <= self.span:
+            # It has not rolled over yet.
+            return (low,) if 0 < low < next_ordinal else ()
         youngest = next_ordinal - 1 - ((next_ordinal - 1 - low) & self._mask)
         return tuple(range(youngest, 0, -self.span))
 

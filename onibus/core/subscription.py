@@ -5,8 +5,9 @@ Untouched messages are runs of ordinals (or queues of them, in sessions). Only e
 A queue is a log with one subscription, number 0; a topic has one for each of its subscriptions, and
 number 0 is where its scheduled messages wait.
 
-Rules: states change only in `change` and `lock`, by the lifecycle's table; each change writes its
-record into the batch of its commit. A message is in exactly one place: ready, marked, or gone.
+Rules: states change only in `change`, `lock` and `end`, by the lifecycle's table; each change
+writes its record into the batch of its commit. A message is in exactly one place: ready, marked, or
+gone.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from onibus.core.dead_letters import DeadLetters
 from onibus.core.errors import LockLost, MessageNotFound, SessionLockLost
 from onibus.core.holds import TOKEN, Attempt, Hold, check_of
 from onibus.core.lifecycle import ASIDE, DEAD, HELD, UNLOCKED, Input, State, advance
-from onibus.core.marks import Mark, Marks, apply_mark
+from onibus.core.marks import Mark, Marks
 from onibus.core.message import ReceivedMessage
 from onibus.core.outcomes import FATES, Fate, OutcomeLog
 from onibus.core.records import GONE, HOLDS, MARKS, SESSIONS, WriteBatch
@@ -32,6 +33,7 @@ from onibus.core.sessions import Session, Sessions
 from onibus.core.settings import OutletSettings
 from onibus.core.tally import Tally
 from onibus.core.timers import Timers
+from onibus.core.views import views
 
 if TYPE_CHECKING:
     from onibus.core.partition import Partition
@@ -132,27 +134,15 @@ class Subscription:
                     return ordinal
         raise MessageNotFound(f"no message with sequence number {number} is there")
 
-    def view(self, ordinal: int, hold: Hold | None = None, until: int = 0) -> ReceivedMessage:
-        """Return a message as a receiver sees it, read from its block and verified."""
-        block, position = self.log.entry(ordinal)
-        entry, message = block.stored(position)
-        number = self.numbering.number(ordinal)
-        received = ReceivedMessage(
-            message=message, sequence_number=number, enqueued_time_ms=entry[1]
-        )
-        after = self.settings.expires_after_ms
-        expires = entry[2] if after is None else min(entry[2], entry[6] + after)
-        if expires != NEVER:
-            received.expires_at_ms = expires
-        if hold is not None:
-            received.token = TOKEN.pack(number, hold.epoch, hold.check)
-            received.locked_until_ms = until
-            if hold.until != NEVER:
-                received.first_received_ms = hold.received
-        mark = self.marks.get(ordinal)
-        if mark is not None:
-            apply_mark(received, mark)
-        return received
+    def view(self, ordinal: int) -> ReceivedMessage:
+        """Return a message as who looks at it sees it, read from its block and verified."""
+        return self.views([ordinal])[0]
+
+    def views(
+        self, ordinals: Sequence[int], hold: Hold | None = None, until: int = 0
+    ) -> list[ReceivedMessage]:
+        """Return messages as their receiver sees them, under a hold that they have together."""
+        return views(self, ordinals, hold, until)
 
     # Arriving
 
@@ -277,9 +267,11 @@ class Subscription:
             del self.holds[hold.epoch]
             self.timers.cancel(("hold", hold.epoch))
         self._changed_holds[hold.epoch] = hold
-        if hold.session is None:
-            return
-        session = self.sessions.find(hold.session)
+        session = hold.groups.pop(ordinal, None)
+        if session is None:
+            if hold.session is None:
+                return
+            session = self.sessions.find(hold.session)
         if session is not None:
             if hold.carried:
                 if not hold.ordinals and session.lock is not None:
@@ -341,6 +333,26 @@ class Subscription:
             mark.due = due
         self._enter(ordinal, mark, old, new, out)
         return new
+
+    def end(self, ordinals: list[int], event: Input, out: WriteBatch) -> None:
+        """Messages that are held are gone, all by the same event; see `change`."""
+        marks, counts, noted = self.marks, self.counts, self.outcomes.kept
+        for ordinal in ordinals:
+            mark = marks[ordinal]
+            old = mark.state
+            assert advance(old, event) is State.GONE
+            counts[old] -= 1
+            if noted:
+                self.outcomes.note(ordinal, FATES[event], None, None)
+            if mark.due:
+                self.timers.cancel(("due", ordinal))
+            self.let_go(ordinal, mark)
+            if old in DEAD:
+                self.dead.remove(ordinal)
+            del marks.hot[ordinal]
+            if mark.stored:
+                out.delete(MARKS, (*self.key, ordinal))
+        self.tally.inputs[event] += len(ordinals)
 
     def _leave(self, ordinal: int, old: State) -> None:
         if old is State.ACTIVE:

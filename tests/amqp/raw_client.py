@@ -160,10 +160,10 @@ def attach(handle: int, role: bool, source: str, target: str, **more: Any) -> by
     ]
     count = to.uint(0) if role == say.SENDER else to.NULL
     fields = [to.string(name), to.uint(handle), to.boolean(role), *modes, *termini]
-    rest = [to.NULL] * 3
+    fields += [to.NULL, to.NULL, count]
     if "properties" in more:
-        rest.append(to.fields(more["properties"]))
-    return say.performative(say.ATTACH, [*fields, to.NULL, to.NULL, count, *rest])
+        fields += [to.NULL, to.NULL, to.NULL, to.fields(more["properties"])]
+    return say.performative(say.ATTACH, fields)
 
 
 def transfer(

@@ -223,7 +223,10 @@ def test_a_message_without_an_id_is_shown_with_one_and_has_none(ids: tuple[Any, 
     payload = around + (properties(*ids) if ids else b"") + application(big=2**64 - 1) + body
     nameless = read_message(payload)
     theirs = read_by_others(write_message(received(nameless)))
-    assert int(theirs.properties.message_id, 16) == received(nameless).sequence_number
+    shown = received(nameless)
+    told = theirs.properties.message_id
+    assert (len(told), int(told[16:], 16)) == (32, shown.sequence_number)
+    assert int(told[:16], 16) == shown.enqueued_time_ms
     assert theirs.properties.user_id == (b"user" if len(ids) > 1 else None)
     assert theirs.application_properties == {b"big": 2**64 - 1}
     assert theirs.message_annotations[b"own"] == b"kept"

@@ -30,23 +30,29 @@ def test_tls_is_told_apart_on_the_same_port(tmp_path: Path) -> None:
         certificate = server.ready["certificate"]
         with Client.connect(server.ready["development"], verify=certificate) as owner:
             owner.create_queue("q")
-        text = f"Endpoint=sb://localhost;SharedAccessKeyName={ROOT_NAME};"
-        with ServiceBusClient.from_connection_string(
-            text + f"SharedAccessKey={DEVELOPMENT_KEY}",
-            custom_endpoint_address=f"sb://localhost:{port}",
-            transport_type=TransportType.Amqp,
-            ssl_context=ssl.create_default_context(cafile=certificate),
-            retry_total=0,
-        ) as client:
-            with client.get_queue_sender("q") as sender:
-                sender.send_messages(ServiceBusMessage("over TLS"))
-            with client.get_queue_receiver("q") as receiver:
-                [found] = receive(receiver, 1)
-                assert str(found) == "over TLS"
-                receiver.complete_message(found)
+        # The port of HTTP takes AMQP too.
+        for one in (port, server.port):
+            _over_tls(one, certificate)
         # On loopback plain text is let in besides.
         with RawClient(port) as plain:
             plain.open()
+
+
+def _over_tls(port: int, certificate: str) -> None:
+    text = f"Endpoint=sb://localhost;SharedAccessKeyName={ROOT_NAME};"
+    with ServiceBusClient.from_connection_string(
+        text + f"SharedAccessKey={DEVELOPMENT_KEY}",
+        custom_endpoint_address=f"sb://localhost:{port}",
+        transport_type=TransportType.Amqp,
+        ssl_context=ssl.create_default_context(cafile=certificate),
+        retry_total=0,
+    ) as client:
+        with client.get_queue_sender("q") as sender:
+            sender.send_messages(ServiceBusMessage("over TLS"))
+        with client.get_queue_receiver("q") as receiver:
+            [found] = receive(receiver, 1)
+            assert str(found) == "over TLS"
+            receiver.complete_message(found)
 
 
 def test_the_port_of_http_takes_amqp_too(server: Served, owner: Client, name: Name) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from onibus.broker import receiving, sending
 from onibus.broker.replies import Outcome
-from onibus.core.block import ENTRY, HEADER, Block
+from onibus.core.block import ENTRY, HEADER, Block, Entry
 from onibus.core.errors import PartitionOffline
 from onibus.core.message import Message
 from onibus.core.records import BLOCKS
@@ -86,10 +86,10 @@ def test_a_flipped_bit_is_not_served() -> None:
 
 
 def test_skipping_the_checksum_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def row(self: Block, position: int) -> bytes:
+    def row(self: Block, position: int, entry: Entry) -> bytes:
         start = self.entry(position - 1)[4] if position else 0
-        return self._payload[self._body + start : self._body + self.entry(position)[4]]
+        return self._payload[self._body + start : self._body + entry[4]]
 
-    monkeypatch.setattr(Block, "row", row)
+    monkeypatch.setattr(Block, "_row", row)
     with pytest.raises(Mismatch):
         serve_a_flipped_bit()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from onibus.client import Client
+from onibus.spark.jobs.queries import run_queries
 
-PATIENCE_S = 120
+PATIENCE_S = 300
 
 
 class Reads:
@@ -32,25 +34,43 @@ class Reads:
 
     def run(
         self, rows: DataFrame, checkpoint: Path, seen: Callable[[list[Row]], None] | None = None
-    ) -> StreamingQuery:
-        """Read what is there, and return the query that has ended."""
+    ) -> None:
+        """Read what is there."""
 
         def take(batch: DataFrame, _: int) -> None:
             found = batch.collect()
             if seen is not None:
                 seen(found)
 
-        query = (
-            rows.writeStream.foreachBatch(take)
-            .option("checkpointLocation", str(checkpoint))
-            .trigger(availableNow=True)
-            .start()
-        )
-        try:
-            assert query.awaitTermination(PATIENCE_S), "it ends by itself"
-        finally:
-            query.stop()
-        return query
+        def start() -> StreamingQuery:
+            return (
+                rows.writeStream.foreachBatch(take)
+                .option("checkpointLocation", str(checkpoint))
+                .trigger(availableNow=True)
+                .start()
+            )
+
+        run_to_the_end(start)
+
+
+def run_to_the_end(start: Callable[[], StreamingQuery]) -> None:
+    """Run a query that ends by itself, or by an error; where a machine is too busy, again."""
+    deadline = time.monotonic() + PATIENCE_S
+    run_queries({"test": start}, lambda *_: None, lambda: time.monotonic() > deadline)
+    assert time.monotonic() <= deadline, "it ends by itself"
+
+
+def run_a_batch(start: Callable[[], StreamingQuery]) -> StreamingQuery:
+    """Run a query that goes on, until it has done something; return it, stopped."""
+    kept: list[StreamingQuery] = []
+    reports: list[str] = []
+
+    def begin() -> StreamingQuery:
+        kept.append(start())
+        return kept[-1]
+
+    run_queries({"test": begin}, lambda name, _: reports.append(name), lambda: bool(reports))
+    return kept[-1]
 
 
 def fill(client: Client, entity: str, count: int, **columns: Iterable[Any]) -> None:

@@ -15,8 +15,7 @@ from pyspark.sql import DataFrame, Row
 from onibus.client import Client
 from onibus.spark.queue_stream import finish_claims
 from tests.client.server_helpers import ServerProcess
-from tests.server.processes import wait_for
-from tests.spark.reading import PATIENCE_S, Reads, fill
+from tests.spark.reading import PATIENCE_S, Reads, fill, run_a_batch
 
 
 class Consumer(threading.Thread):
@@ -157,14 +156,14 @@ def test_claims_that_are_gone_and_claims_that_are_finished(
     def take(batch: DataFrame, _: int) -> None:
         assert batch.count() == 3
 
-    query = (
-        rows.writeStream.foreachBatch(take)
-        .option("checkpointLocation", str(tmp_path / "two"))
-        .trigger(processingTime="1 hour")
-        .start()
+    query = run_a_batch(
+        lambda: (
+            rows.writeStream.foreachBatch(take)
+            .option("checkpointLocation", str(tmp_path / "two"))
+            .trigger(processingTime="1 hour")
+            .start()
+        )
     )
-    wait_for(lambda: query.lastProgress is not None)
-    query.stop()
     assert len(client.claims(entity)) == 1, "nobody asked for a batch after it"
     assert finish_claims(query, {**reads.options, **options}) == 1
     assert client.claims(entity) == []

@@ -66,20 +66,15 @@ def admit(message: Message, settings: LogSettings, secret: bytes) -> Prepared:
 def check_size(message: Message, row_bytes: int, settings: LogSettings) -> None:
     """Refuse a message that is too large.
 
-    What came over AMQP is kept twice, as fields and as it was sent; so much as the sender sent
-    counts, and not an id that was given to it.
+    What came over AMQP is kept twice, as fields and as it was sent: so much as was sent counts.
     """
     size = row_bytes
     if message.as_sent:
-        size = max(len(message.as_sent) + len(message.body) - _GIVEN_BYTES, row_bytes // 2)
+        size = max(len(message.as_sent) + len(message.body), row_bytes // 2)
     if size > settings.max_message_bytes:
         raise MessageTooLarge(
             f"the message takes {size} bytes; this entity takes {settings.max_message_bytes}"
         )
-
-
-#: An id of 32 characters and the properties around it.
-_GIVEN_BYTES = 64
 
 
 def of_any_size(settings: LogSettings) -> LogSettings:

@@ -98,7 +98,7 @@ def _lock(
         until = session.lock.until
     subscription.lock(ordinals, hold)
     subscription.tally.delivered += len(ordinals)
-    return [subscription.view(ordinal, hold, until) for ordinal in ordinals]
+    return subscription.views(ordinals, hold, until)
 
 
 def still_living(
@@ -124,7 +124,7 @@ def still_living(
 def _take(
     subscription: Subscription, ordinals: list[int], out: WriteBatch
 ) -> list[ReceivedMessage]:
-    received = [subscription.view(ordinal) for ordinal in ordinals]
+    received = subscription.views(ordinals)
     for ordinal in ordinals:
         subscription.change(ordinal, Input.TAKE, out, taken=True)
     subscription.depart(ordinals, out)
@@ -160,7 +160,7 @@ def deliver_deferred(
     """Give out deferred messages by their numbers (L2)."""
     if not take:
         return _lock(subscription, ordinals, session, now)
-    received = [subscription.view(ordinal) for ordinal in ordinals]
+    received = subscription.views(ordinals)
     for ordinal in ordinals:
         subscription.change(ordinal, Input.TAKE, out)
     subscription.depart(ordinals, out)
@@ -182,40 +182,41 @@ def deliver_groups(
         again = _repeat(subscription, attempt_id, visibility_ms, now, out)
         if again is not None:
             return again
-    received: list[ReceivedMessage] = []
-    epochs: list[int] = []
+    chosen: list[int] = []
+    groups: dict[int, Session] = {}
     passed: list[Session] = []
-    while len(received) < limit:
+    while len(chosen) < limit:
         session = subscription.sessions.next_free(
             subscription.log.visible_below, subscription.session_name
         )
         if session is None:
             break
-        wanted = 1 if subscription.settings.one_message_per_group else limit - len(received)
+        wanted = 1 if subscription.settings.one_message_per_group else limit - len(chosen)
         ordinals = take_living(subscription, session, wanted, now, out)
         fitting = len(ordinals) if room is None else room.take(subscription.log, ordinals)
         passed.append(session)
-        if fitting:
-            hold = subscription.new_hold(now + visibility_ms, visibility_ms, session.id)
-            hold.attempt = attempt_id
-            # Nothing of it was in flight before, or it would not have been free.
-            session.in_flight += ordinals[:fitting]
-            subscription.lock(session.in_flight, hold)
-            for ordinal in session.in_flight:
-                epochs.append(hold.epoch)
-                received.append(subscription.view(ordinal, hold, hold.until))
+        # Nothing of it was in flight before, or it would not have been free.
+        session.in_flight += ordinals[:fitting]
+        groups.update(dict.fromkeys(session.in_flight, session))
+        chosen += session.in_flight
         if fitting < len(ordinals):
             _put_back(subscription, ordinals[fitting:], session, dead=False)
             break
-    subscription.tally.delivered += len(received)
     for session in passed:
         if not session.in_flight:
             subscription.sessions.offer(session)
             subscription.sessions.forget_idle(session)
-    if attempt_id is not None and received:
-        attempt = Attempt(now + FIFO_INTERVAL_MS, epochs)
+    if not chosen:
+        return []
+    hold = subscription.new_hold(now + visibility_ms, visibility_ms, None)
+    hold.attempt = attempt_id
+    hold.groups = groups
+    subscription.lock(chosen, hold)
+    subscription.tally.delivered += len(chosen)
+    if attempt_id is not None:
+        attempt = Attempt(now + FIFO_INTERVAL_MS, [hold.epoch] * len(chosen))
         begin_attempt(subscription, attempt_id, attempt, out)
-    return received
+    return subscription.views(chosen, hold, hold.until)
 
 
 def take_living(
@@ -255,5 +256,5 @@ def _repeat(
         hold.duration = visibility_ms
         for ordinal in hold.ordinals:
             subscription.renew(hold, ordinal, now + visibility_ms)
-            received.append(subscription.view(ordinal, hold, now + visibility_ms))
+        received += subscription.views(list(hold.ordinals), hold, now + visibility_ms)
     return received

@@ -5,8 +5,10 @@ The kernel of every send, one message or ten thousand: deduplicate → stamp →
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from onibus.core.block import COPY, MESSAGE, NEVER, SCHEDULED, encode_rows
@@ -214,11 +216,8 @@ def session_keys(
         return [0] * len(sessions), None
     hash_of = partition.subscription.sessions.hash
     hashes = [0 if session_id is None else hash_of(session_id) for session_id in sessions]
-    keys = b"".join(
-        ordinal.to_bytes(8, "little") + session.to_bytes(8, "little")
-        for ordinal, session in enumerate(hashes, first)
-    )
-    return hashes, keys
+    pairs = chain.from_iterable(enumerate(hashes, first))
+    return hashes, struct.pack(f"<{2 * len(hashes)}Q", *pairs)
 
 
 def _store_copies(

@@ -330,8 +330,10 @@ def _take_out(subscription: Subscription, ordinal: int, hold: Hold) -> None:
     if not subscription.settings.requires_session:
         subscription.ready.remove(ordinal)
         return
-    assert hold.session is not None
-    session = subscription.sessions.get(hold.session)
+    if hold.session is None:
+        session = hold.groups[ordinal] = subscription.session_of(ordinal)
+    else:
+        session = subscription.sessions.get(hold.session)
     session.ready.remove(ordinal)
     if hold.carried:
         _carry(subscription, hold)

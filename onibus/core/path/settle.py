@@ -34,9 +34,10 @@ def find_held(subscription: Subscription, tokens: Sequence[bytes]) -> list[int]:
 
 def complete(subscription: Subscription, ordinals: list[int], out: WriteBatch) -> None:
     """Messages were processed: they are gone."""
-    for ordinal in ordinals:
-        end_attempt_of(subscription, subscription.marks[ordinal].hold, out)
-        subscription.change(ordinal, Input.COMPLETE, out)
+    marks = subscription.marks
+    for hold in dict.fromkeys([marks[ordinal].hold for ordinal in ordinals]):
+        end_attempt_of(subscription, hold, out)
+    subscription.end(ordinals, Input.COMPLETE, out)
     subscription.depart(ordinals, out)
 
 

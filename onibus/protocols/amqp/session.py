@@ -268,6 +268,9 @@ class Session:
 
     def dropped(self, link: Link) -> None:
         """Deliveries of a link are no more the peer's to settle."""
+        if not isinstance(link, OutgoingLink) or not link.delivery_count:
+            # It had none: not to go through those of all others.
+            return
         for delivery_id in [one for one, (owner, _) in self.unsettled.items() if owner is link]:
             del self.unsettled[delivery_id]
 

@@ -165,15 +165,17 @@ def _attribute(value: Any, kind: str | None) -> MessageAttribute:
     return MessageAttribute(string_value=text, data_type=kind or _type_of(value))
 
 
-def body_of(message: Message) -> tuple[bytes, bool]:
-    """Return a body as text in UTF-8, and whether it had to be encoded in base64 for that."""
+def body_of(message: Message) -> tuple[bytes, str, bool]:
+    """Return a body in UTF-8, as text, and whether it had to be encoded in base64 for that."""
     body = message.body
-    if not body.isascii():
+    if not has_forbidden(body):
         try:
-            body.decode()
+            return body, body.decode(), False
         except UnicodeDecodeError:
-            return b64encode(body), True
-    return (b64encode(body), True) if has_forbidden(body) else (body, False)
+            # No text: it is encoded, too.
+            pass
+    data = b64encode(body)
+    return data, data.decode(), True
 
 
 class Wanted:
@@ -209,12 +211,12 @@ def shown(
     """Return a message as its receiver gets it."""
     message = received.message
     assert received.token is not None
-    body, encoded = body_of(message)
+    data, text, encoded = body_of(message)
     out = MessageOut(
         message_id=identity(received, queue),
         receipt_handle=queue.handle + received.token.hex(),
-        body_md5=of_body(body),
-        body=body.decode(),
+        body_md5=of_body(data),
+        body=text,
     )
     if wanted.system:
         system = _system(received, queue, source_arn)

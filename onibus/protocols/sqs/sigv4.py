@@ -91,7 +91,8 @@ class Verifier:
 
     def __init__(self, keys: AccessKeys) -> None:
         self._keys = keys
-        self._derived: dict[tuple[str, str], bytes] = {}
+        #: begun with the derived key, by secret and scope
+        self._begun: dict[tuple[str, str], hmac.HMAC] = {}
 
     def check(self, request: Request, now: float) -> tuple[AccessKey, str]:
         """Return the key that signed a request, and its region; or refuse it."""
@@ -128,13 +129,16 @@ class Verifier:
 
     def _is_by(self, secret: str, signed: Signed, text: bytes) -> bool:
         name = (secret, signed.scope.text)
-        derived = self._derived.get(name)
-        if derived is None:
-            if len(self._derived) >= KEYS_KEPT:
-                self._derived.clear()
-            derived = self._derived[name] = derive(secret, signed.scope.text)
-        expected = hmac.digest(derived, text, "sha256").hex()
-        return hmac.compare_digest(expected.encode(), signed.signature.encode("utf-8", "replace"))
+        begun = self._begun.get(name)
+        if begun is None:
+            if len(self._begun) >= KEYS_KEPT:
+                self._begun.clear()
+            derived = derive(secret, signed.scope.text)
+            begun = self._begun[name] = hmac.new(derived, digestmod="sha256")
+        expected = begun.copy()
+        expected.update(text)
+        signature = signed.signature.encode("utf-8", "replace")
+        return hmac.compare_digest(expected.hexdigest().encode(), signature)
 
 
 def derive(secret: str, scope: str) -> bytes:

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 
 from onibus.core.errors import InvalidArgument
 from onibus.spark.bodies import BadBody
-from onibus.spark.jobs.queries import run_queries
+from onibus.spark.jobs.queries import observed, run_queries
 from onibus.spark.lake import ERRORS, MESSAGES, OUTCOMES, Lake, by_date
 from onibus.spark.options import ReadOptions, read_options
 
@@ -204,7 +204,7 @@ class _Capture:
 
     def add(self, table: str, report: StreamingQueryProgress) -> None:
         """Add what a batch of a table wrote; a sum of nothing is not told."""
-        told = report.observedMetrics[_METRICS].asDict()
+        told = observed(report, _METRICS)
         sums = {name: getattr(self.done, name) + (told.get(name) or 0) for name in _COUNTED}
         self.done = replace(self.done, seconds=time.monotonic() - self.started, **sums)
         self.on_progress(self.done)

@@ -24,7 +24,7 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 from onibus.core.errors import InvalidArgument, InvalidOperation
-from onibus.spark.jobs.queries import run_queries
+from onibus.spark.jobs.queries import observed, run_queries
 
 _MARKER = "_onibus.json"
 #: The batch that has no rows, only columns: a table is there from the beginning.
@@ -181,7 +181,7 @@ def write_tables(
         )
 
     def add(_: str, report: StreamingQueryProgress) -> None:
-        done.add(report.observedMetrics[_METRICS].asDict())
+        done.add(observed(report, _METRICS))
         on_progress(done)
 
     run_queries({tables.job: start}, add, stopped)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress
@@ -35,6 +35,16 @@ def run_queries(
     finally:
         for one in queries:
             one.stop()
+
+
+def observed(report: StreamingQueryProgress, name: str) -> dict[str, Any]:
+    """Return what a batch observed under a name (`DataFrame.observe`); nulls may be missing."""
+    told: dict[str, Any] = report.observedMetrics[name].asDict()
+    if told.keys() == {"values", "schema"}:
+        # So it comes over Spark Connect.
+        names = [field["name"] for field in told["schema"]["fields"]]
+        return dict(zip(names, told["values"], strict=True))
+    return told
 
 
 class _Query:

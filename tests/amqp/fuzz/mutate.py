@@ -24,6 +24,8 @@ _WORDS = (
     *(b"com.microsoft:session-filter", b"com.microsoft:timeout", b"a", b"\0", "é".encode()),
     *(b"operation", b"name", b"messages", b"message", b"session-id", b"sequence-numbers"),
     *(b"lock-tokens", b"disposition-status", b"suspended", b"properties-to-modify", b"skip"),
+    *(b"DeadLetterSource", b"DeadLetterSourceId", b"DeadLetterReason", b"x-opt-partition-key"),
+    *(b"com.microsoft:transfer-destination-address", b"amqp:transactional-state:list"),
     *(b"com.microsoft:peek-message", b"com.microsoft:set-session-state", b"put-token"),
 )
 #: Constructors of one width: one stands for another.

@@ -16,6 +16,7 @@ from onibus.protocols.amqp import performatives as say
 from onibus.protocols.amqp.decode import Decimal, Described, Symbol, Timestamp
 from onibus.protocols.amqp.frames import EMPTY_FRAME, PROTOCOL_HEADER, SASL, SASL_HEADER, frame
 from onibus.protocols.amqp.service_bus import sections
+from onibus.protocols.amqp.service_bus.client import TRANSFER_DESTINATION
 from onibus.protocols.amqp.service_bus.incoming import BATCH_FORMAT
 from onibus.protocols.amqp.service_bus.session_receiver import SESSION_FILTER
 from onibus.security.sas import make_token
@@ -204,9 +205,10 @@ def _session(wanted: bytes) -> bytes:
     return attach(2, say.RECEIVER, "s", "me", from_=source, rcv=1)
 
 
-def _asking(entity: str) -> list[bytes]:
+def _asking(entity: str, handle: int = 0) -> list[bytes]:
     node = f"{entity}/$management"
-    return [attach(0, True, node, "me"), attach(1, False, "me", node), _flow(0, 100)]
+    links = [attach(handle, True, node, "me"), attach(handle + 1, False, "me", node)]
+    return [*links, _flow(handle, 100)]
 
 
 def _word(performative: bytes) -> bytes:
@@ -215,6 +217,7 @@ def _word(performative: bytes) -> bytes:
 
 def _sending() -> list[list[bytes]]:
     sender = attach(0, say.SENDER, "me", "q")
+    onward = {TRANSFER_DESTINATION: to.string("t")}
     large = message(b"x" * 300, "large")
     batch = b"".join(sections.data_section(message(b"x", str(n))) for n in range(3))
     return [
@@ -225,6 +228,7 @@ def _sending() -> list[list[bytes]]:
             *(transfer(0, 2, message(b"x"), settled=True), say.detach(0, None)),
         ],
         [attach(0, say.SENDER, "me", "t"), transfer(0, 1, message(b"x")), say.end(None)],
+        [attach(0, say.SENDER, "me", "q", properties=onward), transfer(0, 1, message(b"x"))],
         [attach(0, say.SENDER, "me", "nowhere"), attach(1, say.SENDER, "me", "s"), _BEGIN],
     ]
 
@@ -255,6 +259,12 @@ def _receiving() -> list[list[bytes]]:
     ]
 
 
+def _sent_and_received() -> list[bytes]:
+    said = [attach(0, say.SENDER, "me", "q"), attach(1, say.RECEIVER, "q", "me", rcv=1)]
+    said += [_flow(1, 100), transfer(0, 1, message(b"x", "new")), say.detach(0, None)]
+    return [*said, say.disposition(say.RECEIVER, 0, 9, say.accepted()), say.detach(1, None)]
+
+
 def _transactions() -> list[list[bytes]]:
     coordinator = attach(0, say.SENDER, "me", "", terminus=_COORDINATOR)
     declare = transfer(0, 0, _word(say.performative(say.DECLARE, [to.NULL])))
@@ -268,6 +278,14 @@ def _transactions() -> list[list[bytes]]:
         work = [attach(1, say.SENDER, "me", "q"), transfer(1, 1, message(b"x"), state=inside)]
         work += [receiver, _flow(2, 2), say.disposition(say.RECEIVER, 0, 1, done)]
         found.append([coordinator, declare, *work, discharge, say.detach(0, None)])
+    # Requests can be part of one, too: on links of their own, 10 and 11.
+    asked = {**_requests()["schedule-message"][0], **_requests()["update-disposition"][0]}
+    requests = [
+        transfer(11, number, _request(f"com.microsoft:{word}", asked), state=inside)
+        for number, word in enumerate(("schedule-message", "update-disposition", "renew-lock"))
+    ]
+    links = [*_asking("q", 10), receiver, _flow(2, 1)]
+    found.append([coordinator, declare, *links, *requests, discharge])
     return found
 
 
@@ -289,6 +307,9 @@ def conversations() -> list[bytes]:
     said = [*_sending(), *_receiving(), *_transactions(), *_managing()]
     several = [frame(1, _BEGIN), frame(1, attach(0, False, "me", "q")), frame(1, say.end(None))]
     streams = [b"".join(frame(0, one) for one in each) for each in said]
+    # In bursts of a frame each, too: empty ones end them.
+    apart = [*_sending(), *_receiving(), *_transactions(), _sent_and_received()]
+    streams += [EMPTY_FRAME.join(frame(0, one) for one in each) for each in apart]
     return [*streams, b"".join([*several, EMPTY_FRAME, frame(0, say.close(None))])]
 
 

@@ -87,6 +87,11 @@ class World(Bus):
         """How often something was written."""
         return sum(store.commits for store in self._stores.values())
 
+    @property
+    def is_settled(self) -> bool:
+        """Tell whether nothing is due."""
+        return not self._soon and self.broker.idle()
+
     def settle(self) -> None:
         """Do what is due, until nothing is."""
         soon = self._soon

@@ -98,9 +98,8 @@ def write_message(received: ReceivedMessage) -> bytes:
     else:
         header, others, around, footer = _anew(received, header, life)
     body = message.body
-    if message.format != "amqp":
-        body = sections.data_section(body)
-    return b"".join((header, _annotations(received, others), around, body, footer))
+    head = b"" if message.format == "amqp" else sections.data_head(len(body))
+    return b"".join((header, _annotations(received, others), around, head, body, footer))
 
 
 def _header(durable: bytes, priority: bytes, life: int | None, deliveries: int) -> bytes:
@@ -216,8 +215,10 @@ def _properties(received: ReceivedMessage, sent: list[bytes], life: int | None) 
                 found[place] = to.string(now)
     if message.message_id is None:
         # Clients of Service Bus count on an id; those of JavaScript cannot close a receiver of
-        # messages that have none. The bus gives none (D11), so it is told as what it is known by.
-        found[0] = to.string(f"{received.sequence_number:032x}")
+        # messages that have none. The bus gives none (D11), so it is told as what it is known by;
+        # with its time, as others have the number elsewhere.
+        number, time_ms = received.sequence_number, received.enqueued_time_ms
+        found[0] = to.string(f"{time_ms:016x}{number:016x}")
     if life is not None:
         found[_CREATION] = to.timestamp(received.enqueued_time_ms)
         found[_EXPIRY] = to.timestamp(min(received.enqueued_time_ms + life, _LAST_MOMENT))

@@ -6,7 +6,8 @@ body: one or more of data, or of amqp-sequence, or one amqp-value,   footer
 
 from __future__ import annotations
 
-from onibus.protocols.amqp import encode as to
+import struct
+
 from onibus.protocols.amqp.decode import READERS, UNREADABLE, decode, skip
 from onibus.protocols.amqp.errors import DecodeError
 
@@ -126,7 +127,19 @@ def section(code: int, value: bytes) -> bytes:
 
 
 def data_section(body: bytes) -> bytes:
-    return b"\x00\x53\x75" + to.binary(body)
+    return data_head(len(body)) + body
+
+
+def data_head(length: int) -> bytes:
+    """Return what stands before the content of a data section."""
+    return (
+        bytes((0, 0x53, DATA, 0xA0, length))
+        if length < 256
+        else _DATA32(b"\x00\x53\x75\xb0", length)
+    )
+
+
+_DATA32 = struct.Struct(">4sI").pack
 
 
 def only_data(data: bytes, at: int) -> bytes | None:

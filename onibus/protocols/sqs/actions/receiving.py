@@ -38,6 +38,7 @@ _SYSTEM = frozenset(
         "DeadLetterQueueSourceArn",
     }
 )
+_NOTHING_MORE = Wanted((), ())
 
 
 def receive_message(call: Call, given: ReceiveIn) -> None:
@@ -74,6 +75,8 @@ def receive_message(call: Call, given: ReceiveIn) -> None:
 
 def _wanted(given: ReceiveIn) -> Wanted:
     system = [*(given.attribute_names or ()), *(given.message_system_attribute_names or ())]
+    if not system and not given.message_attribute_names:
+        return _NOTHING_MORE
     for name in system:
         if name not in _SYSTEM:
             raise SqsError(errors.INVALID_ATTRIBUTE_NAME, f"Unknown Attribute {name}.")

@@ -241,8 +241,9 @@ def _scheduled(call: Call, entity: Entity, prepared: Ready) -> int | None:
 def _told(out: Any, entity: Entity, prepared: Ready, sent: Sent) -> Any:
     """Fill in what the sender of a message is told."""
     out.body_md5 = prepared.body_md5
-    out.attributes_md5 = prepared.attributes_md5
-    out.system_md5 = prepared.system_md5
+    if prepared.attributes_md5 is not None or prepared.system_md5 is not None:
+        out.attributes_md5 = prepared.attributes_md5
+        out.system_md5 = prepared.system_md5
     if settings_of(entity).fifo:
         out.message_id = message_id_of(entity.incarnation, sent.sequence_number)
         out.sequence_number = sequence_of(sent.sequence_number)

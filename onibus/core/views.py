@@ -1,0 +1,44 @@
+"""Messages as those see them who receive or look at them: read from their blocks, and verified."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from onibus.core.block import NEVER
+from onibus.core.holds import TOKEN, Hold
+from onibus.core.marks import apply_mark
+from onibus.core.message import ReceivedMessage
+
+if TYPE_CHECKING:
+    from onibus.core.subscription import Subscription
+
+
+def views(
+    subscription: Subscription, ordinals: Sequence[int], hold: Hold | None, until: int
+) -> list[ReceivedMessage]:
+    """Return messages as their receiver sees them, under a hold that they have together."""
+    after = subscription.settings.expires_after_ms
+    number_of, mark_of = subscription.numbering.number, subscription.marks.get
+    first_received = None if hold is None or hold.until == NEVER else hold.received
+    found = []
+    for ordinal, (block, position) in zip(
+        ordinals, subscription.log.entries(ordinals), strict=True
+    ):
+        entry, message = block.stored(position)
+        expires = entry[2] if after is None else min(entry[2], entry[6] + after)
+        number = number_of(ordinal)
+        received = ReceivedMessage(
+            message=message,
+            sequence_number=number,
+            enqueued_time_ms=entry[1],
+            token=None if hold is None else TOKEN.pack(number, hold.epoch, hold.check),
+            locked_until_ms=None if hold is None else until,
+            expires_at_ms=None if expires == NEVER else expires,
+            first_received_ms=first_received,
+        )
+        mark = mark_of(ordinal)
+        if mark is not None:
+            apply_mark(received, mark)
+        found.append(received)
+    return found
