@@ -273,6 +273,9 @@ class Bus(EntityCalls, StagingCalls, LogCalls, ClaimCalls):
             raise InvalidOperation("the clock of this bus cannot be moved: open it as ephemeral")
         clock.advance(ms)
         self._tick()
+        while self.broker.is_behind():
+            await asyncio.sleep(0.001)
+            self._tick()
         await self._flush()
 
     # Being there in time
