@@ -110,6 +110,8 @@ UNLOCKED: dict[State, State] = {state: state for state in State} | {
 }
 HELD = frozenset(state for state in State if UNLOCKED[state] != state)
 DEAD = frozenset(_LIVES[1])
+#: Messages that wait to be asked for, or for their time.
+ASIDE = frozenset({State.DEFERRED, State.DEFERRED_LOCKED, State.SCHEDULED})
 
 
 def advance(state: State, event: Input) -> State:

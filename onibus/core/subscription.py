@@ -19,19 +19,20 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from onibus.core.block import NEVER
+from onibus.core.dead_letters import DeadLetters
 from onibus.core.errors import LockLost, MessageNotFound, SessionLockLost
 from onibus.core.holds import TOKEN, Attempt, Hold, check_of
-from onibus.core.lifecycle import DEAD, HELD, UNLOCKED, Input, State, advance
+from onibus.core.lifecycle import ASIDE, DEAD, HELD, UNLOCKED, Input, State, advance
 from onibus.core.marks import Mark, Marks
 from onibus.core.message import ReceivedMessage
 from onibus.core.outcomes import FATES, Fate, OutcomeLog
-from onibus.core.records import GONE, HOLDS, MARKS, SESSIONS, WriteBatch
+from onibus.core.records import GONE, HOLDS, MARKS, WriteBatch
 from onibus.core.rules.rule import CompiledRule
 from onibus.core.runs import Runs, as_runs
 from onibus.core.sessions import Session, Sessions
 from onibus.core.settings import OutletSettings
 from onibus.core.tally import Tally
-from onibus.core.timers import Key, Timers
+from onibus.core.timers import Timers
 from onibus.core.views import views
 
 if TYPE_CHECKING:
@@ -68,10 +69,12 @@ class Subscription:
         self.ready = Runs()
         self.sessions = Sessions(partition.secret)
         self.dead = Runs()
-        self.dead_ready = Runs()
+        #: deferred or scheduled, held or not
+        self.aside = Runs()
+        self.dead_ready = DeadLetters()
         self.gone = Runs()
         self.timers = Timers()
-        self.marks = Marks(lambda ordinal: log.pages.read_mark(*self.key, ordinal), self.timers)
+        self.marks = Marks(lambda ordinal: log.pages.read_mark(*self.key, ordinal))
         self.holds: dict[int, Hold] = {}
         self.attempts: dict[str, Attempt] = {}
         self.counts = [0] * len(State)
@@ -96,11 +99,6 @@ class Subscription:
     def next_due(self) -> int:
         """Return the bus time at which something here happens by itself."""
         return min(self.timers.next_due(), self.marks.next_due())
-
-    def pop_due(self, now: int) -> Key | None:
-        """Take out and return something whose time has come."""
-        ordinal = self.marks.pop_due(now)
-        return ("due", ordinal) if ordinal is not None else self.timers.pop(now)
 
     def expires(self, ordinal: int) -> int:
         """Return the bus time at which a message expires here, or NEVER."""
@@ -203,7 +201,8 @@ class Subscription:
         mark = self.marks.hot[ordinal] = Mark(State.SCHEDULED)
         mark.due = due
         self.counts[State.SCHEDULED] += 1
-        self.timers.set(("due", ordinal), due)
+        self.aside.add(ordinal, ordinal)
+        self.marks.watch(ordinal, due)
         self.write_mark(ordinal, mark, out)
 
     # Holding
@@ -321,7 +320,7 @@ class Subscription:
         else:
             self.counts[old] -= 1
         if mark.due:
-            self.timers.cancel(("due", ordinal))
+            self.marks.unwatch(ordinal)
         if mark.hold is not None:
             self.let_go(ordinal, mark)
         elif not taken:
@@ -374,8 +373,14 @@ class Subscription:
     def _enter(self, ordinal: int, mark: Mark, old: State, new: State, out: WriteBatch) -> None:
         if old in DEAD and new is State.GONE:
             self.dead.remove(ordinal)
+            self.dead_ready.forget(ordinal)
         elif new in DEAD and old not in DEAD:
             self.dead.add(ordinal, ordinal)
+        if old in ASIDE:
+            if new not in ASIDE:
+                self.aside.remove(ordinal)
+        elif new in ASIDE:
+            self.aside.add(ordinal, ordinal)
         if new is State.GONE:
             del self.marks.hot[ordinal]
             if mark.stored:
@@ -391,7 +396,7 @@ class Subscription:
         elif new is State.DEAD_LETTERED:
             self.dead_ready.add(ordinal, ordinal)
         if mark.due and new in _TIMED:
-            self.timers.set(("due", ordinal), mark.due)
+            self.marks.watch(ordinal, mark.due)
         self.counts[new] += 1
         self.write_mark(ordinal, mark, out)
         if not mark.stored and new is State.ACTIVE:
@@ -467,27 +472,6 @@ class Subscription:
                 ),
             )
         self._changed_holds.clear()
-
-    def write_session(self, session: Session, out: WriteBatch) -> None:
-        key = (*self.key, session.id)
-        lock = session.lock
-        if session.state is None and lock is None:
-            out.delete(SESSIONS, key)
-        elif lock is None:
-            out.put(SESSIONS, (*key, session.state, 0, 0, 0, 0, ""))
-        else:
-            out.put(
-                SESSIONS,
-                (
-                    *key,
-                    session.state,
-                    lock.until,
-                    lock.duration,
-                    lock.epoch,
-                    lock.check,
-                    lock.owner,
-                ),
-            )
 
     def held(self) -> int:
         """Return how many messages are held."""
