@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 
 _COUNT = 60
 #: It waits between its attempts.
-_PATIENCE_S = 90
+_PATIENCE_S = 180
 
 
 @pytest.mark.promise("B8", "D5", "S3")
