@@ -10,7 +10,7 @@ from onibus.core import errors
 if TYPE_CHECKING:
     from onibus.broker.claim_rows import Claim
     from onibus.broker.named_reader import LogPositions, ReaderInfo
-    from onibus.broker.namespace import Quotas
+    from onibus.broker.quotas import Quotas
     from onibus.bus import Bus
     from onibus.core.message import Message, ReceivedMessage, Sent, SentBatch
     from onibus.core.path.peek import Filter
@@ -51,7 +51,7 @@ _HOMES = {
     "LogPositions": "broker.named_reader",
     "Message": "core.message",
     "QueueSettings": "core.settings",
-    "Quotas": "broker.namespace",
+    "Quotas": "broker.quotas",
     "ReaderInfo": "broker.named_reader",
     "ReceivedMessage": "core.message",
     "Rule": "core.rules.rule",

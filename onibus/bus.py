@@ -27,7 +27,8 @@ from onibus.broker import receiving, sending, settling
 from onibus.broker.admission import RESERVE_BYTES
 from onibus.broker.broker import Broker
 from onibus.broker.clock import Clock, MovableClock, SystemClock
-from onibus.broker.namespace import NAME, Quotas
+from onibus.broker.namespace import NAME
+from onibus.broker.quotas import Quotas
 from onibus.broker.writer import ThreadWriter
 from onibus.calls.claims import ClaimCalls
 from onibus.calls.entities import EntityCalls

@@ -17,13 +17,15 @@ from onibus.broker.clock import BusClock, Clock
 from onibus.broker.commit_loop import CommitLoop
 from onibus.broker.entity import Entity, Seat
 from onibus.broker.forwarding import Forwarding
+from onibus.broker.housekeeping import Housekeeping
 from onibus.broker.idling import watch_idle
 from onibus.broker.message_store import MessageStore
-from onibus.broker.namespace import REOPEN_MS, Namespace, Quotas
+from onibus.broker.namespace import NAME, REOPEN_MS, Namespace
 from onibus.broker.producers import Producers
+from onibus.broker.quotas import Quotas
 from onibus.broker.receiving import serve
 from onibus.broker.sending import apply_inbox, move_elsewhere
-from onibus.broker.ticking import HOUSEKEEPING_MS, TIDY_AFTER_MS, ring
+from onibus.broker.ticking import TIDY_AFTER_MS, ring
 from onibus.broker.works import Works
 from onibus.broker.writer import Writer
 from onibus.core.errors import (
@@ -34,6 +36,7 @@ from onibus.core.errors import (
     InvalidArgument,
     PartitionOffline,
     Refused,
+    StoreFailed,
 )
 from onibus.core.partition import Partition
 from onibus.core.path.compact import compact, forget_retained
@@ -51,8 +54,6 @@ P = ParamSpec("P")
 FLUSH_MS = 50
 #: How long after its opening a store is searched for what a crash left behind.
 ORPHANS_AFTER_MS = 30_000
-#: Commits between two rounds of a store's housekeeping.
-HOUSEKEEPING_COMMITS = 64
 
 
 class Broker:
@@ -80,6 +81,10 @@ class Broker:
         self.forwarding = Forwarding(self)
         self.claims = Claims(self)
         self.namespace = Namespace(self, open_store, make_writer, quotas or Quotas())
+        self.houses = {store.name: self._house(store) for store in self.stores.values()}
+        self.houses[NAME] = Housekeeping(
+            NAME, self.namespace.threads, self.timers, self.clock, self.namespace.failed
+        )
         #: the last things that went wrong
         self.alarms = Alarms()
         #: what happened in entities that were deleted
@@ -87,6 +92,12 @@ class Broker:
         self.seats: dict[int, Seat] = {}
         self._awake: set[Entity] = set()
         self.closed = False
+
+    def _house(self, store: MessageStore) -> Housekeeping:
+        def failed(loop: CommitLoop, error: BaseException) -> None:
+            self._commit_failed(store, loop, error)
+
+        return Housekeeping(store.name, store.threads, self.timers, self.clock, failed)
 
     # Opening and closing
 
@@ -150,8 +161,9 @@ class Broker:
         loops = [store.loop for store in self.stores.values() if store.loop is not None]
         waiting = any(loop.busy or loop.waiting for loop in loops)
         sending = any(store.inbox for store in self.stores.values())
+        leaving = any(store.threads.leaving for store in self.stores.values())
         owed = self.namespace.deciding or self.claims.under_way
-        return not (waiting or sending or owed)
+        return not (waiting or sending or leaving or owed)
 
     def flush(self) -> None:
         """Start committing everything that waits, asked for or not."""
@@ -324,14 +336,27 @@ class Broker:
     # Things that go wrong
 
     def partition_failed(self, seat: Seat, error: BaseException) -> PartitionOffline:
-        """Take one partition offline: its stored bytes, or our own code, cannot be trusted."""
+        """Take one partition offline: its stored bytes, or our own code, cannot be trusted.
+
+        A read that failed tells nothing about the bytes: for it the store is opened anew.
+        """
         seat.partition = None
         seat.offline = str(error)
-        self.alarms.raise_one(f"partition {seat.index} of {seat.entity.name}", error)
+        store, loop = seat.store, seat.store.loop
+        if isinstance(error, StoreFailed) and loop is not None:
+            # Later: whoever asked may be in the middle of something with this store.
+            self.call_soon(lambda: self._read_failed(store, loop, error))
+        else:
+            self.alarms.raise_one(f"partition {seat.index} of {seat.entity.name}", error)
         return PartitionOffline(f"partition {seat.index} of {seat.entity.name}: {error}")
 
+    def _read_failed(self, store: MessageStore, loop: CommitLoop, error: BaseException) -> None:
+        if store.loop is loop:
+            loop.abandon(error)
+            self.store_failed(store, error)
+
     def store_failed(self, store: MessageStore, error: BaseException) -> None:
-        """A commit failed: the store's memory goes, what was not applied goes elsewhere."""
+        """A store failed: its memory goes, and what was not applied goes elsewhere."""
         self._alarm(store, error)
         store.take_offline(f"store {store.name} failed: {error}")
         waiting, store.inbox = store.inbox, []
@@ -349,7 +374,15 @@ class Broker:
     def reopen(self, store: MessageStore) -> bool:
         """Open a store that failed; tell whether it is up again."""
         store.take_offline("its store is being opened")
+        if store.threads.leaving:
+            # A commit is still under way in its files. Time may pass until a disk answers.
+            store.threads.when_left(lambda: self._open_anew(store))
+            return False
         return self._open(store) is None
+
+    def _open_anew(self, store: MessageStore) -> None:
+        if not self.closed:
+            self.reopen(store)
 
     # Time
 
@@ -390,7 +423,7 @@ class Broker:
         return more
 
     def _commit_failed(self, store: MessageStore, loop: CommitLoop, error: BaseException) -> None:
-        """A commit failed, unless the store has been opened anew since it began."""
+        """A store failed at work, unless it has been opened anew since that began."""
         if store.loop is loop:
             self.store_failed(store, error)
 
@@ -404,24 +437,9 @@ class Broker:
             seat = self.seats.get(partition.id)
             if seat is not None:
                 self.wake_all(seat.entity)
-        if loop.commits % HOUSEKEEPING_COMMITS == 0:
-            self.keep_house(store)
-        elif not self.timers.is_set(("house", store.name)):
-            self.timers.set(("house", store.name), self.clock.now() + HOUSEKEEPING_MS)
+        self.houses[store.name].committed(loop)
         if store.inbox or loop.waiting:
             self.start(store)
-
-    def keep_house(self, store: MessageStore) -> None:
-        """Let a store do its housekeeping beside its commits."""
-        loop = store.loop
-        store.keep_house(lambda error: self._kept_house(store, loop, error))
-
-    def _kept_house(
-        self, store: MessageStore, loop: CommitLoop | None, error: BaseException | None
-    ) -> None:
-        if error is not None and loop is not None and store.loop is loop:
-            loop.abandon(error)
-            self.store_failed(store, error)
 
     def forget(self, entity: Entity) -> None:
         """An entity is gone: drop its seats and tell those who wait."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from onibus.broker.pages import StorePages
 from onibus.broker.replies import Reply, answer, fail
-from onibus.broker.writer import Writer
+from onibus.broker.writer import Done, Work
 from onibus.core.errors import Unknown
 from onibus.core.partition import Partition
 from onibus.core.records import WriteBatch
@@ -27,12 +27,12 @@ Answer = tuple[Reply, Any]
 
 
 class CommitLoop:
-    """One store, its writer, and everything that waits for its next commit."""
+    """One store, and everything that waits for its next commit."""
 
     def __init__(
         self,
         store: Store,
-        writer: Writer,
+        submit: Callable[[Work, Done], None],
         *,
         before: Callable[[], None],
         after: Callable[[CommitLoop, set[Partition]], None],
@@ -40,7 +40,8 @@ class CommitLoop:
     ) -> None:
         self.store = store
         self.pages = StorePages(store)
-        self._writer = writer
+        #: has a commit done on the store's writer thread
+        self._submit = submit
         #: applies what has gathered (the sends), right before a commit starts
         self._before = before
         #: called after the answers of a commit were given, with the partitions it changed
@@ -67,11 +68,6 @@ class CommitLoop:
     def waiting(self) -> bool:
         """Something is written that is not on its way to the disk yet."""
         return bool(self._batch) or bool(self._answers)
-
-    @property
-    def gathering(self) -> WriteBatch:
-        """What the next commit writes. Put records here only where nothing can fail half-way."""
-        return self._batch
 
     def touch(self, partition: Partition) -> None:
         """Take note that the next commit has records of a partition."""
@@ -101,7 +97,7 @@ class CommitLoop:
         self._started = perf_counter()
         for partition in self._committing_partitions:
             partition.commit_started()
-        self._writer.submit(lambda: self.store.commit(batch), self._committed)
+        self._submit(lambda: self.store.commit(batch), self._committed)
 
     def _committed(self, error: BaseException | None) -> None:
         self._committing = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from onibus.core import settings
@@ -9,6 +10,7 @@ from onibus.core.errors import (
     EntityExists,
     EntityNotFound,
     InvalidArgument,
+    InvalidFilter,
     InvalidName,
     InvalidOperation,
     QuotaExceeded,
@@ -16,10 +18,12 @@ from onibus.core.errors import (
 from onibus.core.limits import RULE_NAME_LENGTH_MAX
 from onibus.core.rules.rule import Rule
 from onibus.core.rules.sql_action import changes_session
+from onibus.core.rules.values import in_range
 from onibus.core.settings import AnySettings, SubscriptionSettings, TopicSettings
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
+    from onibus.broker.namespace import Namespace
 
 #: A subscription's name is topic/subscriptions/name, as in Service Bus.
 SUBSCRIPTIONS = "subscriptions"
@@ -45,7 +49,16 @@ def check_rules(rules: Any, most: int) -> list[Rule]:
         if rule.name.casefold() in names:
             raise EntityExists(f"there is a rule {rule.name!r} already")
         names.add(rule.name.casefold())
+        _check_times(rule)
     return list(rules)
+
+
+def _check_times(rule: Rule) -> None:
+    """Refuse an action that would set what no message can have."""
+    parameters = {} if rule.action is None else rule.action.parameters
+    for name, value in parameters.items():
+        if isinstance(value, datetime) and not in_range(value):
+            raise InvalidFilter(f"parameter {name!r} of rule {rule.name!r}: the time is too far")
 
 
 def check_sessions(rules: list[Rule], wanted: SubscriptionSettings, partitioned: bool) -> None:
@@ -102,17 +115,27 @@ def check_targets(broker: Broker, name: str, wanted: AnySettings) -> None:
 
 
 def reachable(broker: Broker, name: str) -> set[str]:
-    """Return the names of all entities that messages sent to one may come to."""
+    """Return the names of all queues and topics that messages sent to one may come to."""
     found: set[str] = set()
     pending = [name]
     while pending:
-        entity = broker.namespace.entities.get(pending.pop())
-        if entity is None or entity.name in found:
+        one = pending.pop()
+        if one in found:
             continue
-        found.add(entity.name)
-        pending += [one.name for one in entity.subscriptions.values()]
-        chosen = entity.settings
-        for target in (chosen.forward_to, chosen.forward_dead_letters_to):
-            if target is not None:
-                pending.append(target.lower())
+        found.add(one)
+        for chosen in _outlets(broker.namespace, one):
+            targets = (chosen.forward_to, chosen.forward_dead_letters_to)
+            pending += [target.lower() for target in targets if target is not None]
     return found
+
+
+def _outlets(namespace: Namespace, name: str) -> list[AnySettings]:
+    """Return what sends messages on from a queue or topic: as it is, and as it may be soon."""
+    entity = namespace.entities.get(name)
+    there = [] if entity is None else [entity, *entity.subscriptions.values()]
+    coming = [
+        wanted
+        for one, wanted in namespace.under_way.items()
+        if wanted is not None and one.split(f"/{SUBSCRIPTIONS}/")[0] == name
+    ]
+    return [one.settings for one in there] + coming

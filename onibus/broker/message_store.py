@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 from onibus.broker.admission import DiskWatch
 from onibus.broker.commit_loop import CommitLoop
 from onibus.broker.entity import Seat
-from onibus.broker.writer import Writer
-from onibus.core.errors import Damaged, OnibusError, PartitionOffline, StoreFailed
+from onibus.broker.store_threads import StoreThreads
+from onibus.broker.writer import Done, Work, Writer
+from onibus.core.errors import Damaged, PartitionOffline, StoreFailed
 from onibus.core.partition import Partition
 from onibus.core.path.admit import Prepared
 from onibus.core.path.recover import COLUMNS, SOURCES, Rows, recover
@@ -61,12 +62,8 @@ class MessageStore:
     ) -> None:
         self.name = name
         self._open_store = open_store
-        self._make_writer = make_writer
+        self.threads = StoreThreads(name, make_writer)
         self._disk = disk
-        self._writer: Writer | None = None
-        self._housekeeper: Writer | None = None
-        self._housekeeping = False
-        self._reader: Writer | None = None
         self.loop: CommitLoop | None = None
         #: told when the store turns out to be down
         self._failed: Callable[[CommitLoop, BaseException], None]
@@ -75,8 +72,6 @@ class MessageStore:
         self.error: BaseException | None = None
         #: how long its commits took
         self.commit_seconds = Durations()
-        #: how many commits there were at the last housekeeping
-        self.commits_kept = 0
         #: how often the store was opened
         self.boot = 0
         #: what tells its files from those of any other store
@@ -111,9 +106,7 @@ class MessageStore:
         collecting = gc.isenabled()
         gc.disable()
         try:
-            if self._writer is None:
-                self._writer = self._make_writer(self.name)
-            loop = CommitLoop(store, self._writer, before=before, after=after, failed=failed)
+            loop = CommitLoop(store, self.threads.write, before=before, after=after, failed=failed)
             loop.seconds = self.commit_seconds
             self.boot = self._count_boot(store)
             rows, orphans = self._read(store)
@@ -219,7 +212,7 @@ class MessageStore:
                     out.delete(ID_CHUNKS, (chunk,))
             loop.write(out)
 
-        self._keep_house(look, found)
+        self.threads.keep_house(look, found)
 
     def take_offline(self, reason: str) -> None:
         """Forget everything that memory knows of the store's partitions."""
@@ -228,9 +221,7 @@ class MessageStore:
             seat.offline = reason
         loop, self.loop = self.loop, None
         if loop is not None:
-            # It failed before; there is nothing more to lose.
-            with contextlib.suppress(OnibusError):
-                loop.store.close()
+            self.threads.let_go(loop.store)
 
     def check_disk(self) -> None:
         """Refuse where the disk is nearly full, or is gone."""
@@ -245,38 +236,13 @@ class MessageStore:
             self._failed(loop, error)
             raise PartitionOffline(f"store {self.name} failed: {error}") from error
 
-    def keep_house(self, done: Callable[[BaseException | None], None]) -> None:
-        """Let the store do its housekeeping beside the commits."""
-        if self.loop is not None and not self._housekeeping:
-            self._keep_house(self.loop.store.maintain, done)
-
-    def _keep_house(
-        self, work: Callable[[], None], done: Callable[[BaseException | None], None]
-    ) -> None:
-        if self._housekeeper is None:
-            self._housekeeper = self._make_writer(f"{self.name}-housekeeping")
-        self._housekeeping = True
-
-        def finished(error: BaseException | None) -> None:
-            self._housekeeping = False
-            done(error)
-
-        self._housekeeper.submit(work, finished)
-
-    def read_beside(
-        self, work: Callable[[], None], done: Callable[[BaseException | None], None]
-    ) -> None:
+    def read_beside(self, work: Work, done: Done) -> None:
         """Read in the store beside the commits, on a thread of its own."""
-        if self._reader is None:
-            self._reader = self._make_writer(f"{self.name}-reading")
-        self._reader.submit(work, done)
+        self.threads.read(work, done)
 
     def stop(self) -> None:
         """End the threads and close the store."""
-        for writer in (self._writer, self._housekeeper, self._reader):
-            if writer is not None:
-                writer.stop()
-        self._writer = self._housekeeper = self._reader = None
+        self.threads.stop()
         if self.loop is not None:
             self.loop.store.close()
             self.loop = None

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from onibus.broker import readers
@@ -24,7 +23,9 @@ from onibus.broker.entity_rules import (
 )
 from onibus.broker.idling import watch_idle
 from onibus.broker.key_rows import KeyRows
+from onibus.broker.quotas import Quotas
 from onibus.broker.replies import Outcome, Reply, answer, fail
+from onibus.broker.store_threads import StoreThreads
 from onibus.broker.writer import Writer
 from onibus.core import limits, settings
 from onibus.core.errors import (
@@ -65,19 +66,6 @@ REOPEN_MS = 1_000
 STORE_ROW = "store/"
 
 
-@dataclass(frozen=True, slots=True)
-class Quotas:
-    """How many entities a namespace takes, and what belongs to one; each may be any number."""
-
-    entities: int = limits.ENTITY_COUNT_MAX
-    partitioned_entities: int = limits.PARTITIONED_ENTITY_COUNT_MAX
-    #: of one topic, and of one subscription
-    subscriptions: int = limits.SUBSCRIPTION_COUNT_MAX
-    rules: int = limits.RULE_COUNT_MAX
-    #: messages sent and settled in one transaction (B5)
-    transaction_messages: int = limits.TRANSACTION_COUNT_MAX
-
-
 class Namespace:
     """All entities, and the store that decides which there are."""
 
@@ -91,12 +79,11 @@ class Namespace:
         self._broker = broker
         self.quotas = quotas
         self._open_store = open_store
-        self._make_writer = make_writer
-        self._writer: Writer | None = None
-        self._loop: CommitLoop | None = None
+        self.threads = StoreThreads(NAME, make_writer)
+        self.loop: CommitLoop | None = None
         self.entities: dict[str, Entity] = {}
-        #: names whose creation, change or deletion is on its way
-        self._deciding: set[str] = set()
+        #: names whose creation, change or deletion is on its way → the settings it is to have
+        self.under_way: dict[str, AnySettings | None] = {}
         self._incarnation = 0
         #: entities were read before
         self._opened = False
@@ -109,13 +96,11 @@ class Namespace:
     def open(self) -> None:
         """Open the store and read what there is."""
         store = self._open_store(NAME, self._opened)
-        if self._writer is None:
-            self._writer = self._make_writer(NAME)
         loop = CommitLoop(
-            store, self._writer, before=lambda: None, after=self._after, failed=self._failed
+            store, self.threads.write, before=lambda: None, after=self._after, failed=self.failed
         )
         loop.seconds = self.commit_seconds
-        self._loop = loop
+        self.loop = loop
         self._broker.alarms.over(f"store {NAME}")
         self._read_meta(store)
         self.keys.open(store)
@@ -156,6 +141,11 @@ class Namespace:
 
     def reopen(self) -> None:
         """Open the store again after it failed."""
+        if self.threads.leaving:
+            self.threads.when_left(self.reopen)
+            return
+        if self._broker.closed:
+            return
         try:
             self.open()
         except (Failed, Refused) as error:
@@ -184,34 +174,34 @@ class Namespace:
 
     def know_store(self, name: str, identity: bytes) -> None:
         """Remember a message store, so that an empty one in its place is noticed."""
-        if name not in self._identities and self._loop is not None:
+        if name not in self._identities and self.loop is not None:
             batch = WriteBatch()
             batch.put(META, (STORE_ROW + name, identity))
-            self._loop.store.commit(batch)
+            self.loop.store.commit(batch)
             self._identities[name] = identity
 
     def stop(self) -> None:
-        if self._writer is not None:
-            self._writer.stop()
-        if self._loop is not None:
-            self._loop.store.close()
-            self._loop = None
+        self.threads.stop()
+        if self.loop is not None:
+            self.loop.store.close()
+            self.loop = None
 
     @property
     def store(self) -> Store | None:
         """Its own store, while that is open."""
-        return None if self._loop is None else self._loop.store
+        return None if self.loop is None else self.loop.store
 
     @property
     def online(self) -> bool:
         """Tell whether anything can be decided."""
-        return self._loop is not None
+        return self.loop is not None
 
     @property
     def deciding(self) -> bool:
         """Something is on its way to the namespace's own store."""
-        loop = self._loop
-        return bool(self._deciding) or (loop is not None and (loop.busy or loop.waiting))
+        loop = self.loop
+        waiting = loop is not None and (loop.busy or loop.waiting)
+        return bool(self.under_way) or waiting or self.threads.leaving
 
     # Deciding
 
@@ -240,7 +230,7 @@ class Namespace:
             if not self._broker.stores[store].online:
                 raise PartitionOffline(f"store {store} is down: nothing can be created on it")
         entity = Entity(first, name, wanted, self._broker.clock.wall(), stores)
-        self._decide(name, self._row(entity), reply, lambda: self._created(entity))
+        self._decide(name, self._row(entity), reply, lambda: self._created(entity), wanted)
 
     def create_subscription(
         self, topic_name: str, name: str, given: dict[str, Any], rules: Sequence[Rule], reply: Reply
@@ -269,7 +259,7 @@ class Namespace:
             topic,
             chosen,
         )
-        self._decide(full_name, self._row(entity), reply, lambda: self._created(entity))
+        self._decide(full_name, self._row(entity), reply, lambda: self._created(entity), wanted)
 
     def change(self, name: str, given: dict[str, Any], reply: Reply) -> None:
         """Change settings of a living entity."""
@@ -279,7 +269,7 @@ class Namespace:
         check_targets(self._broker, entity.name, wanted)
         self._all_online(entity)
         row = self._row(self._like(entity, wanted, entity.rules))
-        self._decide(entity.name, row, reply, lambda: self._changed(entity, wanted))
+        self._decide(entity.name, row, reply, lambda: self._changed(entity, wanted), wanted)
 
     def change_rules(
         self, name: str, change: Callable[[list[Rule]], list[Rule]], reply: Reply
@@ -302,7 +292,7 @@ class Namespace:
         doomed = [*entity.subscriptions.values(), entity]
         # A subscription that is just being made must not outlive its topic.
         coming = [
-            one for one in self._deciding if one.startswith(f"{entity.name}/{SUBSCRIPTIONS}/")
+            one for one in self.under_way if one.startswith(f"{entity.name}/{SUBSCRIPTIONS}/")
         ]
         self._not_deciding(*_names(entity), *coming)
         self._all_online(entity)
@@ -348,17 +338,24 @@ class Namespace:
 
     def commit(self, records: WriteBatch, reply: Reply, value: Any = None) -> None:
         """Commit records of the namespace's own store; answer when they are durable."""
-        if self._loop is None:
+        if self.loop is None:
             raise PartitionOffline("the namespace's own store is down")
-        self._loop.write(records)
-        self._loop.answer_after(reply, value)
-        self._loop.start()
+        self.loop.write(records)
+        self.loop.answer_after(reply, value)
+        self.loop.start()
 
-    def _decide(self, name: str, batch: WriteBatch, reply: Reply, then: Callable[[], None]) -> None:
+    def _decide(
+        self,
+        name: str,
+        batch: WriteBatch,
+        reply: Reply,
+        then: Callable[[], None],
+        wanted: AnySettings | None = None,
+    ) -> None:
         """Commit a decision; when it is durable, carry it out and answer."""
 
         def decided(outcome: Outcome) -> None:
-            self._deciding.discard(name)
+            self.under_way.pop(name, None)
             if outcome.error is not None:
                 fail(reply, outcome.error)
                 return
@@ -369,9 +366,9 @@ class Namespace:
             else:
                 answer(reply, None)
 
-        if self._loop is None:
+        if self.loop is None:
             raise PartitionOffline("the namespace's own store is down")
-        self._deciding.add(name)
+        self.under_way[name] = wanted
         self.commit(batch, Outcome(decided))
 
     def _created(self, entity: Entity) -> None:
@@ -443,21 +440,23 @@ class Namespace:
         for one in [*entity.subscriptions.values(), entity]:
             self._broker.forget(one)
 
-    def _after(self, _loop: CommitLoop, _partitions: set[Partition]) -> None:
-        if self._loop is not None and self._loop.waiting:
-            self._loop.start()
+    def _after(self, loop: CommitLoop, _partitions: set[Partition]) -> None:
+        if self.loop is not loop:
+            return
+        self._broker.houses[NAME].committed(loop)
+        if loop.waiting:
+            loop.start()
 
-    def _failed(self, _loop: CommitLoop, error: BaseException) -> None:
+    def failed(self, loop: CommitLoop, error: BaseException) -> None:
         """The namespace's own store failed: nothing can be decided until it is open again."""
-        self._down(error)
+        if self.loop is loop:
+            self._down(error)
 
     def _down(self, error: BaseException) -> None:
         self._broker.alarms.raise_one(f"store {NAME}", error)
-        if self._loop is not None:
-            # It failed before; there is nothing more to lose.
-            with contextlib.suppress(OnibusError):
-                self._loop.store.close()
-            self._loop = None
+        loop, self.loop = self.loop, None
+        if loop is not None:
+            self.threads.let_go(loop.store)
         if not isinstance(error, Damaged):
             self._broker.timers.set(("reopen", NAME), self._broker.clock.now() + REOPEN_MS)
 
@@ -465,7 +464,7 @@ class Namespace:
 
     def _not_deciding(self, *names: str) -> None:
         for name in names:
-            if name in self._deciding:
+            if name in self.under_way:
                 raise EntityExists(
                     f"{name!r} is being created, changed or deleted by somebody else"
                 )
@@ -482,11 +481,11 @@ class Namespace:
 
     def _check_quota(self, what: str, most: int, counts: Callable[[Entity], bool]) -> None:
         # Counted only near the quota: thousands of entities are made one after the other.
-        if len(self.entities) + len(self._deciding) < most:
+        if len(self.entities) + len(self.under_way) < most:
             return
         there = [one for one in self.entities.values() if one.topic is None and counts(one)]
         # What is being created counts already; so does, for a moment, what is being deleted.
-        if len(self._deciding.union(one.name for one in there)) >= most:
+        if len(self.under_way.keys() | {one.name for one in there}) >= most:
             raise QuotaExceeded(f"this namespace takes {most} {what}")
 
 

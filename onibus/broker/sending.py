@@ -24,6 +24,7 @@ from onibus.core.limits import BATCH_COUNT_MAX, DELIVERY_DELAY_MS_MAX
 from onibus.core.message import Message, Sent
 from onibus.core.path import enqueue
 from onibus.core.path.admit import Prepared, admit
+from onibus.core.records import WriteBatch
 from onibus.core.settings import LogSettings
 from onibus.core.staged import Part as StagedPart
 
@@ -239,11 +240,18 @@ def _apply(broker: Broker, seat: Seat, group: list[SendRequest], now: int, wall:
         for request in group:
             _move(broker, request, error)
         return
-    # Nothing is read from here on, so nothing can fail half-way.
     partition = seat.online()
-    out = store.loop.gathering
-    answers = kernel.send(partition, batch, originals, now, wall, out)
-    partition.finish(now, out)
+    out = WriteBatch()
+    try:
+        answers = kernel.send(partition, batch, originals, now, wall, out)
+        partition.finish(now, out)
+    except Exception as error:
+        # Nothing of it is written. It goes nowhere else: there it would do the same again.
+        failure = broker.partition_failed(seat, error)
+        for request in group:
+            fail(request.reply, failure)
+        return
+    store.loop.write(out)
     broker.written(seat, partition, now)
     seat.entity.last_used = now
     _answer(store.loop, group, answers)

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 TIDY_AFTER_MS = 1_000
 TIDY_AGAIN_MS = 5
 TIDY_RARELY_MS = 60_000
-#: The time after a commit at which a store keeps house.
-HOUSEKEEPING_MS = 2_000
 
 
 def ring(broker: Broker, kind: str, subject: Any) -> None:
@@ -39,7 +37,11 @@ def ring(broker: Broker, kind: str, subject: Any) -> None:
         delete_if_idle(broker, subject)
     elif kind == "reopen" and subject == NAME:
         broker.namespace.reopen()
-    elif kind in ("flush", "reopen", "orphans", "house"):
+    elif kind == "house":
+        owner = broker.namespace if subject == NAME else broker.stores[subject]
+        if owner.loop is not None:
+            broker.houses[subject].rang(owner.loop)
+    elif kind in ("flush", "reopen", "orphans"):
         _tick_store(broker, kind, broker.stores[subject])
     elif subject in broker.seats:
         _tick_seat(broker, kind, broker.seats[subject])
@@ -51,12 +53,6 @@ def _tick_store(broker: Broker, kind: str, store: MessageStore) -> None:
             broker.reopen(store)
     elif kind == "orphans":
         store.find_orphans()
-    elif kind == "house":
-        broker.keep_house(store)
-        if store.loop is not None and store.loop.commits != store.commits_kept:
-            # Once more when it has come to rest: only then is its log given back.
-            store.commits_kept = store.loop.commits
-            broker.timers.set(("house", store.name), broker.clock.now() + HOUSEKEEPING_MS)
     elif store.loop is not None:
         store.loop.start(lazily=True)
         if store.loop.waiting:

@@ -26,7 +26,7 @@ from onibus.core.lifecycle import ASIDE, DEAD, HELD, TIMED, UNLOCKED, Input, Sta
 from onibus.core.marks import Mark, Marks
 from onibus.core.message import ReceivedMessage
 from onibus.core.outcomes import FATES, Fate, OutcomeLog
-from onibus.core.records import GONE, HOLDS, MARKS, SESSIONS, WriteBatch
+from onibus.core.records import GONE, HOLDS, MARKS, WriteBatch
 from onibus.core.rules.rule import CompiledRule
 from onibus.core.runs import Runs, as_runs
 from onibus.core.sessions import Session, Sessions
@@ -464,27 +464,6 @@ class Subscription:
                 ),
             )
         self._changed_holds.clear()
-
-    def write_session(self, session: Session, out: WriteBatch) -> None:
-        key = (*self.key, session.id)
-        lock = session.lock
-        if session.state is None and lock is None:
-            out.delete(SESSIONS, key)
-        elif lock is None:
-            out.put(SESSIONS, (*key, session.state, 0, 0, 0, 0, ""))
-        else:
-            out.put(
-                SESSIONS,
-                (
-                    *key,
-                    session.state,
-                    lock.until,
-                    lock.duration,
-                    lock.epoch,
-                    lock.check,
-                    lock.owner,
-                ),
-            )
 
     def held(self) -> int:
         """Return how many messages are held."""

@@ -17,7 +17,7 @@ from typing import Any, Literal, get_type_hints
 import msgspec
 
 from onibus.broker.admission import RESERVE_BYTES
-from onibus.broker.namespace import Quotas
+from onibus.broker.quotas import Quotas
 from onibus.core.errors import InvalidArgument
 from onibus.protocols.http.limits import Limits
 from onibus.security.keys import ROOT_NAME, AccessKey, check_key

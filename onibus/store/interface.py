@@ -41,7 +41,7 @@ class Store(Protocol):
         """Return how many bytes can still be written on the store's disk."""
 
     def close(self) -> None:
-        """Let go of everything. What was committed stays."""
+        """Let go of everything. What was committed stays. Nobody may be using it meanwhile."""
 
 
 #: Opens a store by its name. One that is known to have been there before is not made anew where its

@@ -171,7 +171,11 @@ class SqliteStore:
         # Opened before SQLite does and closed after it: a file closed earlier would take SQLite's
         # own locks on it away.
         self._main_file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        self._held.callback(os.close, self._main_file)
+        self._held.callback(self._let_go_of_main_file)
+
+    def _let_go_of_main_file(self) -> None:
+        file, self._main_file = self._main_file, -1
+        os.close(file)
 
     def _note_length(self) -> None:
         """Remember how long the main file surely is.

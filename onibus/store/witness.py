@@ -77,4 +77,6 @@ class Witness:
             os.fsync(self._file)
 
     def close(self) -> None:
-        os.close(self._file)
+        # Its number may be another file's by the time that somebody writes once more.
+        file, self._file = self._file, -1
+        os.close(file)

@@ -134,6 +134,35 @@ async def test_what_forwarding_cannot_be(clock: ManualClock) -> None:
 
 @pytest.mark.promise("B6")
 @run
+async def test_changes_that_are_made_at_once_close_no_circle(clock: ManualClock) -> None:
+    async with Bus.ephemeral(clock=clock) as bus:
+        for name in ("a", "b", "c", "d"):
+            await bus.create_queue(name)
+        await bus.create_topic("t")
+
+        async def at_once(*changes: Any) -> list[bool]:
+            found = await asyncio.gather(*changes, return_exceptions=True)
+            refused = [one for one in found if isinstance(one, BaseException)]
+            assert all(isinstance(one, InvalidOperation) for one in refused), refused
+            return [one not in refused for one in found]
+
+        assert await at_once(
+            bus.change_queue("a", forward_to="B"),
+            bus.change_queue("b", forward_dead_letters_to="c"),
+            bus.change_queue("c", forward_to="a"),
+            bus.change_queue("d", forward_to="a"),
+        ) == [True, True, False, True]
+        assert await at_once(
+            bus.create_subscription("t", "s", forward_to="d"), bus.change_queue("b", forward_to="t")
+        ) == [True, False]
+        assert await at_once(
+            bus.change_queue("a", forward_to=None), bus.change_queue("b", forward_to="a")
+        ) == [True, False], "the first may still come to nothing"
+        await bus.change_queue("b", forward_to="a")
+
+
+@pytest.mark.promise("B6")
+@run
 async def test_a_forwarding_queue_gives_nothing_out_but_its_dead_letters(
     clock: ManualClock,
 ) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from onibus import Bus, Filter
-from onibus.broker.namespace import Quotas
+from onibus.broker.quotas import Quotas
 from onibus.core.errors import (
     InvalidOperation,
     PartitionOffline,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from onibus import Bus
-from onibus.broker.namespace import Quotas
+from onibus.broker.quotas import Quotas
 from onibus.core.errors import (
     EntityDisabled,
     EntityNotFound,

@@ -8,7 +8,7 @@ the system property does not take, is `FilterFailed`: then there is no copy.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from msgspec import structs
@@ -20,7 +20,7 @@ from onibus.core.rules import sql_tree as tree
 from onibus.core.rules.sql_compile import Evaluate, value
 from onibus.core.rules.sql_parser import parse_action
 from onibus.core.rules.subject import TEXT_FIELDS, TIME_TO_LIVE, Subject
-from onibus.core.rules.values import DURATION, kind_of
+from onibus.core.rules.values import DURATION, in_range, kind_of
 
 #: Gives the message as the action leaves it; the subject's own stays as it was.
 Act = Callable[[Subject], Message]
@@ -84,6 +84,8 @@ def _set(name: str, new: Evaluate) -> _Step:
         found = new(subject)
         if kind_of(found) == DURATION:
             raise FilterFailed(f"property {name!r} would become a duration, which messages lack")
+        if isinstance(found, datetime) and not in_range(found):
+            raise FilterFailed(f"property {name!r} would become a time that is out of range")
         properties = subject.properties
         spelled = _spelled(properties, name)
         if type(found) is int and type(properties.get(spelled)) is float:

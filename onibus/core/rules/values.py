@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from onibus.core.errors import FilterFailed
@@ -62,6 +62,15 @@ def kind_of(value: Any) -> str | None:
             if isinstance(value, known):
                 return name
     return kind
+
+
+def in_range(time: datetime) -> bool:
+    """Tell whether a time has a year from 1 to 9999 in UTC too, in which messages keep it."""
+    try:
+        time.astimezone(UTC)
+    except OverflowError:
+        return False
+    return True
 
 
 def comparison(sign: str) -> Compare:

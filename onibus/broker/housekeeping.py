@@ -1,0 +1,60 @@
+"""When a store keeps house: every so many commits, and a while after the last of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from onibus.broker.clock import BusClock
+from onibus.broker.commit_loop import CommitLoop
+from onibus.broker.store_threads import StoreThreads
+from onibus.core.timers import Timers
+
+#: Commits between two rounds of a store's housekeeping.
+HOUSEKEEPING_COMMITS = 64
+#: The time after a commit at which a store keeps house.
+HOUSEKEEPING_MS = 2_000
+
+
+class Housekeeping:
+    """One store's housekeeping; `failed` is told when the store turns out to be down."""
+
+    def __init__(
+        self,
+        name: str,
+        threads: StoreThreads,
+        timers: Timers,
+        clock: BusClock,
+        failed: Callable[[CommitLoop, BaseException], None],
+    ) -> None:
+        self._timer = ("house", name)
+        self._threads = threads
+        self._timers = timers
+        self._clock = clock
+        self._failed = failed
+        #: how many commits there were when the timer rang last
+        self._commits_kept = 0
+
+    def committed(self, loop: CommitLoop) -> None:
+        """A commit has ended."""
+        if loop.commits % HOUSEKEEPING_COMMITS == 0:
+            self.begin(loop)
+        elif not self._timers.is_set(self._timer):
+            self._timers.set(self._timer, self._clock.now() + HOUSEKEEPING_MS)
+
+    def rang(self, loop: CommitLoop) -> None:
+        """Some time has passed since the commit that set the timer."""
+        self.begin(loop)
+        if loop.commits != self._commits_kept:
+            # Once more when it has come to rest: only then is its log given back.
+            self._commits_kept = loop.commits
+            self._timers.set(self._timer, self._clock.now() + HOUSEKEEPING_MS)
+
+    def begin(self, loop: CommitLoop) -> None:
+        """Let the store keep house beside its commits, unless it is at it."""
+        if not self._threads.housekeeping:
+            self._threads.keep_house(loop.store.maintain, lambda error: self._ended(loop, error))
+
+    def _ended(self, loop: CommitLoop, error: BaseException | None) -> None:
+        if error is not None:
+            loop.abandon(error)
+            self._failed(loop, error)

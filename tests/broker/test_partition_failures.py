@@ -1,0 +1,162 @@
+"""Partitions that fail while their store is up: who is told, who goes on, how they come back."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from onibus import Bus, Rule, Sent, SqlAction, SqlFilter
+from onibus.core.errors import InvalidFilter, PartitionOffline, StoreFailed
+from onibus.core.records import BLOCKS, Row, Table
+from onibus.core.rules.rule import from_plain, to_plain
+from onibus.store.memory import MemoryStore, Tables
+from tests.bus_helpers import (
+    SECOND,
+    Disks,
+    ManualClock,
+    bodies,
+    get,
+    msg,
+    partition_at,
+    pass_ms,
+    run,
+    send,
+    settle,
+)
+
+#: A moment of which there is none in UTC.
+TOO_FAR = datetime(9999, 12, 31, 23, 59, 59, tzinfo=timezone(timedelta(hours=-1)))
+SET_TOO_FAR = Rule("far", SqlFilter("far = 1"), SqlAction("SET until = @p", {"@p": TOO_FAR}))
+
+
+class MissingReads(MemoryStore):
+    """A store that can be told to fail at its next read of a block."""
+
+    def __init__(self, name: str, tables: Tables | None) -> None:
+        super().__init__(name, tables)
+        self.fail_read = False
+
+    def read(self, table: Table, key: Row) -> Row | None:
+        if self.fail_read and table is BLOCKS:
+            self.fail_read = False
+            raise StoreFailed("out of descriptors")
+        return super().read(table, key)
+
+
+class DisksMissingReads(Disks):
+    def _store(self, name: str, _known: bool = False) -> MemoryStore:
+        store = self.open[name] = MissingReads(name, self._tables.get(name))
+        self._tables[name] = store.tables
+        return store
+
+    def fail_read(self, name: str) -> None:
+        store = self.open[name]
+        assert isinstance(store, MissingReads)
+        store.fail_read = True
+
+
+@pytest.mark.promise("P10")
+@run
+async def test_a_read_that_failed_once_costs_a_moment(clock: ManualClock) -> None:
+    disks = DisksMissingReads()
+    async with disks.bus(clock) as bus:
+        await bus.create_queue("q")
+        await bus.create_queue("other")
+        await send(bus, "q", "a", "b")
+        await send(bus, "other", "c")
+    async with disks.bus(clock) as bus:
+        disks.fail_read("main")
+        with pytest.raises(PartitionOffline, match="out of descriptors"):
+            await get(bus, "q")
+        await settle(bus)
+        await pass_ms(bus, clock, SECOND)
+        assert bus.queue("q").availability == "available"
+        await send(bus, "q", "d")
+        assert bodies(await get(bus, "q")) == ["a", "b", "d"]
+        assert bodies(await get(bus, "other")) == ["c"]
+        await bus.delete_queue("q")
+        assert len(bus.alarms) == 1
+
+
+@run
+async def test_who_waits_for_a_commit_is_answered_when_a_read_fails(clock: ManualClock) -> None:
+    disks = DisksMissingReads()
+    async with disks.bus(clock) as bus:
+        await bus.create_queue("q")
+        await bus.create_queue("other")
+        await send(bus, "q", "a")
+    async with disks.bus(clock) as bus:
+        disks.fail_read("main")
+        together: Any = [bus.send("other", msg("b")), get(bus, "q"), bus.send("other", msg("c"))]
+        found = await asyncio.gather(*together, return_exceptions=True)
+        assert isinstance(found[1], PartitionOffline)
+        await settle(bus)
+        await pass_ms(bus, clock, SECOND)
+        there = bodies(await get(bus, "other"))
+        for body, outcome in (("b", found[0]), ("c", found[2])):
+            assert body in there or not isinstance(outcome, Sent)
+        assert bodies(await get(bus, "q")) == ["a"]
+
+
+def break_rules(bus: Bus, topic: str) -> None:
+    """Let the rules of a topic's subscriptions meet a fault of our own code."""
+
+    def fault(_: Any) -> bool:
+        raise ZeroDivisionError("a fault of ours")
+
+    for subscription in partition_at(bus, topic).subscriptions.values():
+        for rule in getattr(subscription, "rules", None) or ():
+            rule.condition = fault
+
+
+@pytest.mark.promise("S3")
+@run
+async def test_a_send_that_fails_inside_leaves_the_others_of_its_moment_alone(
+    clock: ManualClock,
+) -> None:
+    disks = Disks()
+    async with disks.bus(clock) as bus:
+        await bus.create_topic("t")
+        await bus.create_subscription("t", "s", rules=[Rule("r", SqlFilter("far = 1"))])
+        await bus.create_queue("q")
+        assert [sent.sequence_number for sent in await send(bus, "t", "first")] == [1]
+        break_rules(bus, "t")
+        sends = [bus.send("t", msg("fails"))] + [bus.send("q", msg(f"{n}")) for n in range(3)]
+        failed, *others = await asyncio.gather(*sends, return_exceptions=True)
+        assert isinstance(failed, PartitionOffline)
+        assert [one.sequence_number for one in others if isinstance(one, Sent)] == [1, 2, 3]
+        assert any("a fault of ours" in alarm for alarm in bus.alarms)
+        assert bodies(await get(bus, "q")) == ["0", "1", "2"]
+    async with disks.bus(clock) as bus:
+        assert [sent.sequence_number for sent in await send(bus, "t", "second")] == [2]
+
+
+@pytest.mark.promise("B3")
+@run
+async def test_an_action_cannot_set_a_time_that_no_message_can_have(clock: ManualClock) -> None:
+    async with Bus.ephemeral(clock=clock) as bus:
+        await bus.create_topic("t")
+        with pytest.raises(InvalidFilter, match="@p"):
+            await bus.create_subscription("t", "s", rules=[SET_TOO_FAR])
+        late = datetime.max.replace(tzinfo=UTC)
+        rule = Rule("far", SqlFilter("far = 1"), SqlAction("SET until = @p", {"@p": late}))
+        await bus.create_subscription("t", "s", rules=[rule])
+        await bus.send("t", msg("x", properties={"far": 1}))
+        (found,) = await get(bus, "t/subscriptions/s")
+        assert found.properties["until"] == late
+
+
+@run
+async def test_such_a_rule_that_was_stored_before_lets_no_send_fail(clock: ManualClock) -> None:
+    async with Bus.ephemeral(clock=clock) as bus:
+        await bus.create_topic("t")
+        await bus.create_subscription("t", "s", rules=[])
+        entity = bus.broker.find("t/subscriptions/s")
+        bus.broker.namespace._rules_changed(entity, [from_plain(to_plain(SET_TOO_FAR))])
+        await bus.send("t", msg("x", properties={"far": 1}))
+        await bus.send("t", msg("y"))
+        (dead,) = await get(bus, "t/subscriptions/s", dead_letters=True)
+        assert dead.body == b"x"
