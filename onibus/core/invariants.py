@@ -25,9 +25,9 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 
 from onibus.core.block import NEVER
-from onibus.core.lifecycle import ASIDE, DEAD, HELD, State
+from onibus.core.lifecycle import ASIDE, DEAD, HELD, TIMED, State
 from onibus.core.partition import Partition
-from onibus.core.subscription import _TIMED, Subscription
+from onibus.core.subscription import Subscription
 
 #: Messages in these states have a mark, and are ready nevertheless.
 _READY = (State.ACTIVE,)
@@ -176,7 +176,7 @@ def _timers(subscription: Subscription) -> Iterator[str]:
         if is_set(("hold", epoch)) != (hold.until != NEVER):
             yield f"9: hold {epoch} until {hold.until}"
     for ordinal, mark in subscription.marks.hot.items():
-        if mark.due and mark.state in _TIMED and not subscription.marks.is_watched(ordinal):
+        if mark.due and mark.state in TIMED and not subscription.marks.is_watched(ordinal):
             yield f"9: {ordinal} is due at {mark.due}"
     for attempt in subscription.attempts:
         if not is_set(("attempt", attempt)):

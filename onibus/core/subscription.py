@@ -22,7 +22,7 @@ from onibus.core.block import NEVER
 from onibus.core.dead_letters import DeadLetters
 from onibus.core.errors import LockLost, MessageNotFound, SessionLockLost
 from onibus.core.holds import TOKEN, Attempt, Hold, check_of
-from onibus.core.lifecycle import ASIDE, DEAD, HELD, UNLOCKED, Input, State, advance
+from onibus.core.lifecycle import ASIDE, DEAD, HELD, TIMED, UNLOCKED, Input, State, advance
 from onibus.core.marks import Mark, Marks
 from onibus.core.message import ReceivedMessage
 from onibus.core.outcomes import FATES, Fate, OutcomeLog
@@ -37,17 +37,6 @@ from onibus.core.views import views
 
 if TYPE_CHECKING:
     from onibus.core.partition import Partition
-
-#: States whose mark may carry a time at which the message comes back.
-_TIMED = frozenset(
-    {
-        State.DELAYED,
-        State.DEAD_LETTERED_DELAYED,
-        State.DEFERRED,
-        State.SCHEDULED,
-        State.DEAD_LETTERED_DEFERRED,
-    }
-)
 
 #: A deferred message that its holder gives back is deferred as it was before.
 _GIVES_BACK = frozenset({Input.ABANDON, Input.RELEASE, Input.DELAY})
@@ -345,10 +334,9 @@ class Subscription:
             if noted:
                 self.outcomes.note(ordinal, FATES[event], None, None)
             if mark.due:
-                self.timers.cancel(("due", ordinal))
+                marks.unwatch(ordinal)
             self.let_go(ordinal, mark)
-            if old in DEAD:
-                self.dead.remove(ordinal)
+            self._list(ordinal, old, State.GONE)
             del marks.hot[ordinal]
             if mark.stored:
                 out.delete(MARKS, (*self.key, ordinal))
@@ -370,7 +358,8 @@ class Subscription:
         elif old is State.DEAD_LETTERED:
             self.dead_ready.remove(ordinal)
 
-    def _enter(self, ordinal: int, mark: Mark, old: State, new: State, out: WriteBatch) -> None:
+    def _list(self, ordinal: int, old: State, new: State) -> None:
+        """Keep the lists of dead letters and of what is set aside."""
         if old in DEAD and new is State.GONE:
             self.dead.remove(ordinal)
             self.dead_ready.forget(ordinal)
@@ -381,6 +370,9 @@ class Subscription:
                 self.aside.remove(ordinal)
         elif new in ASIDE:
             self.aside.add(ordinal, ordinal)
+
+    def _enter(self, ordinal: int, mark: Mark, old: State, new: State, out: WriteBatch) -> None:
+        self._list(ordinal, old, new)
         if new is State.GONE:
             del self.marks.hot[ordinal]
             if mark.stored:
@@ -395,7 +387,7 @@ class Subscription:
             insort(self.session_of(ordinal).waiting, ordinal)
         elif new is State.DEAD_LETTERED:
             self.dead_ready.add(ordinal, ordinal)
-        if mark.due and new in _TIMED:
+        if mark.due and new in TIMED:
             self.marks.watch(ordinal, mark.due)
         self.counts[new] += 1
         self.write_mark(ordinal, mark, out)

@@ -12,6 +12,7 @@ import pytest
 
 from onibus import Bus, Filter, ReceivedMessage
 from onibus.broker import settling
+from onibus.core.block import NEVER
 from onibus.core.marks import Marks
 from onibus.core.runs import Runs
 from onibus.core.subscription import Subscription
@@ -267,3 +268,18 @@ async def test_a_purge_of_what_is_set_aside_goes_through_it_once(
         monkeypatch.setattr(Runs, "ordinals", counting(Runs.ordinals))
         assert await bus.purge("q", Filter(state=state, message_id="nobody's")) == 0
         assert looks == 100
+
+
+@pytest.mark.promise("L2", "L5")
+@run
+async def test_what_is_completed_before_its_time_is_set_aside_no_more(clock: ManualClock) -> None:
+    async with Bus.ephemeral(clock=clock) as bus:
+        await bus.create_queue("q")
+        await send(bus, "q", "deferred for a while")
+        receiver = bus.receiver("q")
+        message = await get_one(bus, "q")
+        await receiver.defer(message, delay_ms=MINUTE)
+        await receiver.complete(*await receiver.receive_deferred([message.sequence_number]))
+        assert peek_all(bus, Filter(state="deferred")) == []
+        subscription = bus.broker.find("q").seats[0].online().subscription
+        assert (subscription.aside.count, subscription.next_due()) == (0, NEVER)
