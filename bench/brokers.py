@@ -115,7 +115,8 @@ def nats(folder: Path) -> Iterator[tuple[int, int]]:
     port = free_port()
     settings = folder / "nats.conf"
     settings.write_text(
-        f'host: "127.0.0.1"\nport: {port}\n'
+        # The load does not answer pings.
+        f'host: "127.0.0.1"\nport: {port}\nping_interval: "60m"\n'
         f'jetstream {{ store_dir: "{folder}/data", sync_interval: always }}\n'
     )
     process = subprocess.Popen([found, "-c", str(settings)], stderr=subprocess.DEVNULL)

@@ -43,6 +43,8 @@ PEER = "fauxqs@1.9.2"
 CONNECTIONS = (8, 64)
 SENDS = 4_000
 BATCH = 10
+#: Sent and then received with much waiting; with fewer, their end would count.
+SENDS_MIN = 2_000
 #: Sent in batches, then received; a quick run has not much less, or the end of it would count.
 BATCHED = 12_000
 BATCHED_MIN = 6_000
@@ -402,7 +404,7 @@ def _against(own: Bench, other: Bench, rounds: int, share: float) -> list[Figure
 
 def _waiting(own: Bench, rounds: int, share: float) -> list[Figure]:
     """Compare sends, and receives, with much waiting and with nothing."""
-    sends, waiting = int(SENDS * share), int(WAITING * share)
+    sends, waiting = max(int(SENDS * share), SENDS_MIN), int(WAITING * share)
     full = own.queue()
     own.batches(full, waiting, 8)
     speeds: dict[str, list[Speed]] = {"full": [], "empty": [], "full out": [], "empty out": []}

@@ -19,6 +19,10 @@ _PATIENCE_S = 300
 _place = memoryview(bytearray(1 << 20))
 
 
+class LoadFailed(Exception):
+    """A server did not do what it was asked for."""
+
+
 @dataclass(frozen=True)
 class Order:
     """What is to be done."""
@@ -49,7 +53,7 @@ def load(order: Order) -> Load:
     command = [sys.executable, "-m", "bench.wire_load", json.dumps(asdict(order))]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     if done.returncode:
-        raise SystemExit(f"{order.kind}: {done.stderr}")
+        raise LoadFailed(f"{order.kind}: {done.stderr.strip()[-500:]}")
     return Load(**json.loads(done.stdout))
 
 
@@ -77,6 +81,8 @@ class _Sender:
         if not read:
             raise SystemExit("the server has closed a connection")
         self._answered += self.wire.answered(bytes(_place[:read]))
+        if self._answered > self._sent:
+            raise SystemExit(f"{self._answered} answers to {self._sent} requests")
         self.send()
         return self._answered < self._count
 
@@ -97,14 +103,14 @@ def _send(order: Order) -> Load:
     started, cpu = time.perf_counter(), time.process_time()
     for one in senders:
         one.send()
-    left = len(senders)
-    while left:
+    unfinished = set(by_number)
+    while unfinished:
         events = poll.poll(_PATIENCE_S)
         if not events:
             raise SystemExit("nothing was answered for minutes")
         for number, _ in events:
             if not by_number[number].readable():
-                left -= 1
+                unfinished.discard(number)
     return Load(time.perf_counter() - started, time.process_time() - cpu)
 
 

@@ -8,6 +8,7 @@ messages are of 1 KB and durable, each with an id of its own where the peer look
 from __future__ import annotations
 
 import json
+import os
 import re
 import socket
 import struct
@@ -344,14 +345,19 @@ class NatsSending:
         stream = {"name": queue, "subjects": [queue], "storage": "file", "num_replicas": 1}
         given = json.dumps({**stream, "duplicate_window": 600 * 10**9}).encode()
         told = {"verbose": False, "headers": True, "no_responders": True}
+        # Each connection hears of its own messages only.
+        name, inbox = queue.encode(), os.urandom(8).hex().encode()
         self.socket.sendall(
-            b"CONNECT %b\r\nSUB made 1\r\nSUB done 2\r\n" % json.dumps(told).encode()
-            + b"PUB $JS.API.STREAM.CREATE.%b made %d\r\n" % (queue.encode(), len(given))
+            b"CONNECT %b\r\nSUB %b.made 1\r\n" % (json.dumps(told).encode(), inbox)
+            + b"SUB %b.done 2\r\n" % inbox
+            + b"PUB $JS.API.STREAM.CREATE.%b %b.made %d\r\n" % (name, inbox, len(given))
             + given
             + b"\r\n"
         )
-        reading.until(rb"MSG made 1 \d+\r\n.*?\r\n")
-        self._head = b"HPUB %b done " % queue.encode()
+        made = reading.until(rb"MSG [0-9a-f]+.made 1 [^\r]*\r\n[^\r]*\r\n")[0]
+        if b'"config"' not in made:
+            raise SystemExit(f"NATS made no stream: {made!r}")
+        self._head = b"HPUB %b %b.done " % (name, inbox)
         self._counter = _Counter(b'"seq":')
 
     def requests(self, prefix: str, count: int) -> list[bytes]:
@@ -363,7 +369,7 @@ class NatsSending:
         return made
 
     def answered(self, data: bytes) -> int:
-        if b'"error"' in data or b'"duplicate"' in data:
+        if b'"error"' in data or b'"duplicate"' in data or b"NATS/1.0 503" in data:
             raise SystemExit(f"NATS said {data[:500]!r}")
         return self._counter.count(data)
 

@@ -215,7 +215,9 @@ class Bus(EntityCalls, StagingCalls, LogCalls, ClaimCalls):
     ) -> list[ReceivedMessage]:
         """Look at messages from a sequence number on, without touching them.
 
-        May return fewer than asked; go on from the last number + 1 until nothing is returned.
+        May return fewer than asked; go on from the last number + 1 until nothing is returned. With
+        a filter it looks at once through as many messages as it takes to find some; servers give
+        way to others meanwhile.
         """
         return self.tell(
             lambda: settling.peek_all(
@@ -273,6 +275,9 @@ class Bus(EntityCalls, StagingCalls, LogCalls, ClaimCalls):
             raise InvalidOperation("the clock of this bus cannot be moved: open it as ephemeral")
         clock.advance(ms)
         self._tick()
+        while self.broker.is_behind():
+            await asyncio.sleep(0.001)
+            self._tick()
         await self._flush()
 
     # Being there in time

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, Self
 
-_PATIENCE_S = 30
+_PATIENCE_S = 120
 
 
 class CuttingProxy:

@@ -391,9 +391,16 @@ class Broker:
         return self.timers.next_due()
 
     def tick(self) -> None:
-        """Do what is due."""
-        while not self.closed and (key := self.timers.pop(self.clock.now())) is not None:
+        """Do what is due now; what comes due meanwhile waits until others have had their turn."""
+        now = self.clock.now()
+        while not self.closed and (key := self.timers.pop(now)) is not None:
             ring(self, *key)
+
+    def is_behind(self) -> bool:
+        """Tell whether a slice left something that is due to the next moment."""
+        soon = self.clock.now() + 1
+        online = [seat.partition for seat in self.seats.values() if seat.partition is not None]
+        return any(partition.next_wake() <= soon for partition in online)
 
     def tidy(self, seat: Seat) -> bool:
         """Do a slice of compaction and of sealing ids; tell whether more is waiting."""

@@ -53,8 +53,6 @@ class Forwarding:
         self._broker = broker
         #: (source, partition, dead letters or not) with a work under way
         self._moving: set[tuple[int, int, bool]] = set()
-        #: dead letters that their destination does not take: they stay where they are
-        self._kept: dict[tuple[int, int], set[int]] = {}
         self._awake: set[Entity] = set()
 
     def wake(self, source: Entity) -> None:
@@ -66,8 +64,9 @@ class Forwarding:
 
     def changed(self, source: Entity) -> None:
         """A source has new settings: what it kept may be wanted now."""
-        for key in [key for key in self._kept if key[0] == source.incarnation]:
-            del self._kept[key]
+        for seat in source.seats:
+            if seat.partition is not None:
+                source.part_of(seat.partition).dead_ready.keep_none()
         if source.forwards:
             self.wake(source)
 
@@ -129,20 +128,18 @@ class Forwarding:
             # What becomes of those that came before is not known: later ones must not overtake.
             raise PartitionOffline("the namespace's own store is down")
         below = subscription.log.visible_below
-        kept = self._kept.get((source.incarnation, subscription.key[0]), set()) if dead else set()
-        runs = subscription.dead_ready if dead else subscription.ready
-        waiting = (ordinal for ordinal in runs.ordinals() if ordinal not in kept)
+        waiting = subscription.dead_ready.onward if dead else subscription.ready
         return [
             ordinal
-            for ordinal in islice(waiting, A_SLICE)
+            for ordinal in islice(waiting.ordinals(), A_SLICE)
             if ordinal < below and (dead or subscription.expires(ordinal) > now)
         ]
 
     def _keep(self, source: Entity, seat: Seat, move: Move, dead: bool, now: int) -> None:
         """Leave what is not taken: as a dead letter, which says why, or as the one it is."""
         if dead:
-            kept = self._kept.setdefault((source.incarnation, seat.id), set())
-            kept.update(ordinal for _, ordinal, _ in move.refused)
+            letters = source.part_of(seat.online()).dead_ready
+            letters.keep([ordinal for _, ordinal, _ in move.refused])
             return
 
         def refuse(subscription: Subscription, now: int, out: WriteBatch) -> None:

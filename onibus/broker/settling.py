@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from onibus.core.limits import BATCH_COUNT_MAX
 from onibus.core.numbering import partition_index
 from onibus.core.partition import Partition
 from onibus.core.path.deliver import deliver_deferred, find_deferred
-from onibus.core.path.peek import Filter, peek, states_of
+from onibus.core.path.peek import Filter, Page, states_of
 from onibus.core.path.purge import find_undeferrable, forget_ids, purge, undefer
 from onibus.core.path.room import Room
 from onibus.core.path.schedule import cancel, find_scheduled
@@ -39,6 +39,8 @@ ActOnEach = Callable[[Subscription, list[int], int, WriteBatch], list[Any]]
 
 #: Messages that one slice of a purge looks at.
 PURGE_SLICE = 1_000
+#: Messages that one slice of a peek looks at.
+PEEK_SLICE = 500
 
 
 def seat_of_token(entity: Entity, token: bytes) -> Seat:
@@ -265,29 +267,64 @@ def on_session(
 def peek_all(
     broker: Broker, name: str, start: int, limit: int, wanted: Filter, dead: bool
 ) -> list[Any]:
-    """Look at messages from a number on; over partitions in their order (P7)."""
+    """Look at messages from a number on, at once, through as many as it takes."""
+    slices = _peek(broker, name, start, limit, wanted, dead)
+    while True:
+        try:
+            next(slices)
+        except StopIteration as end:
+            found: list[Any] = end.value
+            return found
+
+
+def peek_in_slices(
+    broker: Broker, name: str, start: int, limit: int, wanted: Filter, dead: bool, reply: Reply
+) -> None:
+    """The same with others' work in between: what a filter means may be far away, or not there."""
+    slices = _peek(broker, name, start, limit, wanted, dead)
+
+    def next_slice() -> None:
+        if reply.done():
+            return
+        try:
+            next(slices)
+        except StopIteration as end:
+            found = end.value
+        except Exception as error:
+            fail(reply, error)
+            return
+        else:
+            broker.call_soon(next_slice)
+            return
+        answer(reply, found)
+
+    next_slice()
+
+
+def _peek(
+    broker: Broker, name: str, start: int, limit: int, wanted: Filter, dead: bool
+) -> Generator[None, None, list[Any]]:
+    """Look through partitions in their order, up to one in which something is found (P7).
+
+    Yields after each slice.
+    """
     entity = broker.find(name)
     if not isinstance(limit, int) or not 0 < limit <= BATCH_COUNT_MAX:
         raise InvalidArgument(f"a peek asks for 1 to {BATCH_COUNT_MAX} messages")
     if not isinstance(start, int) or start < 0:
         raise InvalidArgument("a peek starts at a sequence number")
-    states_of(wanted, dead)
+    page = Page(limit, wanted, dead)
     index = partition_index(start, entity.partitioned)
     for seat in entity.seats[index:]:
         if seat.partition is None and len(entity.seats) > 1:
             continue
         number = start if seat.index == index else 0
-        found = broker.look(entity, seat, _peek_from, number, limit, wanted, dead)
-        if found:
-            return found
-    return []
-
-
-def _peek_from(
-    subscription: Subscription, number: int, limit: int, wanted: Filter, dead: bool
-) -> list[Any]:
-    first = _first_ordinal(subscription.partition, number)
-    return peek(subscription, first, limit, wanted, dead)
+        ordinal = broker.ask(seat, _first_ordinal, number)
+        while ordinal := broker.look(entity, seat, page.fill, ordinal, PEEK_SLICE):
+            yield
+        if page.messages:
+            break
+    return page.messages
 
 
 def _first_ordinal(partition: Partition, number: int) -> int:

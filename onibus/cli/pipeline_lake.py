@@ -124,7 +124,11 @@ def _capture_all(
             return
         out.done(msgspec.to_builtins(done) | {"entity": entity}, f"{entity}: {_sentence(done)}")
 
+    failures = 0
+
     def failed(entity: str, error: Exception) -> None:
+        nonlocal failures
+        failures += 1
         out.told.print(f"onibus: {entity} was not captured: {told_plainly(error)}", markup=False)
 
     source = source_of(session, "")
@@ -145,8 +149,10 @@ def _capture_all(
                     raise
                 failed("the server", error)
             if rest is None:
-                return
+                break
             stop.wait(rest)
+    if rest is None and failures:
+        raise typer.Exit(exits.FAILED)
 
 
 def _sentence(done: Captured) -> str:

@@ -16,6 +16,7 @@ they are no part of serving. `violations` returns the statements that do not hol
 10. A block is looked at no later than its first row that can expire.
 11. A free session that could be given out is offered.
 12. From `complete_from` on no ordinal is without its row.
+13. What is set aside lists exactly the marks of deferred and scheduled messages.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 
 from onibus.core.block import NEVER
-from onibus.core.lifecycle import DEAD, HELD, State
+from onibus.core.lifecycle import ASIDE, DEAD, HELD, TIMED, State
 from onibus.core.partition import Partition
-from onibus.core.subscription import _TIMED, Subscription
+from onibus.core.subscription import Subscription
 
 #: Messages in these states have a mark, and are ready nevertheless.
 _READY = (State.ACTIVE,)
@@ -39,7 +40,7 @@ def violations(partition: Partition, sessions: bool = True) -> list[str]:
     """
     found = list(_blocks(partition))
     for subscription in partition.subscriptions.values():
-        checks = [_marks, _holds, _gone, _dead, _timers, _expiry]
+        checks = [_marks, _holds, _gone, _dead, _set_aside, _timers, _expiry]
         if not subscription.settings.requires_session:
             checks.append(_places)
         elif sessions:
@@ -163,13 +164,19 @@ def _dead(subscription: Subscription) -> Iterator[str]:
         yield f"8: ready {sorted(ready)}, listed {list(subscription.dead_ready.ordinals())}"
 
 
+def _set_aside(subscription: Subscription) -> Iterator[str]:
+    aside = _in_states(subscription, ASIDE)
+    if set(subscription.aside.ordinals()) != aside:
+        yield f"13: set aside {sorted(aside)}, listed {list(subscription.aside.ordinals())}"
+
+
 def _timers(subscription: Subscription) -> Iterator[str]:
     is_set = subscription.timers.is_set
     for epoch, hold in subscription.holds.items():
         if is_set(("hold", epoch)) != (hold.until != NEVER):
             yield f"9: hold {epoch} until {hold.until}"
     for ordinal, mark in subscription.marks.hot.items():
-        if mark.due and mark.state in _TIMED and not is_set(("due", ordinal)):
+        if mark.due and mark.state in TIMED and not subscription.marks.is_watched(ordinal):
             yield f"9: {ordinal} is due at {mark.due}"
     for attempt in subscription.attempts:
         if not is_set(("attempt", attempt)):

@@ -110,6 +110,18 @@ UNLOCKED: dict[State, State] = {state: state for state in State} | {
 }
 HELD = frozenset(state for state in State if UNLOCKED[state] != state)
 DEAD = frozenset(_LIVES[1])
+#: States whose mark may carry a time at which the message comes back.
+TIMED = frozenset(
+    {
+        State.DELAYED,
+        State.DEAD_LETTERED_DELAYED,
+        State.DEFERRED,
+        State.SCHEDULED,
+        State.DEAD_LETTERED_DEFERRED,
+    }
+)
+#: Messages that wait to be asked for, or for their time.
+ASIDE = frozenset({State.DEFERRED, State.DEFERRED_LOCKED, State.SCHEDULED})
 
 
 def advance(state: State, event: Input) -> State:

@@ -56,10 +56,10 @@ class Marks:
         "hot",
     )  # fmt: skip
 
-    def __init__(self, read: Callable[[int], MarkRow], timers: Timers) -> None:
+    def __init__(self, read: Callable[[int], MarkRow]) -> None:
         self._read = read
-        #: has the times of those that are not cold
-        self._timers = timers
+        #: the times of those that are not cold
+        self._timers = Timers()
         #: those that were made or asked for since the start
         self.hot: dict[int, Mark] = {}
         self.load(array("q"), array("b"), array("q"))
@@ -85,7 +85,7 @@ class Marks:
             if at >= 0:
                 mark = self._warm(at)
                 if mark.due:
-                    self._timers.set(("due", ordinal), mark.due)
+                    self.watch(ordinal, mark.due)
         return mark
 
     def state(self, ordinal: int) -> State | None:
@@ -126,24 +126,42 @@ class Marks:
         self._left -= 1
         return mark
 
-    # What comes due while it is cold
+    # What comes due by itself
+
+    def watch(self, ordinal: int, due: int) -> None:
+        """A message comes due by itself."""
+        self._timers.set(("due", ordinal), due, rank=ordinal)
+
+    def unwatch(self, ordinal: int) -> None:
+        """A message does not come due any more."""
+        self._timers.cancel(("due", ordinal))
+
+    def is_watched(self, ordinal: int) -> bool:
+        return self._timers.is_set(("due", ordinal))
 
     def next_due(self) -> int:
-        """Return the earliest time at which a cold mark comes due."""
+        """Return the earliest time at which a message comes due."""
+        return min(self._first_cold()[0], self._timers.next_due())
+
+    def pop_due(self, now: int) -> int | None:
+        """Return the ordinal of a message whose time has come: by time, then by ordinal."""
+        cold, hot = self._first_cold(), self._timers.first()
+        due, ordinal = min(cold, hot)
+        if due > now:
+            return None
+        if cold < hot:
+            self._warm(int(self._due[self._due_at]))
+        else:
+            self._timers.pop(now)
+        return ordinal
+
+    def _first_cold(self) -> tuple[int, int]:
         while self._due_at < len(self._due):
             at = int(self._due[self._due_at])
             if not self._taken[at]:
-                return self._dues[at]
+                return self._dues[at], self._cold[at]
             self._due_at += 1
-        return NEVER
-
-    def pop_due(self, now: int) -> int | None:
-        """Return the ordinal of a cold mark whose time has come, and warm it."""
-        if self.next_due() > now:
-            return None
-        at = int(self._due[self._due_at])
-        self._warm(at)
-        return self._cold[at]
+        return NEVER, NEVER
 
 
 def apply_mark(received: ReceivedMessage, mark: Mark) -> None:

@@ -10,7 +10,7 @@ from array import array
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 from hashlib import blake2b
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Any
 
 import numpy as np
@@ -130,7 +130,7 @@ class Sessions:
         """Add a message that has just been accepted."""
         session.ready.append(ordinal)
         if len(session.ready) == 1:
-            heappush(self._available, (ordinal, session.id))
+            self.offer(session)
 
     def give_back(self, session: Session, ordinal: int) -> None:
         """Put a message back at its number's place."""
@@ -148,6 +148,13 @@ class Sessions:
         """The session may have become available, or have another first message."""
         if session.ready:
             heappush(self._available, (session.ready[0], session.id))
+            if len(self._available) > 2 * len(self._hot) + 64:
+                self._sweep()
+
+    def _sweep(self) -> None:
+        """Drop outdated entries: where all accept sessions by name, nobody else does."""
+        self._available = [(one.ready[0], one.id) for one in self._hot.values() if one.ready]
+        heapify(self._available)
 
     def next_free(self, below: int, name_of: Callable[[int], str]) -> Session | None:
         """Take and return the free session whose first message has waited longest.

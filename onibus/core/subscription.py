@@ -19,34 +19,24 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from onibus.core.block import NEVER
+from onibus.core.dead_letters import DeadLetters
 from onibus.core.errors import LockLost, MessageNotFound, SessionLockLost
 from onibus.core.holds import TOKEN, Attempt, Hold, check_of
-from onibus.core.lifecycle import DEAD, HELD, UNLOCKED, Input, State, advance
+from onibus.core.lifecycle import ASIDE, DEAD, HELD, TIMED, UNLOCKED, Input, State, advance
 from onibus.core.marks import Mark, Marks
 from onibus.core.message import ReceivedMessage
 from onibus.core.outcomes import FATES, Fate, OutcomeLog
-from onibus.core.records import GONE, HOLDS, MARKS, SESSIONS, WriteBatch
+from onibus.core.records import GONE, HOLDS, MARKS, WriteBatch
 from onibus.core.rules.rule import CompiledRule
 from onibus.core.runs import Runs, as_runs
 from onibus.core.sessions import Session, Sessions
 from onibus.core.settings import OutletSettings
 from onibus.core.tally import Tally
-from onibus.core.timers import Key, Timers
+from onibus.core.timers import Timers
 from onibus.core.views import views
 
 if TYPE_CHECKING:
     from onibus.core.partition import Partition
-
-#: States whose mark may carry a time at which the message comes back.
-_TIMED = frozenset(
-    {
-        State.DELAYED,
-        State.DEAD_LETTERED_DELAYED,
-        State.DEFERRED,
-        State.SCHEDULED,
-        State.DEAD_LETTERED_DEFERRED,
-    }
-)
 
 #: A deferred message that its holder gives back is deferred as it was before.
 _GIVES_BACK = frozenset({Input.ABANDON, Input.RELEASE, Input.DELAY})
@@ -68,10 +58,12 @@ class Subscription:
         self.ready = Runs()
         self.sessions = Sessions(partition.secret)
         self.dead = Runs()
-        self.dead_ready = Runs()
+        #: deferred or scheduled, held or not
+        self.aside = Runs()
+        self.dead_ready = DeadLetters()
         self.gone = Runs()
         self.timers = Timers()
-        self.marks = Marks(lambda ordinal: log.pages.read_mark(*self.key, ordinal), self.timers)
+        self.marks = Marks(lambda ordinal: log.pages.read_mark(*self.key, ordinal))
         self.holds: dict[int, Hold] = {}
         self.attempts: dict[str, Attempt] = {}
         self.counts = [0] * len(State)
@@ -96,11 +88,6 @@ class Subscription:
     def next_due(self) -> int:
         """Return the bus time at which something here happens by itself."""
         return min(self.timers.next_due(), self.marks.next_due())
-
-    def pop_due(self, now: int) -> Key | None:
-        """Take out and return something whose time has come."""
-        ordinal = self.marks.pop_due(now)
-        return ("due", ordinal) if ordinal is not None else self.timers.pop(now)
 
     def expires(self, ordinal: int) -> int:
         """Return the bus time at which a message expires here, or NEVER."""
@@ -203,7 +190,8 @@ class Subscription:
         mark = self.marks.hot[ordinal] = Mark(State.SCHEDULED)
         mark.due = due
         self.counts[State.SCHEDULED] += 1
-        self.timers.set(("due", ordinal), due)
+        self.aside.add(ordinal, ordinal)
+        self.marks.watch(ordinal, due)
         self.write_mark(ordinal, mark, out)
 
     # Holding
@@ -321,7 +309,7 @@ class Subscription:
         else:
             self.counts[old] -= 1
         if mark.due:
-            self.timers.cancel(("due", ordinal))
+            self.marks.unwatch(ordinal)
         if mark.hold is not None:
             self.let_go(ordinal, mark)
         elif not taken:
@@ -346,10 +334,9 @@ class Subscription:
             if noted:
                 self.outcomes.note(ordinal, FATES[event], None, None)
             if mark.due:
-                self.timers.cancel(("due", ordinal))
+                marks.unwatch(ordinal)
             self.let_go(ordinal, mark)
-            if old in DEAD:
-                self.dead.remove(ordinal)
+            self._list(ordinal, old, State.GONE)
             del marks.hot[ordinal]
             if mark.stored:
                 out.delete(MARKS, (*self.key, ordinal))
@@ -371,11 +358,21 @@ class Subscription:
         elif old is State.DEAD_LETTERED:
             self.dead_ready.remove(ordinal)
 
-    def _enter(self, ordinal: int, mark: Mark, old: State, new: State, out: WriteBatch) -> None:
+    def _list(self, ordinal: int, old: State, new: State) -> None:
+        """Keep the lists of dead letters and of what is set aside."""
         if old in DEAD and new is State.GONE:
             self.dead.remove(ordinal)
+            self.dead_ready.forget(ordinal)
         elif new in DEAD and old not in DEAD:
             self.dead.add(ordinal, ordinal)
+        if old in ASIDE:
+            if new not in ASIDE:
+                self.aside.remove(ordinal)
+        elif new in ASIDE:
+            self.aside.add(ordinal, ordinal)
+
+    def _enter(self, ordinal: int, mark: Mark, old: State, new: State, out: WriteBatch) -> None:
+        self._list(ordinal, old, new)
         if new is State.GONE:
             del self.marks.hot[ordinal]
             if mark.stored:
@@ -390,8 +387,8 @@ class Subscription:
             insort(self.session_of(ordinal).waiting, ordinal)
         elif new is State.DEAD_LETTERED:
             self.dead_ready.add(ordinal, ordinal)
-        if mark.due and new in _TIMED:
-            self.timers.set(("due", ordinal), mark.due)
+        if mark.due and new in TIMED:
+            self.marks.watch(ordinal, mark.due)
         self.counts[new] += 1
         self.write_mark(ordinal, mark, out)
         if not mark.stored and new is State.ACTIVE:
@@ -467,27 +464,6 @@ class Subscription:
                 ),
             )
         self._changed_holds.clear()
-
-    def write_session(self, session: Session, out: WriteBatch) -> None:
-        key = (*self.key, session.id)
-        lock = session.lock
-        if session.state is None and lock is None:
-            out.delete(SESSIONS, key)
-        elif lock is None:
-            out.put(SESSIONS, (*key, session.state, 0, 0, 0, 0, ""))
-        else:
-            out.put(
-                SESSIONS,
-                (
-                    *key,
-                    session.state,
-                    lock.until,
-                    lock.duration,
-                    lock.epoch,
-                    lock.check,
-                    lock.owner,
-                ),
-            )
 
     def held(self) -> int:
         """Return how many messages are held."""

@@ -17,12 +17,12 @@ class Timers:
 
     def __init__(self) -> None:
         self._due: dict[Key, int] = {}
-        #: (deadline, serial number, key): what is due at one time comes in the order it was set
+        #: (deadline, rank, key): what is due at one time comes in the order it was set, unless told
         self._heap: list[tuple[int, int, Key]] = []
         self._serial = 0
 
-    def set(self, key: Key, due: int) -> None:
-        """Set or move a deadline; NEVER takes it back."""
+    def set(self, key: Key, due: int, rank: int | None = None) -> None:
+        """Set or move a deadline; NEVER takes it back. Of equal ones the lower rank comes first."""
         if self._due.get(key) == due:
             return
         if due == NEVER:
@@ -30,7 +30,7 @@ class Timers:
             return
         self._due[key] = due
         self._serial += 1
-        heappush(self._heap, (due, self._serial, key))
+        heappush(self._heap, (due, self._serial if rank is None else rank, key))
         if len(self._heap) > 2 * len(self._due) + 64:
             self._rebuild()
 
@@ -46,6 +46,10 @@ class Timers:
             heappop(heap)
         return heap[0][0] if heap else NEVER
 
+    def first(self) -> tuple[int, int]:
+        """Return the earliest deadline and its rank."""
+        return self._heap[0][:2] if self.next_due() != NEVER else (NEVER, NEVER)
+
     def pop(self, now: int) -> Key | None:
         """Take out and return a key whose deadline has come."""
         if self.next_due() > now:
@@ -55,7 +59,7 @@ class Timers:
         return key
 
     def _rebuild(self) -> None:
-        kept = {key: serial for due, serial, key in self._heap if self._due.get(key) == due}
+        kept = {key: rank for due, rank, key in self._heap if self._due.get(key) == due}
         self._heap = [
             (due, kept.get(key) or self._serial + at, key)
             for at, (key, due) in enumerate(self._due.items(), 1)

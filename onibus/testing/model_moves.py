@@ -44,6 +44,17 @@ class Moves(Works):
         self.moving, self.kept = {}, {}
         super().crashed(*given)
 
+    def store_failed(self, name: str, kept: bool) -> None:
+        self.kept = {key: letters for key, letters in self.kept.items() if not self._in(name, key)}
+        super().store_failed(name, kept)
+
+    def _in(self, store: str, key: Key) -> bool:
+        """Tell whether a store has that partition of a source."""
+        return any(
+            entity.uid == key[0] and entity.stores[key[1]] == store
+            for entity in self.entities.values()
+        )
+
     def change(self, entity: EntityModel, settings: AnySettings) -> None:
         self.kept = {key: kept for key, kept in self.kept.items() if key[0] != entity.uid}
         super().change(entity, settings)

@@ -58,6 +58,8 @@ def small_sizes() -> Iterator[None]:
         (limits, "PARTITION_COUNT", 5),
         # What is left for a moment later would differ from a model that is never late.
         (expire, "BLOCKS_A_SLICE", 1_000_000),
+        (expire, "ROWS_A_SLICE", 1_000_000),
+        (expire, "DUE_A_SLICE", 1_000_000),
     ]
     before = [getattr(owner, name) for owner, name, _ in patches]
     for owner, name, value in patches:

@@ -18,7 +18,7 @@ from onibus.protocols.amqp.frames import (
 )
 from onibus.protocols.amqp.service_bus import sections
 
-_PATIENCE_S = 20
+_PATIENCE_S = 180
 
 
 class RawClient:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid4
 
 import pytest
@@ -138,6 +138,28 @@ def test_topics_rules_and_actions(azure: ServiceBusClient, owner: Client, name: 
     ) as receiver:
         [message] = receive(receiver, 1)
         assert [str(message), message.dead_letter_reason] == ["50", "no"]
+
+
+@pytest.mark.promise("B4", "X8")
+def test_sessions_are_listed(azure: ServiceBusClient, owner: Client, name: Name) -> None:
+    queue, topic = name("sessions"), name("topic")
+    owner.create_queue(queue, requires_session=True, enable_partitioning=True)
+    owner.create_topic(topic)
+    owner.create_subscription(topic, "s", requires_session=True)
+    assert list(azure.list_queue_sessions(queue)) == []
+    # Clients ask for a hundred at a time.
+    wanted = [f"s-{n:03}" for n in range(230)]
+    owner.send_batch(queue, [Message(body=b"x", session_id=one) for one in wanted])
+    owner.send(topic, Message(body=b"x", session_id="of the topic"))
+    with azure.get_queue_receiver(queue, session_id="empty, with a state") as receiver:
+        receiver.session.set_state(b"kept")
+    with azure.get_queue_receiver(queue, session_id="empty, and held"):
+        found = list(azure.list_queue_sessions(queue))
+    assert sorted(found) == ["empty, with a state", *wanted]
+    assert list(azure.list_subscription_sessions(topic, "s")) == ["of the topic"]
+    yesterday = datetime.now(UTC) - timedelta(days=1)
+    changed = azure.list_queue_sessions(queue, state_updated_after=yesterday)
+    assert list(changed) == ["empty, with a state"]
 
 
 @pytest.mark.promise("B6", "P9")

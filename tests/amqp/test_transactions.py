@@ -17,7 +17,7 @@ from tests.server.processes import Served
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
-_PATIENCE_S = 30
+_PATIENCE_S = 120
 
 
 class Work(MessagingHandler, TransactionHandler):

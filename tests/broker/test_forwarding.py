@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ from onibus import Bus
 from onibus.core.errors import EntityNotFound, InvalidArgument, InvalidOperation
 from onibus.core.message import encode
 from onibus.core.numbering import partition_index
+from onibus.core.path.peek import Filter
+from onibus.core.runs import Runs
 from tests.broker.fragile import (
     quiet,
     recover,
@@ -343,6 +346,45 @@ async def test_a_dead_letter_that_its_destination_never_takes_stays(clock: Manua
         await bus.change_queue("in", forward_dead_letters_to="open")
         await recover(bus, clock)
         assert (dead(bus, "in"), there(bus, "open")) == ([], ["no session", "x"])
+
+
+@pytest.mark.promise("B6")
+@run
+async def test_dead_letters_that_stay_are_not_looked_at_again(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at = []
+    ordinals = Runs.ordinals
+
+    def counted(self: Runs, start: int = 0) -> Iterator[int]:
+        for ordinal in ordinals(self, start):
+            looked_at.append(ordinal)
+            yield ordinal
+
+    async with Disks().bus(clock, "a", "b") as bus:
+        await bus.create_queue("small", max_message_bytes=100)
+        await bus.create_queue("in", forward_dead_letters_to="small")
+        await send(bus, "in", "first", *["x" * 200] * 300)
+        receiver = bus.receiver("in")
+        first, *large = await receiver.receive(301)
+        await asyncio.gather(*[receiver.dead_letter(one, reason="bad") for one in large])
+        await recover(bus, clock)
+        letters = bus.broker.find("in").seats[0].online().subscription.dead_ready
+        assert (letters.count, letters.onward.count) == (300, 0)
+        monkeypatch.setattr(Runs, "ordinals", counted)
+        await send(bus, "in", "last")
+        await quiet(bus)
+        assert looked_at == []
+        # A new one goes on, though it comes before them; who receives and gives back changes
+        # nothing; and what is gone leaves nothing behind.
+        await receiver.dead_letter(first, reason="bad")
+        morgue = bus.receiver("in", dead_letters=True)
+        await asyncio.gather(*map(morgue.abandon, await morgue.receive(300)))
+        await recover(bus, clock)
+        assert (there(bus, "small"), letters.count, letters.onward.count) == (["first"], 300, 0)
+        await bus.purge("in", Filter(state="dead-lettered"))
+        assert (letters.count, letters.onward.count, letters._kept) == (0, 0, set())
+        sound(bus)
 
 
 @pytest.mark.promise("B6")

@@ -16,6 +16,7 @@ from onibus.core.errors import (
     PartitionOffline,
     StoreFailed,
 )
+from onibus.core.path.expire import DUE_A_SLICE
 from onibus.core.records import BLOCK_INDEX, BLOCKS
 from tests.bus_helpers import (
     HOUR,
@@ -67,6 +68,36 @@ async def test_what_is_found_does_not_come_due_before_it_is_acted_on() -> None:
             clock.creeping = False
             assert bus.queue("q").active_count == 0
             await bus.send_batch("q", [msg(f"{n}") for n in range(3)])
+
+
+async def many_due_in_a_minute(bus: Bus, count: int) -> None:
+    await bus.create_queue("q")
+    due = bus.broker.clock.wall() + MINUTE
+    batch = [msg(f"{n}", scheduled_enqueue_time_ms=due) for n in range(count)]
+    await bus.send_batch("q", batch)
+
+
+@pytest.mark.promise("S6")
+@run
+async def test_many_that_come_due_let_others_have_their_turn() -> None:
+    clock = CreepingClock()
+    async with Bus.ephemeral(clock=clock) as bus:
+        await many_due_in_a_minute(bus, 3 * DUE_A_SLICE)
+        clock.advance(MINUTE)
+        clock.creeping = True  # each slice takes its time
+        bus.broker.tick()
+        clock.creeping = False
+        assert bus.queue("q").scheduled_count == DUE_A_SLICE, "one slice by time, one by the look"
+
+
+@pytest.mark.promise("X10")
+@run
+async def test_a_bus_whose_time_is_moved_does_all_that_comes_due() -> None:
+    async with Bus.ephemeral() as bus:
+        count = 3 * DUE_A_SLICE + 1
+        await many_due_in_a_minute(bus, count)
+        await bus.advance(MINUTE)
+        assert bus.broker.find("q").seats[0].online().subscription.active_count() == count
 
 
 async def two_stores_with_messages(tmp_path: Path, clock: ManualClock) -> dict[str, Path]:
@@ -307,7 +338,7 @@ async def test_masses_that_expire_or_come_due_take_several_slices(clock: ManualC
         clock.advance(SECOND)
         assert len(await bus.receiver("q").receive(10)) == 0, "nothing that has expired"
         await pass_ms(bus, clock, 10)
-        for _ in range(5):
+        for _ in range(2_500 // DUE_A_SLICE):
             await pass_ms(bus, clock, 100)
         assert bus.queue("q").scheduled_count == 0
         assert bus.queue("q").active_count == 2_500

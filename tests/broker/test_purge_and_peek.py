@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from onibus import Bus, Filter
+from onibus import Bus, Filter, ReceivedMessage
+from onibus.broker import settling
+from onibus.core.block import NEVER
+from onibus.core.marks import Marks
+from onibus.core.runs import Runs
+from onibus.core.subscription import Subscription
 from tests.bus_helpers import (
     HOUR,
     MINUTE,
@@ -191,3 +200,86 @@ async def test_peek_begins_at_the_lowest_number_and_skips_what_is_gone(
         assert [m.body for m in bus.peek("q", start=3, limit=2)] == [b"d", b"e"]
         assert bus.peek("q", start=7) == bus.peek("q", start=10**9) == []
         assert bus.peek("q")[0].state == "locked"
+
+
+@pytest.mark.promise("X5")
+@run
+async def test_a_filter_is_sought_in_slices_with_others_in_between(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    views = 0
+    view = Subscription.view
+
+    def counted(self: Subscription, *args: Any) -> ReceivedMessage:
+        nonlocal views
+        views += 1
+        return view(self, *args)
+
+    async with Bus.ephemeral(clock=clock) as bus:
+        await bus.create_queue("q")
+        count = 4 * settling.PEEK_SLICE
+        await bus.send_batch("q", [msg(f"{n}", message_id=f"{n}") for n in range(count)])
+        monkeypatch.setattr(Subscription, "view", counted)
+        for wanted, bodies_found in ((f"{count - 1}", [f"{count - 1}"]), ("nobody's", [])):
+            views, turns = 0, [0]
+            where = Filter(message_id=wanted)
+            reply: asyncio.Future[list[ReceivedMessage]] = (
+                asyncio.get_running_loop().create_future()
+            )
+            settling.peek_in_slices(bus.broker, "q", 0, 10, where, False, reply)
+            while not reply.done():
+                turns.append(views)
+                await asyncio.sleep(0)
+            turns.append(views)
+            assert bodies(reply.result()) == bodies_found
+            assert views == count
+            assert max(after - before for before, after in pairwise(turns)) <= settling.PEEK_SLICE
+
+
+@pytest.mark.promise("X2")
+@pytest.mark.parametrize("state", ["deferred", "scheduled"])
+@run
+async def test_a_purge_of_what_is_set_aside_goes_through_it_once(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    looks = 0
+
+    def counting(walk: Callable[..., Iterator[int]]) -> Callable[..., Iterator[int]]:
+        def counted(*args: Any) -> Iterator[int]:
+            nonlocal looks
+            for ordinal in walk(*args):
+                looks += 1
+                yield ordinal
+
+        return counted
+
+    async with Bus.ephemeral(clock=clock) as bus:
+        await bus.create_queue("q")
+        if state == "scheduled":
+            due = clock.wall() + HOUR
+            await bus.send_batch("q", [msg(scheduled_enqueue_time_ms=due) for _ in range(100)])
+        else:
+            await send(bus, "q", *[""] * 100)
+            receiver = bus.receiver("q")
+            for message in await receiver.receive(100):
+                await receiver.defer(message)
+        monkeypatch.setattr(settling, "PURGE_SLICE", 5)
+        monkeypatch.setattr(Marks, "__iter__", counting(Marks.__iter__))
+        monkeypatch.setattr(Runs, "ordinals", counting(Runs.ordinals))
+        assert await bus.purge("q", Filter(state=state, message_id="nobody's")) == 0
+        assert looks == 100
+
+
+@pytest.mark.promise("L2", "L5")
+@run
+async def test_what_is_completed_before_its_time_is_set_aside_no_more(clock: ManualClock) -> None:
+    async with Bus.ephemeral(clock=clock) as bus:
+        await bus.create_queue("q")
+        await send(bus, "q", "deferred for a while")
+        receiver = bus.receiver("q")
+        message = await get_one(bus, "q")
+        await receiver.defer(message, delay_ms=MINUTE)
+        await receiver.complete(*await receiver.receive_deferred([message.sequence_number]))
+        assert peek_all(bus, Filter(state="deferred")) == []
+        subscription = bus.broker.find("q").seats[0].online().subscription
+        assert (subscription.aside.count, subscription.next_due()) == (0, NEVER)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from onibus.core.path.compact import compact
+from onibus.core.path.compact import compact, forget_retained
 from onibus.core.path.deliver import deliver
 from onibus.core.path.session import accept_session, held_session
 from onibus.core.path.settle import defer
@@ -105,3 +105,18 @@ def test_blocks_without_living_rows_go_whole() -> None:
     assert bench.partition.log.places == []
     assert bench.partition.log.total_bytes == bench.partition.log.live_bytes == 0
     assert len(bench.partition.subscription.gone.firsts) == 1
+
+
+@pytest.mark.promise("R1")
+@pytest.mark.parametrize("old", [0, 1, 130, 199, 200])
+def test_where_retention_ends_is_found_by_reading_a_few_blocks(old: int) -> None:
+    bench = Bench(retention_ms=60_000)
+    for n in range(200):
+        bench.now += 60_001 if n == old else n % 3
+        bench.send(b"%d" % n)
+    bench.restart()
+    bench.store.blocks_read = 0
+    wall = bench.now + (60_001 if old == 200 else 0)
+    forget_retained(bench.partition, wall, bench.out)
+    assert bench.partition.log.floor == old + 1
+    assert bench.store.blocks_read <= 9

@@ -17,7 +17,7 @@ import httpx
 
 from tests.source_tree import ROOT
 
-PATIENCE_S = 30
+PATIENCE_S = 120
 #: Servers of several tests run at once.
 ANY_PORTS = {"ONIBUS_AMQP_PORT": "0", "ONIBUS_SQS_PORT": "0"}
 

@@ -211,7 +211,7 @@ def test_everything_of_a_server_in_one_round(
         str(mine),
         entities=[topic, subscription],
         on_captured=done.__setitem__,
-        on_failure=lambda name, error: failed.append(name),
+        on_failure=lambda name, error: failed.append(f"{name}: {error}"),
     )
     assert (round_of, failed) == (2, [])
     assert (done[topic].messages, done[subscription].outcomes) == (1, 1)

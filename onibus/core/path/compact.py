@@ -6,7 +6,7 @@ the new one, since both change in one commit.
 
 from __future__ import annotations
 
-from itertools import islice
+from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -62,11 +62,12 @@ def forget_retained(partition: Partition, wall: int, out: WriteBatch) -> None:
 
 
 def _first_younger(log: Log, moment: int, at: int) -> int:
-    """Return the first ordinal, from that block on, of a block that ends after a moment."""
-    for place in islice(log.places, at, None):
-        if log.last_stamp_of(place) > moment:
-            return place.first
-    return log.next_ordinal
+    """Return the first ordinal, from that block on, of a block that ends after a moment.
+
+    Stamps never fall (S4): of many blocks whose stamps nobody knows yet, only a few are read.
+    """
+    found = bisect_right(log.places, moment, lo=at, key=log.last_stamp_of)
+    return log.places[found].first if found < len(log.places) else log.next_ordinal
 
 
 def _first_within(log: Log, position: int, retained: int, size: int) -> int:

@@ -23,9 +23,11 @@ if TYPE_CHECKING:
     from onibus.core.partition import Partition
     from onibus.core.subscription import Subscription
 
-#: Scheduled messages enqueued by one slice, and blocks looked through for expired rows.
-ACTIVATED_A_SLICE = 1_000
+#: Messages that come due in one slice.
+DUE_A_SLICE = 250
+#: Blocks looked through for expired rows in one slice, which ends with the block of the last row.
 BLOCKS_A_SLICE = 16
+ROWS_A_SLICE = 500
 #: Messages looked at in a subscription that has a time to live of its own.
 AGED_A_SLICE = 1_000
 
@@ -42,48 +44,42 @@ def pass_time(partition: Partition, now: int, wall: int, out: WriteBatch) -> boo
     if partition.next_wake() > now:
         return False
     for subscription in list(partition.subscriptions.values()):
-        scheduled: list[int] = []
-        while (key := subscription.pop_due(now)) is not None:
-            _ring(subscription, key[0], key[1], now, scheduled, out)
-        if scheduled:
-            _activate_some(partition, scheduled, now, wall, out)
+        while (key := subscription.timers.pop(now)) is not None:
+            _ring(subscription, key[0], key[1], now, out)
+        if subscription.marks.next_due() <= now:
+            _come_due(subscription, now, wall, out)
+    rows = 0
     for _ in range(BLOCKS_A_SLICE):
         place = partition.log.expired_block(now)
         if place is None:
             break
         _expire_in(partition, place, now, out)
+        rows += place.rows
+        if rows >= ROWS_A_SLICE:
+            break
     partition.finish(now, out, by_itself=True)
     return True
 
 
-def _activate_some(
-    partition: Partition, scheduled: list[int], now: int, wall: int, out: WriteBatch
-) -> None:
-    """Enqueue a slice of the scheduled messages whose time has come; come back for the rest."""
-    marks, timers = partition.subscription.marks, partition.subscription.timers
-    scheduled.sort(key=lambda ordinal: (marks[ordinal].due, ordinal))
-    activate(partition, scheduled[:ACTIVATED_A_SLICE], now, wall, out)
-    for ordinal in scheduled[ACTIVATED_A_SLICE:]:
-        timers.set(("due", ordinal), marks[ordinal].due)
-
-
-def _ring(
-    subscription: Subscription,
-    kind: str,
-    key: int | str,
-    now: int,
-    scheduled: list[int],
-    out: WriteBatch,
-) -> None:
-    """A deadline has come."""
-    if kind == "due":
-        assert isinstance(key, int)
-        mark = subscription.marks[key]
+def _come_due(subscription: Subscription, now: int, wall: int, out: WriteBatch) -> None:
+    """Give back, or enqueue, a slice of the messages whose time has come."""
+    scheduled = []
+    for _ in range(DUE_A_SLICE):
+        ordinal = subscription.marks.pop_due(now)
+        if ordinal is None:
+            break
+        mark = subscription.marks[ordinal]
         if mark.state is State.SCHEDULED:
-            scheduled.append(key)
+            scheduled.append(ordinal)
         elif mark.hold is None:
-            subscription.change(key, Input.DUE, out)
-    elif kind == "hold":
+            subscription.change(ordinal, Input.DUE, out)
+    if scheduled:
+        activate(subscription.partition, scheduled, now, wall, out)
+
+
+def _ring(subscription: Subscription, kind: str, key: int | str, now: int, out: WriteBatch) -> None:
+    """A deadline has come."""
+    if kind == "hold":
         assert isinstance(key, int)
         hold = subscription.holds[key]
         for ordinal in sorted(o for o, until in hold.ordinals.items() if until <= now):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cached_property
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -90,42 +91,54 @@ def states_of(wanted: Filter, dead: bool) -> frozenset[State]:
     return STATES[wanted.state]
 
 
-def peek(
-    subscription: Subscription, start: int, limit: int, wanted: Filter, dead: bool
-) -> list[ReceivedMessage]:
-    """Return messages from that ordinal on: at most `limit`, and 256 KB, but one at least."""
-    found: list[ReceivedMessage] = []
-    size = 0
-    for ordinal in live_ordinals(subscription, start, states_of(wanted, dead)):
-        message = subscription.view(ordinal)
-        if not wanted.matches(message):
-            continue
+class Page:
+    """What a peek finds in a partition: at most `limit` messages, and 256 KB, but one at least."""
+
+    def __init__(self, limit: int, wanted: Filter, dead: bool) -> None:
+        self.messages: list[ReceivedMessage] = []
+        self._limit = limit
+        self._wanted = wanted
+        self._states = states_of(wanted, dead)
+        self._size = 0
+
+    def fill(self, subscription: Subscription, start: int, looks: int) -> int:
+        """Look at the next messages from an ordinal on; return where to go on, 0 at the end."""
+        for looked, ordinal in enumerate(_candidates(subscription, start, self._states)):
+            if looked == looks:
+                return ordinal
+            if subscription.state(ordinal) not in self._states:
+                continue
+            message = subscription.view(ordinal)
+            if self._wanted.matches(message) and not self._take(message):
+                break
+        return 0
+
+    def _take(self, message: ReceivedMessage) -> bool:
+        """Take a message along, if it fits; tell whether there is room for another."""
         # All of it: a message can be large without a body.
-        size += len(encode(message.message))
-        if found and size > PEEK_BYTES_MAX:
-            break
-        found.append(message)
-        if len(found) == limit:
-            break
-    return found
+        self._size += len(encode(message.message))
+        if self.messages and self._size > PEEK_BYTES_MAX:
+            return False
+        self.messages.append(message)
+        return len(self.messages) < self._limit
 
 
 def live_ordinals(
     subscription: Subscription, start: int, states: frozenset[State]
 ) -> Iterator[int]:
     """Yield the shown ordinals in these states, from `start` on, in order."""
-    below = subscription.log.visible_below
-    candidates: Iterator[int]
-    if states <= DEAD:
-        candidates = subscription.dead.ordinals(start)
-    elif State.ACTIVE in states:
-        candidates = _outside(subscription.gone.next_outside, max(start, 1), below)
-    else:
-        # Only marked messages can be in these states: no need to walk all that are waiting.
-        candidates = iter(sorted(ordinal for ordinal in subscription.marks if ordinal >= start))
-    for ordinal in candidates:
-        if ordinal < below and subscription.state(ordinal) in states:
+    for ordinal in _candidates(subscription, start, states):
+        if subscription.state(ordinal) in states:
             yield ordinal
+
+
+def _candidates(subscription: Subscription, start: int, states: frozenset[State]) -> Iterator[int]:
+    """Yield the shown ordinals that may be in these states: as few others as can be told."""
+    below = subscription.log.visible_below
+    if State.ACTIVE in states:
+        return _outside(subscription.gone.next_outside, max(start, 1), below)
+    apart = subscription.dead if states <= DEAD else subscription.aside
+    return takewhile(lambda ordinal: ordinal < below, apart.ordinals(start))
 
 
 def _outside(next_outside: Callable[[int], int], ordinal: int, below: int) -> Iterator[int]:

@@ -17,7 +17,7 @@ from onibus.core.block import NEVER
 from onibus.core.errors import Damaged
 from onibus.core.fans import Fans, decode_fans
 from onibus.core.holds import Attempt, Hold
-from onibus.core.lifecycle import DEAD, Input, State, advance
+from onibus.core.lifecycle import ASIDE, DEAD, Input, State, advance
 from onibus.core.log import BlockPlace
 from onibus.core.marks import Mark
 from onibus.core.records import (
@@ -208,6 +208,7 @@ def _recover_marks(subscription: Subscription, rows: list[Any]) -> None:
     for runs, wanted in (
         (subscription.dead, [int(state) for state in DEAD]),
         (subscription.dead_ready, [int(State.DEAD_LETTERED)]),
+        (subscription.aside, [int(state) for state in ASIDE]),
     ):
         for first, last in as_runs(np.frombuffer(ordinals, "i8")[np.isin(kinds, wanted)].tolist()):
             runs.add(first, last)

@@ -12,7 +12,7 @@ from onibus.core.holds import TOKEN
 from onibus.core.lifecycle import Input
 from onibus.core.limits import SESSION_STATE_BYTES_MAX
 from onibus.core.path.settle import give_back
-from onibus.core.records import WriteBatch
+from onibus.core.records import SESSIONS, WriteBatch
 from onibus.core.sessions import Session, SessionLock
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def accept_session(
     hold = subscription.new_hold(now + duration, duration, None)
     session.lock = SessionLock(hold.epoch, hold.check, hold.until, duration, owner)
     subscription.timers.set(("session", session.id), hold.until)
-    subscription.write_session(session, out)
+    _write(subscription, session, out)
     token = TOKEN.pack(subscription.numbering.number(0), hold.epoch, hold.check)
     return AcceptedSession(session.id, token, hold.until)
 
@@ -79,7 +79,7 @@ def renew_session(subscription: Subscription, session: Session, now: int, out: W
     assert session.lock is not None
     session.lock.until = now + session.lock.duration
     subscription.timers.set(("session", session.id), session.lock.until)
-    subscription.write_session(session, out)
+    _write(subscription, session, out)
     return session.lock.until
 
 
@@ -90,7 +90,7 @@ def end_session_lock(
     held = subscription.carried(session)
     session.lock = None
     subscription.timers.cancel(("session", session.id))
-    subscription.write_session(session, out)
+    _write(subscription, session, out)
     for ordinal in held:
         give_back(subscription, ordinal, event, now, out)
     # Giving back may have let go of the session's last message, and of the session with it.
@@ -109,7 +109,18 @@ def set_session_state(
     if state is not None and len(state) > SESSION_STATE_BYTES_MAX:
         raise InvalidArgument(f"a session's state has at most {SESSION_STATE_BYTES_MAX} bytes")
     session.state = state
-    subscription.write_session(session, out)
+    _write(subscription, session, out)
+
+
+def _write(subscription: Subscription, session: Session, out: WriteBatch) -> None:
+    key, lock = (*subscription.key, session.id), session.lock
+    if lock is not None:
+        held = (lock.until, lock.duration, lock.epoch, lock.check, lock.owner)
+        out.put(SESSIONS, (*key, session.state, *held))
+    elif session.state is not None:
+        out.put(SESSIONS, (*key, session.state, 0, 0, 0, 0, ""))
+    else:
+        out.delete(SESSIONS, key)
 
 
 def list_sessions(subscription: Subscription) -> list[SessionInfo]:

@@ -214,7 +214,12 @@ class Session:
         if not link.takes_plain(len(payload)):
             return False
         self._next_incoming_id = (self._next_incoming_id + 1) & SERIAL
-        link.take_plain(plain[1], plain[2], payload)
+        try:
+            link.take_plain(plain[1], plain[2], payload)
+        except LinkFailed as error:
+            link.detach(error.condition, error.description)
+        except SessionFailed as error:
+            self.end(error.condition, error.description)
         return True
 
     def take_transfer(self, transfer: Transfer, payload: bytes) -> None:

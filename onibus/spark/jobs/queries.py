@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _LOOK_S = 1
 #: Spark gives a Python process ten seconds to start, which a busy machine may not have: it is given
 #: so many tries.
-_STARVED, _STARTS_MAX = "Python worker failed to connect back", 5
+_STARVED, _STARTS_MAX = "Python worker failed to connect back", 12
 
 
 def run_queries(

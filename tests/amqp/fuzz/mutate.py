@@ -12,7 +12,7 @@ from tests.amqp.fuzz import tree
 from tests.amqp.fuzz.tree import Node, Unreadable
 
 #: Inputs are no longer than this: longer ones say nothing that these do not.
-BYTES_MAX = 4_096
+BYTES_MAX = 1_536
 
 _NUMBERS = (
     *(0, 1, 2, 3, 5, 127, 128, 255, 256, 511, 512, 4_999, 5_000, 65_535, 65_536, 262_144),

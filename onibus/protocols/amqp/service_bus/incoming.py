@@ -18,8 +18,7 @@ from uuid import UUID
 from onibus.core.errors import InvalidArgument
 from onibus.core.limits import BATCH_COUNT_MAX
 from onibus.core.message import Message
-from onibus.protocols.amqp.decode import Symbol, Timestamp, decode
-from onibus.protocols.amqp.errors import DecodeError
+from onibus.protocols.amqp.decode import Symbol, Timestamp
 from onibus.protocols.amqp.service_bus import sections
 from onibus.protocols.amqp.service_bus.sections import (
     ANNOTATIONS,
@@ -57,12 +56,9 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 def read_batch(payload: bytes) -> list[Message]:
     """Return the messages of a batch; what its envelope says is said by them too."""
     found = []
-    for code, _, value, _ in sections.split(payload):
+    for code, _, value, end in sections.split(payload):
         if code == DATA:
-            content, _ = decode(payload, value)
-            if type(content) is not bytes:
-                raise DecodeError("a batch has something that is no message")
-            found.append(read_message(content))
+            found.append(read_message(sections.binary_at(payload, value, end)))
             if len(found) > BATCH_COUNT_MAX:
                 raise InvalidArgument(f"a batch has at most {BATCH_COUNT_MAX} messages")
     return found
@@ -117,10 +113,7 @@ def _read_any(payload: bytes) -> Message:
             data_at = value if code == DATA else 0
             parts += 1
     if parts == 1 and data_at:
-        content, _ = decode(payload, data_at)
-        if type(content) is not bytes:
-            raise DecodeError("a data section has something else")
-        message.body = content
+        message.body = sections.binary_at(payload, data_at, body_end)
     elif parts:
         message.body = payload[body_start:body_end]
         message.format = "amqp"

@@ -104,6 +104,16 @@ def map_at(data: bytes, at: int) -> dict[object, object]:
     return value
 
 
+def binary_at(data: bytes, at: int, end: int) -> bytes:
+    """Return the content of the binary that stands there up to its end, or refuse what is none."""
+    code = data[at]
+    if code == 0xB0:
+        return data[at + 5 : end]
+    if code == 0xA0:
+        return data[at + 2 : end]
+    raise DecodeError("a section that is data has something else")
+
+
 def elements(data: bytes, at: int) -> list[bytes]:
     """Return the elements of a list or map that stands there, each as its bytes."""
     code = data[at]

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from onibus.broker.settling import peek_in_slices
 from onibus.protocols.http.api.messages import MessageNumbers
 from onibus.protocols.http.route import Call, Route
 from onibus.protocols.http.schema import (
@@ -33,12 +34,17 @@ class Peek(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 async def peek(call: Call) -> Messages:
     given: Peek = call.decode(Peek)
     call.app.refuse_crowds()
-    found = call.bus.peek(
-        call.entity,
-        start=given.start,
-        limit=given.limit,
-        dead_letters=given.dead_letters,
-        where=filter_of(given.where),
+    where = filter_of(given.where)
+    found = await call.bus.ask(
+        lambda reply: peek_in_slices(
+            call.bus.broker,
+            call.entity,
+            given.start,
+            given.limit,
+            where,
+            given.dead_letters,
+            reply,
+        )
     )
     return messages_out(found)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from onibus.broker import settling
+from onibus.broker.replies import Outcome
 from onibus.core.limits import BATCH_COUNT_MAX
 from onibus.core.message import ReceivedMessage
 from onibus.core.path.peek import Filter
@@ -24,13 +25,25 @@ def peek(node: ManagementNode, request: Request) -> None:
     """Show messages from a number on."""
     start = max(request.argument("from-sequence-number", int), 0)
     limit = min(max(request.argument("message-count", int), 1), BATCH_COUNT_MAX)
-    session = session_of(request)
-    found: list[ReceivedMessage] = []
-    if not node.place.transfer:
-        wanted = Filter() if session is None else Filter(session_id=session)
-        found = settling.peek_all(
-            node.broker, node.place.entity, start, limit, wanted, node.place.dead
+    wanted = Filter(session_id=session_of(request))
+
+    def found(outcome: Outcome) -> None:
+        if outcome.error is not None:
+            node.fail(request, outcome.error)
+        else:
+            _show(node, request, outcome.value)
+
+    if node.place.transfer:
+        _show(node, request, [])
+        return
+    node.awaited(found).ask(
+        lambda reply: settling.peek_in_slices(
+            node.broker, node.place.entity, start, limit, wanted, node.place.dead, reply
         )
+    )
+
+
+def _show(node: ManagementNode, request: Request, found: list[ReceivedMessage]) -> None:
     if not found:
         node.say(request, NO_CONTENT, "No messages", to.text_map({"messages": to.list_([])}))
         return

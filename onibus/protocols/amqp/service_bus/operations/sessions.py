@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from onibus.protocols.amqp.service_bus.management import ManagementNode
     from onibus.protocols.amqp.service_bus.session_receiver import SessionReceiverNode
 
+#: By a time that never comes clients ask for all.
+_ANY_TIME_MS = 253_402_300_799_000
 #: Sessions in one answer.
 _TOP_MAX = 1_000
 #: Nothing has so many; what is told next fits an int of AMQP.
@@ -61,7 +63,12 @@ def get_state(node: ManagementNode, request: Request) -> None:
 
 
 def list_all(node: ManagementNode, request: Request) -> None:
-    """Name the sessions that have messages, a lock or a state."""
+    """Name the sessions that have messages or a state; where a time is told, those with a state.
+
+    When a state was set is not kept: it may have been before that time.
+    """
+    since = request.body.get("last-updated-time") if isinstance(request.body, dict) else None
+    is_any = not isinstance(since, int) or since >= _ANY_TIME_MS
     skip = min(max(request.argument("skip", int), 0), _SKIP_MAX)
     top = min(max(request.argument("top", int), 1), _TOP_MAX)
     entity = node.broker.find(node.place.entity)
@@ -70,6 +77,7 @@ def list_all(node: ManagementNode, request: Request) -> None:
         for seat in entity.seats
         if seat.partition is not None
         for info in node.broker.look(entity, seat, list_sessions)
+        if info.state is not None or (is_any and info.ready_count + info.held_count > 0)
     )
     chosen = names[skip : skip + top]
     body = to.text_map(
