@@ -19,9 +19,11 @@ from tests.bus_helpers import run
 from tests.server.http_helpers import KEYS, Client, serving, token
 
 NAMESPACE = "sb://localhost/"
-OWNER = token(NAMESPACE, "owner", "manage-key")
-SENDER = token(NAMESPACE, "sender", "send-key")
-LISTENER = token(NAMESPACE, "listener", "listen-key")
+#: Made when tests are collected: good for as long as all of them take.
+DAY_S = 86_400
+OWNER = token(NAMESPACE, "owner", "manage-key", seconds=DAY_S)
+SENDER = token(NAMESPACE, "sender", "send-key", seconds=DAY_S)
+LISTENER = token(NAMESPACE, "listener", "listen-key", seconds=DAY_S)
 HOLDERS = {"Send": SENDER, "Listen": LISTENER, "Manage": OWNER}
 
 #: Which right each call needs, written down once more by hand: a route that changes its mind, and
