@@ -44,6 +44,29 @@ def into_a_lake(
     assert sorted(row["message_id"] for row in found) == sorted(f"m{n}" for n in range(ROWS))
 
 
+def every_job(
+    commands: Commands, server: ServerProcess, client: Client, entity: str, folder: Path
+) -> None:
+    """Run each of the jobs, the one with what the other made."""
+    again = f"{entity}-again"
+    client.create_queue(again)
+    into_a_lake(commands, server, client, entity, folder)
+    connect = ("--connect", server.connection_string)
+    lake = ("--lake", folder / "lake")
+    assert commands.run("audit", entity, *lake, *connect)["passed"]
+    commands.run("report", entity, *lake, *connect, "--to", folder / "page.html")
+    replay = ("replay", entity, "--to", again, "--state", folder / "replays")
+    assert commands.run(*replay, "--name", "a", *lake, *connect)["sent"] == ROWS
+    assert commands.run(*replay, "--name", "b", *connect)["sent"] == ROWS
+    assert len(log_of(client, again, "body")) == 2 * ROWS
+    given = (folder / "in", "--format", "json")
+    arrival = ("--arrival-time", "at", "--arrival-order", "line")
+    told = commands.run("process", *given, *arrival, "--out", folder / "out", "--stream")
+    assert told["accepted"] == ROWS
+    told = commands.run("deduplicate", *given, *arrival, "--out", folder / "clean")
+    assert told["clean"] == ROWS
+
+
 def test_a_standalone_cluster(
     server: ServerProcess, client: Client, entity: str, tmp_path: Path
 ) -> None:
@@ -52,29 +75,14 @@ def test_a_standalone_cluster(
         standalone(tmp_path) as master,
         Commands(tmp_path, master, **settings) as commands,
     ):
-        into_a_lake(commands, server, client, entity, tmp_path)
+        every_job(commands, server, client, entity, tmp_path)
 
 
 def test_spark_connect(server: ServerProcess, client: Client, entity: str, tmp_path: Path) -> None:
-    connect = ("--connect", server.connection_string)
-    again = f"{entity}-again"
-    client.create_queue(again)
     with connect_server(tmp_path) as master, Commands(tmp_path, master) as commands:
-        into_a_lake(commands, server, client, entity, tmp_path)
-        lake = ("--lake", tmp_path / "lake")
-        assert commands.run("audit", entity, *lake, *connect)["passed"]
-        commands.run("report", entity, *lake, *connect, "--to", tmp_path / "page.html")
-        replay = ("replay", entity, "--to", again, "--state", tmp_path / "replays")
-        assert commands.run(*replay, "--name", "a", *lake, *connect)["sent"] == ROWS
-        assert commands.run(*replay, "--name", "b", *connect)["sent"] == ROWS
-        assert len(log_of(client, again, "body")) == 2 * ROWS
-        given = (tmp_path / "in", "--format", "json")
-        arrival = ("--arrival-time", "at", "--arrival-order", "line")
-        told = commands.run("process", *given, *arrival, "--out", tmp_path / "out", "--stream")
-        assert told["accepted"] == ROWS
-        told = commands.run("deduplicate", *given, *arrival, "--out", tmp_path / "clean")
-        assert told["clean"] == ROWS
+        every_job(commands, server, client, entity, tmp_path)
         # What our parts refuse somewhere in that server is told as it is.
         refused = commands.run("replay", entity, "--name", "c", "--where", "nowhere = 1",
-                               "--state", tmp_path / "replays", *connect, code=4)  # fmt: skip
+                               "--state", tmp_path / "replays",
+                               "--connect", server.connection_string, code=4)  # fmt: skip
         assert "nowhere" in refused
