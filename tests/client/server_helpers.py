@@ -84,7 +84,7 @@ class Awaited:
         if name in ("receiver", "fifo_receiver", "transaction"):
             return lambda *args, **given: Awaited(found(*_plain(args), **given))
         if inspect.isgeneratorfunction(found):
-            return lambda *args, **given: _walk(found(*args, **given))
+            return lambda *args, **given: walk(found(*args, **given))
 
         async def call(*args: Any, **given: Any) -> Any:
             result = await asyncio.to_thread(found, *_plain(args), **given)
@@ -93,7 +93,7 @@ class Awaited:
         return call
 
     def __aiter__(self) -> AsyncIterator[Any]:
-        return _walk(iter(self._plain))
+        return walk(iter(self._plain))
 
     async def __aenter__(self) -> Self:
         self._plain.__enter__()
@@ -107,7 +107,7 @@ def _plain(args: tuple[Any, ...]) -> list[Any]:
     return [one._plain if isinstance(one, Awaited) else one for one in args]
 
 
-async def _walk(items: Iterator[Any]) -> AsyncIterator[Any]:
+async def walk(items: Iterator[Any]) -> AsyncIterator[Any]:
     end = object()
     while (item := await asyncio.to_thread(next, items, end)) is not end:
         yield item

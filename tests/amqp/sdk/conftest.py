@@ -1,0 +1,32 @@
+"""One server process for all scenarios that need no disk: in memory, with a clock that moves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from onibus.server.tls import self_made
+from tests.amqp.sdk.world import Stage, World
+from tests.server.processes import Served, served
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    # Administration clients speak HTTPS only; on loopback the others are let in without.
+    certificate, key = self_made(tmp_path_factory.mktemp("tls"), "localhost")
+    flags = ("--tls", "--tls-certificate", certificate, "--tls-key", key, "--log-level", "error")
+    with served("--ephemeral", "--test-mode", *flags) as running:
+        running.ready["certificate"] = str(certificate)
+        yield running
+
+
+@pytest.fixture(scope="session")
+def stage() -> Iterator[Stage]:
+    with Stage() as one:
+        yield one
+
+
+@pytest.fixture(params=["sync", "async"])
+def world(request: pytest.FixtureRequest, server: Served, stage: Stage) -> World:
+    return World(request.param, server, stage)
