@@ -171,6 +171,10 @@ class Transaction:
                 part.batch = [batch[place] for place in places]
                 positions[seat] = [chosen[place] for place in places]
 
+    def spoil(self, why: str) -> None:
+        """Something that belongs to it was refused: without that it can only be rolled back."""
+        self.ended = self.ended or f"has something in it that was refused: {why}"
+
     def rollback(self) -> None:
         """Forget all of it: nothing was sent, what was held is held as before."""
         if self.ended in (COMMITTED, UNKNOWN):

@@ -148,3 +148,34 @@ async def test_other_requests_are_not() -> None:
         )
         assert status == 400
         assert bodies(bus, "q") == [b"stays"]
+
+
+@pytest.mark.promise("B5")
+@pytest.mark.parametrize("what", ["send", "settlement", "request"])
+@run
+async def test_what_is_refused_takes_its_transaction_with_it(what: str) -> None:
+    """Who has settled it already, or has asked on, is told at the discharge."""
+    async with greeted() as (peer, bus):
+        await bus.create_queue("sessions", requires_session=True)
+        await bus.send("q", Message(body=b"stays"))
+        for handle, entity in enumerate(("q", "sessions")):
+            peer.attach(handle, say.SENDER, entity)
+        peer.attach(2, say.RECEIVER, "q", rcv=1)
+        peer.flow(2, 1)
+        [given] = await peer.hear(say.TRANSFER)
+        name = await peer.declare(COORDINATOR)
+        state = in_transaction(name)
+        peer.say(transfer(0, 1, message(b"never"), state=state))
+        if what == "send":
+            peer.say(transfer(1, 2, message(b"no session"), state=state, settled=True))
+        elif what == "request":
+            peer.open_requests("q/$management")
+            assert (await peer.request("remove-rule", {}, state=state))[0] == 400
+        else:
+            fields = [to.boolean(say.RECEIVER), to.uint(given.fields[1]), to.NULL]
+            unclear = in_transaction(name, say.performative(say.RELEASED, []))
+            peer.say(say.performative(say.DISPOSITION, [*fields, to.boolean(True), unclear]))
+        peer.heard()
+        outcome = await peer.coordinate(COORDINATOR, discharge(name))
+        assert outcome.value[0].value[0] == "amqp:transaction:rollback"
+        assert bodies(bus, "q") == [b"stays"]

@@ -11,10 +11,11 @@ from typing import Any
 
 from onibus.protocols.amqp import encode as to
 from onibus.protocols.amqp import performatives as say
+from onibus.protocols.amqp.decode import decode
 from onibus.protocols.amqp.service_bus import sections
 from onibus.security.keys import DEVELOPMENT_KEY, ROOT_NAME
 from onibus.security.sas import make_token
-from tests.amqp.raw_client import RawClient, message, transfer
+from tests.amqp.raw_client import RawClient, transfer
 from tests.server.processes import Served
 
 _COORDINATOR = 50
@@ -64,18 +65,52 @@ class RawTransactions:
         name: bytes,
         body: bytes,
         message_id: str | None = None,
-        **annotations: str,
+        *,
+        partition_key: str | None = None,
+        session_id: str | None = None,
     ) -> bool:
         """Send a message in a transaction; tell whether it was taken into it."""
-        keys = {f"x-opt-{key.replace('_', '-')}": to.string(v) for key, v in annotations.items()}
-        around = sections.section(sections.ANNOTATIONS, to.fields(keys)) if keys else b""
-        state = say.performative(say.TRANSACTIONAL, [name, to.NULL])
-        told = self._outcome(self._handles[entity], around + message(body, message_id), state)
+        payload = sections.section(sections.PROPERTIES, _properties(message_id, session_id))
+        if partition_key is not None:
+            key = to.fields({"x-opt-partition-key": to.string(partition_key)})
+            payload = sections.section(sections.ANNOTATIONS, key) + payload
+        payload += sections.data_section(body)
+        told = self._outcome(self._handles[entity], payload, _in(name))
         return bool(told.descriptor == say.TRANSACTIONAL)
 
+    def request(self, entity: str, operation: str, name: bytes) -> int:
+        """Ask for something about an entity in a transaction; return the status."""
+        client, address = self._client, f"{entity}/$management"
+        handle = 60 + 2 * next(self._ids)
+        client.attach(handle, say.RECEIVER, address, "me")
+        client.attach(handle + 1, say.SENDER, "me", address)
+        client.flow(handle, 10)
+        named = to.text_map({"operation": to.string(f"com.microsoft:{operation}")})
+        payload = sections.section(sections.APPLICATION_PROPERTIES, named)
+        payload += sections.section(sections.VALUE, to.text_map({"rule-name": to.string("r")}))
+        client.say(transfer(handle + 1, next(self._ids), payload, state=_in(name)))
+        answer = client.expect(say.TRANSFER)[2]
+        found = {code: value for code, _, value, _ in sections.split(answer)}
+        told, _ = decode(answer, found[sections.APPLICATION_PROPERTIES])
+        return int(told["statusCode"])
+
     def _outcome(self, handle: int, payload: bytes, state: bytes) -> Any:
-        self._client.say(transfer(handle, next(self._ids), payload, state=state))
-        return self._client.expect(say.DISPOSITION)[1][4]
+        delivery = next(self._ids)
+        self._client.say(transfer(handle, delivery, payload, state=state))
+        while True:
+            _, first, last, _, told, *_ = self._client.expect(say.DISPOSITION)[1]
+            if first <= delivery <= (first if last is None else last):
+                return told
+
+
+def _in(name: bytes) -> bytes:
+    return say.performative(say.TRANSACTIONAL, [name, to.NULL])
+
+
+def _properties(message_id: str | None, session_id: str | None) -> bytes:
+    """Return the properties of a message: the id is the first of them, the session the 11th."""
+    given = [to.NULL if one is None else to.string(one) for one in (message_id, session_id)]
+    return to.list_([given[0], *[to.NULL] * 9, given[1]])
 
 
 def _condition(told: Any) -> str:

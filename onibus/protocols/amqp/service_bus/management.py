@@ -61,6 +61,10 @@ class ManagementNode(AnsweringNode):
             raise InvalidOperation(f"{request.operation} is no part of a transaction")
         operation.run(self, request)
 
+    def fail(self, request: Request, error: BaseException) -> None:
+        self._client.transactions.spoil(request.delivery.state, error)
+        super().fail(request, error)
+
     def ask(
         self,
         request: Request,

@@ -134,6 +134,7 @@ class SenderNode:
                 messages = [read_message(delivery.payload)]
             transaction.send(self._entity, messages)
         except (OnibusError, AmqpError) as error:
+            self._client.transactions.spoil(delivery.state, error)
             state = rejected(error)
         delivery.settle(state)
 

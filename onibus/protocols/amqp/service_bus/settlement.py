@@ -149,6 +149,7 @@ class Settling:
                 return
             verdict = verdict_of(state)
         except (OnibusError, AmqpError) as error:
+            self._client.transactions.spoil(state, error)
             self._refuse([] if settled else ids, error)
             return
         if verdict is _COMPLETE:

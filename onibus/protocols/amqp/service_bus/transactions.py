@@ -68,6 +68,8 @@ class Transactions:
         What is added to it has so many bytes, which count until it is discharged.
         """
         name = _name_of(state)
+        if name is None:
+            raise LinkFailed(DECODE_ERROR, "that is no transactional state")
         transaction = self._open.get(name)
         if transaction is None:
             raise LinkFailed(UNKNOWN_ID, "there is no such transaction, or it was discharged")
@@ -78,6 +80,16 @@ class Transactions:
             )
         self._sizes[name] += size
         return transaction, say.performative(say.TRANSACTIONAL, [to.binary(name), outcome])
+
+    def spoil(self, state: Any, error: BaseException) -> None:
+        """What carries this state was refused: the rest of its transaction is not done alone.
+
+        Who settles what it sends, or sends on without waiting, learns that at the discharge.
+        """
+        transaction = self._open.get(_name_of(state) or b"")
+        if transaction is not None:
+            known = isinstance(error, OnibusError | AmqpError)
+            transaction.spoil(str(error) if known else "the server failed")
 
     def take(self, name: bytes) -> Transaction:
         """Return a transaction that is about to be discharged."""
@@ -100,11 +112,11 @@ def is_transactional(state: Any) -> bool:
     )
 
 
-def _name_of(state: Any) -> bytes:
+def _name_of(state: Any) -> bytes | None:
     value = state.value if is_transactional(state) else None
     if isinstance(value, list) and value and isinstance(value[0], bytes):
         return value[0]
-    raise LinkFailed(DECODE_ERROR, "that is no transactional state")
+    return None
 
 
 class CoordinatorNode:
