@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from itertools import count
 from typing import Any, Literal, Self
 
+import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceiveMode
 from azure.servicebus.aio import ServiceBusClient as AsyncServiceBusClient
 from azure.servicebus.aio.management import (
@@ -172,6 +173,11 @@ class World:
         self._links += links
         await asyncio.gather(*(link.__aenter__() for link in links))
         return list(links)
+
+    async def refused(self, error: type[Exception], link: Any, match: str | None = None) -> None:
+        """Open a link, which must be refused with this error."""
+        with pytest.raises(error, match=match):
+            await self.open(link)
 
     async def sender(self, entity: str) -> Any:
         (link,) = await self.open(self.to(entity))

@@ -1,0 +1,302 @@
+"""Locks, settling, expiry and pauses (B1, B2, B7) through the official clients."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from azure.core.exceptions import ResourceNotFoundError
+from azure.servicebus import ServiceBusSubQueue
+from azure.servicebus.exceptions import (
+    MessageLockLostError,
+    MessageSizeExceededError,
+    MessagingEntityDisabledError,
+    MessagingEntityNotFoundError,
+    ServiceBusError,
+    ServiceBusQuotaExceededError,
+)
+from azure.servicebus.management import EntityStatus
+
+from tests.amqp.sdk.world import (
+    DAY,
+    MINUTE,
+    SECOND,
+    WAIT_S,
+    World,
+    bodies,
+    get,
+    get_one,
+    msg,
+    numbers,
+    peek_all,
+    scenario,
+)
+
+DEAD_LETTER = ServiceBusSubQueue.DEAD_LETTER
+
+
+@pytest.mark.promise("B1")
+@scenario
+async def test_a_message_arrives_as_it_was_sent(world: World) -> None:
+    sender, receiver = await world.both(await world.queue())
+    properties: Any = {"count": 3, "price": 0.5, "fresh": True, "kind": "apple"}
+    await sender.send_messages(
+        msg(
+            b"3 apples",
+            "m-1",
+            subject="fruit",
+            correlation_id="c",
+            content_type="text/plain",
+            to="you",
+            reply_to="me",
+            application_properties=properties,
+        )
+    )
+    found = await get_one(receiver)
+    assert b"".join(found.body) == b"3 apples"
+    assert [found.message_id, found.subject, found.correlation_id] == ["m-1", "fruit", "c"]
+    assert [found.content_type, found.to, found.reply_to] == ["text/plain", "you", "me"]
+    assert found.application_properties == {
+        **{b"count": 3, b"price": 0.5, b"fresh": True, b"kind": b"apple"}
+    }
+    assert isinstance(found.lock_token, UUID)
+    assert found.delivery_count == 0
+
+
+@pytest.mark.promise("B1")
+@scenario
+async def test_a_locked_message_is_nobody_elses_until_it_is_settled(world: World) -> None:
+    queue = await world.queue(lock_duration=timedelta(minutes=1))
+    sender, receiver, taker = await world.open(
+        world.to(queue), world.of(queue), world.of(queue, delete=True)
+    )
+    await sender.send_messages([msg("1"), msg("2"), msg("3")])
+    first = await get_one(receiver)
+    left = first.locked_until_utc - await world.now()
+    assert timedelta() < left <= timedelta(minutes=1)
+    assert str(await get_one(taker)) == "2", "received and deleted in one"
+    await receiver.complete_message(first)
+    last = await get_one(receiver)
+    await world.advance(30 * SECOND)
+    assert await receiver.renew_message_lock(last) - await world.now() > timedelta(seconds=30)
+    await world.advance(40 * SECOND)
+    await sender.send_messages(msg("4"))
+    assert str(await get_one(taker)) == "4", "it was renewed: nobody is given it"
+    await world.advance(30 * SECOND)
+    with pytest.raises(MessageLockLostError):
+        await receiver.renew_message_lock(last)
+    with pytest.raises(MessageLockLostError):
+        await receiver.complete_message(last)
+    again = await get_one(receiver)
+    assert (str(again), again.delivery_count) == ("3", 1)
+    await receiver.complete_message(again)
+    assert await world.counts(queue) == (0, 0, 0)
+
+
+@pytest.mark.promise("B1")
+@pytest.mark.parametrize("verb", ["complete", "abandon", "defer", "dead_letter"])
+@scenario
+async def test_what_is_said_of_a_lost_lock_is_refused(world: World, verb: str) -> None:
+    queue = await world.queue(lock_duration=timedelta(minutes=1))
+    sender, receiver = await world.both(queue)
+    await sender.send_messages(msg("x"))
+    message = await get_one(receiver)
+    await world.advance(MINUTE)
+    with pytest.raises(MessageLockLostError):
+        await getattr(receiver, f"{verb}_message")(message)
+    assert await world.counts(queue) == (1, 0, 0)
+    assert (await get_one(receiver)).delivery_count == 1
+
+
+@pytest.mark.promise("B1")
+@pytest.mark.parametrize("end", ["abandon", "expiry", "defer"])
+@scenario
+async def test_the_last_delivery_allowed_dead_letters(world: World, end: str) -> None:
+    queue = await world.queue(lock_duration=timedelta(minutes=1))
+    made = await world.admin.get_queue(queue)
+    assert made.max_delivery_count == 10
+    sender, receiver, dead = await world.open(
+        world.to(queue), world.of(queue), world.of(queue, sub_queue=DEAD_LETTER)
+    )
+    await sender.send_messages(msg("x"))
+    for delivery in range(10):
+        if end == "defer" and delivery:
+            [message] = await receiver.receive_deferred_messages(1)
+        else:
+            message = await get_one(receiver)
+        assert message.delivery_count == delivery
+        if end == "expiry":
+            await world.advance(MINUTE)
+        elif end == "defer":
+            await receiver.defer_message(message)
+        else:
+            await receiver.abandon_message(message)
+    assert await world.counts(queue) == (0, 0, 1)
+    letter = await get_one(dead)
+    assert letter.dead_letter_reason == "MaxDeliveryCountExceeded"
+    assert letter.dead_letter_error_description
+    assert (letter.sequence_number, letter.delivery_count) == (1, 10)
+
+
+@pytest.mark.promise("B1", "B2")
+@scenario
+async def test_a_receiver_dead_letters_with_its_reason(world: World) -> None:
+    queue = await world.queue()
+    sender, receiver, dead, transfer = await world.open(
+        world.to(queue),
+        world.of(queue),
+        world.of(queue, sub_queue=DEAD_LETTER),
+        world.of(queue, sub_queue=ServiceBusSubQueue.TRANSFER_DEAD_LETTER),
+    )
+    await sender.send_messages(msg("x"))
+    message = await get_one(receiver)
+    await receiver.dead_letter_message(message, reason="bad", error_description="worse")
+    [peeked] = await dead.peek_messages(10)
+    letter = await get_one(dead)
+    assert peeked.sequence_number == letter.sequence_number == 1
+    assert (letter.dead_letter_reason, letter.dead_letter_error_description) == ("bad", "worse")
+    assert await transfer.peek_messages(10) == []
+    await dead.abandon_message(letter)
+    with pytest.raises(ServiceBusError, match="dead-lettered again"):
+        await dead.dead_letter_message(await get_one(dead))
+    assert await world.counts(queue) == (0, 0, 1)
+
+
+@pytest.mark.promise("B1")
+@scenario
+async def test_a_receiver_waits_for_what_comes_and_is_walked_through(world: World) -> None:
+    queue = await world.queue()
+    sender, receiver, walked = await world.open(
+        world.to(queue), world.of(queue), world.of(queue, delete=True, prefetch_count=10)
+    )
+    waiting = asyncio.ensure_future(receiver.receive_messages(1, max_wait_time=WAIT_S))
+    await asyncio.sleep(0.1)
+    await sender.send_messages(msg("x"))
+    [message] = await waiting
+    await receiver.complete_message(message)
+    await sender.send_messages([msg(f"{n}") for n in range(5)])
+    found = []
+    async for message in walked:
+        found.append(str(message))
+        if len(found) == 5:
+            break
+    assert found == ["0", "1", "2", "3", "4"]
+    assert await world.counts(queue) == (0, 0, 0)
+
+
+@pytest.mark.promise("B2")
+@scenario
+async def test_the_smaller_time_to_live_counts(world: World) -> None:
+    queue = await world.queue(default_message_time_to_live=timedelta(minutes=20))
+    sender, receiver = await world.both(queue)
+    await sender.send_messages(msg("own", time_to_live=timedelta(minutes=10)))
+    await sender.send_messages(msg("queue's", time_to_live=timedelta(days=1)))
+    await sender.send_messages(msg("default"))
+    found = await peek_all(receiver)
+    assert [one.expires_at_utc - one.enqueued_time_utc for one in found] == [
+        timedelta(minutes=minutes) for minutes in (10, 20, 20)
+    ]
+    await world.advance(5 * MINUTE)
+    assert await world.counts(queue) == (3, 0, 0)
+    await world.advance(5 * MINUTE)
+    assert bodies(await peek_all(receiver)) == ["queue's", "default"]
+    await world.advance(10 * MINUTE)
+    assert await world.counts(queue) == (0, 0, 0)
+
+
+@pytest.mark.promise("B2")
+@scenario
+async def test_no_expiry_while_held_and_dead_letters_do_not_expire(world: World) -> None:
+    queue = await world.queue(
+        lock_duration=timedelta(minutes=5), dead_lettering_on_message_expiration=True
+    )
+    sender, receiver, dead = await world.open(
+        world.to(queue), world.of(queue), world.of(queue, sub_queue=DEAD_LETTER)
+    )
+    life = timedelta(minutes=2)
+    await sender.send_messages(
+        [msg(body, time_to_live=life) for body in ("completed", "abandoned", "left")]
+    )
+    completed, abandoned, _ = await get(receiver, 3)
+    await world.advance(2 * MINUTE)
+    assert await world.counts(queue) == (3, 0, 0)
+    await receiver.complete_message(completed)
+    await receiver.abandon_message(abandoned)
+    assert bodies(await peek_all(dead)) == ["abandoned"]
+    await world.advance(5 * MINUTE)
+    await world.advance(100 * DAY)
+    letters = await get(dead, 2)
+    assert (bodies(letters), numbers(letters)) == (["abandoned", "left"], [2, 3])
+    assert {one.dead_letter_reason for one in letters} == {"TTLExpiredException"}
+
+
+@pytest.mark.promise("B7")
+@scenario
+async def test_an_idle_entity_is_deleted(world: World) -> None:
+    queue = await world.queue(auto_delete_on_idle=timedelta(minutes=10))
+    sender, receiver = await world.both(queue)
+    for use in (sender.send_messages(msg("x")), get_one(receiver)):
+        await world.advance(6 * MINUTE)
+        await use
+    await world.advance(6 * MINUTE)
+    assert (await world.admin.get_queue(queue)).name == queue
+    await asyncio.gather(sender.close(), receiver.close())
+    await world.advance(10 * MINUTE)
+    with pytest.raises(ResourceNotFoundError):
+        await world.admin.get_queue(queue)
+    with pytest.raises(MessagingEntityNotFoundError):
+        await world.sender(queue)
+
+
+@pytest.mark.promise("B7")
+@scenario
+async def test_quotas_and_sizes(world: World) -> None:
+    queue = await world.queue()
+    await world.owner.change_queue(queue, max_size_bytes=5_000, max_message_bytes=2_000)
+    sender, receiver = await world.both(queue)
+    for _ in range(4):
+        await sender.send_messages(msg("x" * 1_000))
+    with pytest.raises(ServiceBusQuotaExceededError):
+        await sender.send_messages([msg("small"), msg("x" * 1_000)])
+    with pytest.raises(MessageSizeExceededError):
+        await sender.send_messages(msg("x" * 3_000))
+    assert await world.counts(queue) == (4, 0, 0)
+    await receiver.complete_message(await get_one(receiver))
+    await sender.send_messages(msg("x" * 1_000))
+
+
+@pytest.mark.promise("B7")
+@pytest.mark.parametrize(
+    "status", [EntityStatus.SEND_DISABLED, EntityStatus.RECEIVE_DISABLED, EntityStatus.DISABLED]
+)
+@scenario
+async def test_a_paused_entity(world: World, status: EntityStatus) -> None:
+    queue = await world.queue()
+    sender, receiver = await world.both(queue)
+    await sender.send_messages([msg("held"), msg("waiting")])
+    held = await get_one(receiver)
+    await change_status(world, queue, status)
+    if status is EntityStatus.RECEIVE_DISABLED:
+        await sender.send_messages(msg("new"))
+    else:
+        with pytest.raises(MessagingEntityDisabledError):
+            await sender.send_messages(msg("new"))
+    assert str((await receiver.peek_messages(9, sequence_number=2))[0]) == "waiting"
+    await receiver.complete_message(held)
+    if status is EntityStatus.SEND_DISABLED:
+        assert str(await get_one(receiver)) == "waiting"
+    else:
+        with pytest.raises(MessagingEntityDisabledError):
+            await receiver.receive_messages(1, max_wait_time=WAIT_S)
+    await change_status(world, queue, EntityStatus.ACTIVE)
+    again = await world.sender(queue)
+    await again.send_messages(msg("again"))
+
+
+async def change_status(world: World, queue: str, status: EntityStatus) -> None:
+    found = await world.admin.get_queue(queue)
+    found.status = status
+    await world.admin.update_queue(found)

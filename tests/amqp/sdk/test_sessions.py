@@ -1,0 +1,154 @@
+"""Sessions (B4) through the official clients."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import pytest
+from azure.servicebus import NEXT_AVAILABLE_SESSION
+from azure.servicebus.exceptions import (
+    OperationTimeoutError,
+    ServiceBusError,
+    SessionCannotBeLockedError,
+    SessionLockLostError,
+)
+
+from onibus import Message
+from tests.amqp.sdk.world import (
+    MINUTE,
+    SECOND,
+    WAIT_S,
+    World,
+    bodies,
+    get,
+    get_one,
+    msg,
+    scenario,
+)
+
+
+@pytest.mark.promise("B4")
+@scenario
+async def test_a_session_has_one_holder_and_gives_its_messages_in_order(world: World) -> None:
+    queue = await world.queue(requires_session=True, lock_duration=timedelta(minutes=1))
+    sender, receiver = await world.both(queue, session_id="a")
+    await sender.send_messages([msg(f"{n}", session_id="ab"[n % 2]) for n in range(6)])
+    with pytest.raises(ServiceBusError, match="session_id"):
+        await sender.send_messages(msg("without"))
+    first, *_ = held = await get(receiver, 3)
+    assert bodies(held) == ["0", "2", "4"]
+    assert {one.session_id for one in held} == {"a"}
+    other = await world.receiver(queue, session_id=NEXT_AVAILABLE_SESSION)
+    assert other.session.session_id == "b"
+    assert bodies(await get(other, 3)) == ["1", "3", "5"]
+    none_left = world.of(queue, session_id=NEXT_AVAILABLE_SESSION, max_wait_time=0.2)
+    await asyncio.gather(
+        world.refused(SessionCannotBeLockedError, world.of(queue, session_id="a")),
+        world.refused(OperationTimeoutError, none_left),
+    )
+    await receiver.complete_message(first)
+    await world.advance(30 * SECOND)
+    renewed = await receiver.session.renew_lock()
+    assert renewed - await world.now() > timedelta(seconds=30)
+    await asyncio.gather(receiver.close(), other.close())
+    # Closing gave the session back, and what it held, without counting a delivery.
+    receiver = await world.receiver(queue, session_id="a")
+    found = await get(receiver, 2)
+    assert [(str(one), one.delivery_count) for one in found] == [("2", 0), ("4", 0)]
+
+
+@pytest.mark.promise("B4", "B1")
+@scenario
+async def test_a_session_lock_that_runs_out_is_lost(world: World) -> None:
+    queue = await world.queue(requires_session=True, lock_duration=timedelta(minutes=1))
+    sender, receiver = await world.both(queue, session_id="s")
+    await sender.send_messages(msg("x", session_id="s"))
+    message = await get_one(receiver)
+    await world.advance(MINUTE)
+    with pytest.raises(SessionLockLostError):
+        await receiver.complete_message(message)
+    again = await world.receiver(queue, session_id="s", delete=True)
+    assert (await get_one(again)).delivery_count == 1, "that counts"
+
+
+@pytest.mark.promise("B4")
+@scenario
+async def test_who_lost_a_session_is_told_whatever_it_asks(world: World) -> None:
+    queue = await world.queue(requires_session=True, lock_duration=timedelta(minutes=1))
+    receiver = await world.receiver(queue, session_id="s")
+    session = receiver.session
+    await session.set_state(b"mine")
+    await world.advance(MINUTE)
+    for ask in (session.renew_lock, session.get_state):
+        with pytest.raises(SessionLockLostError):
+            await ask()
+    with pytest.raises(SessionLockLostError):
+        await session.set_state(b"never")
+    other = await world.receiver(queue, session_id="s")
+    assert await other.session.get_state() == b"mine"
+
+
+@pytest.mark.promise("B4")
+@scenario
+async def test_a_receiver_waits_for_a_session(world: World) -> None:
+    queue, plain = await world.queue(requires_session=True), await world.queue()
+    await asyncio.gather(
+        world.refused(ServiceBusError, world.of(queue), "has sessions"),
+        world.refused(ServiceBusError, world.of(plain, session_id="s"), "has no sessions"),
+    )
+    next_one = world.of(queue, session_id=NEXT_AVAILABLE_SESSION, max_wait_time=WAIT_S)
+    sender = await world.sender(queue)
+    waiting = asyncio.ensure_future(world.open(next_one))
+    await asyncio.sleep(0.3)
+    await sender.send_messages(msg("1", session_id="came later"))
+    await waiting
+    assert next_one.session.session_id == "came later"
+    assert str(await get_one(next_one)) == "1"
+
+
+@pytest.mark.promise("B4")
+@scenario
+async def test_state_is_kept_without_messages(world: World) -> None:
+    queue = await world.queue(requires_session=True)
+    receiver = await world.receiver(queue, session_id="empty")
+    assert await receiver.session.get_state() is None
+    await receiver.session.set_state(b"\x00 half way \xff")
+    with pytest.raises(ServiceBusError):
+        await receiver.session.set_state(b"x" * (256 * 1024 + 1))
+    await receiver.close()
+    receiver = await world.receiver(queue, session_id="empty")
+    assert await receiver.session.get_state() == b"\x00 half way \xff"
+    await receiver.session.set_state(None)
+    assert await receiver.session.get_state() is None
+
+
+@pytest.mark.promise("B4", "X8")
+@scenario
+async def test_sessions_are_listed(world: World) -> None:
+    queue = await world.queue(requires_session=True, enable_partitioning=True)
+    topic = await world.topic()
+    await world.admin.create_subscription(topic, "s", requires_session=True)
+    # Clients ask for a hundred at a time.
+    wanted = [f"s-{n:03}" for n in range(230)]
+    await world.owner.send_batch(queue, [Message(body=b"x", session_id=one) for one in wanted])
+    await world.owner.send(topic, Message(body=b"x", session_id="of the topic"))
+    with_state, _ = await world.open(
+        world.of(queue, session_id="empty, with a state"),
+        world.of(queue, session_id="empty, and held"),
+    )
+    await with_state.session.set_state(b"kept")
+    client, yesterday = world.client, await world.now() - timedelta(days=1)
+    found, of_topic, changed = await asyncio.gather(
+        listed(client.list_queue_sessions(queue)),
+        listed(client.list_subscription_sessions(topic, "s")),
+        listed(client.list_queue_sessions(queue, state_updated_after=yesterday)),
+    )
+    assert sorted(found) == ["empty, with a state", *wanted]
+    assert of_topic == ["of the topic"]
+    assert changed == ["empty, with a state"]
+
+
+async def listed(sessions: AsyncIterator[str]) -> list[str]:
+    return [one async for one in sessions]
