@@ -24,6 +24,9 @@ HELD_BYTES_MAX = 64 << 20
 _UNREAD_BYTES_MAX = 1 << 20
 #: For a client to read what it was told last.
 _LINGER_S = 5.0
+#: For clients to go when the server stops. Some read nothing until they are used again, as the
+#: plain client of Python: what they were told waits for them, and the stop does not.
+_GOODBYE_S = 1.0
 
 
 class AmqpConnections:
@@ -55,7 +58,9 @@ class AmqpConnections:
         await self._until(deadline, lambda: not any(one.is_storing for one in self.open))
         for one in list(self.open):
             one.say_goodbye()
-        await self._until(deadline, lambda: not self.open)
+        await self._until(deadline, lambda: not any(one.is_unsent for one in self.open))
+        goodbyes = asyncio.get_running_loop().time() + _GOODBYE_S
+        await self._until(min(deadline, goodbyes), lambda: not self.open)
         self.abort()
 
     async def _until(self, deadline: float, is_so: Callable[[], bool]) -> None:
@@ -242,6 +247,11 @@ class AmqpProtocol(asyncio.Protocol):
         A message of which only a part has come is not waited for: it is the client's still.
         """
         return self._connection.under_way > 0
+
+    @property
+    def is_unsent(self) -> bool:
+        """Tell whether something that was written has not left this machine."""
+        return self._transport.get_write_buffer_size() > 0
 
     def stop_reading(self) -> None:
         """Take nothing more from the client, and give it no more messages."""

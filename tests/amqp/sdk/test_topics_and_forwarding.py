@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -29,6 +28,7 @@ from tests.amqp.sdk.world import (
     partitions,
     peek_all,
     scenario,
+    until,
 )
 from tests.bus_helpers import KEYS
 
@@ -137,8 +137,7 @@ async def test_from_to_and_between_partitioned_entities(world: World) -> None:
     async def all_passed() -> bool:
         return [await world.counts(one) for one in (start, middle)] == [(0, 0, 0)] * 2
 
-    while not await all_passed():
-        await asyncio.sleep(0.02)
+    await until(all_passed)
     assert await world.counts(end) == (16, 0, 0), "the destination drops duplicates again"
 
 

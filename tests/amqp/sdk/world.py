@@ -103,34 +103,50 @@ class Stage:
         self._closing.add(asyncio.ensure_future(close))
 
 
-class World:
-    """What a scenario has: the official clients of one kind, and a client of ours."""
+def official(kind: Kind, connection: str, **how: Any) -> Any:
+    """Return an official client, which tells errors at once unless it is told to try again."""
+    how = {"retry_total": 0, **how}
+    if kind == "sync":
+        return Awaited(ServiceBusClient.from_connection_string(connection, **how))
+    return AsyncServiceBusClient.from_connection_string(connection, **how)
 
-    def __init__(self, kind: Kind, server: Served, stage: Stage) -> None:
+
+class World:
+    """What a scenario has: the official clients of one kind, and a client of ours.
+
+    They find the server at its port for AMQP, or at that of HTTP, which takes AMQP too and is the
+    same after a restart.
+    """
+
+    def __init__(
+        self, kind: Kind, server: Served, stage: Stage, *, one_port: bool = False, **how: Any
+    ) -> None:
         self.kind = kind
         self.server = server
-        self._stage = stage
-        # Errors are told at once: tests of reconnection are elsewhere.
-        given: Any = {"retry_total": 0}
-        connection = development_string(int(server.ready["amqp"].rpartition(":")[2]))
-        self.client: Any
+        self.stage = stage
+        port = server.port if one_port else int(server.ready["amqp"].rpartition(":")[2])
+        self.client = official(kind, development_string(port), **how)
         self.admin: Any
         if kind == "sync":
-            self.client = Awaited(ServiceBusClient.from_connection_string(connection, **given))
             self.admin = Awaited(administration(server, kind=ServiceBusAdministrationClient))
         else:
-            self.client = AsyncServiceBusClient.from_connection_string(connection, **given)
             self.admin = administration(server, kind=AsyncServiceBusAdministrationClient)
         self.owner = AsyncClient.connect(development_string(server.port), retry=Retry(attempts=1))
         self._links: list[Any] = []
+
+    def connection(self, name: str, key: str) -> str:
+        """Return a connection string with another key than the emulator's."""
+        port = self.server.ready["amqp"].rpartition(":")[2]
+        where = f"Endpoint=sb://localhost:{port};SharedAccessKeyName={name};SharedAccessKey={key}"
+        return f"{where};UseDevelopmentEmulator=true"
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        self._stage.close_later(self._close())
+        await self.close()
 
-    async def _close(self) -> None:
+    async def close(self) -> None:
         """Close all links at once; each waits for a thread, or a task, that sleeps for a second."""
         await asyncio.gather(*(link.close() for link in self._links))
         for one in (self.client, self.admin, self.owner):
@@ -223,10 +239,12 @@ def scenario(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., No
     @functools.wraps(test)
     def wrapper(world: World, **fixtures: Any) -> None:
         async def whole() -> None:
-            async with world:
+            try:
                 await test(world, **fixtures)
+            finally:
+                world.stage.close_later(world.close())
 
-        world._stage.run(whole())
+        world.stage.run(whole())
 
     return wrapper
 

@@ -1,0 +1,299 @@
+"""What a stop, a kill and a start do to what the official clients have sent and hold (B8)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import AbstractContextManager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from azure.servicebus import ServiceBusMessageState, ServiceBusSubQueue
+from azure.servicebus.exceptions import MessageLockLostError, ServiceBusError
+
+from onibus import Bus
+from onibus.core.records import GONE, WriteBatch
+from tests.amqp.sdk.world import (
+    HOUR,
+    Kind,
+    Stage,
+    World,
+    bodies,
+    get,
+    get_one,
+    moment,
+    msg,
+    numbers,
+    partitions,
+    peek_all,
+    until,
+)
+from tests.amqp.sdk_helpers import closing_sockets
+from tests.bus_helpers import ManualClock, keys_of, partition_at
+from tests.bus_helpers import msg as our_msg
+from tests.over_http.on_disk import Place, kill, stop
+from tests.server.processes import Served
+
+# These clients leave the sockets of broken connections to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+ENDS = pytest.mark.parametrize("end", [stop, kill])
+#: Enough to get over the start of a server on a busy machine.
+PATIENT: Any = {"retry_total": 100, "retry_mode": "fixed", "retry_backoff_factor": 0.3}
+
+
+class Town:
+    """A server with its data on a disk, and worlds of clients of one kind that talk to it."""
+
+    def __init__(self, kind: Kind, place: Place, stage: Stage) -> None:
+        self.place = place
+        self._kind = kind
+        self._stage = stage
+
+    def serve(self) -> AbstractContextManager[Served]:
+        return self.place.serve("--tls")
+
+    def world(self, server: Served, **how: Any) -> World:
+        """Return clients of a server; they are closed when the scenario is over, in peace."""
+        world = World(self._kind, server, self._stage, one_port=True, **how)
+        self._worlds.append(world)
+        return world
+
+    def run(self, scenario: Coroutine[Any, Any, None]) -> None:
+        self._worlds: list[World] = []
+        try:
+            self._stage.run(scenario)
+        finally:
+            self._stage.run(self._close())
+
+    async def _close(self) -> None:
+        await asyncio.gather(*(world.close() for world in self._worlds))
+
+
+@pytest.fixture(params=["sync", "async"])
+def town(request: pytest.FixtureRequest, tmp_path: Path, stage: Stage) -> Iterator[Town]:
+    with closing_sockets():
+        yield Town(request.param, Place(tmp_path), stage)
+
+
+def wall() -> int:
+    return time.time_ns() // 1_000_000
+
+
+@pytest.mark.promise("B8", "B1", "B4", "D5", "D8", "S3", "S6", "S7", "P4", "P9", "L1")
+@ENDS
+def test_everything_outlives_a_stop_and_a_kill(town: Town, end: Callable[[Served], None]) -> None:
+    town.run(_everything(town, end))
+
+
+async def _everything(town: Town, end: Callable[[Served], None]) -> None:
+    with town.serve() as server:
+        life = await Life.begin(town.world(server, **PATIENT))
+        await asyncio.to_thread(end, server)
+    while wall() < life.due_ms:
+        await asyncio.sleep(0.05)
+    with town.serve() as server:
+        await life.go_on(town.world(server), clean=end is stop)
+
+
+class Life:
+    """What is sent, held and left waiting before a server ends, and looked for after."""
+
+    KEYS = tuple(f"customer-{n}" for n in range(20))
+
+    def __init__(self, world: World) -> None:
+        #: these clients go on over the restart
+        self._first = world
+        self.due_ms = 0
+
+    @classmethod
+    async def begin(cls, world: World) -> Life:
+        life = cls(world)
+        await life._make()
+        return life
+
+    async def _make(self) -> None:
+        world = self._first
+        self._parts = await world.queue(enable_partitioning=True, requires_duplicate_detection=True)
+        self._queue = await world.queue(lock_duration=timedelta(minutes=5))
+        self._sessions = await world.queue(requires_session=True)
+        self._end = await world.queue(enable_partitioning=True)
+        self._start = await world.queue(forward_to=self._end)
+        to_parts, of_parts, sender, self._receiver, session, to_start = await world.open(
+            world.to(self._parts),
+            world.of(self._parts),
+            world.to(self._queue),
+            world.of(self._queue),
+            world.of(self._sessions, session_id="x"),
+            world.to(self._start),
+        )
+        await to_parts.send_messages([msg(key, "m", partition_key=key) for key in self.KEYS])
+        later = moment(wall() + HOUR)
+        await to_parts.schedule_messages(msg("x", "scheduled", partition_key="s"), later)
+        self._sent = await peek_all(of_parts)
+        receiver = self._receiver
+        await sender.send_messages([msg(one) for one in ("done", "aside", "bad", "held", "free")])
+        done, aside, bad, self._held = await get(receiver, 4)
+        await receiver.complete_message(done)
+        await receiver.defer_message(aside)
+        await receiver.dead_letter_message(bad, reason="why")
+        await session.session.set_state(b"half way")
+        [self._later] = await sender.schedule_messages(msg("later"), later)
+        self.due_ms = wall() + 300
+        [self._due] = await sender.schedule_messages(msg("due"), moment(self.due_ms))
+        # A session that a killed server had given out is free when its lock has run out.
+        await asyncio.gather(session.close(), world.admin.close())
+        # Some are on their way when the end comes, and some wait.
+        await to_start.send_messages([msg(f"{n}", partition_key=f"{n}") for n in range(300)])
+
+    async def go_on(self, world: World, clean: bool) -> None:
+        to_parts, of_parts, sender, receiver, dead, session, forwarded = await world.open(
+            world.to(self._parts),
+            world.of(self._parts),
+            world.to(self._queue),
+            world.of(self._queue),
+            world.of(self._queue, sub_queue=ServiceBusSubQueue.DEAD_LETTER),
+            world.of(self._sessions, session_id="x"),
+            world.of(self._end),
+        )
+        await self._ids_and_keys_are_known(to_parts, of_parts)
+        found = {str(one): one for one in await peek_all(receiver)}
+        states = ServiceBusMessageState
+        assert {body: one.state for body, one in found.items()} == {
+            **{"aside": states.DEFERRED, "held": states.ACTIVE, "free": states.ACTIVE},
+            **{"later": states.SCHEDULED, "due": states.ACTIVE},
+        }
+        assert found["due"].sequence_number == self._due + 1, "it came due meanwhile"
+        letter = await get_one(dead)
+        assert (str(letter), letter.dead_letter_reason) == ("bad", "why")
+        await sender.cancel_scheduled_messages(self._later)
+        await sender.send_messages(msg("next"))
+        assert numbers(await peek_all(receiver))[-1] == self._due + 2, "no gap and no reuse"
+        assert await session.session.get_state() == b"half way"
+        await self._lock_is_kept(receiver, clean)
+
+        async def all_went_on() -> bool:
+            return await world.counts(self._start) == (0, 0, 0)
+
+        await until(all_went_on)
+        went = sorted(bodies(await peek_all(forwarded)), key=int)
+        assert went == [f"{n}" for n in range(300)], "none is lost, none forwarded twice"
+
+    async def _ids_and_keys_are_known(self, sender: Any, receiver: Any) -> None:
+        again = [msg("again", "m", partition_key=key) for key in self.KEYS]
+        await sender.send_messages([*again, msg("again", "scheduled", partition_key="s")])
+        assert numbers(await peek_all(receiver)) == numbers(self._sent)
+        await sender.send_messages([msg(key, "n", partition_key=key) for key in self.KEYS])
+        more = await peek_all(receiver)
+        assert len(set(numbers(more))) == 2 * len(self.KEYS) + 1
+        where = set(zip(bodies(more), partitions(more), strict=True))
+        assert where == set(zip(bodies(self._sent), partitions(self._sent), strict=True))
+
+    async def _lock_is_kept(self, other: Any, clean: bool) -> None:
+        """A stop keeps locks; after a kill one may end early, and its token is refused then."""
+        if clean:
+            assert bodies(await get(other, 3)) == ["free", "due", "next"], "it is held"
+        try:
+            # By the same client, on a connection of its own making.
+            await self._receiver.complete_message(self._held)
+        except MessageLockLostError:
+            assert not clean
+            assert "held" in bodies(await peek_all(other))
+        else:
+            assert "held" not in bodies(await peek_all(other))
+
+
+@pytest.mark.promise("B8", "D5", "S3")
+def test_nothing_is_lost_and_nothing_comes_twice_over_a_kill(town: Town) -> None:
+    """What was not acknowledged is sent again, by the same client, and detected."""
+    town.run(_over_a_kill(town))
+
+
+async def _over_a_kill(town: Town) -> None:
+    count = 60
+    with town.serve() as server:
+        world = town.world(server, **PATIENT)
+        queue = await world.queue(requires_duplicate_detection=True)
+        sender, receiver = await world.both(queue)
+        await _send(sender, range(count // 2))
+        sending = asyncio.ensure_future(_send(sender, range(count // 2, count)))
+        await asyncio.sleep(0.02)
+        await asyncio.to_thread(kill, server)
+    with town.serve():
+        await sending
+        found: list[Any] = []
+        while len(found) < count:
+            message = await get_one(receiver)
+            found.append(message)
+            await receiver.complete_message(message)
+        assert sorted(bodies(found), key=int) == [str(n) for n in range(count)]
+        assert sorted(numbers(found)) == list(range(1, count + 1)), "no gap, no reuse"
+        assert await world.counts(queue) == (0, 0, 0)
+
+
+async def _send(sender: Any, wanted: range) -> None:
+    for number in wanted:
+        while True:
+            try:
+                await sender.send_messages(msg(f"{number}", f"m-{number}"))
+                break
+            except ServiceBusError:
+                await asyncio.sleep(0.1)
+
+
+@pytest.mark.promise("S4", "S8")
+def test_clocks_that_were_set_back_and_numbers_that_roll_over(town: Town) -> None:
+    town.run(_prepared_disk(town))
+
+
+async def _prepared_disk(town: Town) -> None:
+    """A bus writes the disk by which the server starts: its clock is an hour ahead.
+
+    The counter of a partition is brought near its end by hand: nobody sends 2^48 messages.
+    """
+    (key,) = keys_of(3, 1)
+    base, last, place = 3 << 48, (1 << 48) - 1, town.place
+    ahead = ManualClock(wall() + HOUR)
+    async with Bus.open(place.data, stores=place.stores, clock=ahead, reserve_bytes=0) as bus:
+        await bus.create_queue("clock")
+        await bus.send("clock", our_msg("an hour ahead"))
+        await bus.create_queue("numbers", enable_partitioning=True)
+        partition = partition_at(bus, "numbers", 3)
+        partition.subscription.gone.add(1, last - 2)
+        partition.log.next_ordinal = partition.log.visible_below = last - 1
+        records = WriteBatch()
+        records.put(GONE, (partition.id, 0, 1, last - 2))
+        loop = bus.broker.find("numbers").seats[3].store.loop
+        assert loop is not None
+        loop.write(records)
+        await bus.send("numbers", our_msg("0", partition_key=key))
+    with town.serve() as server:
+        world = town.world(server)
+        sender, receiver, to_numbers = await world.open(
+            world.to("clock"), world.of("clock"), world.to("numbers")
+        )
+        await to_numbers.send_messages([msg(body, partition_key=key) for body in "123"])
+        await _times_run_on(sender, receiver)
+        await asyncio.to_thread(kill, server)
+    with town.serve() as server:
+        receiver = await town.world(server).receiver("numbers")
+        received = await get(receiver, 4)
+        assert bodies(received) == ["0", "1", "2", "3"], "their order does not wrap"
+        assert numbers(received) == [base + last - 1, base + last, base, base + 1]
+        await receiver.defer_message(received[2])
+        [again] = await receiver.receive_deferred_messages(base)
+        assert str(again) == "2"
+
+
+async def _times_run_on(sender: Any, receiver: Any) -> None:
+    for body in ("1", "2"):
+        await sender.send_messages(msg(body))
+    stamps = [one.enqueued_time_utc for one in await peek_all(receiver)]
+    assert stamps[0] > moment(wall() + HOUR // 2)
+    assert stamps == sorted(stamps)
+    await sender.schedule_messages(msg("soon"), moment(wall() + 300))
+    *_, last = await get(receiver, 4)
+    assert str(last) == "soon", "timers are not frozen"
