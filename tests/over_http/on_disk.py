@@ -37,6 +37,10 @@ class Place:
             f'data = "{self.data}"\nreserve_bytes = 0\nlog_level = "error"\n[stores]\n{tables}'
         )
 
+    def add_settings(self, text: str) -> None:
+        """Add tables to the configuration."""
+        self._config.write_text(self._config.read_text() + text)
+
     @contextmanager
     def serve(self, *flags: str) -> Iterator[Served]:
         """Run a server; kill it in the end, if it still runs."""

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from onibus.server.tls import self_made
+from tests.amqp.sdk.towns import Town
 from tests.amqp.sdk.world import Stage, World
+from tests.amqp.sdk_helpers import closing_sockets
+from tests.over_http.on_disk import Place
 from tests.server.processes import Served, served
 
 
@@ -25,6 +29,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 def stage() -> Iterator[Stage]:
     with Stage() as one:
         yield one
+
+
+@pytest.fixture(params=["sync", "async"])
+def town(request: pytest.FixtureRequest, tmp_path: Path, stage: Stage) -> Iterator[Town]:
+    # These clients forget the sockets of broken connections.
+    with closing_sockets():
+        yield Town(request.param, Place(tmp_path), stage)
 
 
 @pytest.fixture(params=["sync", "async"])

@@ -27,6 +27,7 @@ class RawTransactions:
     def __init__(self, server: Served, *entities: str) -> None:
         self._client = RawClient(int(server.ready["amqp"].rpartition(":")[2]))
         self._ids = count(1)
+        self._links = count(60)
         self._handles: dict[str, int] = {}
         client = self._client
         client.open()
@@ -78,17 +79,32 @@ class RawTransactions:
         told = self._outcome(self._handles[entity], payload, _in(name))
         return bool(told.descriptor == say.TRANSACTIONAL)
 
+    def receive(self, entity: str, wanted: int) -> list[int]:
+        """Receive messages under locks; return the ids of their deliveries."""
+        handle = next(self._links)
+        self._client.attach(handle, say.RECEIVER, entity, "me", rcv=1)
+        self._client.flow(handle, wanted)
+        return [self._client.expect(say.TRANSFER)[1][1] for _ in range(wanted)]
+
+    def settle(self, name: bytes, delivery: int, outcome: bytes) -> bool:
+        """Settle what was received in a transaction; tell whether that was taken into it."""
+        state = say.performative(say.TRANSACTIONAL, [name, outcome])
+        fields = [to.boolean(say.RECEIVER), to.uint(delivery), to.NULL, to.boolean(False), state]
+        self._client.say(say.performative(say.DISPOSITION, fields))
+        told = self._told(say.SENDER, delivery)
+        return bool(told.descriptor == say.TRANSACTIONAL)
+
     def request(self, entity: str, operation: str, name: bytes) -> int:
         """Ask for something about an entity in a transaction; return the status."""
         client, address = self._client, f"{entity}/$management"
-        handle = 60 + 2 * next(self._ids)
-        client.attach(handle, say.RECEIVER, address, "me")
-        client.attach(handle + 1, say.SENDER, "me", address)
-        client.flow(handle, 10)
+        answers, asks = next(self._links), next(self._links)
+        client.attach(answers, say.RECEIVER, address, "me")
+        client.attach(asks, say.SENDER, "me", address)
+        client.flow(answers, 10)
         named = to.text_map({"operation": to.string(f"com.microsoft:{operation}")})
         payload = sections.section(sections.APPLICATION_PROPERTIES, named)
         payload += sections.section(sections.VALUE, to.text_map({"rule-name": to.string("r")}))
-        client.say(transfer(handle + 1, next(self._ids), payload, state=_in(name)))
+        client.say(transfer(asks, next(self._ids), payload, state=_in(name)))
         answer = client.expect(say.TRANSFER)[2]
         found = {code: value for code, _, value, _ in sections.split(answer)}
         told, _ = decode(answer, found[sections.APPLICATION_PROPERTIES])
@@ -97,9 +113,13 @@ class RawTransactions:
     def _outcome(self, handle: int, payload: bytes, state: bytes) -> Any:
         delivery = next(self._ids)
         self._client.say(transfer(handle, delivery, payload, state=state))
+        return self._told(say.RECEIVER, delivery)
+
+    def _told(self, role: bool, delivery: int) -> Any:
+        """Wait for what the server says of a delivery, which it received or sent."""
         while True:
-            _, first, last, _, told, *_ = self._client.expect(say.DISPOSITION)[1]
-            if first <= delivery <= (first if last is None else last):
+            by, first, last, _, told, *_ = self._client.expect(say.DISPOSITION)[1]
+            if by == role and first <= delivery <= (first if last is None else last):
                 return told
 
 

@@ -17,6 +17,7 @@ from azure.servicebus.exceptions import (
 from azure.servicebus.management import CorrelationRuleFilter, SqlRuleAction, SqlRuleFilter
 
 from tests.amqp.sdk.raw_transaction import RawTransactions
+from tests.amqp.sdk.towns import Town
 from tests.amqp.sdk.world import (
     WAIT_S,
     World,
@@ -62,6 +63,26 @@ async def test_sixteen_of_them_and_the_size_is_each_ones_own(world: World) -> No
     assert partitions(found) == list(range(16)), "a full one is skipped"
     with pytest.raises(ServiceBusQuotaExceededError):
         await sender.send_messages(msg("x" * 1_500))
+
+
+@pytest.mark.promise("P1")
+def test_how_many_there_may_be_is_a_setting(town: Town) -> None:
+    town.run(_limits(town))
+
+
+async def _limits(town: Town) -> None:
+    town.place.add_settings("[quotas]\nentities = 3\npartitioned_entities = 1\n")
+    with town.serve() as server:
+        world = town.world(server)
+        await world.queue(enable_partitioning=True)
+        with pytest.raises(HttpResponseError) as refused:
+            await world.queue(enable_partitioning=True)
+        assert refused.value.status_code == 403
+        await world.queue()
+        await world.topic()
+        with pytest.raises(HttpResponseError) as refused:
+            await world.queue()
+        assert refused.value.status_code == 403
 
 
 @pytest.mark.promise("P3", "P4")

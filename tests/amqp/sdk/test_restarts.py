@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,10 +14,9 @@ from azure.servicebus.exceptions import MessageLockLostError, ServiceBusError
 
 from onibus import Bus
 from onibus.core.records import GONE, WriteBatch
+from tests.amqp.sdk.towns import Town
 from tests.amqp.sdk.world import (
     HOUR,
-    Kind,
-    Stage,
     World,
     bodies,
     get,
@@ -31,10 +28,9 @@ from tests.amqp.sdk.world import (
     peek_all,
     until,
 )
-from tests.amqp.sdk_helpers import closing_sockets
 from tests.bus_helpers import ManualClock, keys_of, partition_at
 from tests.bus_helpers import msg as our_msg
-from tests.over_http.on_disk import Place, kill, stop
+from tests.over_http.on_disk import kill, stop
 from tests.server.processes import Served
 
 # These clients leave the sockets of broken connections to the garbage collector.
@@ -43,40 +39,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 ENDS = pytest.mark.parametrize("end", [stop, kill])
 #: Enough to get over the start of a server on a busy machine.
 PATIENT: Any = {"retry_total": 100, "retry_mode": "fixed", "retry_backoff_factor": 0.3}
-
-
-class Town:
-    """A server with its data on a disk, and worlds of clients of one kind that talk to it."""
-
-    def __init__(self, kind: Kind, place: Place, stage: Stage) -> None:
-        self.place = place
-        self._kind = kind
-        self._stage = stage
-
-    def serve(self) -> AbstractContextManager[Served]:
-        return self.place.serve("--tls")
-
-    def world(self, server: Served, **how: Any) -> World:
-        """Return clients of a server; they are closed when the scenario is over, in peace."""
-        world = World(self._kind, server, self._stage, one_port=True, **how)
-        self._worlds.append(world)
-        return world
-
-    def run(self, scenario: Coroutine[Any, Any, None]) -> None:
-        self._worlds: list[World] = []
-        try:
-            self._stage.run(scenario)
-        finally:
-            self._stage.run(self._close())
-
-    async def _close(self) -> None:
-        await asyncio.gather(*(world.close() for world in self._worlds))
-
-
-@pytest.fixture(params=["sync", "async"])
-def town(request: pytest.FixtureRequest, tmp_path: Path, stage: Stage) -> Iterator[Town]:
-    with closing_sockets():
-        yield Town(request.param, Place(tmp_path), stage)
 
 
 def wall() -> int:
