@@ -22,7 +22,6 @@ from tests.amqp.sdk.world import (
 )
 
 DEFERRED, ACTIVE = ServiceBusMessageState.DEFERRED, ServiceBusMessageState.ACTIVE
-BOTH = pytest.mark.parametrize("partitioned", [False, True])
 
 
 async def deferred(sender: Any, receiver: Any, *texts: str, **fields: Any) -> list[int]:
@@ -58,11 +57,18 @@ async def test_a_deferred_message_is_set_aside(world: World) -> None:
 
 
 @pytest.mark.promise("L2", "P12")
-@BOTH
 @scenario
-async def test_they_are_received_by_number_all_or_none(world: World, partitioned: bool) -> None:
-    queue = await world.queue(enable_partitioning=partitioned)
-    sender, receiver, other = await world.open(world.to(queue), world.of(queue), world.of(queue))
+async def test_they_are_received_by_number_all_or_none(world: World) -> None:
+    plain, parts = await world.queue(), await world.queue(enable_partitioning=True)
+    links = await world.open(
+        *(world.to(plain), world.of(plain), world.of(plain)),
+        *(world.to(parts), world.of(parts), world.of(parts)),
+    )
+    await by_number(world, *links[:3])
+    await by_number(world, *links[3:])
+
+
+async def by_number(world: World, sender: Any, receiver: Any, other: Any) -> None:
     known = await deferred(sender, receiver, "1", "2", "3")
     await sender.send_messages(msg("active"))
     [active] = [one for one in await peek_all(receiver) if str(one) == "active"]
@@ -122,17 +128,25 @@ async def test_in_a_session_its_holder_receives_deferred_messages(world: World) 
 
 
 @pytest.mark.promise("L4", "B2")
-@pytest.mark.parametrize("dead_letter", [False, True])
 @scenario
-async def test_deferral_does_not_touch_expiry(world: World, dead_letter: bool) -> None:
-    queue = await world.queue(
-        dead_lettering_on_message_expiration=dead_letter, lock_duration=timedelta(minutes=5)
+async def test_deferral_does_not_touch_expiry(world: World) -> None:
+    lock = {"lock_duration": timedelta(minutes=5)}
+    buried = await world.queue(dead_lettering_on_message_expiration=True, **lock)
+    gone = await world.queue(**lock)
+    to_buried, of_buried, to_gone, of_gone, dead = await world.open(
+        *(world.to(buried), world.of(buried), world.to(gone), world.of(gone)),
+        world.of(buried, sub_queue=ServiceBusSubQueue.DEAD_LETTER),
     )
-    sender, receiver, dead = await world.open(
-        world.to(queue),
-        world.of(queue),
-        world.of(queue, sub_queue=ServiceBusSubQueue.DEAD_LETTER),
-    )
+    assert await expires(world, to_gone, of_gone) != []
+    assert await world.counts(gone) == (0, 0, 0)
+    known = await expires(world, to_buried, of_buried)
+    letters = await get(dead, 2)
+    assert numbers(letters) == known
+    assert {one.dead_letter_reason for one in letters} == {"TTLExpiredException"}
+
+
+async def expires(world: World, sender: Any, receiver: Any) -> list[int]:
+    """Defer two messages, one of which is locked when they expire; return their numbers."""
     life = {"time_to_live": timedelta(minutes=4)}
     loose, locked = await deferred(sender, receiver, "loose", "locked", **life)
     [held] = await receiver.receive_deferred_messages(locked)
@@ -144,11 +158,7 @@ async def test_deferral_does_not_touch_expiry(world: World, dead_letter: bool) -
     assert await peek_all(receiver) == [], "as soon as it was let go"
     with pytest.raises(MessageNotFoundError):
         await receiver.receive_deferred_messages(locked)
-    assert await world.counts(queue) == (0, 0, 2 if dead_letter else 0)
-    if dead_letter:
-        letters = await get(dead, 2)
-        assert numbers(letters) == [loose, locked]
-        assert {one.dead_letter_reason for one in letters} == {"TTLExpiredException"}
+    return [loose, locked]
 
 
 @pytest.mark.promise("L5")

@@ -97,30 +97,46 @@ async def test_a_locked_message_is_nobody_elses_until_it_is_settled(world: World
 
 
 @pytest.mark.promise("B1")
-@pytest.mark.parametrize("verb", ["complete", "abandon", "defer", "dead_letter"])
 @scenario
-async def test_what_is_said_of_a_lost_lock_is_refused(world: World, verb: str) -> None:
+async def test_what_is_said_of_a_lost_lock_is_refused(world: World) -> None:
     queue = await world.queue(lock_duration=timedelta(minutes=1))
-    sender, receiver = await world.both(queue)
-    await sender.send_messages(msg("x"))
-    message = await get_one(receiver)
+    verbs = ("complete", "abandon", "defer", "dead_letter")
+    # After such an error these clients use a receiver no more.
+    sender, last, *receivers = await world.open(
+        world.to(queue), *(world.of(queue) for _ in range(5))
+    )
+    await sender.send_messages([msg(verb) for verb in verbs])
+    held = [await get_one(receiver) for receiver in receivers]
     await world.advance(MINUTE)
-    with pytest.raises(MessageLockLostError):
-        await getattr(receiver, f"{verb}_message")(message)
-    assert await world.counts(queue) == (1, 0, 0)
-    assert (await get_one(receiver)).delivery_count == 1
+    for verb, receiver, message in zip(verbs, receivers, held, strict=True):
+        with pytest.raises(MessageLockLostError):
+            await getattr(receiver, f"{verb}_message")(message)
+    assert await world.counts(queue) == (4, 0, 0)
+    assert [(str(one), one.delivery_count) for one in await get(last, 4)] == [
+        (verb, 1) for verb in verbs
+    ]
 
 
 @pytest.mark.promise("B1")
-@pytest.mark.parametrize("end", ["abandon", "expiry", "defer"])
 @scenario
-async def test_the_last_delivery_allowed_dead_letters(world: World, end: str) -> None:
-    queue = await world.queue(lock_duration=timedelta(minutes=1))
-    made = await world.admin.get_queue(queue)
+async def test_the_last_delivery_allowed_dead_letters(world: World) -> None:
+    ends = ("abandon", "expiry", "defer")
+    queues = [await world.queue(lock_duration=timedelta(minutes=1)) for _ in ends]
+    made = await world.admin.get_queue(queues[0])
     assert made.max_delivery_count == 10
-    sender, receiver, dead = await world.open(
-        world.to(queue), world.of(queue), world.of(queue, sub_queue=DEAD_LETTER)
+    links = await world.open(
+        *(world.to(queue) for queue in queues),
+        *(world.of(queue) for queue in queues),
+        *(world.of(queue, sub_queue=DEAD_LETTER) for queue in queues),
     )
+    for place, (end, queue) in enumerate(zip(ends, queues, strict=True)):
+        await dies_of(world, end, queue, *links[place::3])
+
+
+async def dies_of(
+    world: World, end: str, queue: str, sender: Any, receiver: Any, dead: Any
+) -> None:
+    """Deliver a message as often as it may be, with this end of each lock."""
     await sender.send_messages(msg("x"))
     for delivery in range(10):
         if end == "defer" and delivery:
@@ -269,13 +285,22 @@ async def test_quotas_and_sizes(world: World) -> None:
 
 
 @pytest.mark.promise("B7")
-@pytest.mark.parametrize(
-    "status", [EntityStatus.SEND_DISABLED, EntityStatus.RECEIVE_DISABLED, EntityStatus.DISABLED]
-)
 @scenario
-async def test_a_paused_entity(world: World, status: EntityStatus) -> None:
-    queue = await world.queue()
-    sender, receiver = await world.both(queue)
+async def test_a_paused_entity(world: World) -> None:
+    statuses = (EntityStatus.SEND_DISABLED, EntityStatus.RECEIVE_DISABLED, EntityStatus.DISABLED)
+    queues = [await world.queue() for _ in statuses]
+    links = await world.open(*map(world.to, queues), *map(world.of, queues))
+    await asyncio.gather(
+        *(
+            is_paused(world, status, queue, *links[place::3])
+            for place, (status, queue) in enumerate(zip(statuses, queues, strict=True))
+        )
+    )
+
+
+async def is_paused(
+    world: World, status: EntityStatus, queue: str, sender: Any, receiver: Any
+) -> None:
     await sender.send_messages([msg("held"), msg("waiting")])
     held = await get_one(receiver)
     await change_status(world, queue, status)

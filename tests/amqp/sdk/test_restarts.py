@@ -84,13 +84,23 @@ class Life:
         self._sessions = await world.queue(requires_session=True)
         self._end = await world.queue(enable_partitioning=True)
         self._start = await world.queue(forward_to=self._end)
-        to_parts, of_parts, sender, self._receiver, session, to_start = await world.open(
+        detecting = self._detecting = await world.queue(requires_duplicate_detection=True)
+        (
+            to_parts,
+            of_parts,
+            sender,
+            self._receiver,
+            session,
+            to_start,
+            to_detecting,
+        ) = await world.open(
             world.to(self._parts),
             world.of(self._parts),
             world.to(self._queue),
             world.of(self._queue),
             world.of(self._sessions, session_id="x"),
             world.to(self._start),
+            world.to(detecting),
         )
         await to_parts.send_messages([msg(key, "m", partition_key=key) for key in self.KEYS])
         later = moment(wall() + HOUR)
@@ -107,12 +117,15 @@ class Life:
         self.due_ms = wall() + 300
         [self._due] = await sender.schedule_messages(msg("due"), moment(self.due_ms))
         # A session that a killed server had given out is free when its lock has run out.
-        await asyncio.gather(session.close(), world.admin.close())
+        closing = asyncio.gather(session.close(), world.admin.close())
         # Some are on their way when the end comes, and some wait.
+        await closing
         await to_start.send_messages([msg(f"{n}", partition_key=f"{n}") for n in range(300)])
+        self._busy = Sender(to_detecting)
+        await self._busy.sent(10)
 
     async def go_on(self, world: World, clean: bool) -> None:
-        to_parts, of_parts, sender, receiver, dead, session, forwarded = await world.open(
+        to_parts, of_parts, sender, receiver, dead, session, forwarded, detected = await world.open(
             world.to(self._parts),
             world.of(self._parts),
             world.to(self._queue),
@@ -120,7 +133,9 @@ class Life:
             world.of(self._queue, sub_queue=ServiceBusSubQueue.DEAD_LETTER),
             world.of(self._sessions, session_id="x"),
             world.of(self._end),
+            world.of(self._detecting),
         )
+        await self._busy.sent(10)
         await self._ids_and_keys_are_known(to_parts, of_parts)
         found = {str(one): one for one in await peek_all(receiver)}
         states = ServiceBusMessageState
@@ -143,6 +158,10 @@ class Life:
         await until(all_went_on)
         went = sorted(bodies(await peek_all(forwarded)), key=int)
         assert went == [f"{n}" for n in range(300)], "none is lost, none forwarded twice"
+        count = await self._busy.stop()
+        busy = await peek_all(detected)
+        assert bodies(busy) == [str(n) for n in range(count)], "none is lost, none comes twice"
+        assert numbers(busy) == list(range(1, count + 1))
 
     async def _ids_and_keys_are_known(self, sender: Any, receiver: Any) -> None:
         again = [msg("again", "m", partition_key=key) for key in self.KEYS]
@@ -168,42 +187,39 @@ class Life:
             assert "held" not in bodies(await peek_all(other))
 
 
-@pytest.mark.promise("B8", "D5", "S3")
-def test_nothing_is_lost_and_nothing_comes_twice_over_a_kill(town: Town) -> None:
-    """What was not acknowledged is sent again, by the same client, and detected."""
-    town.run(_over_a_kill(town))
+class Sender:
+    """Sends messages one by one, over whatever happens, by a client that tries again and again.
 
+    What was not acknowledged is sent again, and detected as a duplicate where it was stored.
+    """
 
-async def _over_a_kill(town: Town) -> None:
-    count = 60
-    with town.serve() as server:
-        world = town.world(server, **PATIENT)
-        queue = await world.queue(requires_duplicate_detection=True)
-        sender, receiver = await world.both(queue)
-        await _send(sender, range(count // 2))
-        sending = asyncio.ensure_future(_send(sender, range(count // 2, count)))
-        await asyncio.sleep(0.02)
-        await asyncio.to_thread(kill, server)
-    with town.serve():
-        await sending
-        found: list[Any] = []
-        while len(found) < count:
-            message = await get_one(receiver)
-            found.append(message)
-            await receiver.complete_message(message)
-        assert sorted(bodies(found), key=int) == [str(n) for n in range(count)]
-        assert sorted(numbers(found)) == list(range(1, count + 1)), "no gap, no reuse"
-        assert await world.counts(queue) == (0, 0, 0)
+    def __init__(self, link: Any) -> None:
+        self._link = link
+        self._count = 0
+        self._stopping = False
+        self._task = asyncio.ensure_future(self._run())
 
-
-async def _send(sender: Any, wanted: range) -> None:
-    for number in wanted:
-        while True:
+    async def _run(self) -> None:
+        while not self._stopping:
+            number = f"{self._count}"
             try:
-                await sender.send_messages(msg(f"{number}", f"m-{number}"))
-                break
+                await self._link.send_messages(msg(number, f"m-{number}"))
             except ServiceBusError:
                 await asyncio.sleep(0.1)
+            else:
+                self._count += 1
+
+    async def sent(self, wanted: int) -> None:
+        """Wait until so many more were acknowledged."""
+        wanted += self._count
+        while self._count < wanted and not self._task.done():
+            await asyncio.sleep(0.01)
+
+    async def stop(self) -> int:
+        """Return how many were sent."""
+        self._stopping = True
+        await self._task
+        return self._count
 
 
 @pytest.mark.promise("S4", "S8")

@@ -40,53 +40,57 @@ async def test_a_session_has_one_holder_and_gives_its_messages_in_order(world: W
     first, *_ = held = await get(receiver, 3)
     assert bodies(held) == ["0", "2", "4"]
     assert {one.session_id for one in held} == {"a"}
-    other = await world.receiver(queue, session_id=NEXT_AVAILABLE_SESSION)
-    assert other.session.session_id == "b"
-    assert bodies(await get(other, 3)) == ["1", "3", "5"]
-    none_left = world.of(queue, session_id=NEXT_AVAILABLE_SESSION, max_wait_time=0.2)
+    other = world.of(queue, session_id=NEXT_AVAILABLE_SESSION)
     await asyncio.gather(
+        world.open(other),
         world.refused(SessionCannotBeLockedError, world.of(queue, session_id="a")),
-        world.refused(OperationTimeoutError, none_left),
     )
+    assert other.session.session_id == "b"
+    for message in await get(other, 3):
+        await other.complete_message(message)
+    assert await other.session.get_state() is None
+    await other.session.set_state(b"\x00 half way \xff")
     await receiver.complete_message(first)
     await world.advance(30 * SECOND)
     renewed = await receiver.session.renew_lock()
     assert renewed - await world.now() > timedelta(seconds=30)
     await asyncio.gather(receiver.close(), other.close())
     # Closing gave the session back, and what it held, without counting a delivery.
-    receiver = await world.receiver(queue, session_id="a")
+    receiver, other = await world.open(
+        world.of(queue, session_id="a"), world.of(queue, session_id="b")
+    )
     found = await get(receiver, 2)
     assert [(str(one), one.delivery_count) for one in found] == [("2", 0), ("4", 0)]
+    assert await other.session.get_state() == b"\x00 half way \xff", "kept without messages"
+    await other.session.set_state(None)
+    assert await other.session.get_state() is None
+    with pytest.raises(ServiceBusError):
+        await other.session.set_state(b"x" * (256 * 1024 + 1))
 
 
 @pytest.mark.promise("B4", "B1")
 @scenario
-async def test_a_session_lock_that_runs_out_is_lost(world: World) -> None:
+async def test_who_lost_a_session_is_told_whatever_it_asks(world: World) -> None:
     queue = await world.queue(requires_session=True, lock_duration=timedelta(minutes=1))
-    sender, receiver = await world.both(queue, session_id="s")
+    sender, receiver, asking = await world.open(
+        world.to(queue), world.of(queue, session_id="s"), world.of(queue, session_id="t")
+    )
     await sender.send_messages(msg("x", session_id="s"))
     message = await get_one(receiver)
+    session = asking.session
+    await session.set_state(b"mine")
     await world.advance(MINUTE)
     with pytest.raises(SessionLockLostError):
         await receiver.complete_message(message)
-    again = await world.receiver(queue, session_id="s", delete=True)
-    assert (await get_one(again)).delivery_count == 1, "that counts"
-
-
-@pytest.mark.promise("B4")
-@scenario
-async def test_who_lost_a_session_is_told_whatever_it_asks(world: World) -> None:
-    queue = await world.queue(requires_session=True, lock_duration=timedelta(minutes=1))
-    receiver = await world.receiver(queue, session_id="s")
-    session = receiver.session
-    await session.set_state(b"mine")
-    await world.advance(MINUTE)
     for ask in (session.renew_lock, session.get_state):
         with pytest.raises(SessionLockLostError):
             await ask()
     with pytest.raises(SessionLockLostError):
         await session.set_state(b"never")
-    other = await world.receiver(queue, session_id="s")
+    again, other = await world.open(
+        world.of(queue, session_id="s", delete=True), world.of(queue, session_id="t")
+    )
+    assert (await get_one(again)).delivery_count == 1, "a lock that runs out counts"
     assert await other.session.get_state() == b"mine"
 
 
@@ -94,7 +98,9 @@ async def test_who_lost_a_session_is_told_whatever_it_asks(world: World) -> None
 @scenario
 async def test_a_receiver_waits_for_a_session(world: World) -> None:
     queue, plain = await world.queue(requires_session=True), await world.queue()
+    none_there = world.of(queue, session_id=NEXT_AVAILABLE_SESSION, max_wait_time=0.2)
     await asyncio.gather(
+        world.refused(OperationTimeoutError, none_there),
         world.refused(ServiceBusError, world.of(queue), "has sessions"),
         world.refused(ServiceBusError, world.of(plain, session_id="s"), "has no sessions"),
     )
@@ -106,22 +112,6 @@ async def test_a_receiver_waits_for_a_session(world: World) -> None:
     await waiting
     assert next_one.session.session_id == "came later"
     assert str(await get_one(next_one)) == "1"
-
-
-@pytest.mark.promise("B4")
-@scenario
-async def test_state_is_kept_without_messages(world: World) -> None:
-    queue = await world.queue(requires_session=True)
-    receiver = await world.receiver(queue, session_id="empty")
-    assert await receiver.session.get_state() is None
-    await receiver.session.set_state(b"\x00 half way \xff")
-    with pytest.raises(ServiceBusError):
-        await receiver.session.set_state(b"x" * (256 * 1024 + 1))
-    await receiver.close()
-    receiver = await world.receiver(queue, session_id="empty")
-    assert await receiver.session.get_state() == b"\x00 half way \xff"
-    await receiver.session.set_state(None)
-    assert await receiver.session.get_state() is None
 
 
 @pytest.mark.promise("B4", "X8")
