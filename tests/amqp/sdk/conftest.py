@@ -1,27 +1,34 @@
-"""One server process for all scenarios that need no disk: in memory, with a clock that moves."""
+"""Two server processes for all scenarios that need no disk: in memory, with clocks that move."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from onibus.server.tls import self_made
+from tests.amqp.sdk.stage import KINDS, Kind, Players, Stage
 from tests.amqp.sdk.towns import Town
-from tests.amqp.sdk.world import Stage, World
+from tests.amqp.sdk.world import World
 from tests.amqp.sdk_helpers import closing_sockets
-from tests.over_http.on_disk import Place
 from tests.server.processes import Served, served
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Kind, Served]]:
+    """One for each kind of client: each moves its clock."""
     # Administration clients speak HTTPS only; on loopback the others are let in without.
     certificate, key = self_made(tmp_path_factory.mktemp("tls"), "localhost")
     flags = ("--tls", "--tls-certificate", certificate, "--tls-key", key, "--log-level", "error")
-    with served("--ephemeral", "--test-mode", *flags) as running:
-        running.ready["certificate"] = str(certificate)
+    with ExitStack() as stack:
+        running = {
+            kind: stack.enter_context(served("--ephemeral", "--test-mode", *flags))
+            for kind in KINDS
+        }
+        for server in running.values():
+            server.ready["certificate"] = str(certificate)
         yield running
 
 
@@ -31,13 +38,13 @@ def stage() -> Iterator[Stage]:
         yield one
 
 
-@pytest.fixture(params=["sync", "async"])
-def town(request: pytest.FixtureRequest, tmp_path: Path, stage: Stage) -> Iterator[Town]:
+@pytest.fixture
+def world(servers: dict[Kind, Served], stage: Stage) -> Players:
+    return Players(stage, lambda kind: World(kind, servers[kind]))
+
+
+@pytest.fixture
+def town(tmp_path: Path, stage: Stage) -> Iterator[Players]:
     # These clients forget the sockets of broken connections.
     with closing_sockets():
-        yield Town(request.param, Place(tmp_path), stage)
-
-
-@pytest.fixture(params=["sync", "async"])
-def world(request: pytest.FixtureRequest, server: Served, stage: Stage) -> World:
-    return World(request.param, server, stage)
+        yield Players(stage, lambda kind: Town(kind, tmp_path / kind), wait=True)

@@ -9,6 +9,7 @@ import pytest
 from azure.servicebus import ServiceBusMessageState, ServiceBusSubQueue
 from azure.servicebus.exceptions import MessageNotFoundError, ServiceBusError
 
+from tests.amqp.sdk.stage import scenario
 from tests.amqp.sdk.world import (
     MINUTE,
     World,
@@ -18,7 +19,6 @@ from tests.amqp.sdk.world import (
     msg,
     numbers,
     peek_all,
-    scenario,
 )
 
 DEFERRED, ACTIVE = ServiceBusMessageState.DEFERRED, ServiceBusMessageState.ACTIVE

@@ -20,6 +20,7 @@ from azure.servicebus.exceptions import (
 )
 from azure.servicebus.management import EntityStatus
 
+from tests.amqp.sdk.stage import scenario
 from tests.amqp.sdk.world import (
     DAY,
     MINUTE,
@@ -32,7 +33,6 @@ from tests.amqp.sdk.world import (
     msg,
     numbers,
     peek_all,
-    scenario,
 )
 
 DEAD_LETTER = ServiceBusSubQueue.DEAD_LETTER

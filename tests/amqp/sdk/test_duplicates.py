@@ -17,6 +17,7 @@ from azure.servicebus.exceptions import (
 
 from onibus import Message
 from tests.amqp.sdk.raw_transaction import RawTransactions
+from tests.amqp.sdk.stage import scenario
 from tests.amqp.sdk.world import (
     MINUTE,
     World,
@@ -26,7 +27,6 @@ from tests.amqp.sdk.world import (
     msg,
     numbers,
     peek_all,
-    scenario,
 )
 from tests.bus_helpers import keys_of
 

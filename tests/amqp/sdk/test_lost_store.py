@@ -9,6 +9,7 @@ import pytest
 from azure.core.exceptions import HttpResponseError
 from azure.servicebus.exceptions import ServiceBusError, ServiceBusServerBusyError
 
+from tests.amqp.sdk.stage import scenario
 from tests.amqp.sdk.towns import Town
 from tests.amqp.sdk.world import (
     World,
@@ -24,13 +25,10 @@ from tests.over_http.test_lost_store import Disk
 
 
 @pytest.mark.promise("P2", "P5", "P6", "P9", "P10", "P13", "D9")
-def test_a_store_is_taken_away_and_given_back(town: Town) -> None:
-    town.run(_taken_away_and_given_back(town))
-
-
-async def _taken_away_and_given_back(town: Town) -> None:
+@scenario
+async def test_a_store_is_taken_away_and_given_back(town: Town) -> None:
     disk = Disk(town.place.stores["a"], mounted=False)
-    with town.serve() as server:
+    async with town.serve() as server:
         story = await Story.begin(town.world(server))
         disk.take_away()
         await story.while_it_is_away()

@@ -17,6 +17,7 @@ from azure.servicebus.exceptions import (
 from azure.servicebus.management import CorrelationRuleFilter, SqlRuleAction, SqlRuleFilter
 
 from tests.amqp.sdk.raw_transaction import RawTransactions
+from tests.amqp.sdk.stage import scenario
 from tests.amqp.sdk.towns import Town
 from tests.amqp.sdk.world import (
     WAIT_S,
@@ -28,7 +29,6 @@ from tests.amqp.sdk.world import (
     numbers,
     partitions,
     peek_all,
-    scenario,
 )
 from tests.bus_helpers import KEYS, keys_of
 
@@ -66,13 +66,10 @@ async def test_sixteen_of_them_and_the_size_is_each_ones_own(world: World) -> No
 
 
 @pytest.mark.promise("P1")
-def test_how_many_there_may_be_is_a_setting(town: Town) -> None:
-    town.run(_limits(town))
-
-
-async def _limits(town: Town) -> None:
+@scenario
+async def test_how_many_there_may_be_is_a_setting(town: Town) -> None:
     town.place.add_settings("[quotas]\nentities = 3\npartitioned_entities = 1\n")
-    with town.serve() as server:
+    async with town.serve() as server:
         world = town.world(server)
         await world.queue(enable_partitioning=True)
         with pytest.raises(HttpResponseError) as refused:

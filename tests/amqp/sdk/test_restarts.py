@@ -14,6 +14,7 @@ from azure.servicebus.exceptions import MessageLockLostError, ServiceBusError
 
 from onibus import Bus
 from onibus.core.records import GONE, WriteBatch
+from tests.amqp.sdk.stage import scenario
 from tests.amqp.sdk.towns import Town
 from tests.amqp.sdk.world import (
     HOUR,
@@ -47,17 +48,16 @@ def wall() -> int:
 
 @pytest.mark.promise("B8", "B1", "B4", "D5", "D8", "S3", "S6", "S7", "P4", "P9", "L1")
 @ENDS
-def test_everything_outlives_a_stop_and_a_kill(town: Town, end: Callable[[Served], None]) -> None:
-    town.run(_everything(town, end))
-
-
-async def _everything(town: Town, end: Callable[[Served], None]) -> None:
-    with town.serve() as server:
+@scenario
+async def test_everything_outlives_a_stop_and_a_kill(
+    town: Town, end: Callable[[Served], None]
+) -> None:
+    async with town.serve() as server:
         life = await Life.begin(town.world(server, **PATIENT))
         await asyncio.to_thread(end, server)
     while wall() < life.due_ms:
         await asyncio.sleep(0.05)
-    with town.serve() as server:
+    async with town.serve() as server:
         await life.go_on(town.world(server), clean=end is stop)
 
 
@@ -223,11 +223,8 @@ class Sender:
 
 
 @pytest.mark.promise("S4", "S8")
-def test_clocks_that_were_set_back_and_numbers_that_roll_over(town: Town) -> None:
-    town.run(_prepared_disk(town))
-
-
-async def _prepared_disk(town: Town) -> None:
+@scenario
+async def test_clocks_that_were_set_back_and_numbers_that_roll_over(town: Town) -> None:
     """A bus writes the disk by which the server starts: its clock is an hour ahead.
 
     The counter of a partition is brought near its end by hand: nobody sends 2^48 messages.
@@ -248,7 +245,7 @@ async def _prepared_disk(town: Town) -> None:
         assert loop is not None
         loop.write(records)
         await bus.send("numbers", our_msg("0", partition_key=key))
-    with town.serve() as server:
+    async with town.serve() as server:
         world = town.world(server)
         sender, receiver, to_numbers = await world.open(
             world.to("clock"), world.of("clock"), world.to("numbers")
@@ -256,7 +253,7 @@ async def _prepared_disk(town: Town) -> None:
         await to_numbers.send_messages([msg(body, partition_key=key) for body in "123"])
         await _times_run_on(sender, receiver)
         await asyncio.to_thread(kill, server)
-    with town.serve() as server:
+    async with town.serve() as server:
         receiver = await town.world(server).receiver("numbers")
         received = await get(receiver, 4)
         assert bodies(received) == ["0", "1", "2", "3"], "their order does not wrap"

@@ -9,7 +9,8 @@ from azure.servicebus.exceptions import (
     ServiceBusAuthorizationError,
 )
 
-from tests.amqp.sdk.world import World, msg, official, scenario
+from tests.amqp.sdk.stage import scenario
+from tests.amqp.sdk.world import World, msg, official
 
 
 @scenario

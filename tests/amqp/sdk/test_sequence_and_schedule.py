@@ -10,6 +10,7 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.exceptions import MessageNotFoundError, MessageSizeExceededError
 
 from tests.amqp.sdk.raw_transaction import RawTransactions
+from tests.amqp.sdk.stage import scenario
 from tests.amqp.sdk.world import (
     DAY,
     HOUR,
@@ -23,7 +24,6 @@ from tests.amqp.sdk.world import (
     numbers,
     partitions,
     peek_all,
-    scenario,
     until,
 )
 from tests.bus_helpers import KEYS

@@ -16,6 +16,7 @@ from azure.servicebus.exceptions import (
 )
 
 from onibus import Message
+from tests.amqp.sdk.stage import scenario
 from tests.amqp.sdk.world import (
     MINUTE,
     SECOND,
@@ -25,7 +26,6 @@ from tests.amqp.sdk.world import (
     get,
     get_one,
     msg,
-    scenario,
 )
 
 

@@ -19,6 +19,7 @@ from azure.servicebus.management import (
 )
 
 from onibus import Message
+from tests.amqp.sdk.stage import scenario
 from tests.amqp.sdk.world import (
     World,
     bodies,
@@ -27,7 +28,6 @@ from tests.amqp.sdk.world import (
     msg,
     partitions,
     peek_all,
-    scenario,
     until,
 )
 from tests.bus_helpers import KEYS

@@ -12,6 +12,7 @@ from azure.servicebus import ServiceBusMessageState, ServiceBusSubQueue
 from onibus.protocols.amqp import encode as to
 from onibus.protocols.amqp import performatives as say
 from tests.amqp.sdk.raw_transaction import RawTransactions
+from tests.amqp.sdk.stage import scenario
 from tests.amqp.sdk.world import (
     MINUTE,
     World,
@@ -20,7 +21,6 @@ from tests.amqp.sdk.world import (
     get_one,
     msg,
     peek_all,
-    scenario,
 )
 
 ROLLED_BACK = "amqp:transaction:rollback"

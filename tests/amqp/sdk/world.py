@@ -1,23 +1,18 @@
-"""One scenario, two official clients: azure-servicebus of Python, plain and asyncio.
+"""What a scenario has: azure-servicebus of Python, plain or asyncio, and a client of ours.
 
 Scenarios are written once, for the asyncio client; the plain one does the same behind `Awaited`,
 each call in a thread. Both are the packages as they are published, and both talk to `onibus serve`
 as a process of its own. What these clients have no call for (moving the clock, quotas of a few
 bytes) is done by a client of ours.
-
-Opening a link takes such a client half a second, closing it up to another: links are opened
-together, and closed behind the scenario's back while the next one runs.
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
 from itertools import count
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceiveMode
@@ -28,14 +23,12 @@ from azure.servicebus.aio.management import (
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from onibus.client import AsyncClient, Retry
+from tests.amqp.sdk.stage import Kind
 from tests.atom.helpers import administration
 from tests.client.server_helpers import development_string, walk
 from tests.server.processes import Served
 
 SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
-Kind = Literal["sync", "async"]
-#: A scenario that hangs fails instead.
-PATIENCE_S = 180
 #: What receivers wait for that something will come to: longer than any machine is busy.
 WAIT_S = 60
 
@@ -71,38 +64,6 @@ class Awaited:
         await asyncio.to_thread(self._plain.__exit__, *error)
 
 
-class Stage:
-    """Runs scenarios one after the other in one event loop, and closes what they leave open."""
-
-    def __init__(self) -> None:
-        self._runner = asyncio.Runner()
-        self._closing: set[asyncio.Task[None]] = set()
-        self._failures: list[dict[str, Any]] = []
-
-    def __enter__(self) -> Self:
-        loop = self._runner.get_loop()
-        # Every link of a plain client that is being closed has a thread, for up to a second.
-        loop.set_default_executor(ThreadPoolExecutor(64))
-        loop.set_exception_handler(lambda _, failure: self._failures.append(failure))
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.run(self._end())
-        self._runner.close()
-
-    async def _end(self) -> None:
-        await asyncio.gather(*self._closing)
-
-    def run(self, scenario: Coroutine[Any, Any, None]) -> None:
-        """Run a scenario; what goes wrong beside it, in a callback, fails it too."""
-        self._failures.clear()
-        self._runner.run(asyncio.wait_for(scenario, PATIENCE_S))
-        assert not self._failures, self._failures
-
-    def close_later(self, close: Coroutine[Any, Any, None]) -> None:
-        self._closing.add(asyncio.ensure_future(close))
-
-
 def official(kind: Kind, connection: str, **how: Any) -> Any:
     """Return an official client, which tells errors at once unless it is told to try again."""
     how = {"retry_total": 0, **how}
@@ -118,12 +79,9 @@ class World:
     same after a restart.
     """
 
-    def __init__(
-        self, kind: Kind, server: Served, stage: Stage, *, one_port: bool = False, **how: Any
-    ) -> None:
+    def __init__(self, kind: Kind, server: Served, *, one_port: bool = False, **how: Any) -> None:
         self.kind = kind
         self.server = server
-        self.stage = stage
         port = server.port if one_port else int(server.ready["amqp"].rpartition(":")[2])
         self.client = official(kind, development_string(port), **how)
         self.admin: Any
@@ -139,12 +97,6 @@ class World:
         port = self.server.ready["amqp"].rpartition(":")[2]
         where = f"Endpoint=sb://localhost:{port};SharedAccessKeyName={name};SharedAccessKey={key}"
         return f"{where};UseDevelopmentEmulator=true"
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self.close()
 
     async def close(self) -> None:
         """Close all links at once; each waits for a thread, or a task, that sleeps for a second."""
@@ -231,22 +183,6 @@ class World:
     async def now(self) -> datetime:
         """Return what time it is on the server."""
         return moment(await self.owner.advance(0))
-
-
-def scenario(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run a test on the stage, with the world it is given; other fixtures it gets as they are."""
-
-    @functools.wraps(test)
-    def wrapper(world: World, **fixtures: Any) -> None:
-        async def whole() -> None:
-            try:
-                await test(world, **fixtures)
-            finally:
-                world.stage.close_later(world.close())
-
-        world.stage.run(whole())
-
-    return wrapper
 
 
 # Words for what scenarios do often
