@@ -1,8 +1,4 @@
-"""One server process for all tests with clients of Service Bus, and one client of each kind.
-
-Opening a sender or a receiver takes such a client about a second, so servers and clients are shared
-and every test has entities of its own.
-"""
+"""One server process for tests with clients of Service Bus; each test has entities of its own."""
 
 from __future__ import annotations
 
@@ -11,7 +7,6 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from azure.servicebus import ServiceBusClient
 
 from onibus.client import Client
 from tests.amqp.sdk_helpers import SCRIPTS
@@ -32,12 +27,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 def owner(server: Served) -> Iterator[Client]:
     """A client of our own, which makes entities and looks into them."""
     with Client.connect(server.ready["development"]) as client:
-        yield client
-
-
-@pytest.fixture(scope="session")
-def azure(server: Served) -> Iterator[ServiceBusClient]:
-    with ServiceBusClient.from_connection_string(server.service_bus, retry_total=0) as client:
         yield client
 
 

@@ -1,4 +1,7 @@
-"""Clients over a server that is killed and started again, and clients of two languages at once."""
+"""JavaScript over a server that is killed and started again, and clients of two languages at once.
+
+Those of Python over a kill: tests/amqp/sdk/test_restarts.py.
+"""
 
 from __future__ import annotations
 
@@ -9,70 +12,14 @@ from pathlib import Path
 import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
-from azure.servicebus.exceptions import ServiceBusError
 
 from onibus.client import Client
-from tests.amqp.sdk_helpers import SCRIPTS, Name, closing_sockets
+from tests.amqp.sdk_helpers import SCRIPTS, Name
 from tests.bus_helpers import run
 from tests.node import run_node, running_node
 from tests.server.processes import Served, served
 
-# This client leaves the sockets of broken connections to the garbage collector.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
 _COUNT = 60
-#: It waits between its attempts.
-_PATIENCE_S = 180
-
-
-@pytest.mark.promise("B8", "D5", "S3")
-def test_nothing_is_lost_and_nothing_comes_twice_over_a_kill(tmp_path: Path) -> None:
-    """What was not acknowledged is sent again, by the same client, and detected."""
-    with closing_sockets():
-        asyncio.run(asyncio.wait_for(_over_a_kill(tmp_path), _PATIENCE_S))
-
-
-async def _over_a_kill(tmp_path: Path) -> None:
-    with served("--data", tmp_path / "data") as first:
-        port = first.ready["amqp"].rpartition(":")[2]
-        with Client.connect(first.ready["development"]) as owner:
-            owner.create_queue("q", requires_duplicate_detection=True)
-        async with ServiceBusClient.from_connection_string(
-            first.service_bus, retry_total=8, retry_backoff_factor=0.2
-        ) as client:
-            sender = client.get_queue_sender("q")
-            async with sender:
-                await _send(sender, range(_COUNT // 2))
-                sending = asyncio.ensure_future(_send(sender, range(_COUNT // 2, _COUNT)))
-                await asyncio.sleep(0.05)
-                first.process.kill()
-                first.process.wait()
-                with served("--data", tmp_path / "data", "--amqp-port", port) as second:
-                    await sending
-                    await _received_once(client)
-                    with Client.connect(second.ready["development"]) as owner:
-                        assert owner.queue("q").active_count == 0
-
-
-async def _send(sender: object, numbers: range) -> None:
-    for number in numbers:
-        message = ServiceBusMessage(f"{number}", message_id=f"m-{number}")
-        while True:
-            try:
-                await sender.send_messages(message)  # type: ignore[attr-defined]
-                break
-            except ServiceBusError:
-                await asyncio.sleep(0.1)
-
-
-async def _received_once(client: ServiceBusClient) -> None:
-    found: list[str] = []
-    async with client.get_queue_receiver("q", max_wait_time=5) as receiver:
-        while len(found) < _COUNT:
-            for message in await receiver.receive_messages(_COUNT, max_wait_time=5):
-                found.append(str(message.message_id))
-                await receiver.complete_message(message)
-    assert sorted(found) == sorted(f"m-{number}" for number in range(_COUNT))
 
 
 @pytest.mark.promise("B8", "D5", "S3")
