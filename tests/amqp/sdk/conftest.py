@@ -33,7 +33,8 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Kind, Ser
 
 
 @pytest.fixture(scope="session")
-def stage() -> Iterator[Stage]:
+def stage(servers: dict[Kind, Served]) -> Iterator[Stage]:
+    """Where all is played; what is left open there is closed before the servers end."""
     with Stage() as one:
         yield one
 

@@ -23,6 +23,9 @@ from tests.amqp.sdk.world import (
 from tests.bus_helpers import KEYS
 from tests.over_http.test_lost_store import Disk
 
+# These clients leave the sockets of broken connections to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
 
 @pytest.mark.promise("P2", "P5", "P6", "P9", "P10", "P13", "D9")
 @scenario

@@ -114,15 +114,15 @@ class Life:
         await receiver.dead_letter_message(bad, reason="why")
         await session.session.set_state(b"half way")
         [self._later] = await sender.schedule_messages(msg("later"), later)
-        self.due_ms = wall() + 300
-        [self._due] = await sender.schedule_messages(msg("due"), moment(self.due_ms))
         # A session that a killed server had given out is free when its lock has run out.
-        closing = asyncio.gather(session.close(), world.admin.close())
-        # Some are on their way when the end comes, and some wait.
-        await closing
-        await to_start.send_messages([msg(f"{n}", partition_key=f"{n}") for n in range(300)])
+        await asyncio.gather(session.close(), world.admin.close())
         self._busy = Sender(to_detecting)
         await self._busy.sent(10)
+        # It comes due while nobody is there.
+        self.due_ms = wall() + 1_000
+        [self._due] = await sender.schedule_messages(msg("due"), moment(self.due_ms))
+        # Some are on their way when the end comes, and some wait.
+        await to_start.send_messages([msg(f"{n}", partition_key=f"{n}") for n in range(300)])
 
     async def go_on(self, world: World, clean: bool) -> None:
         to_parts, of_parts, sender, receiver, dead, session, forwarded, detected = await world.open(
