@@ -72,14 +72,18 @@ async def test_a_session_has_one_holder_and_gives_its_messages_in_order(world: W
 @scenario
 async def test_who_lost_a_session_is_told_whatever_it_asks(world: World) -> None:
     queue = await world.queue(requires_session=True, lock_duration=timedelta(minutes=1))
-    sender, receiver, asking = await world.open(
-        world.to(queue), world.of(queue, session_id="s"), world.of(queue, session_id="t")
+    sender, receiver, asking, waiting = await world.open(
+        world.to(queue), *(world.of(queue, session_id=session) for session in "stu")
     )
     await sender.send_messages(msg("x", session_id="s"))
     message = await get_one(receiver)
     session = asking.session
     await session.set_state(b"mine")
+    comes = asyncio.ensure_future(waiting.receive_messages(1, max_wait_time=WAIT_S))
+    await asyncio.sleep(0.05)
     await world.advance(MINUTE)
+    with pytest.raises(SessionLockLostError):
+        await comes
     with pytest.raises(SessionLockLostError):
         await receiver.complete_message(message)
     for ask in (session.renew_lock, session.get_state):
