@@ -20,7 +20,7 @@ from onibus.protocols.http.deadline import Deadline
 from onibus.protocols.http.held import Held
 from onibus.protocols.http.messages import Head, Request, Response, head_of, plain
 from onibus.protocols.http.problems import CROWDED, refusal
-from onibus.protocols.http.reading import read_head, without_offers
+from onibus.protocols.http.reading import header_name, read_head, without_offers
 
 if TYPE_CHECKING:
     from onibus.protocols.http.connections import Connections
@@ -133,13 +133,15 @@ class Connection(asyncio.Protocol):
             return
         if self._resting:
             self._resting = False
-            known = self._owner.heads.split(data)
-            if known is not None and not self._held.crowded:
-                self._take_known(*known)
+            owner = self._owner
+            if owner.heads is not None:
+                known = owner.heads.split(data)
+                if known is not None and not self._held.crowded:
+                    self._take_known(*known)
+                    return
+                self._beginning = data
+            if owner.upgrades is not None and owner.hand_over_at_once(self, self._transport, data):
                 return
-            if self._owner.hand_over_at_once(self, self._transport, data):
-                return
-            self._beginning = data
         if self._stopped or self._waiting:
             self._waiting += data
             if len(self._waiting) > self._limits.head_bytes_max:
@@ -149,8 +151,19 @@ class Connection(asyncio.Protocol):
         elif len(data) <= _SLICE:
             self._feed(data)
         else:
-            self._waiting += data
-            self._feed_waiting()
+            self._feed_large(data)
+
+    def _feed_large(self, data: bytes) -> None:
+        """Feed more than a slice: a head by itself, so that its body comes in one piece."""
+        end = data.find(b"\r\n\r\n", 0, _SLICE) + 4
+        if end > 4 and not (self._in_head or self._in_body):
+            self._feed(data[:end])
+            data = data[end:]
+            if self._in_body and len(data) == self._body_length and not self._stopped:
+                self._feed(data)
+                return
+        self._waiting += data
+        self._feed_waiting()
 
     def _take_known(self, head: Head, body: bytes) -> None:
         """Take a request whose head was read before: there is nothing to parse."""
@@ -243,7 +256,7 @@ class Connection(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         # What comes after a body in chunks is not asked for, and must not change what was said.
         if self._in_head:
-            self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+            self._headers[header_name(name)] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
         self._in_head = False
@@ -303,6 +316,7 @@ class Connection(asyncio.Protocol):
         request.takes_chunks = self._parser.get_http_version() != "1.0"
         self._reset()
         if self._beginning:
+            assert self._owner.heads is not None
             self._owner.heads.keep(self._beginning, request)
             self._beginning = b""
         self._queue.append(request)
