@@ -18,7 +18,7 @@ import httptools
 
 from onibus.protocols.http.deadline import Deadline
 from onibus.protocols.http.held import Held
-from onibus.protocols.http.messages import Head, Request, Response, head_of, plain
+from onibus.protocols.http.messages import Request, Response, head_of, plain
 from onibus.protocols.http.problems import CROWDED, refusal
 from onibus.protocols.http.reading import header_name, read_head, without_offers
 
@@ -137,7 +137,8 @@ class Connection(asyncio.Protocol):
             if owner.heads is not None:
                 known = owner.heads.split(data)
                 if known is not None and not self._held.crowded:
-                    self._take_known(*known)
+                    self._held.add(len(known[1]))
+                    self._hand_out(Request(*known, self._secure))
                     return
                 self._beginning = data
             if owner.upgrades is not None and owner.hand_over_at_once(self, self._transport, data):
@@ -151,24 +152,8 @@ class Connection(asyncio.Protocol):
         elif len(data) <= _SLICE:
             self._feed(data)
         else:
-            self._feed_large(data)
-
-    def _feed_large(self, data: bytes) -> None:
-        """Feed more than a slice: a head by itself, so that its body comes in one piece."""
-        end = data.find(b"\r\n\r\n", 0, _SLICE) + 4
-        if end > 4 and not (self._in_head or self._in_body):
-            self._feed(data[:end])
-            data = data[end:]
-            if self._in_body and len(data) == self._body_length and not self._stopped:
-                self._feed(data)
-                return
-        self._waiting += data
-        self._feed_waiting()
-
-    def _take_known(self, head: Head, body: bytes) -> None:
-        """Take a request whose head was read before: there is nothing to parse."""
-        self._held.add(len(body))
-        self._hand_out(Request(head, body, self._secure))
+            self._waiting += data
+            self._feed_waiting()
 
     # Parsing
 
@@ -181,10 +166,13 @@ class Connection(asyncio.Protocol):
     def _feed_waiting(self) -> None:
         waiting = self._waiting
         while waiting and not self._stopped:
-            size = _SLICE
             if self._in_body:
                 left = self._body_length - len(self._body)
-                size = max(left, size) if left > 0 else _CHUNKED_SLICE
+                size = max(left, _SLICE) if left > 0 else _CHUNKED_SLICE
+            else:
+                # A head by itself, so that its body comes in one piece.
+                end = waiting.find(b"\r\n\r\n", 0, _SLICE)
+                size = _SLICE if end < 0 else end + 4
             some = bytes(memoryview(waiting)[:size])
             del waiting[:size]
             self._feed(some)
@@ -201,6 +189,7 @@ class Connection(asyncio.Protocol):
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
             self._ignore_upgrade(data[upgrade.args[0] :])
+            return
         except httptools.HttpParserError as error:
             if self._more_follows:
                 self._refuse(400, f"that is no HTTP/1.1: {error}")
