@@ -53,7 +53,7 @@ class Connection(asyncio.Protocol):
         #: what is said last, once all before it is answered; from then on nothing is read
         self._refusal: Response | None = None
         self._deaf = self._last_words = False
-        self._feeding = self._going_on = False
+        self._feeding = self._going_on = self._ended = False
         self._reading = True
         #: nothing is under way: what comes next begins a request; and what it began with
         self._resting = False
@@ -65,7 +65,6 @@ class Connection(asyncio.Protocol):
         self._deadline = Deadline(self._loop, self._late)
         #: the client may send more: it did not say that its last request is the last one
         self._more_follows = True
-        self._ended = False
         self._reset()
 
     def _reset(self) -> None:
@@ -125,6 +124,8 @@ class Connection(asyncio.Protocol):
             self._unread = None
         self._held.wait_for_reader(0)
         self._deadline.clear()
+        if self._in_head or self._in_body:
+            self._deadline.set(self._limits.head_seconds)
         if self._current is None:
             self._go_on_soon()
 
@@ -224,15 +225,16 @@ class Connection(asyncio.Protocol):
         if self._in_head:
             if self._fed > limits.head_bytes_max:
                 self._refuse(431, f"a head has at most {limits.head_bytes_max} bytes")
-            elif self._fed == size:
+            elif self._fed == size and self._unread is None:
                 self._deadline.set(limits.head_seconds)
             return
         came = len(self._body)
         if self._fed > _FRAMING_MAX * (came + limits.head_bytes_max):
             self._refuse(400, "that is more framing than body")
             return
-        allowed = limits.body_seconds + came / limits.body_rate_min
-        self._deadline.set(self._body_begun + allowed - self._loop.time())
+        if self._unread is None:  # or else it has to read its answer first
+            allowed = limits.body_seconds + came / limits.body_rate_min
+            self._deadline.set(self._body_begun + allowed - self._loop.time())
 
     # What the parser tells
 
@@ -304,8 +306,7 @@ class Connection(asyncio.Protocol):
         self._more_follows = request.keep_alive = self._parser.should_keep_alive()
         request.takes_chunks = self._parser.get_http_version() != "1.0"
         self._reset()
-        if self._beginning:
-            assert self._owner.heads is not None
+        if self._beginning and self._owner.heads is not None:
             self._owner.heads.keep(self._beginning, request)
             self._beginning = b""
         self._queue.append(request)
@@ -356,10 +357,9 @@ class Connection(asyncio.Protocol):
         self._answered(request)
 
     def _head(self, response: Response, length: int | None, *, chunked: bool = False) -> bytes:
-        current = self._current
-        if current is None or not current.keep_alive or self._owner.closing:
-            return head_of(response, length, "close", chunked=chunked)
-        persistence = "" if current.takes_chunks else "keep-alive"
+        current, persistence = self._current, "close"
+        if current is not None and current.keep_alive and not self._owner.closing:
+            persistence = "" if current.takes_chunks else "keep-alive"
         return head_of(response, length, persistence, chunked=chunked)
 
     async def _stream(
