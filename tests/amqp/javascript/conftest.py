@@ -56,10 +56,16 @@ def others(client: Client) -> Others:
     def change_queue(name: str, settings: dict[str, Any]) -> None:
         client.change_queue(name, **settings)
 
+    def defer_next(name: str, ms: int) -> None:
+        with client.receiver(name, renew_ms=0) as receiver:
+            (message,) = receiver.receive()
+            receiver.defer(message, delay_ms=ms)
+
     return {
         "advance": client.advance,
         "create_queue": create_queue,
         "change_queue": change_queue,
+        "defer_next": defer_next,
         "dropped": lambda name: client.queue(name).duplicates_dropped,
         "purge": client.purge,
         "keys_of": keys_of,
