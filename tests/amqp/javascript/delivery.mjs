@@ -245,3 +245,21 @@ export async function paused(world) {
     await world.send(queue, { body: "again" });
   }
 }
+
+export async function pausedTopics(world) {
+  const topic = await world.topic("t");
+  const some = await world.subscription(topic, "some");
+  await world.send(topic, { body: 1 });
+  const settings = await world.admin.getTopic(topic);
+  await world.admin.updateTopic({ ...settings, status: "SendDisabled" });
+  await refused("MessagingEntityDisabled", world.send(topic, { body: "never" }));
+  await world.admin.updateTopic(settings);
+  const chosen = await world.admin.getSubscription(...some);
+  await world.admin.updateSubscription({ ...chosen, status: "ReceiveDisabled" });
+  await world.send(topic, { body: 2 });
+  const options = { receiveMode: "receiveAndDelete" };
+  await refused("MessagingEntityDisabled",
+    world.receiver(some, options).receiveMessages(1, { maxWaitTimeInMs: 5000 }));
+  await world.admin.updateSubscription(chosen);
+  assert.deepEqual(bodies(await world.take(some, 2)), [1, 2]);
+}

@@ -43,7 +43,7 @@ class Player:
             asked = {"run": scenario, "connection": connection, "number": number, "keys": KEYS}
             told = self._ask(asked)
             while "ask" in told:
-                told = self._ask(_answer(others[told["ask"]], told["given"]))
+                told = self._ask(_answer(others, told["ask"], told["given"]))
         finally:
             late.cancel()
         if "failed" in told:
@@ -80,8 +80,8 @@ class Player:
         return told
 
 
-def _answer(call: Callable[..., Any], given: list[Any]) -> dict[str, Any]:
+def _answer(others: Others, name: str, given: list[Any]) -> dict[str, Any]:
     try:
-        return {"answer": call(*given)}
+        return {"answer": others[name](*given)}
     except Exception as error:  # the scenario says what it wanted
         return {"error": f"{type(error).__name__}: {error}"}

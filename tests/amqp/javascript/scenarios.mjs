@@ -27,12 +27,13 @@ const others = new Proxy({}, {
 for (let asked = await hear(); asked; asked = await hear()) {
   const [file, name] = asked.run.split(".");
   const world = new World(asked, others);
+  let outcome = { done: true };
   try {
     await (await import(`./${file}.mjs`))[name](world);
-    say({ done: true });
   } catch (error) {
-    say({ failed: error.stack ?? String(error) });
-  } finally {
-    await world.close();
+    outcome = { failed: error.stack ?? String(error) };
   }
+  // Before anybody is told: servers may go then, and a client that closes waits for its own.
+  await world.close();
+  say(outcome);
 }

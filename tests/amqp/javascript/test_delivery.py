@@ -70,3 +70,8 @@ def test_quotas_and_sizes(play: Play) -> None:
 @pytest.mark.promise("B7")
 def test_a_paused_entity(play: Play) -> None:
     play("delivery.paused")
+
+
+@pytest.mark.promise("B7")
+def test_a_paused_topic_and_a_paused_subscription(play: Play) -> None:
+    play("delivery.pausedTopics")
