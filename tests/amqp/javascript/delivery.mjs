@@ -120,8 +120,8 @@ export async function theSmallerTimeToLiveCounts(world) {
 export async function noExpiryWhileHeld(world) {
   const queue = await world.queue("q",
     { lockDuration: "PT2M", deadLetteringOnMessageExpiration: true });
-  const mortal = texts("completed", "abandoned", "left").map((one) => ({ ...one, timeToLive: MINUTE }));
-  await world.send(queue, ...mortal);
+  await world.send(queue, ...texts("completed", "abandoned", "left").map((one) =>
+    ({ ...one, timeToLive: MINUTE })));
   const [completed, abandoned] = await world.receive(queue, 3);
   await world.advance(MINUTE);
   assert.equal((await world.counts(queue)).activeMessageCount, 3, "they are held");
@@ -181,7 +181,8 @@ export async function sessionState(world) {
 export async function sessionsAreUsedByTheirOwnReceivers(world) {
   const queue = await world.queue("q", { requiresSession: true });
   const plain = await world.queue("plain");
-  await refused("GeneralError", world.receiver(queue).receiveMessages(1, { maxWaitTimeInMs: 5000 }));
+  await refused("GeneralError",
+    world.receiver(queue).receiveMessages(1, { maxWaitTimeInMs: 5000 }));
   await refused("GeneralError", world.client.acceptNextSession(plain));
   await refused("GeneralError", world.send(queue, { body: "no session" }));
   const waiting = world.client.acceptNextSession(queue);
@@ -234,8 +235,8 @@ export async function paused(world) {
     const sent = () => world.send(queue, { body: "new" });
     if (status === "ReceiveDisabled") await sent();
     else await refused("MessagingEntityDisabled", sent());
-    const options = { receiveMode: "receiveAndDelete" };
-    const taken = () => world.receiver(queue, options).receiveMessages(1, { maxWaitTimeInMs: 5000 });
+    const receiver = world.receiver(queue, { receiveMode: "receiveAndDelete" });
+    const taken = () => receiver.receiveMessages(1, { maxWaitTimeInMs: 5000 });
     if (status === "SendDisabled") assert.deepEqual(bodies(await taken()), ["waiting"]);
     else await refused("MessagingEntityDisabled", taken());
     await world.receiver(queue).completeMessage(held);

@@ -32,7 +32,8 @@ export async function onlyTheIdentityDecides(world) {
   const queue = await world.queue("q", DETECTING);
   const is = (id, more) => isDuplicate(world, queue, id, more);
   assert.equal(await is("a", { subject: "label", applicationProperties: { n: 1 } }), false);
-  assert.equal(await is("a", { body: "y", subject: "other", applicationProperties: { n: 2 } }), true);
+  assert.equal(await is("a", { body: "y", subject: "other", applicationProperties: { n: 2 } }),
+    true);
   assert.equal(await is("b", { subject: "label", applicationProperties: { n: 1 } }), false);
   // Opaque: neither case, nor spaces, nor how a letter is composed is smoothed over.
   for (const id of ["A", "a ", " a", "\u00e4", "a\u0308", "x".repeat(128), "1/p?q#r"]) {
@@ -89,7 +90,8 @@ export async function theWindow(world) {
 }
 
 export async function theMemoryOutlivesTheMessage(world) {
-  const queue = await world.queue("q", { duplicateDetectionHistoryTimeWindow: "PT30M", ...DETECTING });
+  const queue = await world.queue("q",
+    { duplicateDetectionHistoryTimeWindow: "PT30M", ...DETECTING });
   const receiver = world.receiver(queue);
   await world.send(queue, { body: 1, messageId: "completed" });
   await receiver.completeMessage(await world.receiveOne(queue));
@@ -180,6 +182,6 @@ export async function withoutAnId(world) {
   await world.send(queue, { body: "same" }, { body: "same" });
   assert.deepEqual(bodies(await world.take(queue, 2)), ["same", "same"]);
   await refused("GeneralError", world.send(wide, { body: "no key" }));
-  await world.send(wide, { body: "a key", partitionKey: "k" }, { body: "again", partitionKey: "k" });
+  await world.send(wide, ...["a key", "again"].map((body) => ({ body, partitionKey: "k" })));
   assert.deepEqual(bodies(await world.take(wide, 2)), ["a key", "again"]);
 }

@@ -139,8 +139,7 @@ export async function startedWithoutIt(world) {
   const all = numbers(await world.peek(queue));
   await world.others.end();
   await world.others.take_away();
-  await world.others.start();
-  await world.reconnect();
+  await world.reconnect(await world.others.start());
   assert.equal(await availability(world, queue), "Limited");
   assert.equal((await world.peek(queue)).length, 8);
   await world.others.give_back();

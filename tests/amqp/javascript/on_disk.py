@@ -19,13 +19,21 @@ class Stage:
 
     def __init__(self, root: Path, player: Player, tls: tuple[Path, Path]) -> None:
         self.place = Place(root)
+        # Whoever asks for any port may be given one that a server has just left.
+        self.place.port = 0
         self._player = player
         self._flags = ("--tls", "--tls-certificate", str(tls[0]), "--tls-key", str(tls[1]))
         self._servers = ExitStack()
         self.server: Served
 
-    def start(self) -> None:
+    def start(self) -> str:
+        """Start a server; return how it is reached."""
         self.server = self._servers.enter_context(self.place.serve(*self._flags))
+        return self.connection
+
+    @property
+    def connection(self) -> str:
+        return development_string(self.server.port)
 
     @contextmanager
     def started(self) -> Iterator[None]:
@@ -39,7 +47,7 @@ class Stage:
     ) -> None:
         """Run a scenario, which may end the server and start it again."""
         known: Others = {"end": lambda: end(self.server), "start": self.start}
-        self._player.play(scenario, development_string(self.place.port), {**known, **others})
+        self._player.play(scenario, self.connection, {**known, **others})
 
 
 class Disk:

@@ -9,12 +9,12 @@ const states = (messages) => messages.map((one) => [one.body, one.state]);
 
 async function restart(world) {
   await world.others.end();
-  await world.others.start();
-  await world.reconnect();
+  await world.reconnect(await world.others.start());
 }
 
 export async function everythingOutlives(world) {
-  const wide = await world.queue("wide", { enablePartitioning: true, requiresDuplicateDetection: true });
+  const wide = await world.queue("wide",
+    { enablePartitioning: true, requiresDuplicateDetection: true });
   const queue = await world.queue("q", { requiresDuplicateDetection: true });
   const sessions = await world.queue("sessions", { requiresSession: true });
   const customers = Array.from({ length: 20 }, (_, n) => `customer-${n}`);
@@ -38,7 +38,7 @@ export async function everythingOutlives(world) {
   const place = Object.fromEntries(before.map((one) => [one.body, partitionOf(one)]));
   const now = await world.peek(wide);
   assert.equal(new Set(numbers(now)).size, 40);
-  for (const one of now) assert.equal(partitionOf(one), place[one.body], "keys keep their partition");
+  for (const one of now) assert.equal(partitionOf(one), place[one.body], "keys keep their place");
   assert.deepEqual(states(await world.peek(queue)),
     [["aside", "deferred"], ["left", "active"], ["later", "scheduled"]]);
   const [letter] = await world.peekDead(queue);
@@ -47,7 +47,7 @@ export async function everythingOutlives(world) {
   assert.equal(again.toString(), scheduled.toString(), "it was scheduled before");
   await world.sender(queue).cancelScheduledMessages(scheduled);
   await world.send(queue, { body: "next" });
-  assert.equal((await world.peek(queue)).at(-1).sequenceNumber.toString(), scheduled.add(1).toString());
+  assert.equal(numbers(await world.peek(queue)).at(-1), scheduled.add(1).toString());
   const [found] = await world.receiver(queue).receiveDeferredMessages(aside.sequenceNumber);
   await world.receiver(queue).completeMessage(found);
   const kept = await world.client.acceptSession(sessions, "x");
@@ -94,8 +94,7 @@ export async function whatCameDueMeanwhile(world) {
   await world.sender(queue).scheduleMessages({ body: "not yet" }, after(HOUR));
   await world.others.end();
   while (Date.now() < due.getTime()) await delay(50);
-  await world.others.start();
-  await world.reconnect();
+  await world.reconnect(await world.others.start());
   const [found] = await world.take(queue, 1);
   assert.equal(found.body, "due");
   assert.equal(found.sequenceNumber.toString(), number.add(2).toString());
@@ -134,17 +133,17 @@ export async function forwardedOnceOverAKill(world) {
   const taken = [];
   let full;
   const half = new Promise((resolve) => { full = resolve; });
-  const sends = Array.from({ length: 200 }, async (_, body) => {
-    await world.sender(start).sendMessages({ body, partitionKey: `${body}` });
-    taken.push(body);
-    if (taken.length === 50) full();
-  });
-  const all = Promise.allSettled(sends);
+  const sender = world.sender(start);
+  for (let body = 0; body < 200; body += 1) {
+    // What is not answered when the server ends is nobody's concern: it may be there, or not.
+    sender.sendMessages({ body, partitionKey: `${body}` }).then(() => {
+      taken.push(body);
+      if (taken.length === 50) full();
+    }, () => undefined);
+  }
   await half;
   await world.others.end();
-  await all;
-  await world.others.start();
-  await world.reconnect();
+  await world.reconnect(await world.others.start());
   await until(async () => (await world.counts(start)).totalMessageCount === 0);
   const found = bodies(await world.peek(end));
   assert.equal(new Set(found).size, found.length, "none is there twice");

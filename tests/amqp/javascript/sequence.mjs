@@ -59,8 +59,10 @@ export async function whatIsRefusedUsesUpNoNumber(world) {
   const queue = world.name("small");
   await world.others.create_queue(queue, { max_message_bytes: 1_000 });
   await world.send(queue, { body: "a" });
-  await refused("MessageSizeExceeded", world.send(queue, [{ body: "fits" }, { body: "x".repeat(2_000) }]));
-  const [number] = await world.sender(queue).scheduleMessages({ body: "s" }, await world.after(DAY));
+  await refused("MessageSizeExceeded",
+    world.send(queue, [{ body: "fits" }, { body: "x".repeat(2_000) }]));
+  const due = await world.after(DAY);
+  const [number] = await world.sender(queue).scheduleMessages({ body: "s" }, due);
   await world.sender(queue).cancelScheduledMessages(number);
   await world.send(queue, { body: "b" });
   assert.equal(number.toString(), "2");
@@ -90,7 +92,8 @@ export async function byPropertyAndByCall(world) {
   assert.equal(number.toString(), "2");
   await sender.scheduleMessages({ body: "past" }, await world.after(-MINUTE));
   assert.deepEqual(numbers(await world.take(queue, 1)), ["3"], "the past is now");
-  assert.deepEqual(states(await world.peek(queue)), [["property", "scheduled"], ["call", "scheduled"]]);
+  assert.deepEqual(states(await world.peek(queue)),
+    [["property", "scheduled"], ["call", "scheduled"]]);
   assert.equal((await world.counts(queue)).scheduledMessageCount, 2);
   await world.nothing(queue);
   await world.advance(MINUTE);
@@ -125,10 +128,12 @@ export async function atTheTopic(world) {
   const [number] = await sender.scheduleMessages(later, due);
   const [gone] = await sender.scheduleMessages({ body: "cancelled" }, due);
   // Peeked at the topic, as if it were a queue.
-  assert.deepEqual(states(await world.peek(topic)), [["later", "scheduled"], ["cancelled", "scheduled"]]);
+  assert.deepEqual(states(await world.peek(topic)),
+    [["later", "scheduled"], ["cancelled", "scheduled"]]);
   assert.deepEqual(await world.peek(early), []);
   await sender.cancelScheduledMessages(gone);
-  const rule = (sqlExpression) => ({ defaultRuleOptions: { name: "r", filter: { sqlExpression } } });
+  const rule = (sqlExpression) =>
+    ({ defaultRuleOptions: { name: "r", filter: { sqlExpression } } });
   const late = await world.subscription(topic, "late", rule("sys.Label = 'red'"));
   const blue = await world.subscription(topic, "blue", rule("sys.Label = 'blue'"));
   await world.advance(MINUTE);
@@ -143,7 +148,8 @@ export async function atTheTopic(world) {
 export async function asIfSentNow(world) {
   const queue = await world.queue("q");
   const due = await world.after(2 * MINUTE);
-  const [old] = await world.sender(queue).scheduleMessages({ body: "x", timeToLive: 2 * MINUTE }, due);
+  const [old] = await world.sender(queue).scheduleMessages(
+    { body: "x", timeToLive: 2 * MINUTE }, due);
   await world.advance(MINUTE);
   await world.nothing(queue);
   const [waiting] = await world.peek(queue);

@@ -1,4 +1,4 @@
-"""Locks, deliveries, expiry, sessions and pauses (B) through the SDK of JavaScript: delivery.mjs."""
+"""Locks, expiry, sessions and pauses (B) through the SDK of JavaScript: delivery.mjs."""
 
 from __future__ import annotations
 

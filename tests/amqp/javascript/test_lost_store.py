@@ -10,7 +10,6 @@ from onibus.client import Client
 from tests.amqp.javascript.on_disk import Disk, Stage
 from tests.amqp.javascript.playing import Player
 from tests.bus_helpers import KEYS
-from tests.client.server_helpers import development_string
 from tests.over_http.on_disk import stop
 
 
@@ -22,7 +21,7 @@ def test_a_store_is_taken_away_and_given_back(
     disk = Disk(stage.place.stores["a"])
 
     def lost_keys(queue: str) -> list[str]:
-        with Client.connect(development_string(stage.place.port)) as client:
+        with Client.connect(stage.connection) as client:
             return [KEYS[index] for index in client.queue(queue).offline_partitions]
 
     with stage.started():

@@ -1,7 +1,7 @@
 """Partitioned entities (P) through the SDK of JavaScript: partitions.mjs.
 
-What a lost store does: test_lost_store.py. Transactions (P8) and listing sessions (P12): the SDK has
-no call for them.
+What a lost store does: test_lost_store.py. The SDK has no call for transactions (P8), nor for
+listing sessions (P12).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-// What a scenario has: both clients of a server, names of its own, and words for what is done often.
+// What a scenario has: both clients of a server, names of its own, words for what is done often.
 import assert from "node:assert/strict";
 import { createRequire } from "node:module";
 const need = createRequire(process.env.NODE_HOME + "/");
@@ -49,9 +49,10 @@ export class World {
     await this.client.close();
   }
 
-  // Another client, as after a restart.
-  async reconnect() {
+  // Other clients, as after a restart.
+  async reconnect(connection) {
     await this.close();
+    this.#connection = connection;
     this.connect();
   }
 
