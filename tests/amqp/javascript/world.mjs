@@ -6,8 +6,8 @@ const { ServiceBusAdministrationClient, ServiceBusClient, delay } = need("@azure
 const Long = need("long");
 
 export const SECOND = 1000, MINUTE = 60 * SECOND, HOUR = 60 * MINUTE, DAY = 24 * HOUR;
-//: longer than anything takes that is there to come
-const PATIENCE_MS = 30_000;
+// Longer than anything takes that is there to come
+const PATIENCE_MS = 60_000;
 
 export { Long, delay };
 export const long = (text) => Long.fromString(`${text}`);
@@ -29,9 +29,9 @@ export class World {
   constructor({ connection, number, keys }, others) {
     this.#connection = connection;
     this.#number = number;
-    //: one key for each partition, in their order
+    // One key for each partition, in their order
     this.keys = keys;
-    //: does what this SDK has no call for
+    // Does what this SDK has no call for
     this.others = others;
     this.connect();
   }
