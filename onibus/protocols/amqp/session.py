@@ -21,7 +21,7 @@ from onibus.protocols.amqp.errors import (
     LinkFailed,
     SessionFailed,
 )
-from onibus.protocols.amqp.frames import HEADER_BYTES, frame
+from onibus.protocols.amqp.frames import frame
 from onibus.protocols.amqp.link import SERIAL, IncomingLink, Link, LinkState, OutgoingLink
 from onibus.protocols.amqp.performatives import (
     Attach,
@@ -29,9 +29,9 @@ from onibus.protocols.amqp.performatives import (
     Detach,
     Disposition,
     Flow,
-    Plain,
     Transfer,
 )
+from onibus.protocols.amqp.runs import HEADER_BYTES, Run
 
 if TYPE_CHECKING:
     from onibus.protocols.amqp.connection import Connection
@@ -206,24 +206,19 @@ class Session:
             if isinstance(link, OutgoingLink) and link.node is not None:
                 link.node.flowed(link)
 
-    def take_plain(self, plain: Plain, payload: bytes) -> bool:
-        """Take a transfer of the usual form; tell whether it was taken."""
-        link = self.links.get(plain[0])
+    def take_run(self, run: Run) -> bool:
+        """Take deliveries that came together; tell whether they were taken."""
+        link = self.links.get(run.handle)
         if not isinstance(link, IncomingLink) or self.state is not SessionState.BEGUN:
             return False
-        if not link.takes_plain(len(payload)):
-            return False
-        self._next_incoming_id = (self._next_incoming_id + 1) & SERIAL
-        try:
-            link.take_plain(plain[1], plain[2], payload)
-        except LinkFailed as error:
-            link.detach(error.condition, error.description)
-        except SessionFailed as error:
-            self.end(error.condition, error.description)
-        return True
+        return link.take_run(run)
+
+    def count_in(self, frames: int) -> None:
+        """Take note of frames of the peer that count towards its window."""
+        self._next_incoming_id = (self._next_incoming_id + frames) & SERIAL
 
     def take_transfer(self, transfer: Transfer, payload: bytes) -> None:
-        self._next_incoming_id = (self._next_incoming_id + 1) & SERIAL
+        self.count_in(1)
         link = self._link(transfer.handle)
         if not isinstance(link, IncomingLink):
             raise SessionFailed(ILLEGAL_STATE, "a transfer on a link on which the peer receives")

@@ -11,6 +11,7 @@ any other is kept encoded, as format "amqp".
 
 from __future__ import annotations
 
+import struct
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -58,28 +59,40 @@ def read_batch(payload: bytes) -> list[Message]:
     found = []
     for code, _, value, end in sections.split(payload):
         if code == DATA:
-            found.append(read_message(sections.binary_at(payload, value, end)))
+            found.append(read_message(payload, sections.binary_start(payload, value), end))
             if len(found) > BATCH_COUNT_MAX:
                 raise InvalidArgument(f"a batch has at most {BATCH_COUNT_MAX} messages")
     return found
 
 
-def read_message(payload: bytes) -> Message:
-    """Return a message as the bus takes it."""
-    if payload[:4] == _SHORT_PROPERTIES and len(payload) > _SHORT_HEAD:
+def read_message(data: bytes, start: int = 0, end: int | None = None) -> Message:
+    """Return the message that stands there as the bus takes it."""
+    if end is None:
+        end = len(data)
+    if end - start < _SHORT.size:
+        return _read_any(data[start:end])
+    head, size, count, code, length = _SHORT.unpack_from(data, start)
+    if head == _SHORT_PROPERTIES:
         # Properties and data, and no more: so are most messages.
-        end = _SHORT_HEAD + payload[4]
-        body = sections.only_data(payload, end)
+        data_at = start + _SHORT_HEAD + size
+        body = sections.only_data(data, data_at, end)
         if body is not None:
-            message = Message(body=body, as_sent=payload[:end])
-            _read_properties(message, payload, 3)
+            as_sent = data[start:data_at]
+            if count == 1 and code == _STRING8 and length + _ONE_HEAD == size:
+                message_id = sections.text(data, start + _SHORT.size, data_at)
+                return Message(body=body, message_id=message_id, as_sent=as_sent)
+            message = Message(body=body, as_sent=as_sent)
+            _read_properties(message, as_sent, 3)
             return message
-    return _read_any(payload)
+    return _read_any(data[start:end])
 
 
-#: Properties in a list of less than 256 bytes; where its elements begin after their count.
+#: Properties in a list of less than 256 bytes: its size, count, and the first of its elements,
+#: which mostly is the only one, the MessageId.
+_SHORT = struct.Struct(">4sBBBB")
 _SHORT_PROPERTIES = b"\x00\x53\x73\xc0"
-_SHORT_HEAD = 5
+#: Where a list begins that is as long as its size says; a short text, and what stands before it.
+_SHORT_HEAD, _STRING8, _ONE_HEAD = 5, 0xA1, 3
 
 
 def _read_any(payload: bytes) -> Message:
