@@ -83,27 +83,28 @@ class SenderNode:
             self._in_transaction(delivery)
             return
         delivery_id = None if delivery.settled else delivery.id
-        self._take(delivery_id, delivery.format, delivery.payload, 0, len(delivery.payload))
+        if delivery.format == BATCH_FORMAT:
+            self._take_batch(delivery_id, delivery.payload)
+        else:
+            self._take_single(delivery_id, delivery.payload, 0, len(delivery.payload))
 
     def _received_run(self, run: Run) -> None:
         """Take deliveries that came together."""
-        for delivery_id, (start, end) in zip(run.ids, run.bounds, strict=True):
-            self._take(delivery_id, run.format, run.data, start, end)
+        data, deliveries = run.data, zip(run.ids, run.bounds, strict=True)
+        if run.format == BATCH_FORMAT:
+            for delivery_id, (start, end) in deliveries:
+                self._take_batch(delivery_id, data[start:end])
+            return
+        take = self._take_single
+        for delivery_id, (start, end) in deliveries:
+            take(delivery_id, data, start, end)
 
-    def _take(
-        self, delivery_id: int | None, message_format: int, data: bytes, start: int, end: int
-    ) -> None:
+    def _take_single(self, delivery_id: int | None, data: bytes, start: int, end: int) -> None:
+        """Keep a message until the burst is over."""
         connection, size = self._client.connection, end - start
         connection.held_bytes += size
         connection.under_way += 1
         try:
-            if message_format == BATCH_FORMAT:
-                batch = read_batch(data[start:end])
-                # What came before it stays before it.
-                self.flush()
-                stored = Stored(self._link, [delivery_id], size)
-                sending.send(self._client.broker, self._entity, batch, stored)
-                return
             message = read_message(data, start, end)
         except Exception as error:
             fail(Stored(self._link, [delivery_id], size), error)
@@ -113,6 +114,19 @@ class SenderNode:
         self._ids.append(delivery_id)
         self._sizes.append(size)
         self._messages.append(message)
+
+    def _take_batch(self, delivery_id: int | None, payload: bytes) -> None:
+        connection = self._client.connection
+        connection.held_bytes += len(payload)
+        connection.under_way += 1
+        stored = Stored(self._link, [delivery_id], len(payload))
+        try:
+            batch = read_batch(payload)
+            # What came before it stays before it.
+            self.flush()
+            sending.send(self._client.broker, self._entity, batch, stored)
+        except Exception as error:
+            fail(stored, error)
 
     def flush(self) -> None:
         """Store what came singly in this burst: each by itself, but in one go."""
