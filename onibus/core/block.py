@@ -229,20 +229,27 @@ class Block:
 
     def messages(self, start: int, end: int) -> list[Message]:
         """Return the rows from one position up to another as the messages that were sent."""
+        return [message for _, message in self.all_stored(start, end)]
+
+    def all_stored(self, start: int, end: int) -> list[tuple[Entry, Message]]:
+        """Return the same as `stored` of the rows from one position up to another."""
         if self.encoding:
-            return [self._arrow_body().message(position) for position in range(start, end)]
-        payload, begin = self._payload, self._body
-        bounds = [begin + offset for offset in self.index["end"][:end].tolist()]
-        bounds.insert(0, begin)
+            return [self.stored(position) for position in range(start, end)]
+        payload, body = self._payload, self._body
+        index = payload[HEADER.size + start * ENTRY.size : HEADER.size + end * ENTRY.size]
+        begin = body + (self.entry(start - 1)[4] if start else 0)
         found = []
-        for position, crc in enumerate(self.index["crc"][start:end].tolist(), start):
-            row = payload[bounds[position] : bounds[position + 1]]
-            if crc32(row) != crc:
-                raise Damaged(f"the row at {position} of a block does not match its checksum")
-            try:
-                found.append(decode(row))
-            except UNREADABLE as error:
-                raise Damaged(f"the row at {position} of a block is no message: {error}") from error
+        try:
+            for entry in ENTRY.iter_unpack(index):
+                stop = body + entry[4]
+                row = payload[begin:stop]
+                if crc32(row) != entry[5] or len(row) != stop - begin:
+                    told = f"the row of ordinal {entry[0]} does not match its checksum"
+                    raise Damaged(told)
+                found.append((entry, decode(row)))
+                begin = stop
+        except UNREADABLE as error:
+            raise Damaged(f"the row of ordinal {entry[0]} is not a message: {error}") from error
         return found
 
     def verify(self) -> None:

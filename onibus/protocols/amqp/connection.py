@@ -154,14 +154,12 @@ class Connection:
 
     # Out
 
-    def write(self, content: bytes, payload: bytes = b"") -> None:
+    def write(self, *parts: bytes) -> None:
         """Let bytes wait for the end of the burst."""
         if not self._out and self.on_output is not None:
             self.on_output()
-        self._out.append(content)
-        self._out_bytes += len(content) + len(payload)
-        if payload:
-            self._out.append(payload)
+        self._out += parts
+        self._out_bytes += sum(map(len, parts))
 
     def later(self, one: Flushed) -> None:
         """Call somebody when the burst is over."""

@@ -337,6 +337,12 @@ class OutgoingLink(Link):
         self.delivery_count = (self.delivery_count + 1) & SERIAL
         self.session.send(self, payload, tag, token)
 
+    def send_all(self, deliveries: list[tuple[bytes, bytes, bytes]]) -> None:
+        """Send messages that will be settled: the payload, tag and token of each."""
+        self.credit -= len(deliveries)
+        self.delivery_count = (self.delivery_count + len(deliveries)) & SERIAL
+        self.session.send_all(self, deliveries)
+
     def drained(self) -> None:
         """There is nothing more: use the credit up, and say so."""
         self.delivery_count = (self.delivery_count + self.credit) & SERIAL

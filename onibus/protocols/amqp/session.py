@@ -98,13 +98,6 @@ class Session:
         settled = token is None
         if token is not None:
             self.unsettled[delivery_id] = (link, token)
-            size = say.UNSETTLED_BYTES + len(payload)
-            if size <= self.connection.peer_frame_max and self._window > 0 and not self._waiting:
-                self._window -= 1
-                self._next_outgoing_id = (self._next_outgoing_id + 1) & SERIAL
-                head = say.unsettled_frame(size, self.channel, link.handle, delivery_id, tag)
-                self.connection.write(head, payload)
-                return
         whole = say.transfer(link.handle, delivery_id, tag, settled, False)
         room = self.connection.peer_frame_max - HEADER_BYTES - len(whole)
         if len(payload) <= room:
@@ -117,17 +110,39 @@ class Session:
             self._send_frame((part if end < len(payload) else whole) + payload[at:end])
             at = end
 
+    def send_all(self, link: OutgoingLink, deliveries: list[tuple[bytes, bytes, bytes]]) -> None:
+        """Send deliveries that the peer settles: payload, tag of 16 bytes and token of each."""
+        frame_max, room = self.connection.peer_frame_max, self.room
+        delivery_id = self._next_delivery_id
+        parts: list[bytes] = []
+        sent = 0
+        for payload, tag, token in deliveries:
+            size = say.UNSETTLED_BYTES + len(payload)
+            if size > frame_max or sent >= room:
+                break
+            self.unsettled[delivery_id] = (link, token)
+            parts.append(say.unsettled_frame(size, self.channel, link.handle, delivery_id, tag))
+            parts.append(payload)
+            delivery_id = (delivery_id + 1) & SERIAL
+            sent += 1
+        self._next_delivery_id = delivery_id
+        if sent:
+            self._count_out(sent)
+            self.connection.write(*parts)
+        for payload, tag, token in deliveries[sent:]:
+            self.send(link, payload, tag, token)
+
     def _send_frame(self, body: bytes) -> None:
         content = frame(self.channel, body)
         if self._waiting or self._window <= 0:
             self._waiting.append(content)
         else:
-            self._count_out(content)
+            self._count_out(1)
+            self.connection.write(content)
 
-    def _count_out(self, content: bytes) -> None:
-        self._window -= 1
-        self._next_outgoing_id = (self._next_outgoing_id + 1) & SERIAL
-        self.connection.write(content)
+    def _count_out(self, frames: int) -> None:
+        self._window -= frames
+        self._next_outgoing_id = (self._next_outgoing_id + frames) & SERIAL
 
     def settle(self, ids: list[int], state: bytes) -> None:
         """Take note of what became of deliveries of the peer."""
@@ -184,7 +199,8 @@ class Session:
             window = left if 0 < left < 1 << 31 else window
         self._window = window
         while self._waiting and self._window > 0:
-            self._count_out(self._waiting.popleft())
+            self._count_out(1)
+            self.connection.write(self._waiting.popleft())
         if flow.handle is None:
             self._tell_room()
             if flow.echo:
