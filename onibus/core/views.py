@@ -19,7 +19,8 @@ def views(
 ) -> list[ReceivedMessage]:
     """Return messages as their receiver sees them, under a hold that they have together."""
     after = subscription.settings.expires_after_ms
-    mark_of = subscription.marks.get
+    # Whatever is held has its mark at hand.
+    mark_of = subscription.marks.get if hold is None else subscription.marks.hot.get
     first_received = None if hold is None or hold.until == NEVER else hold.received
     locked_until = None if hold is None else until
     numbers = subscription.numbering.each(ordinals)
