@@ -72,27 +72,41 @@ def read_message(data: bytes, start: int = 0, end: int | None = None) -> Message
     if end - start < _SHORT.size:
         return _read_any(data[start:end])
     head, size, count, code, length = _SHORT.unpack_from(data, start)
-    if head == _SHORT_PROPERTIES:
-        # Properties and data, and no more: so are most messages.
-        data_at = start + _SHORT_HEAD + size
-        body = sections.only_data(data, data_at, end)
-        if body is not None:
-            as_sent = data[start:data_at]
-            if count == 1 and code == _STRING8 and length + _ONE_HEAD == size:
-                message_id = sections.text(data, start + _SHORT.size, data_at)
-                return Message(body=body, message_id=message_id, as_sent=as_sent)
-            message = Message(body=body, as_sent=as_sent)
-            _read_properties(message, as_sent, 3)
-            return message
-    return _read_any(data[start:end])
+    if head != _SHORT_PROPERTIES:
+        return _read_any(data[start:end])
+    # Properties, perhaps application properties, and data: so are most messages.
+    at = properties_end = start + _SHORT_HEAD + size
+    body = sections.only_data(data, at, end)
+    if body is None and data[at : at + 4] == _SHORT_APPLICATION and at + 4 < end:
+        at += _SHORT_HEAD + data[at + 4]
+        body = sections.only_data(data, at, end)
+    if body is None:
+        return _read_any(data[start:end])
+    message = Message(body=body, as_sent=data[start:at])
+    if code == _STRING8 and length + count + 2 == size and _are_nulls(data, properties_end, count):
+        # Nothing but a MessageId.
+        text_at = start + _SHORT.size
+        message.message_id = sections.text(data, text_at, text_at + length)
+    else:
+        _read_properties(message, message.as_sent, 3)
+    if at > properties_end:
+        found = sections.map_at(message.as_sent, properties_end - start + 3)
+        message.properties = _properties(found)
+    return message
 
 
-#: Properties in a list of less than 256 bytes: its size, count, and the first of its elements,
-#: which mostly is the only one, the MessageId.
+def _are_nulls(data: bytes, end: int, count: int) -> bool:
+    """Tell whether all elements of a list but the first are null, which then take a byte each."""
+    return count == 1 or data[end - count + 1 : end] == _NULLS[: count - 1]
+
+
+#: Properties in a list of less than 256 bytes: its size, its count, and the head of the first of
+#: its elements, which mostly is the only one that is not null, the MessageId.
 _SHORT = struct.Struct(">4sBBBB")
 _SHORT_PROPERTIES = b"\x00\x53\x73\xc0"
-#: Where a list begins that is as long as its size says; a short text, and what stands before it.
-_SHORT_HEAD, _STRING8, _ONE_HEAD = 5, 0xA1, 3
+_SHORT_APPLICATION = b"\x00\x53\x74\xc1"
+#: Where what a size counts begins; a short text; as many nulls as a list has at most.
+_SHORT_HEAD, _STRING8, _NULLS = 5, 0xA1, b"\x40" * 255
 
 
 def _read_any(payload: bytes) -> Message:
