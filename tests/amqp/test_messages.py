@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from onibus import Bus, Message, ReceivedMessage
 from onibus.core.errors import InvalidArgument, MessageTooLarge, Refused
+from onibus.core.limits import COUNTER_BITS_PARTITIONED
 from onibus.core.path.admit import admit
 from onibus.core.settings import QueueSettings
 from onibus.protocols.amqp import encode as to
@@ -93,6 +94,17 @@ def test_both_ways_agree_on_a_byte_that_is_another_one(
     payload = payload[:place] + bytes((byte,)) + payload[place + 1 :]
     short, long = _both_ways(payload)
     assert short == long
+
+
+@pytest.mark.parametrize("locked_until_ms", [None, 2_000])
+@pytest.mark.parametrize("partition", [0, 3])
+def test_who_receives_is_told_the_partition(partition: int, locked_until_ms: int | None) -> None:
+    message = read_message(properties("id") + sections.data_section(b"x"))
+    found = received(message, locked_until_ms=locked_until_ms)
+    found.sequence_number += partition << COUNTER_BITS_PARTITIONED
+    annotations = read_by_others(write_message(found)).message_annotations
+    assert annotations[b"x-opt-sequence-number"] == found.sequence_number
+    assert annotations.get(b"x-opt-partition-id", 0) == partition
 
 
 def test_what_is_cut_short_is_refused() -> None:
