@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from onibus import Bus, Message, ReceivedMessage
+from onibus.broker.forwarding import DEAD_LETTER_SOURCE, DEAD_LETTER_SOURCE_ID
 from onibus.core.errors import InvalidArgument, MessageTooLarge, Refused
 from onibus.core.limits import COUNTER_BITS_PARTITIONED
 from onibus.core.path.admit import admit
@@ -26,7 +27,7 @@ from onibus.protocols.amqp.service_bus.incoming import (
     read_batch,
     read_message,
 )
-from onibus.protocols.amqp.service_bus.outgoing import write_message
+from onibus.protocols.amqp.service_bus.outgoing import _write_any, write_message
 from onibus.protocols.amqp.service_bus.receiver import tag_of
 from tests.bus_helpers import run
 
@@ -105,6 +106,41 @@ def test_who_receives_is_told_the_partition(partition: int, locked_until_ms: int
     annotations = read_by_others(write_message(found)).message_annotations
     assert annotations[b"x-opt-sequence-number"] == found.sequence_number
     assert annotations.get(b"x-opt-partition-id", 0) == partition
+
+
+_moments = st.none() | st.integers(1, 2**50)
+
+
+@given(
+    st.builds(
+        Message,
+        body=st.binary(max_size=300),
+        message_id=st.none() | texts,
+        partition_key=st.none() | texts,
+        time_to_live_ms=st.none() | st.integers(1, 2**53),
+        scheduled_enqueue_time_ms=_moments,
+        enqueued_sequence_number=st.none() | st.integers(0, 2**63 - 1),
+        as_sent=st.sampled_from((b"", properties("id"), application(a=1), properties("id", None))),
+        rewritten=st.booleans(),
+        hop_count=st.sampled_from((0, 0, 1)),
+        properties=st.sampled_from(({}, {DEAD_LETTER_SOURCE_ID: "1", DEAD_LETTER_SOURCE: "q"})),
+    ),
+    st.sampled_from((0, 0, 3)),
+    _moments,
+    _moments,
+    st.sampled_from(("locked", "active", "deferred locked")),
+)
+def test_messages_are_written_the_same_both_ways(
+    message: Message, deliveries: int, until: int | None, expires: int | None, state: str
+) -> None:
+    found = received(
+        message,
+        delivery_count=deliveries,
+        locked_until_ms=until,
+        expires_at_ms=expires,
+        state=state,
+    )
+    assert write_message(found) == _write_any(found)
 
 
 def test_what_is_cut_short_is_refused() -> None:

@@ -89,17 +89,22 @@ _PROPERTIES_FIRST = (b"\x00\x53\x73", b"\x00\x53\x74")
 
 def write_message(received: ReceivedMessage) -> bytes:
     """Return a message as clients read it."""
+    if not _is_usual(received):
+        return _write_any(received)
+    message, number = received.message, received.sequence_number
+    before = _USUAL(
+        *(_USUAL_HEAD, number, _ENQUEUED_HEAD, received.enqueued_time_ms),
+        *(_ENQUEUE_HEAD, number, _LOCKED_HEAD, received.locked_until_ms),
+        *(_STATE_HEAD, _STATES.get(received.state, 0)),
+    )
+    body = message.body
+    return b"".join((before, message.as_sent, sections.data_head(len(body)), body))
+
+
+def _write_any(received: ReceivedMessage) -> bytes:
+    """Return a message of which whatever is to be told."""
     message = received.message
     as_sent = message.as_sent
-    body = message.body
-    if _is_usual(received) and as_sent[:3] in _PROPERTIES_FIRST:
-        number, head = received.sequence_number, sections.data_head(len(body))
-        before = _USUAL(
-            *(_USUAL_HEAD, number, _ENQUEUED_HEAD, received.enqueued_time_ms),
-            *(_ENQUEUE_HEAD, number, _LOCKED_HEAD, received.locked_until_ms),
-            *(_STATE_HEAD, _STATES.get(received.state, 0)),
-        )
-        return b"".join((before, as_sent, head, body))
     others: list[bytes] = []
     life = _time_to_live(received)
     if life is None and not received.delivery_count:
@@ -112,6 +117,7 @@ def write_message(received: ReceivedMessage) -> bytes:
         around, footer = as_sent, b""
     else:
         header, others, around, footer = _anew(received, header, life)
+    body = message.body
     head = b"" if message.format == "amqp" else sections.data_head(len(body))
     return b"".join((header, _annotations(received, others), around, head, body, footer))
 
@@ -130,8 +136,10 @@ def _is_usual(received: ReceivedMessage) -> bool:
         and message.partition_key is None
         and message.scheduled_enqueue_time_ms is None
         and message.enqueued_sequence_number is None
+        and not message.hop_count
         and not message.format
         and not message.rewritten
+        and message.as_sent[:3] in _PROPERTIES_FIRST
     )
 
 
