@@ -47,7 +47,7 @@ def seat_of_token(entity: Entity, token: bytes) -> Seat:
     """Return the partition that gave a token out; a token of no shape of ours holds nothing."""
     if not _has_shape(token):
         raise UnknownToken("that is not a token of this bus")
-    if not entity.partitioned:
+    if len(entity.seats) == 1:
         return entity.seats[0]
     index = partition_index(TOKEN.unpack(token)[0], entity.partitioned)
     if index >= len(entity.seats):
