@@ -80,11 +80,12 @@ def any_seat(entity: Entity, size: int) -> Seat:
     raise refusal
 
 
-def check_room(seat: Seat, size: int) -> None:
-    """Refuse what does not fit into a partition any more."""
+def check_room(seat: Seat, size: int) -> int:
+    """Refuse what does not fit into a partition any more; return how much would."""
     free = seat.free_bytes()
     if size > free:
         where = f"partition {seat.index} of " if len(seat.entity.seats) > 1 else ""
         raise QuotaExceeded(
             f"{where}{seat.entity.name} is full: {max(free, 0)} bytes are left and {size} needed"
         )
+    return free

@@ -10,7 +10,7 @@ from onibus.broker.commit_loop import CommitLoop
 from onibus.broker.entity import QUEUE, Entity, Seat
 from onibus.broker.message_store import MessageStore, SendRequest
 from onibus.broker.replies import Outcome, Reply, answer, fail
-from onibus.broker.routing import Part, any_seat, route, seat_of, size_of
+from onibus.broker.routing import Part, any_seat, check_room, route, seat_of, size_of
 from onibus.core.checks import check_whole
 from onibus.core.errors import (
     EntityDisabled,
@@ -62,23 +62,31 @@ def send_each(
     """
     entity = open_for_sends(broker, name)
     settings, secret = entity.log_settings, broker.namespace.secret
-    several = len(entity.seats) > 1
+    only = entity.seats[0] if len(entity.seats) == 1 else None
     groups: dict[tuple[Seat, bool], tuple[list[int], list[Prepared]]] = {}
+    one: tuple[list[int], list[Prepared]] = ([], [])
+    room = 0
     for place, message in enumerate(messages):
         try:
             prepared = admit(message, settings, secret)
-            seat = seat_of(entity, prepared)
+            size = len(prepared.row)
+            if only is None:
+                seat = seat_of(entity, prepared)
+                one = groups.setdefault((seat, prepared.key is None), ([], []))
+            else:
+                seat = only
+                if size > room:
+                    room = check_room(seat, size)
+                room -= size
         except Exception as error:
             refuse(place, error)
             continue
         # It counts at once: the next one may not fit any more.
-        seat.pending_bytes += len(prepared.row)
-        target = (seat, several and prepared.key is None)
-        group = groups.get(target)
-        if group is None:
-            group = groups[target] = ([], [])
-        group[0].append(place)
-        group[1].append(prepared)
+        seat.pending_bytes += size
+        one[0].append(place)
+        one[1].append(prepared)
+    if only is not None and one[0]:
+        groups[only, False] = one
     for (seat, keyless), (places, batch) in groups.items():
         size = size_of(batch)
         seat.pending_bytes -= size

@@ -45,14 +45,18 @@ PEEK_SLICE = 500
 
 def seat_of_token(entity: Entity, token: bytes) -> Seat:
     """Return the partition that gave a token out; a token of no shape of ours holds nothing."""
-    if not isinstance(token, bytes) or len(token) != TOKEN.size:
+    if not _has_shape(token):
         raise UnknownToken("that is not a token of this bus")
-    if not entity.partitioned:
+    if len(entity.seats) == 1:
         return entity.seats[0]
     index = partition_index(TOKEN.unpack(token)[0], entity.partitioned)
     if index >= len(entity.seats):
         raise UnknownToken("that is not a token of this entity")
     return entity.seats[index]
+
+
+def _has_shape(token: bytes) -> bool:
+    return isinstance(token, bytes) and len(token) == TOKEN.size
 
 
 def seat_of_number(entity: Entity, number: int) -> Seat:
@@ -101,12 +105,7 @@ def settle_each(
     """
     entity = broker.find(name)
     results: list[Any] = [None] * len(tokens)
-    by_seat: dict[Seat, list[int]] = {}
-    for place, token in enumerate(tokens):
-        try:
-            by_seat.setdefault(seat_of_token(entity, token), []).append(place)
-        except Refused as refusal:
-            results[place] = refusal
+    by_seat = _by_seat(entity, tokens, results)
     left = len(by_seat)
 
     def collect(outcome: Outcome) -> None:
@@ -129,6 +128,19 @@ def settle_each(
         _after_commit(broker, seat, None, Outcome(collect))
     if not by_seat:
         answer(reply, results)
+
+
+def _by_seat(entity: Entity, tokens: Sequence[bytes], results: list[Any]) -> dict[Seat, list[int]]:
+    """Return the places of tokens by the partition that gave them out; refuse others there."""
+    if not entity.partitioned and all(_has_shape(token) for token in tokens):
+        return {entity.seats[0]: list(range(len(tokens)))}
+    by_seat: dict[Seat, list[int]] = {}
+    for place, token in enumerate(tokens):
+        try:
+            by_seat.setdefault(seat_of_token(entity, token), []).append(place)
+        except Refused as refusal:
+            results[place] = refusal
+    return by_seat
 
 
 def cancel_scheduled(broker: Broker, name: str, numbers: Sequence[int], reply: Reply) -> None:

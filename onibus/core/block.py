@@ -79,6 +79,8 @@ INDEX = np.dtype(
         ("kind", "<u4"),
     ]
 )
+#: From so many rows on an index is made by columns: numpy's calls cost more than fewer of them.
+_COLUMNS_MIN = 32
 
 
 def encode_rows(
@@ -91,6 +93,18 @@ def encode_rows(
     rows: Sequence[bytes],
 ) -> bytes:
     """Return the bytes of a block whose ordinals are first, first + 1, … and share their times."""
+    count = len(rows)
+    if count >= _COLUMNS_MIN:
+        index = np.empty(count, INDEX)
+        index["ordinal"] = np.arange(first, first + count)
+        index["stamp"] = stamp
+        index["expires"] = expires
+        index["session"] = sessions
+        index["end"] = np.cumsum(list(map(len, rows)))
+        index["crc"] = list(map(crc32, rows))
+        index["arrived"] = arrived
+        index["kind"] = kinds
+        return _assemble(index.tobytes(), rows)
     pack = ENTRY.pack
     entries = []
     end = 0
@@ -99,7 +113,7 @@ def encode_rows(
         entries.append(
             pack(first + at, stamp, expires[at], sessions[at], end, crc32(row), arrived, kinds[at])
         )
-    return _assemble(entries, rows)
+    return _assemble(b"".join(entries), rows)
 
 
 def encode_entries(given: Sequence[Entry], rows: Sequence[bytes]) -> bytes:
@@ -111,11 +125,10 @@ def encode_entries(given: Sequence[Entry], rows: Sequence[bytes]) -> bytes:
     ):
         end += len(row)
         entries.append(ENTRY.pack(ordinal, stamp, expires, session, end, crc32(row), arrived, kind))
-    return _assemble(entries, rows)
+    return _assemble(b"".join(entries), rows)
 
 
-def _assemble(entries: list[bytes], rows: Sequence[bytes]) -> bytes:
-    index = b"".join(entries)
+def _assemble(index: bytes, rows: Sequence[bytes]) -> bytes:
     header = HEADER.pack(b"OB", VERSION, ROWS, len(rows), crc32(index), 0)
     return b"".join((header, index, *rows))
 
@@ -216,20 +229,27 @@ class Block:
 
     def messages(self, start: int, end: int) -> list[Message]:
         """Return the rows from one position up to another as the messages that were sent."""
+        return [message for _, message in self.all_stored(start, end)]
+
+    def all_stored(self, start: int, end: int) -> list[tuple[Entry, Message]]:
+        """Return the same as `stored` of the rows from one position up to another."""
         if self.encoding:
-            return [self._arrow_body().message(position) for position in range(start, end)]
-        payload, begin = self._payload, self._body
-        bounds = [begin + offset for offset in self.index["end"][:end].tolist()]
-        bounds.insert(0, begin)
+            return [self.stored(position) for position in range(start, end)]
+        payload, body = self._payload, self._body
+        index = payload[HEADER.size + start * ENTRY.size : HEADER.size + end * ENTRY.size]
+        begin = body + (self.entry(start - 1)[4] if start else 0)
         found = []
-        for position, crc in enumerate(self.index["crc"][start:end].tolist(), start):
-            row = payload[bounds[position] : bounds[position + 1]]
-            if crc32(row) != crc:
-                raise Damaged(f"the row at {position} of a block does not match its checksum")
-            try:
-                found.append(decode(row))
-            except UNREADABLE as error:
-                raise Damaged(f"the row at {position} of a block is no message: {error}") from error
+        try:
+            for entry in ENTRY.iter_unpack(index):
+                stop = body + entry[4]
+                row = payload[begin:stop]
+                if crc32(row) != entry[5] or len(row) != stop - begin:
+                    told = f"the row of ordinal {entry[0]} does not match its checksum"
+                    raise Damaged(told)
+                found.append((entry, decode(row)))
+                begin = stop
+        except UNREADABLE as error:
+            raise Damaged(f"the row of ordinal {entry[0]} is not a message: {error}") from error
         return found
 
     def verify(self) -> None:

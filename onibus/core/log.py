@@ -12,13 +12,14 @@ released when none is left.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 from operator import attrgetter
 
-from onibus.core.block import NEVER, Block
+from onibus.core.block import NEVER, Block, Entry
 from onibus.core.errors import Damaged
 from onibus.core.fans import Fans, Members
+from onibus.core.message import Message
 from onibus.core.pages import Pages
 from onibus.core.records import BLOCK_INDEX, BLOCKS, WriteBatch
 
@@ -179,15 +180,27 @@ class Log:
         block = self.read(self.find(ordinal))
         return block, self._position(block, ordinal)
 
-    def entries(self, ordinals: Iterable[int]) -> Iterator[tuple[Block, int]]:
-        """Return the same for many, of which a block usually has several."""
+    def rows(self, ordinals: Sequence[int]) -> list[tuple[Entry, Message]]:
+        """Return what the index has of messages, and they, verified; in the order of the ordinals.
+
+        Those that follow each other in their block are read in one go.
+        """
+        found: list[tuple[Entry, Message]] = []
         first, last = 0, -1
-        for ordinal in ordinals:
+        at, count = 0, len(ordinals)
+        while at < count:
+            ordinal = ordinals[at]
             if not first <= ordinal <= last:
                 place = self.find(ordinal)
                 first, last = place.first, place.last
                 block = self.read(place)
-            yield block, self._position(block, ordinal)
+            start = end = self._position(block, ordinal)
+            while at < count and end < block.rows and ordinals[at] == ordinal:
+                if not block.contiguous and block.position(ordinal) != end:
+                    break
+                at, end, ordinal = at + 1, end + 1, ordinal + 1
+            found += block.all_stored(start, end)
+        return found
 
     def _position(self, block: Block, ordinal: int) -> int:
         position = block.position(ordinal)

@@ -100,7 +100,7 @@ class Marks:
         return None
 
     def __getitem__(self, ordinal: int) -> Mark:
-        mark = self.get(ordinal)
+        mark = self.hot.get(ordinal) or self.get(ordinal)
         assert mark is not None
         return mark
 
@@ -168,9 +168,11 @@ def apply_mark(received: ReceivedMessage, mark: Mark) -> None:
     """Show on a message what is known of it."""
     if mark.state is not State.ACTIVE:
         received.state = _WORDS[mark.state]
-    received.delivery_count = mark.deliveries
-    received.dead_letter_reason = mark.reason
-    received.dead_letter_description = mark.description
+    if mark.deliveries:
+        received.delivery_count = mark.deliveries
+    if mark.reason is not None or mark.description is not None:
+        received.dead_letter_reason = mark.reason
+        received.dead_letter_description = mark.description
     if mark.overlay is not None:
         message: Message = received.message
         for field, value in decode_overlay(mark.overlay).items():

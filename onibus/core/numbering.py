@@ -7,6 +7,7 @@ in a partitioned entity, 63 otherwise. The counter rolls over to zero at the end
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy.typing as npt
@@ -29,6 +30,11 @@ class Numbering:
 
     def number(self, ordinal: int) -> int:
         return self._base | (ordinal & self._mask)
+
+    def each(self, ordinals: Iterable[int]) -> list[int]:
+        """Return the sequence numbers of some ordinals."""
+        base, mask = self._base, self._mask
+        return [base | (ordinal & mask) for ordinal in ordinals]
 
     def numbers(self, ordinals: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return the sequence numbers of many ordinals."""

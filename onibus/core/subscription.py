@@ -326,17 +326,23 @@ class Subscription:
     def end(self, ordinals: list[int], event: Input, out: WriteBatch) -> None:
         """Messages that are held are gone, all by the same event; see `change`."""
         marks, counts, noted = self.marks, self.counts, self.outcomes.kept
+        before: State | None = None
+        listed = False
         for ordinal in ordinals:
             mark = marks[ordinal]
             old = mark.state
-            assert advance(old, event) is State.GONE
+            if old is not before:
+                # Nearly always all of them are in one state.
+                assert advance(old, event) is State.GONE
+                before, listed = old, old in DEAD or old in ASIDE
             counts[old] -= 1
             if noted:
                 self.outcomes.note(ordinal, FATES[event], None, None)
             if mark.due:
                 marks.unwatch(ordinal)
             self.let_go(ordinal, mark)
-            self._list(ordinal, old, State.GONE)
+            if listed:
+                self._list(ordinal, old, State.GONE)
             del marks.hot[ordinal]
             if mark.stored:
                 out.delete(MARKS, (*self.key, ordinal))

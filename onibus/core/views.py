@@ -19,21 +19,22 @@ def views(
 ) -> list[ReceivedMessage]:
     """Return messages as their receiver sees them, under a hold that they have together."""
     after = subscription.settings.expires_after_ms
-    number_of, mark_of = subscription.numbering.number, subscription.marks.get
+    # Whatever is held has its mark at hand.
+    mark_of = subscription.marks.get if hold is None else subscription.marks.hot.get
     first_received = None if hold is None or hold.until == NEVER else hold.received
+    locked_until = None if hold is None else until
+    numbers = subscription.numbering.each(ordinals)
     found = []
-    for ordinal, (block, position) in zip(
-        ordinals, subscription.log.entries(ordinals), strict=True
+    for ordinal, number, (entry, message) in zip(
+        ordinals, numbers, subscription.log.rows(ordinals), strict=True
     ):
-        entry, message = block.stored(position)
         expires = entry[2] if after is None else min(entry[2], entry[6] + after)
-        number = number_of(ordinal)
         received = ReceivedMessage(
             message=message,
             sequence_number=number,
             enqueued_time_ms=entry[1],
             token=None if hold is None else TOKEN.pack(number, hold.epoch, hold.check),
-            locked_until_ms=None if hold is None else until,
+            locked_until_ms=locked_until,
             expires_at_ms=None if expires == NEVER else expires,
             first_received_ms=first_received,
         )

@@ -8,24 +8,26 @@ from uuid import UUID
 
 import pytest
 from azure.servicebus._pyamqp._decode import decode_payload
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from onibus import Bus, Message, ReceivedMessage
-from onibus.core.errors import InvalidArgument, MessageTooLarge
+from onibus.broker.forwarding import DEAD_LETTER_SOURCE, DEAD_LETTER_SOURCE_ID
+from onibus.core.errors import InvalidArgument, MessageTooLarge, Refused
+from onibus.core.limits import COUNTER_BITS_PARTITIONED
 from onibus.core.path.admit import admit
 from onibus.core.settings import QueueSettings
 from onibus.protocols.amqp import encode as to
 from onibus.protocols.amqp.decode import Decimal, Symbol, Timestamp
-from onibus.protocols.amqp.errors import DecodeError
+from onibus.protocols.amqp.errors import AmqpError, DecodeError
 from onibus.protocols.amqp.service_bus import sections
 from onibus.protocols.amqp.service_bus.incoming import (
     _read_any,
     read_batch,
     read_message,
 )
-from onibus.protocols.amqp.service_bus.outgoing import write_message
+from onibus.protocols.amqp.service_bus.outgoing import _write_any, write_message
 from onibus.protocols.amqp.service_bus.receiver import tag_of
 from tests.bus_helpers import run
 
@@ -49,15 +51,96 @@ def received(message: Message, **more: Any) -> ReceivedMessage:
     return ReceivedMessage(message=message, sequence_number=7, enqueued_time_ms=1_000, **more)
 
 
-@given(st.binary(max_size=600), st.lists(st.one_of(st.none(), texts), max_size=3), st.booleans())
+def _both_ways(payload: bytes) -> list[Message | None]:
+    """Return the message as it is read the usual way and the long one; None where it is refused."""
+    found: list[Message | None] = []
+    for read in (read_message, _read_any):
+        try:
+            found.append(read(payload))
+        except (AmqpError, Refused):
+            found.append(None)
+    return found
+
+
+_values = st.lists(st.one_of(st.none(), texts), max_size=13)
+_named = st.dictionaries(texts, st.one_of(texts, st.integers(0, 300)), max_size=3)
+
+
+@given(st.binary(max_size=600), _values, st.none() | _named, st.booleans())
 def test_the_short_way_and_the_long_one_agree(
-    body: bytes, values: list[Any], with_more: bool
+    body: bytes, values: list[Any], named: dict[str, Any] | None, first: bool
 ) -> None:
-    payload = properties(*values) + sections.data_section(body)
-    if with_more:
-        payload = application(a=1) + payload
-    assert read_message(payload) == _read_any(payload)
-    assert read_message(payload).body == body
+    payload = properties(*values)
+    if named is not None:
+        payload = application(**named) + payload if first else payload + application(**named)
+    payload += sections.data_section(body)
+    short, long = _both_ways(payload)
+    assert short == long
+    assert short is not None
+    assert short.body == body
+
+
+@settings(max_examples=1_000)
+@given(
+    st.sampled_from((("id",), ("id", *[None] * 12), ("id", None, "to"), (None, None))),
+    st.booleans(),
+    st.integers(0, 60),
+    st.integers(0, 255),
+)
+def test_both_ways_agree_on_a_byte_that_is_another_one(
+    values: tuple[Any, ...], with_named: bool, place: int, byte: int
+) -> None:
+    payload = properties(*values) + (application(a=1, b="x") if with_named else b"")
+    payload += sections.data_section(b"body")
+    payload = payload[:place] + bytes((byte,)) + payload[place + 1 :]
+    short, long = _both_ways(payload)
+    assert short == long
+
+
+@pytest.mark.parametrize("locked_until_ms", [None, 2_000])
+@pytest.mark.parametrize("partition", [0, 3])
+def test_who_receives_is_told_the_partition(partition: int, locked_until_ms: int | None) -> None:
+    message = read_message(properties("id") + sections.data_section(b"x"))
+    found = received(message, locked_until_ms=locked_until_ms)
+    found.sequence_number += partition << COUNTER_BITS_PARTITIONED
+    annotations = read_by_others(write_message(found)).message_annotations
+    assert annotations[b"x-opt-sequence-number"] == found.sequence_number
+    assert annotations.get(b"x-opt-partition-id", 0) == partition
+
+
+_moments = st.none() | st.integers(1, 2**50)
+
+
+@given(
+    st.builds(
+        Message,
+        body=st.binary(max_size=300),
+        message_id=st.none() | texts,
+        partition_key=st.none() | texts,
+        time_to_live_ms=st.none() | st.integers(1, 2**53),
+        scheduled_enqueue_time_ms=_moments,
+        enqueued_sequence_number=st.none() | st.integers(0, 2**63 - 1),
+        as_sent=st.sampled_from((b"", properties("id"), application(a=1), properties("id", None))),
+        rewritten=st.booleans(),
+        hop_count=st.sampled_from((0, 0, 1)),
+        properties=st.sampled_from(({}, {DEAD_LETTER_SOURCE_ID: "1", DEAD_LETTER_SOURCE: "q"})),
+    ),
+    st.sampled_from((0, 0, 3)),
+    _moments,
+    _moments,
+    st.sampled_from(("locked", "active", "deferred locked")),
+)
+def test_messages_are_written_the_same_both_ways(
+    message: Message, deliveries: int, until: int | None, expires: int | None, state: str
+) -> None:
+    found = received(
+        message,
+        delivery_count=deliveries,
+        locked_until_ms=until,
+        expires_at_ms=expires,
+        state=state,
+    )
+    assert write_message(found) == _write_any(found)
 
 
 def test_what_is_cut_short_is_refused() -> None:

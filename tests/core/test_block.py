@@ -230,6 +230,20 @@ def test_ordinals_may_skip(make: Maker) -> None:
     assert block.record_batch()["ordinal"].to_pylist() == ordinals
 
 
+@pytest.mark.parametrize("count", [1, 31, 32, 200])
+def test_many_rows_are_written_like_few(count: int) -> None:
+    rows = [b"x" * at for at in range(count)]
+    expires = [NEVER if at % 3 else STAMP + at for at in range(count)]
+    sessions = [2**64 - 1 - at for at in range(count)]
+    kinds = [at % 3 for at in range(count)]
+    # Rows of other blocks are always written one by one.
+    entries = [
+        (7 + at, STAMP, expires[at], sessions[at], 0, 0, 5, kinds[at]) for at in range(count)
+    ]
+    made = encode_rows(7, STAMP, 5, expires, sessions, kinds, rows)
+    assert made == encode_entries(entries, rows)
+
+
 def test_session_hashes_use_all_bits() -> None:
     highest = 2**64 - 1
     rows = simple_rows(1, [encode(Message())], highest)

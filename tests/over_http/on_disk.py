@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import signal
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -28,8 +29,7 @@ class Place:
     def __init__(self, root: Path) -> None:
         self.data = root / "data"
         self.stores = {name: root / f"disk-{name}" for name in STORES}
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port: int = free.getsockname()[1]
+        self.port = _free_port()
         self._config = root / "onibus.toml"
         tables = "".join(f'{name} = "{place}"\n' for name, place in self.stores.items())
         # A machine that runs tests may have little room: that is not what they are about.
@@ -50,6 +50,17 @@ class Place:
     def client(self, retry: Retry | None = None) -> AsyncClient:
         """Return a client, which asks once unless it is told otherwise."""
         return AsyncClient.connect(development_string(self.port), retry=retry or Retry(attempts=1))
+
+
+def _free_port() -> int:
+    """Return a port that is free, and none of those that are given to who asks for any.
+
+    Between a stop and a start nobody holds it: another test's server, or a connection, took it.
+    """
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def kill(server: Served) -> None:

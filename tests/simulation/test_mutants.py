@@ -90,6 +90,10 @@ def test_skipping_the_checksum_is_caught(monkeypatch: pytest.MonkeyPatch) -> Non
         start = self.entry(position - 1)[4] if position else 0
         return self._payload[self._body + start : self._body + entry[4]]
 
+    def all_stored(self: Block, start: int, end: int) -> list[tuple[Entry, Message]]:
+        return [self.stored(position) for position in range(start, end)]
+
     monkeypatch.setattr(Block, "_row", row)
+    monkeypatch.setattr(Block, "all_stored", all_stored)
     with pytest.raises(Mismatch):
         serve_a_flipped_bit()

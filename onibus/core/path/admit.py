@@ -5,8 +5,10 @@ What passes is prepared for the rest of the path: its bytes, its identities and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from hashlib import blake2b, sha256
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -163,8 +165,7 @@ def hash_identities(
     """Return the keyed hashes that stand for ids, each inside its scope where it has one."""
     if scopes is not None:
         identities = list(map(_scoped, identities, scopes))
-    # For many, copies take two thirds of the time that new ones with their key take.
-    copy = blake2b(digest_size=16, key=secret).copy
+    copy = _keyed(secret)
     hashes = []
     for one in identities:
         hasher = copy()
@@ -178,12 +179,23 @@ def _scoped(identity: bytes, scope: bytes | None) -> bytes:
     return identity if scope is None else len(identity).to_bytes(4, "little") + identity + scope
 
 
+@lru_cache(maxsize=16)
+def _keyed(secret: bytes) -> Callable[[], Any]:
+    """Return what makes a hasher with that key: a copy, in two thirds of the time of a new one."""
+    return blake2b(digest_size=16, key=secret).copy
+
+
 def _hash(secret: bytes, identity: str, scope: str | None) -> bytes:
     try:
-        data = _scoped(identity.encode(), None if scope is None else scope.encode())
+        data = identity.encode()
+        if scope is not None:
+            data = _scoped(data, scope.encode())
     except UnicodeEncodeError as error:
         raise InvalidArgument(f"an id cannot be encoded: {error}") from None
-    return blake2b(data, digest_size=16, key=secret).digest()
+    hasher = _keyed(secret)()
+    hasher.update(data)
+    digest: bytes = hasher.digest()
+    return digest
 
 
 def _identities(

@@ -59,9 +59,9 @@ def send(
             for _ in prepared.identities
         ]
         remember(partition, hashes, recorded, now, out)
-    number = partition.numbering.number
     if fresh is batch:
-        return [Sent(number(ordinal)) for ordinal in stored]
+        return [Sent(number) for number in partition.numbering.each(stored)]
+    number = partition.numbering.number
     ordinals = iter(stored)
     given: list[int] = []
     answers = []

@@ -13,7 +13,7 @@ a close was said nothing is read but the peer's own.
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections.abc import Iterator
 from enum import Enum
 from typing import Any, Protocol
 
@@ -31,7 +31,6 @@ from onibus.protocols.amqp.errors import (
     SessionFailed,
 )
 from onibus.protocols.amqp.frames import (
-    AMQP,
     EMPTY_FRAME,
     FRAME_BYTES_MIN,
     PROTOCOL_HEADER,
@@ -42,6 +41,7 @@ from onibus.protocols.amqp.frames import (
     frame,
 )
 from onibus.protocols.amqp.link import Link
+from onibus.protocols.amqp.runs import AMQP
 from onibus.protocols.amqp.session import Session, SessionState
 
 _log = logging.getLogger("onibus.amqp")
@@ -57,8 +57,6 @@ IDLE_MS = 240_000
 _PATIENCE_S = 300.0
 #: Nobody is told more often that we are there.
 _IDLE_S_MIN = 1.0
-#: Frames that are cut in one go.
-_FRAMES_MAX = 1_024
 #: Bytes that wait to be written before what was asked besides waits, too.
 _ANSWERS_BYTES_MAX = 1 << 20
 #: For all from the first byte to the open.
@@ -122,7 +120,10 @@ class Connection:
         self.state = State.START
         self._container = container
         self._cutter = Cutter(FRAME_BYTES_MIN)
-        self._frames: deque[Frame] = deque()
+        #: transfers that came together and are taken one by one
+        self._singly: Iterator[tuple[int, say.Transfer, bytes]] = iter(())
+        #: something arrived that waits until answers before it are written
+        self._behind = False
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._later: list[Flushed] = []
@@ -153,14 +154,12 @@ class Connection:
 
     # Out
 
-    def write(self, content: bytes, payload: bytes = b"") -> None:
+    def write(self, *parts: bytes) -> None:
         """Let bytes wait for the end of the burst."""
         if not self._out and self.on_output is not None:
             self.on_output()
-        self._out.append(content)
-        self._out_bytes += len(content) + len(payload)
-        if payload:
-            self._out.append(payload)
+        self._out += parts
+        self._out_bytes += sum(map(len, parts))
 
     def later(self, one: Flushed) -> None:
         """Call somebody when the burst is over."""
@@ -195,11 +194,12 @@ class Connection:
     @property
     def is_behind(self) -> bool:
         """Tell whether something arrived that waits until answers before it are written."""
-        return bool(self._frames) and not self.is_over
+        return self._behind and not self.is_over
 
     def read_on(self, now: float) -> None:
         """Take what arrived and was not taken yet."""
         self._now = now
+        self._behind = False
         try:
             self._read()
         except ConnectionFailed as error:
@@ -220,17 +220,16 @@ class Connection:
             if header is not None:
                 self._take_header(header)
             return header is not None
-        # Frame by frame until the peer is let in: a protocol header follows, which is no frame.
-        frames = self._frames
-        if not frames:
-            frames.extend(self._cutter.frames(1 if self.state is State.SASL else _FRAMES_MAX))
-            if not frames:
-                return False
-        while frames:
-            if self.state is State.CLOSED or self._out_bytes > _ANSWERS_BYTES_MAX:
-                return False
-            self._take_frame(frames.popleft())
-        return not self.is_over
+        if self._out_bytes > _ANSWERS_BYTES_MAX:
+            self._behind = True
+            return False
+        if self.state is State.OPEN and self._take_transfers():
+            return not self.is_over
+        # One by one: what follows may be a run, or a protocol header, which is no frame.
+        frames = self._cutter.frames(1)
+        for one in frames:
+            self._take_frame(one)
+        return bool(frames) and not self.is_over
 
     @property
     def is_over(self) -> bool:
@@ -251,13 +250,23 @@ class Connection:
             self.write(PROTOCOL_HEADER if self.state is State.SASLED else SASL_HEADER)
             self._end()
 
+    def _take_transfers(self) -> bool:
+        """Take transfers of the usual form, all that come next or one; tell whether any came."""
+        single = next(self._singly, None)
+        if single is not None:
+            channel, transfer, payload = single
+            self._take_session_frame(channel, say.TRANSFER, transfer, payload)
+            return True
+        run = self._cutter.run()
+        if run is None:
+            return False
+        session = self.sessions.get(run.channel)
+        if session is None or not session.take_run(run):
+            self._singly = run.transfers()
+        return True
+
     def _take_frame(self, one: Frame) -> None:
         kind, channel, body = one
-        if body[:3] == say.PLAIN_TRANSFER and kind == AMQP and self.state is State.OPEN:
-            plain = say.read_plain(body)
-            session = self.sessions.get(channel)
-            if plain and session and session.take_plain(plain, body[plain[3] :]):
-                return
         if (kind == SASL) != (self.state is State.SASL) or kind not in (AMQP, SASL):
             raise ConnectionFailed(
                 FRAMING_ERROR, f"a frame of type {kind} while {self.state.value}"

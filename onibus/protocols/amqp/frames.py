@@ -9,13 +9,10 @@ was agreed on before anything is kept for it.
 
 from __future__ import annotations
 
-import struct
-
 from onibus.protocols.amqp.errors import FRAMING_ERROR, ConnectionFailed
+from onibus.protocols.amqp.runs import AMQP, FRAME_HEAD, HEADER_BYTES, Run, read_run
 
-AMQP = 0
 SASL = 1
-HEADER_BYTES = 8
 #: What every peer must take (2.4.1).
 FRAME_BYTES_MIN = 512
 
@@ -25,15 +22,13 @@ SASL_HEADER = b"AMQP\x03\x01\x00\x00"
 TLS_HEADER = b"AMQP\x02\x01\x00\x00"
 EMPTY_FRAME = b"\x00\x00\x00\x08\x02\x00\x00\x00"
 
-_HEADER = struct.Struct(">IBBH")
-
 #: type, channel, body
 Frame = tuple[int, int, bytes]
 
 
 def frame(channel: int, body: bytes, kind: int = AMQP) -> bytes:
     """Return a frame with that body."""
-    return _HEADER.pack(HEADER_BYTES + len(body), 2, kind, channel) + body
+    return FRAME_HEAD.pack(HEADER_BYTES + len(body), 2, kind, channel) + body
 
 
 class Cutter:
@@ -42,7 +37,10 @@ class Cutter:
     def __init__(self, size_max: int) -> None:
         #: the largest frame that is taken
         self.size_max = size_max
-        self._parts: list[bytes] = []
+        #: what is there, and where what was not cut yet begins in it; what came since
+        self._data = b""
+        self._at = 0
+        self._more: list[bytes] = []
         self._have = 0
         #: bytes that must be there before there is anything to cut
         self._need = HEADER_BYTES
@@ -54,27 +52,38 @@ class Cutter:
 
     def feed(self, data: bytes) -> None:
         """Take bytes."""
-        self._parts.append(data)
+        self._more.append(data)
         self._have += len(data)
 
     def header(self) -> bytes | None:
         """Return a protocol header, if it is there."""
         if self._have < HEADER_BYTES:
             return None
-        data = self._joined()
-        self._keep(data, HEADER_BYTES)
-        return data[:HEADER_BYTES]
+        data, at = self._joined()
+        self._keep(at + HEADER_BYTES)
+        return data[at : at + HEADER_BYTES]
+
+    def run(self) -> Run | None:
+        """Return the transfers of the usual form that come next, if there are any."""
+        if self._have < self._need:
+            return None
+        data, at = self._joined()
+        run = read_run(data, at, self.size_max)
+        if run is not None:
+            self._keep(run.end)
+            self._need = HEADER_BYTES
+        return run
 
     def frames(self, limit: int = 1 << 30) -> list[Frame]:
         """Return the frames that are whole, at most so many; the rest is kept."""
         if self._have < self._need:
             return []
-        data = self._joined()
+        data, at = self._joined()
         found: list[Frame] = []
-        at, end = 0, len(data)
+        end = len(data)
         need = HEADER_BYTES
         while end - at >= HEADER_BYTES and len(found) < limit:
-            size, words, kind, channel = _HEADER.unpack_from(data, at)
+            size, words, kind, channel = FRAME_HEAD.unpack_from(data, at)
             body = words * 4
             if not HEADER_BYTES <= body <= size <= self.size_max:
                 if found:
@@ -89,14 +98,21 @@ class Cutter:
                 break
             found.append((kind, channel, data[at + body : at + size]))
             at += size
-        self._keep(data, at)
+        self._keep(at)
         self._need = need
         return found
 
-    def _joined(self) -> bytes:
-        return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+    def _joined(self) -> tuple[bytes, int]:
+        """Return all that is there in one piece, and where what was not cut yet begins."""
+        if self._more:
+            if self._at < len(self._data):
+                self._more.insert(0, self._data[self._at :])
+            self._data = self._more[0] if len(self._more) == 1 else b"".join(self._more)
+            self._at, self._more = 0, []
+        return self._data, self._at
 
-    def _keep(self, data: bytes, start: int) -> None:
-        rest = data[start:] if start else data
-        self._parts = [rest] if rest else []
-        self._have = len(rest)
+    def _keep(self, at: int) -> None:
+        if at == len(self._data):
+            self._data, at = b"", 0
+        self._at = at
+        self._have = len(self._data) - at

@@ -8,6 +8,7 @@ credit yet.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -22,6 +23,7 @@ from onibus.protocols.amqp.errors import (
     SessionFailed,
 )
 from onibus.protocols.amqp.performatives import Attach, Flow, Transfer
+from onibus.protocols.amqp.runs import Run
 
 if TYPE_CHECKING:
     from onibus.protocols.amqp.session import Session
@@ -191,6 +193,8 @@ class IncomingLink(Link):
         self._granted = 0
         self.delivery_count = attach.initial_delivery_count or 0
         self._bytes_max = 0
+        #: where the node takes whole deliveries together
+        self.on_run: Callable[[Run], None] | None = None
         self._first: Transfer | None = None
         self._parts: list[bytes] = []
         self._size = 0
@@ -207,16 +211,25 @@ class IncomingLink(Link):
         self.credit = self._granted
         self.session.flow((self.handle, self.delivery_count, self.credit, False))
 
-    def takes_plain(self, size: int) -> bool:
-        """Tell whether a whole delivery of that size can be taken at once."""
-        return self._first is None and self.state is LinkState.ATTACHED and size <= self._bytes_max
-
-    def take_plain(self, delivery_id: int, message_format: int, payload: bytes) -> None:
-        """Take a whole delivery of which nothing else is to be said."""
-        assert self.node is not None
-        self._count()
-        self.node.received(Delivery(self, delivery_id, message_format, payload))
-        self._top_up()
+    def take_run(self, run: Run) -> bool:
+        """Take deliveries that came together, if all can be; tell whether they were taken."""
+        if (
+            self.on_run is None
+            or self._first is not None
+            or self.state is not LinkState.ATTACHED
+            or run.bytes_max > self._bytes_max
+        ):
+            return False
+        self.on_run(run)
+        left = len(run.ids)
+        while left:
+            # Up to where the next credit is told, as if they had come one by one.
+            step = min(left, max(self.credit - self._granted // 2, 1))
+            self.session.count_in(step)
+            self._count(step)
+            self._top_up()
+            left -= step
+        return True
 
     def transfer(self, transfer: Transfer, payload: bytes) -> None:
         """Take a delivery, or a part of one."""
@@ -264,7 +277,7 @@ class IncomingLink(Link):
         self._first, self._size = None, 0
 
     def _take(self, transfer: Transfer, payload: bytes, size: int) -> None:
-        self._count()
+        self._count(1)
         assert self.node is not None
         assert transfer.delivery_id is not None
         delivery = Delivery(
@@ -282,9 +295,9 @@ class IncomingLink(Link):
             self.node.received(delivery)
         self._top_up()
 
-    def _count(self) -> None:
-        self.credit -= 1
-        self.delivery_count = (self.delivery_count + 1) & SERIAL
+    def _count(self, deliveries: int) -> None:
+        self.credit -= deliveries
+        self.delivery_count = (self.delivery_count + deliveries) & SERIAL
 
     def _top_up(self) -> None:
         if self.credit * 2 <= self._granted and self.is_open:
@@ -323,6 +336,12 @@ class OutgoingLink(Link):
         self.credit -= 1
         self.delivery_count = (self.delivery_count + 1) & SERIAL
         self.session.send(self, payload, tag, token)
+
+    def send_all(self, deliveries: list[tuple[bytes, bytes, bytes]]) -> None:
+        """Send messages that will be settled: the payload, tag and token of each."""
+        self.credit -= len(deliveries)
+        self.delivery_count = (self.delivery_count + len(deliveries)) & SERIAL
+        self.session.send_all(self, deliveries)
 
     def drained(self) -> None:
         """There is nothing more: use the credit up, and say so."""

@@ -21,7 +21,7 @@ from onibus.protocols.amqp.errors import (
     LinkFailed,
     SessionFailed,
 )
-from onibus.protocols.amqp.frames import HEADER_BYTES, frame
+from onibus.protocols.amqp.frames import frame
 from onibus.protocols.amqp.link import SERIAL, IncomingLink, Link, LinkState, OutgoingLink
 from onibus.protocols.amqp.performatives import (
     Attach,
@@ -29,9 +29,9 @@ from onibus.protocols.amqp.performatives import (
     Detach,
     Disposition,
     Flow,
-    Plain,
     Transfer,
 )
+from onibus.protocols.amqp.runs import HEADER_BYTES, Run
 
 if TYPE_CHECKING:
     from onibus.protocols.amqp.connection import Connection
@@ -98,13 +98,6 @@ class Session:
         settled = token is None
         if token is not None:
             self.unsettled[delivery_id] = (link, token)
-            size = say.UNSETTLED_BYTES + len(payload)
-            if size <= self.connection.peer_frame_max and self._window > 0 and not self._waiting:
-                self._window -= 1
-                self._next_outgoing_id = (self._next_outgoing_id + 1) & SERIAL
-                head = say.unsettled_frame(size, self.channel, link.handle, delivery_id, tag)
-                self.connection.write(head, payload)
-                return
         whole = say.transfer(link.handle, delivery_id, tag, settled, False)
         room = self.connection.peer_frame_max - HEADER_BYTES - len(whole)
         if len(payload) <= room:
@@ -117,17 +110,39 @@ class Session:
             self._send_frame((part if end < len(payload) else whole) + payload[at:end])
             at = end
 
+    def send_all(self, link: OutgoingLink, deliveries: list[tuple[bytes, bytes, bytes]]) -> None:
+        """Send deliveries that the peer settles: payload, tag of 16 bytes and token of each."""
+        frame_max, room = self.connection.peer_frame_max, self.room
+        delivery_id = self._next_delivery_id
+        parts: list[bytes] = []
+        sent = 0
+        for payload, tag, token in deliveries:
+            size = say.UNSETTLED_BYTES + len(payload)
+            if size > frame_max or sent >= room:
+                break
+            self.unsettled[delivery_id] = (link, token)
+            parts.append(say.unsettled_frame(size, self.channel, link.handle, delivery_id, tag))
+            parts.append(payload)
+            delivery_id = (delivery_id + 1) & SERIAL
+            sent += 1
+        self._next_delivery_id = delivery_id
+        if sent:
+            self._count_out(sent)
+            self.connection.write(*parts)
+        for payload, tag, token in deliveries[sent:]:
+            self.send(link, payload, tag, token)
+
     def _send_frame(self, body: bytes) -> None:
         content = frame(self.channel, body)
         if self._waiting or self._window <= 0:
             self._waiting.append(content)
         else:
-            self._count_out(content)
+            self._count_out(1)
+            self.connection.write(content)
 
-    def _count_out(self, content: bytes) -> None:
-        self._window -= 1
-        self._next_outgoing_id = (self._next_outgoing_id + 1) & SERIAL
-        self.connection.write(content)
+    def _count_out(self, frames: int) -> None:
+        self._window -= frames
+        self._next_outgoing_id = (self._next_outgoing_id + frames) & SERIAL
 
     def settle(self, ids: list[int], state: bytes) -> None:
         """Take note of what became of deliveries of the peer."""
@@ -184,7 +199,8 @@ class Session:
             window = left if 0 < left < 1 << 31 else window
         self._window = window
         while self._waiting and self._window > 0:
-            self._count_out(self._waiting.popleft())
+            self._count_out(1)
+            self.connection.write(self._waiting.popleft())
         if flow.handle is None:
             self._tell_room()
             if flow.echo:
@@ -206,24 +222,19 @@ class Session:
             if isinstance(link, OutgoingLink) and link.node is not None:
                 link.node.flowed(link)
 
-    def take_plain(self, plain: Plain, payload: bytes) -> bool:
-        """Take a transfer of the usual form; tell whether it was taken."""
-        link = self.links.get(plain[0])
+    def take_run(self, run: Run) -> bool:
+        """Take deliveries that came together; tell whether they were taken."""
+        link = self.links.get(run.handle)
         if not isinstance(link, IncomingLink) or self.state is not SessionState.BEGUN:
             return False
-        if not link.takes_plain(len(payload)):
-            return False
-        self._next_incoming_id = (self._next_incoming_id + 1) & SERIAL
-        try:
-            link.take_plain(plain[1], plain[2], payload)
-        except LinkFailed as error:
-            link.detach(error.condition, error.description)
-        except SessionFailed as error:
-            self.end(error.condition, error.description)
-        return True
+        return link.take_run(run)
+
+    def count_in(self, frames: int) -> None:
+        """Take note of frames of the peer that count towards its window."""
+        self._next_incoming_id = (self._next_incoming_id + frames) & SERIAL
 
     def take_transfer(self, transfer: Transfer, payload: bytes) -> None:
-        self._next_incoming_id = (self._next_incoming_id + 1) & SERIAL
+        self.count_in(1)
         link = self._link(transfer.handle)
         if not isinstance(link, IncomingLink):
             raise SessionFailed(ILLEGAL_STATE, "a transfer on a link on which the peer receives")

@@ -18,9 +18,9 @@ import httptools
 
 from onibus.protocols.http.deadline import Deadline
 from onibus.protocols.http.held import Held
-from onibus.protocols.http.messages import Head, Request, Response, head_of, plain
+from onibus.protocols.http.messages import Request, Response, head_of, plain
 from onibus.protocols.http.problems import CROWDED, refusal
-from onibus.protocols.http.reading import read_head, without_offers
+from onibus.protocols.http.reading import header_name, read_head, without_offers
 
 if TYPE_CHECKING:
     from onibus.protocols.http.connections import Connections
@@ -53,7 +53,7 @@ class Connection(asyncio.Protocol):
         #: what is said last, once all before it is answered; from then on nothing is read
         self._refusal: Response | None = None
         self._deaf = self._last_words = False
-        self._feeding = self._going_on = False
+        self._feeding = self._going_on = self._ended = False
         self._reading = True
         #: nothing is under way: what comes next begins a request; and what it began with
         self._resting = False
@@ -65,7 +65,6 @@ class Connection(asyncio.Protocol):
         self._deadline = Deadline(self._loop, self._late)
         #: the client may send more: it did not say that its last request is the last one
         self._more_follows = True
-        self._ended = False
         self._reset()
 
     def _reset(self) -> None:
@@ -125,6 +124,8 @@ class Connection(asyncio.Protocol):
             self._unread = None
         self._held.wait_for_reader(0)
         self._deadline.clear()
+        if self._in_head or self._in_body:
+            self._deadline.set(self._limits.head_seconds)
         if self._current is None:
             self._go_on_soon()
 
@@ -133,13 +134,16 @@ class Connection(asyncio.Protocol):
             return
         if self._resting:
             self._resting = False
-            known = self._owner.heads.split(data)
-            if known is not None and not self._held.crowded:
-                self._take_known(*known)
+            owner = self._owner
+            if owner.heads is not None:
+                known = owner.heads.split(data)
+                if known is not None and not self._held.crowded:
+                    self._held.add(len(known[1]))
+                    self._hand_out(Request(*known, self._secure))
+                    return
+                self._beginning = data
+            if owner.upgrades is not None and owner.hand_over_at_once(self, self._transport, data):
                 return
-            if self._owner.hand_over_at_once(self, self._transport, data):
-                return
-            self._beginning = data
         if self._stopped or self._waiting:
             self._waiting += data
             if len(self._waiting) > self._limits.head_bytes_max:
@@ -152,11 +156,6 @@ class Connection(asyncio.Protocol):
             self._waiting += data
             self._feed_waiting()
 
-    def _take_known(self, head: Head, body: bytes) -> None:
-        """Take a request whose head was read before: there is nothing to parse."""
-        self._held.add(len(body))
-        self._hand_out(Request(head, body, self._secure))
-
     # Parsing
 
     @property
@@ -168,10 +167,13 @@ class Connection(asyncio.Protocol):
     def _feed_waiting(self) -> None:
         waiting = self._waiting
         while waiting and not self._stopped:
-            size = _SLICE
             if self._in_body:
                 left = self._body_length - len(self._body)
-                size = max(left, size) if left > 0 else _CHUNKED_SLICE
+                size = max(left, _SLICE) if left > 0 else _CHUNKED_SLICE
+            else:
+                # A head by itself, so that its body comes in one piece.
+                end = waiting.find(b"\r\n\r\n", 0, _SLICE)
+                size = _SLICE if end < 0 else end + 4
             some = bytes(memoryview(waiting)[:size])
             del waiting[:size]
             self._feed(some)
@@ -188,6 +190,7 @@ class Connection(asyncio.Protocol):
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
             self._ignore_upgrade(data[upgrade.args[0] :])
+            return
         except httptools.HttpParserError as error:
             if self._more_follows:
                 self._refuse(400, f"that is no HTTP/1.1: {error}")
@@ -222,15 +225,16 @@ class Connection(asyncio.Protocol):
         if self._in_head:
             if self._fed > limits.head_bytes_max:
                 self._refuse(431, f"a head has at most {limits.head_bytes_max} bytes")
-            elif self._fed == size:
+            elif self._fed == size and self._unread is None:
                 self._deadline.set(limits.head_seconds)
             return
         came = len(self._body)
         if self._fed > _FRAMING_MAX * (came + limits.head_bytes_max):
             self._refuse(400, "that is more framing than body")
             return
-        allowed = limits.body_seconds + came / limits.body_rate_min
-        self._deadline.set(self._body_begun + allowed - self._loop.time())
+        if self._unread is None:  # or else it has to read its answer first
+            allowed = limits.body_seconds + came / limits.body_rate_min
+            self._deadline.set(self._body_begun + allowed - self._loop.time())
 
     # What the parser tells
 
@@ -243,7 +247,7 @@ class Connection(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         # What comes after a body in chunks is not asked for, and must not change what was said.
         if self._in_head:
-            self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+            self._headers[header_name(name)] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
         self._in_head = False
@@ -302,7 +306,7 @@ class Connection(asyncio.Protocol):
         self._more_follows = request.keep_alive = self._parser.should_keep_alive()
         request.takes_chunks = self._parser.get_http_version() != "1.0"
         self._reset()
-        if self._beginning:
+        if self._beginning and self._owner.heads is not None:
             self._owner.heads.keep(self._beginning, request)
             self._beginning = b""
         self._queue.append(request)
@@ -353,10 +357,9 @@ class Connection(asyncio.Protocol):
         self._answered(request)
 
     def _head(self, response: Response, length: int | None, *, chunked: bool = False) -> bytes:
-        current = self._current
-        if current is None or not current.keep_alive or self._owner.closing:
-            return head_of(response, length, "close", chunked=chunked)
-        persistence = "" if current.takes_chunks else "keep-alive"
+        current, persistence = self._current, "close"
+        if current is not None and current.keep_alive and not self._owner.closing:
+            persistence = "" if current.takes_chunks else "keep-alive"
         return head_of(response, length, persistence, chunked=chunked)
 
     async def _stream(

@@ -32,7 +32,8 @@ class Connections:
         self.limits = limits or Limits()
         self.traffic = traffic or Traffic()
         self.open: set[Connection] = self.traffic.open
-        self.heads = Heads(self.limits.unknown_bytes_max)
+        #: None where clients never say the same above two bodies
+        self.heads: Heads | None = Heads(self.limits.unknown_bytes_max)
         self.closing = False
         #: who takes connections over that want to speak something else
         self.upgrades: Upgrades | None = None

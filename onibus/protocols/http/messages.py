@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from functools import lru_cache
 from typing import Any, Protocol
 from urllib.parse import parse_qsl, unquote
 
@@ -50,9 +51,14 @@ class Head:
         self.query_text = query_text
         #: names in lower case
         self.headers = headers
-        self.content_type = headers.get("content-type", JSON).partition(";")[0].strip().lower()
+        self.content_type = _media_type(headers.get("content-type", JSON))
         #: where it leads, once the app has looked for it
         self.found: Any = None
+
+
+@lru_cache(256)
+def _media_type(text: str) -> str:
+    return text.partition(";")[0].strip().lower()
 
 
 class Request:
@@ -155,17 +161,18 @@ def plain(response: Response) -> bytes:
 def head_of(response: Response, length: int | None, persistence: str, *, chunked: bool) -> bytes:
     """Return what is said above the body of a response; `persistence` what becomes of the rest."""
     status = response.status
-    lines = [f"HTTP/1.1 {status} {REASONS.get(status, '')}"]
+    text = f"HTTP/1.1 {status} {REASONS.get(status, '')}\r\n"
     if chunked:
-        lines.append("transfer-encoding: chunked")
+        text += "transfer-encoding: chunked\r\n"
     elif length is not None and response.stream is None and status != 204:
-        lines.append(f"content-length: {length}")
+        text += f"content-length: {length}\r\n"
     if response.body or response.stream is not None:
-        lines.append(f"content-type: {response.content_type}")
-    lines += [f"{name}: {value}" for name, value in response.headers]
+        text += f"content-type: {response.content_type}\r\n"
+    for name, value in response.headers:
+        text += f"{name}: {value}\r\n"
     if persistence:
-        lines.append(f"connection: {persistence}")
-    return "\r\n".join((*lines, "")).encode("latin-1") + date_line() + b"\r\n"
+        text += f"connection: {persistence}\r\n"
+    return b"%b%b\r\n" % (text.encode("latin-1"), date_line())
 
 
 #: Answers one request, now or later; called once.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import httptools
@@ -15,11 +16,23 @@ _OFFERS = ("upgrade", "connection", "http2-settings")
 def read_head(method: bytes, url: bytes, headers: dict[str, str]) -> Head | None:
     """Return what the parser has read of a head; None where its path cannot be read."""
     try:
-        read: Any = httptools.parse_url(url)
-        path, query = (read.path or b"/").decode("ascii"), (read.query or b"").decode("ascii")
+        path, query = _read_target(url)
     except (httptools.HttpParserInvalidURLError, UnicodeDecodeError):
         return None
     return Head(method.decode(), path, query, headers)
+
+
+@lru_cache(256)
+def _read_target(url: bytes) -> tuple[str, str]:
+    """Return path and query: most clients ask for the same few again and again."""
+    read: Any = httptools.parse_url(url)
+    return (read.path or b"/").decode("ascii"), (read.query or b"").decode("ascii")
+
+
+@lru_cache(256)
+def header_name(name: bytes) -> str:
+    """Return the name of a header as it is looked for."""
+    return name.decode("latin-1").lower()
 
 
 def without_offers(method: bytes, target: bytes, headers: dict[str, str]) -> bytes:

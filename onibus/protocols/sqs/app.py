@@ -48,7 +48,9 @@ class SqsApp:
         #: None where the operator asks for no credentials
         self._verifier = None if keys is None else sigv4.Verifier(keys)
         self._ids = itertools.count(1)
-        self._id = os.urandom(10).hex()
+        text = os.urandom(10).hex()
+        #: what the ids of all its requests begin with
+        self._id = f"{text[:8]}-{text[8:12]}-4{text[12:15]}-a{text[15:18]}"
         self._tasks: set[asyncio.Task[None]] = set()
         self.move_tasks = MoveTasks(bus)
         #: when queues were purged last, by incarnation
@@ -82,8 +84,7 @@ class SqsApp:
         return None
 
     def _request_id(self) -> str:
-        text = self._id
-        return f"{text[:8]}-{text[8:12]}-4{text[12:15]}-a{text[15:18]}-{next(self._ids):012x}"
+        return f"{self._id}-{next(self._ids):012x}"
 
     def _check(self, request: Request) -> tuple[Granted, str]:
         """Tell who asks, and where he believes to be."""

@@ -35,6 +35,8 @@ class SqsConnections(Connections):
         traffic.routes = counted.routes
         bounded = replace(limits, body_bytes_max=min(limits.body_bytes_max, BODY_BYTES_MAX))
         super().__init__(self._app, bounded, traffic)
+        # Each request has a signature, and an id, of its own.
+        self.heads = None
 
     def resume(self) -> None:
         """Go on with what a restart interrupted."""

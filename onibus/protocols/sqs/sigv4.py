@@ -54,7 +54,7 @@ class AccessKeys(Protocol):
 class Scope:
     """Who says to have signed, for when and what, and which headers; nothing is believed yet."""
 
-    __slots__ = ("access_key", "day", "headers", "names", "region", "text")
+    __slots__ = ("access_key", "day", "headers", "names", "region", "text", "unsigned")
 
     def __init__(self, credential: str, headers: str) -> None:
         parts = credential.rsplit("/", 4)
@@ -67,16 +67,17 @@ class Scope:
         #: names of the headers that were signed, as the signer wrote them
         self.headers = headers
         self.names = headers.split(";")
+        #: what decides what is done, and was not signed
+        self.unsigned = [name for name in _MUST_BE_SIGNED if name not in self.names]
 
 
 class Signed:
     """What a request says of its own signature."""
 
-    __slots__ = ("date", "scope", "signature", "until")
+    __slots__ = ("date", "moment", "scope", "signature", "until")
 
     def __init__(self, scope: Scope, signature: str, date: str) -> None:
-        if not _DATE.fullmatch(date):
-            raise _incomplete("X-Amz-Date must be in the ISO 8601 basic format.")
+        self.moment = _moment(date)
         if scope.day != date[:8]:
             raise _incomplete("Date in Credential scope does not match X-Amz-Date.")
         self.scope = scope
@@ -164,9 +165,8 @@ def read(request: Request) -> Signed:
         signed = _of_query(request)
     else:
         raise SqsError(errors.MISSING_TOKEN, "Request is missing Authentication Token")
-    names = signed.scope.names
-    for name in _MUST_BE_SIGNED:
-        if name not in names and (name == "host" or name in request.headers):
+    for name in signed.scope.unsigned:
+        if name == "host" or name in request.headers:
             raise _incomplete(f"'{name}' must be a SignedHeader.")
     return signed
 
@@ -236,7 +236,7 @@ def _of_query(request: Request) -> Signed:
 
 
 def _check_time(signed: Signed, now: float) -> None:
-    moment = _moment(signed.date)
+    moment = signed.moment
     until = moment + (SKEW_SECONDS if signed.until is None else signed.until)
     if now > until or now < moment - SKEW_SECONDS:
         raise SqsError(
@@ -247,6 +247,8 @@ def _check_time(signed: Signed, now: float) -> None:
 
 @lru_cache(64)
 def _moment(date: str) -> int:
+    if not _DATE.fullmatch(date):
+        raise _incomplete("X-Amz-Date must be in the ISO 8601 basic format.")
     parts = (date[:4], date[4:6], date[6:8], date[9:11], date[11:13], date[13:15])
     try:
         return timegm(tuple(map(int, parts)))

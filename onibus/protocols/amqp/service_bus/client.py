@@ -266,7 +266,7 @@ class Client:
             self.grant(Right.SEND, place.path)
         if place.dead or place.management:
             raise InvalidOperation("nobody sends to a dead-letter queue")
-        node = SenderNode(self, place.entity)
+        node = SenderNode(self, link, place.entity)
         self._links[link] = (Right.SEND, place.path)
         link.open(node, CREDIT, node.message_bytes_max)
 

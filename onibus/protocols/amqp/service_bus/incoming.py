@@ -11,6 +11,7 @@ any other is kept encoded, as format "amqp".
 
 from __future__ import annotations
 
+import struct
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -58,28 +59,54 @@ def read_batch(payload: bytes) -> list[Message]:
     found = []
     for code, _, value, end in sections.split(payload):
         if code == DATA:
-            found.append(read_message(sections.binary_at(payload, value, end)))
+            found.append(read_message(payload, sections.binary_start(payload, value), end))
             if len(found) > BATCH_COUNT_MAX:
                 raise InvalidArgument(f"a batch has at most {BATCH_COUNT_MAX} messages")
     return found
 
 
-def read_message(payload: bytes) -> Message:
-    """Return a message as the bus takes it."""
-    if payload[:4] == _SHORT_PROPERTIES and len(payload) > _SHORT_HEAD:
-        # Properties and data, and no more: so are most messages.
-        end = _SHORT_HEAD + payload[4]
-        body = sections.only_data(payload, end)
-        if body is not None:
-            message = Message(body=body, as_sent=payload[:end])
-            _read_properties(message, payload, 3)
-            return message
-    return _read_any(payload)
+def read_message(data: bytes, start: int = 0, end: int | None = None) -> Message:
+    """Return the message that stands there as the bus takes it."""
+    if end is None:
+        end = len(data)
+    if end - start < _SHORT.size:
+        return _read_any(data[start:end])
+    head, size, count, code, length = _SHORT.unpack_from(data, start)
+    if head != _SHORT_PROPERTIES:
+        return _read_any(data[start:end])
+    # Properties, perhaps application properties, and data: so are most messages.
+    at = properties_end = start + _SHORT_HEAD + size
+    body = sections.only_data(data, at, end)
+    if body is None and data[at : at + 4] == _SHORT_APPLICATION and at + 4 < end:
+        at += _SHORT_HEAD + data[at + 4]
+        body = sections.only_data(data, at, end)
+    if body is None:
+        return _read_any(data[start:end])
+    message = Message(body=body, as_sent=data[start:at])
+    if code == _STRING8 and length + count + 2 == size and _are_nulls(data, properties_end, count):
+        # Nothing but a MessageId.
+        text_at = start + _SHORT.size
+        message.message_id = sections.text(data, text_at, text_at + length)
+    else:
+        _read_properties(message, message.as_sent, 3)
+    if at > properties_end:
+        found = sections.map_at(message.as_sent, properties_end - start + 3)
+        message.properties = _properties(found)
+    return message
 
 
-#: Properties in a list of less than 256 bytes; where its elements begin after their count.
+def _are_nulls(data: bytes, end: int, count: int) -> bool:
+    """Tell whether all elements of a list but the first are null, which then take a byte each."""
+    return count == 1 or data[end - count + 1 : end] == _NULLS[: count - 1]
+
+
+#: Properties in a list of less than 256 bytes: its size, its count, and the head of the first of
+#: its elements, which mostly is the only one that is not null, the MessageId.
+_SHORT = struct.Struct(">4sBBBB")
 _SHORT_PROPERTIES = b"\x00\x53\x73\xc0"
-_SHORT_HEAD = 5
+_SHORT_APPLICATION = b"\x00\x53\x74\xc1"
+#: Where what a size counts begins; a short text; as many nulls as a list has at most.
+_SHORT_HEAD, _STRING8, _NULLS = 5, 0xA1, b"\x40" * 255
 
 
 def _read_any(payload: bytes) -> Message:

@@ -48,11 +48,16 @@ _NUMBER_AND_TIME = struct.Struct(
 _MOMENT = struct.Struct(">Bq").pack
 _SHORT = struct.Struct(">Bh").pack
 
-#: The annotations of a message under a lock, in one go: what stands before each of their values.
+_NO_HEADER = b"\x00\x53\x70\xc0\x06\x05\x40\x40\x40\x40\x43"
+
+#: Header and annotations of a message that is received under a lock for the first time, in one go:
+#: what stands before each of their values.
 _USUAL_PARTS = (
     len(_SEQUENCE_NUMBER + _ENQUEUED_TIME + _ENQUEUE_NUMBER + _LOCKED_UNTIL + _STATE) + 4 * 9 + 2
 )
-_USUAL_HEAD = b"\x00\x53\x72\xc1" + bytes((_USUAL_PARTS + 1, 10)) + _SEQUENCE_NUMBER + b"\x81"
+_USUAL_HEAD = b"".join(
+    (_NO_HEADER, b"\x00\x53\x72\xc1", bytes((_USUAL_PARTS + 1, 10)), _SEQUENCE_NUMBER, b"\x81")
+)
 _ENQUEUED_HEAD = _ENQUEUED_TIME + b"\x83"
 _ENQUEUE_HEAD = _ENQUEUE_NUMBER + b"\x81"
 _LOCKED_HEAD = _LOCKED_UNTIL + b"\x83"
@@ -78,11 +83,26 @@ _FIELDS = (
     *(None, None, None, "session_id", None, "reply_to_session_id"),
 )
 _EXPIRY, _CREATION = 8, 9
-_NO_HEADER = b"\x00\x53\x70\xc0\x06\x05\x40\x40\x40\x40\x43"
+#: What was sent begins with properties or application properties: it has nothing before them.
+_PROPERTIES_FIRST = (b"\x00\x53\x73", b"\x00\x53\x74")
 
 
 def write_message(received: ReceivedMessage) -> bytes:
     """Return a message as clients read it."""
+    if not _is_usual(received):
+        return _write_any(received)
+    message, number = received.message, received.sequence_number
+    before = _USUAL(
+        *(_USUAL_HEAD, number, _ENQUEUED_HEAD, received.enqueued_time_ms),
+        *(_ENQUEUE_HEAD, number, _LOCKED_HEAD, received.locked_until_ms),
+        *(_STATE_HEAD, _STATES.get(received.state, 0)),
+    )
+    body = message.body
+    return b"".join((before, message.as_sent, sections.data_head(len(body)), body))
+
+
+def _write_any(received: ReceivedMessage) -> bytes:
+    """Return a message of which whatever is to be told."""
     message = received.message
     as_sent = message.as_sent
     others: list[bytes] = []
@@ -91,7 +111,7 @@ def write_message(received: ReceivedMessage) -> bytes:
         header = _NO_HEADER
     else:
         header = _header(to.NULL, to.NULL, life, received.delivery_count)
-    pristine = as_sent[:3] in (b"\x00\x53\x73", b"\x00\x53\x74") and not message.rewritten
+    pristine = as_sent[:3] in _PROPERTIES_FIRST and not message.rewritten
     named = message.message_id is not None
     if pristine and named and life is None and received.dead_letter_reason is None:
         around, footer = as_sent, b""
@@ -100,6 +120,27 @@ def write_message(received: ReceivedMessage) -> bytes:
     body = message.body
     head = b"" if message.format == "amqp" else sections.data_head(len(body))
     return b"".join((header, _annotations(received, others), around, head, body, footer))
+
+
+def _is_usual(received: ReceivedMessage) -> bool:
+    """Tell whether a message is received under a lock for the first time, and says little."""
+    message = received.message
+    return (
+        received.locked_until_ms is not None
+        and received.expires_at_ms is None
+        and not received.delivery_count
+        and received.dead_letter_reason is None
+        and received.sequence_number < 1 << COUNTER_BITS_PARTITIONED
+        and message.message_id is not None
+        and message.time_to_live_ms is None
+        and message.partition_key is None
+        and message.scheduled_enqueue_time_ms is None
+        and message.enqueued_sequence_number is None
+        and not message.hop_count
+        and not message.format
+        and not message.rewritten
+        and message.as_sent[:3] in _PROPERTIES_FIRST
+    )
 
 
 def _header(durable: bytes, priority: bytes, life: int | None, deliveries: int) -> bytes:
@@ -120,19 +161,6 @@ def _annotations(received: ReceivedMessage, others: list[bytes]) -> bytes:
     message = received.message
     number = received.sequence_number
     first = message.enqueued_sequence_number
-    if (
-        received.locked_until_ms is not None
-        and first is None
-        and message.partition_key is None
-        and message.scheduled_enqueue_time_ms is None
-        and not others
-    ):
-        # All that a message has of them that is received under a lock, usually.
-        return _USUAL(
-            *(_USUAL_HEAD, number, _ENQUEUED_HEAD, received.enqueued_time_ms),
-            *(_ENQUEUE_HEAD, number, _LOCKED_HEAD, received.locked_until_ms),
-            *(_STATE_HEAD, _STATES.get(received.state, 0)),
-        )
     parts = [
         _NUMBER_AND_TIME(
             *(_SEQUENCE_NUMBER, 0x81, number),

@@ -35,6 +35,13 @@ def tag_of(token: bytes) -> bytes:
     return _TAG(*_TOKEN(token))
 
 
+def _delivery_of(received: ReceivedMessage) -> tuple[bytes, bytes, bytes]:
+    """Return a message as its receiver reads it, its tag, and the token that settles it."""
+    token = received.token
+    assert token is not None
+    return write_message(received), tag_of(token), token
+
+
 _TOKEN = struct.Struct(">IHH8s").unpack
 _TAG = struct.Struct("<IHH8s").pack
 
@@ -144,12 +151,11 @@ class ReceiverNode:
         link = self.link
         if not link.is_open:
             return
-        for received in messages:
-            token = received.token
-            if token is None:
+        if self._take:
+            for received in messages:
                 link.send(write_message(received), b"\0")
-            else:
-                link.send(write_message(received), tag_of(token), token)
+        else:
+            link.send_all([_delivery_of(received) for received in messages])
         if messages and (link.credit > 0 or link.drain):
             # Whoever else waits has its turn before.
             self._soon = True

@@ -106,12 +106,25 @@ def map_at(data: bytes, at: int) -> dict[object, object]:
 
 def binary_at(data: bytes, at: int, end: int) -> bytes:
     """Return the content of the binary that stands there up to its end, or refuse what is none."""
+    return data[binary_start(data, at) : end]
+
+
+def binary_start(data: bytes, at: int) -> int:
+    """Return where the content of the binary that stands there begins, or refuse what is none."""
     code = data[at]
     if code == 0xB0:
-        return data[at + 5 : end]
+        return at + 5
     if code == 0xA0:
-        return data[at + 2 : end]
+        return at + 2
     raise DecodeError("a section that is data has something else")
+
+
+def text(data: bytes, start: int, end: int) -> str:
+    """Return a text, or refuse what is none."""
+    try:
+        return str(data[start:end], "utf-8")
+    except UnicodeDecodeError as error:
+        raise DecodeError(f"a section cannot be read: {error}") from None
 
 
 def elements(data: bytes, at: int) -> list[bytes]:
@@ -150,20 +163,23 @@ def data_head(length: int) -> bytes:
 
 
 _DATA32 = struct.Struct(">4sI").pack
+_data32 = struct.Struct(">4sI").unpack_from
 
 
-def only_data(data: bytes, at: int) -> bytes | None:
+def only_data(data: bytes, at: int, end: int) -> bytes | None:
     """Return the content of a data section that reaches from there to the end; None of any other.
 
     What nearly all messages end with is looked at here at once.
     """
-    if data[at : at + 3] != b"\x00\x53\x75" or at + 5 > len(data):
-        return None
-    code = data[at + 3]
-    if code == 0xA0:
-        start, length = at + 5, data[at + 4]
-    elif code == 0xB0:
-        start, length = at + 8, int.from_bytes(data[at + 4 : at + 8], "big")
-    else:
-        return None
-    return data[start:] if start + length == len(data) else None
+    if end - at >= _DATA32_BYTES:
+        head, length = _data32(data, at)
+        if head == b"\x00\x53\x75\xb0":
+            start = at + _DATA32_BYTES
+            return data[start:end] if start + length == end else None
+    if data[at : at + 4] == b"\x00\x53\x75\xa0" and end - at >= 5:
+        start = at + 5
+        return data[start:end] if start + data[at + 4] == end else None
+    return None
+
+
+_DATA32_BYTES = 8

@@ -10,7 +10,8 @@ from onibus.core.errors import OnibusError
 from onibus.core.message import Message
 from onibus.protocols.amqp import performatives as say
 from onibus.protocols.amqp.errors import AmqpError
-from onibus.protocols.amqp.link import Delivery, Link, OutgoingLink
+from onibus.protocols.amqp.link import Delivery, IncomingLink, Link, OutgoingLink
+from onibus.protocols.amqp.runs import Run
 from onibus.protocols.amqp.service_bus.conditions import condition_of
 from onibus.protocols.amqp.service_bus.incoming import BATCH_FORMAT, read_batch, read_message
 
@@ -27,15 +28,18 @@ def rejected(error: BaseException) -> bytes:
 
 
 class Stored:
-    """Waits until deliveries are on the disk. A duplicate is accepted like any other (D1).
+    """Waits until deliveries of a link are stored; a duplicate is accepted like any other (D1).
 
-    Their bytes count as held until then: whatever becomes of them is told here, once.
+    Their bytes count as held until then: whatever becomes of them is told here, once. Nobody waits
+    to hear of one whose id is None.
     """
 
-    __slots__ = ("_deliveries", "_told")
+    __slots__ = ("_held_bytes", "_ids", "_link", "_told")
 
-    def __init__(self, deliveries: list[Delivery]) -> None:
-        self._deliveries = deliveries
+    def __init__(self, link: IncomingLink, ids: list[int | None], held_bytes: int) -> None:
+        self._link = link
+        self._ids = ids
+        self._held_bytes = held_bytes
         self._told = False
 
     def done(self) -> bool:
@@ -49,36 +53,28 @@ class Stored:
 
     def _settle(self, state: bytes) -> None:
         self._told = True
-        let_go(self._deliveries)
-        ids = [delivery.id for delivery in self._deliveries if not delivery.settled]
+        session = self._link.session
+        session.connection.held_bytes -= self._held_bytes
+        session.connection.under_way -= len(self._ids)
+        ids = [one for one in self._ids if one is not None]
         if ids:
-            self._deliveries[0].link.session.settle(ids, state)
-
-
-def hold(delivery: Delivery) -> None:
-    """Count a delivery as held, and under way."""
-    connection = delivery.link.session.connection
-    connection.held_bytes += len(delivery.payload)
-    connection.under_way += 1
-
-
-def let_go(deliveries: list[Delivery]) -> None:
-    """Count deliveries of one link no more."""
-    connection = deliveries[0].link.session.connection
-    connection.held_bytes -= sum([len(delivery.payload) for delivery in deliveries])
-    connection.under_way -= len(deliveries)
+            session.settle(ids, state)
 
 
 class SenderNode:
     """A queue or a topic, for one who sends to it."""
 
-    def __init__(self, client: Client, entity: str) -> None:
+    def __init__(self, client: Client, link: IncomingLink, entity: str) -> None:
         self._client = client
+        self._link = link
+        link.on_run = self._received_run
         found = sending.open_for_sends(client.broker, entity)
         self._entity = found.name
         self.message_bytes_max = found.log_settings.max_message_bytes
-        #: single messages of this burst, which are stored together when it is over
-        self._deliveries: list[Delivery] = []
+        #: single messages of this burst, which are stored together when it is over: the ids and
+        #: sizes of their deliveries, and they
+        self._ids: list[int | None] = []
+        self._sizes: list[int] = []
         self._messages: list[Message] = []
 
     def received(self, delivery: Delivery) -> None:
@@ -86,43 +82,73 @@ class SenderNode:
         if delivery.state is not None:
             self._in_transaction(delivery)
             return
-        hold(delivery)
-        try:
-            if delivery.format == BATCH_FORMAT:
-                batch = read_batch(delivery.payload)
-                # What came before it stays before it.
-                self.flush()
-                stored = Stored([delivery])
-                sending.send(self._client.broker, self._entity, batch, stored)
-                return
-            message = read_message(delivery.payload)
-        except Exception as error:
-            fail(Stored([delivery]), error)
+        delivery_id = None if delivery.settled else delivery.id
+        if delivery.format == BATCH_FORMAT:
+            self._take_batch(delivery_id, delivery.payload)
+        else:
+            self._take_single(delivery_id, delivery.payload, 0, len(delivery.payload))
+
+    def _received_run(self, run: Run) -> None:
+        """Take deliveries that came together."""
+        data, deliveries = run.data, zip(run.ids, run.bounds, strict=True)
+        if run.format == BATCH_FORMAT:
+            for delivery_id, (start, end) in deliveries:
+                self._take_batch(delivery_id, data[start:end])
             return
-        if not self._deliveries:
-            self._client.connection.later(self)
-        self._deliveries.append(delivery)
+        take = self._take_single
+        for delivery_id, (start, end) in deliveries:
+            take(delivery_id, data, start, end)
+
+    def _take_single(self, delivery_id: int | None, data: bytes, start: int, end: int) -> None:
+        """Keep a message until the burst is over."""
+        connection, size = self._client.connection, end - start
+        connection.held_bytes += size
+        connection.under_way += 1
+        try:
+            message = read_message(data, start, end)
+        except Exception as error:
+            fail(Stored(self._link, [delivery_id], size), error)
+            return
+        if not self._ids:
+            connection.later(self)
+        self._ids.append(delivery_id)
+        self._sizes.append(size)
         self._messages.append(message)
+
+    def _take_batch(self, delivery_id: int | None, payload: bytes) -> None:
+        connection = self._client.connection
+        connection.held_bytes += len(payload)
+        connection.under_way += 1
+        stored = Stored(self._link, [delivery_id], len(payload))
+        try:
+            batch = read_batch(payload)
+            # What came before it stays before it.
+            self.flush()
+            sending.send(self._client.broker, self._entity, batch, stored)
+        except Exception as error:
+            fail(stored, error)
 
     def flush(self) -> None:
         """Store what came singly in this burst: each by itself, but in one go."""
-        if not self._deliveries:
+        if not self._ids:
             return
-        deliveries, self._deliveries = self._deliveries, []
+        ids, self._ids = self._ids, []
+        sizes, self._sizes = self._sizes, []
         messages, self._messages = self._messages, []
 
         def stored(places: list[int]) -> Stored:
-            if len(places) == len(deliveries):
-                return Stored(deliveries)
-            return Stored([deliveries[place] for place in places])
+            if len(places) == len(ids):
+                return Stored(self._link, ids, sum(sizes))
+            held_bytes = sum([sizes[place] for place in places])
+            return Stored(self._link, [ids[place] for place in places], held_bytes)
 
         def refuse(place: int, error: BaseException) -> None:
-            fail(Stored([deliveries[place]]), error)
+            fail(stored([place]), error)
 
         try:
             sending.send_each(self._client.broker, self._entity, messages, stored, refuse)
         except Exception as error:
-            fail(Stored(deliveries), error)
+            fail(Stored(self._link, ids, sum(sizes)), error)
 
     def _in_transaction(self, delivery: Delivery) -> None:
         try:

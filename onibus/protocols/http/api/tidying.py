@@ -31,11 +31,12 @@ class Peek(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     where: FilterIn | None = None
 
 
-async def peek(call: Call) -> Messages:
+def peek(call: Call) -> None:
+    """Look at messages: told as soon as they are found, so that few answers are held at once."""
     given: Peek = call.decode(Peek)
     call.app.refuse_crowds()
     where = filter_of(given.where)
-    found = await call.bus.ask(
+    call.ask(
         lambda reply: peek_in_slices(
             call.bus.broker,
             call.entity,
@@ -44,9 +45,9 @@ async def peek(call: Call) -> Messages:
             where,
             given.dead_letters,
             reply,
-        )
+        ),
+        messages_out,
     )
-    return messages_out(found)
 
 
 class Purge(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -167,13 +168,15 @@ def _route(
 
 
 ROUTES = [
-    _route(
-        "/peek",
-        "Look at messages without touching them; go on from the last number plus one.",
-        Right.LISTEN,
-        peek,
-        Peek,
-        Messages,
+    Route(
+        method="POST",
+        path="/v1/entities/{entity}/peek",
+        summary="Look at messages without touching them; go on from the last number plus one.",
+        right=Right.LISTEN,
+        fast=peek,
+        takes=Peek,
+        gives=Messages,
+        tag="tidying",
     ),
     _route("/purge", "Delete messages that nobody holds.", Right.MANAGE, purge, Purge, Counted),
     _route(

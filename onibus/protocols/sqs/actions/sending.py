@@ -294,9 +294,11 @@ def _send_all(
     call: Call, entity: Entity, good: list[tuple[SendEntry, Ready]], refused: list[FailedEntry]
 ) -> None:
     messages = [prepared.message for _, prepared in good]
-    delays: list[int | None] | None = [_scheduled(call, entity, one) for _, one in good]
-    if delays is not None and len(entity.seats) > 1:
-        delays = None
+    delays: list[int | None] | None = None
+    if any(prepared.delay_ms is not None for _, prepared in good):
+        delays = [_scheduled(call, entity, one) for _, one in good]
+        if len(entity.seats) > 1:
+            delays = None
 
     def told(sent: list[Sent]) -> SendBatchOut:
         pairs = zip(good, sent, strict=True)

@@ -205,14 +205,16 @@ class _Batch:
         )
 
     def _told(self, refused: Refused, results: list[Any]) -> BatchOut:
+        successful = self._out.successful
         for entry, result in zip(self.entries, results, strict=True):
-            error = refused(entry.receipt_handle, result) if isinstance(result, Exception) else None
+            error = None if result is None else refused(entry.receipt_handle, result)
+            if error is None:
+                successful.append(DoneEntry(id=entry.id))
+                continue
             if isinstance(error, OnibusError):
                 error = errors.of_bus(error)
-            if isinstance(error, SqsError):
-                self._out.failed.append(failed(entry.id, error.kind, error.text))
-            else:
-                self._out.successful.append(DoneEntry(id=entry.id))
+            assert isinstance(error, SqsError)
+            self._out.failed.append(failed(entry.id, error.kind, error.text))
         return self._out
 
 

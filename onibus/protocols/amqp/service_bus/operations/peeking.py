@@ -10,6 +10,7 @@ from onibus.core.limits import BATCH_COUNT_MAX
 from onibus.core.message import ReceivedMessage
 from onibus.core.path.peek import Filter
 from onibus.protocols.amqp import encode as to
+from onibus.protocols.amqp.service_bus import sections
 from onibus.protocols.amqp.service_bus.operations.operation import Operation, session_of
 from onibus.protocols.amqp.service_bus.outgoing import write_message
 from onibus.protocols.amqp.service_bus.requests import Request
@@ -47,8 +48,25 @@ def _show(node: ManagementNode, request: Request, found: list[ReceivedMessage]) 
     if not found:
         node.say(request, NO_CONTENT, "No messages", to.text_map({"messages": to.list_([])}))
         return
-    messages = [to.text_map({"message": to.binary(write_message(one))}) for one in found]
+    written = map(write_message, found)
+    if request.body.get("omit-message-body") is True:
+        written = map(_without_body, written)
+    messages = [to.text_map({"message": to.binary(one)}) for one in written]
     node.say(request, 200, body=to.text_map({"messages": to.list_(messages)}))
+
+
+def _without_body(message: bytes) -> bytes:
+    """Return a message that tells the size of its body in place of it."""
+    header, *others = sections.split(message)
+    kept, size = [], 0
+    for code, start, _, end in others:
+        if code in (sections.DATA, sections.SEQUENCE, sections.VALUE):
+            size += end - start
+        else:
+            kept.append(message[start:end])
+    told = to.fields({"omitted-message-body-size": to.long(size)})
+    annotations = sections.section(sections.DELIVERY_ANNOTATIONS, told)
+    return b"".join((message[: header[3]], annotations, *kept))
 
 
 def delete_batch(node: ManagementNode, request: Request) -> None:
