@@ -63,6 +63,19 @@ async def test_a_client_that_does_not_read_is_not_read_from() -> None:
 
 
 @run
+async def test_a_client_that_is_idle_does_not_hold_up_a_stop() -> None:
+    """The plain client of Python answers nothing until it is used again."""
+    async with listening(None) as (_, connections, port):
+        client = StreamClient(port)
+        await client.open()
+        await asyncio.wait_for(connections.drain(3_600), 60)
+        assert connections.open == set()
+        told = await client.expect(say.CLOSE)
+        assert told[0].value[0] == "amqp:connection:forced"
+        client.writer.close()
+
+
+@run
 async def test_the_timer_goes_by_what_comes_first() -> None:
     keys = Keyring([AccessKey(name=NAME, primary=SECRET)])
     async with listening(keys) as (_, connections, port):

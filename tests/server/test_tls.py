@@ -119,6 +119,26 @@ async def test_stopping_closes_what_has_said_nothing(tmp_path: Path) -> None:
     silent.close()
 
 
+@run
+async def test_stopping_does_not_wait_for_who_is_idle_and_says_no_goodbye(tmp_path: Path) -> None:
+    """Clients of Python that keep a connection do not look at it until they ask again."""
+    ours, theirs = contexts(tmp_path)
+    server = Server(await Bus.ephemeral(), None, http_port=0, tls=ours)
+    await server.start()
+
+    def ask() -> ssl.SSLSocket:
+        plain = socket.create_connection(("127.0.0.1", server.http_port))
+        safe = theirs.wrap_socket(plain, server_hostname="localhost")
+        safe.sendall(b"GET /v1/keys HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        assert safe.recv(100).startswith(b"HTTP/1.1 ")
+        return safe
+
+    idle = await asyncio.to_thread(ask)
+    # For as long as it may take, were somebody busy; TLS itself would wait for half a minute.
+    await asyncio.wait_for(server.stop(3_600), 20)
+    idle.close()
+
+
 # Certificates
 
 

@@ -460,8 +460,7 @@ class Connection(asyncio.Protocol):
             self._say_last_words()
 
     def _say_last_words(self) -> None:
-        response, self._refusal = self._refusal, None
-        transport = self._transport
+        response, self._refusal, transport = self._refusal, None, self._transport
         if response is None or transport.is_closing():
             return
         self._last_words = True
@@ -483,10 +482,11 @@ class Connection(asyncio.Protocol):
             self._close()
 
     def _close(self) -> None:
-        """Close once what was written is read, or nobody reads it."""
+        """Close once what was written is read, or nobody reads it; of TLS's goodbye not as long."""
         self._deaf = True
+        limits, unread = self._limits, self._transport.get_write_buffer_size()
         self._transport.close()
-        self._deadline.set(self._limits.write_seconds)
+        self._deadline.set(limits.write_seconds if unread else limits.linger_seconds)
 
     def wind_up(self) -> None:
         """The server stops: finish what is being answered, and close."""
