@@ -11,10 +11,7 @@ python -m bench amqp
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -25,6 +22,7 @@ import psutil
 
 from bench import brokers, http, postgres
 from bench.measure import BODY_BYTES, ROUNDS, Figure, folder, median
+from bench.served import served
 from bench.wire_load import Load, LoadFailed, Order, load
 from bench.wires import BATCH
 from onibus.security.keys import DEVELOPMENT_KEY, ROOT_NAME
@@ -67,22 +65,11 @@ class Broker:
 @contextmanager
 def onibus(path: Path) -> Iterator[Broker]:
     """Our server, with a queue that looks for duplicates."""
-    command = [sys.executable, "-m", "onibus", "serve", "--data", str(path), "--json"]
-    command += ["--http-port", "0", "--amqp-port", "0", "--sqs-port", "0", "--reserve-bytes", "0"]
-    process = subprocess.Popen(
-        [*command, "--log-level", "warning"], stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert process.stdout is not None
-        told = json.loads(process.stdout.readline())
-        ports = {name: int(told[name].rpartition(":")[2]) for name in ("http", "amqp")}
+    with served(path) as server:
         expiry = int(time.time()) + 3_600
         token = make_token("sb://localhost/", ROOT_NAME, DEVELOPMENT_KEY, expiry)
-        http.create_queue(ports["http"], token)
-        yield Broker("onibus", process.pid, ports["amqp"], _QUEUE, ROOT_NAME, DEVELOPMENT_KEY)
-    finally:
-        process.terminate()
-        process.wait()
+        http.create_queue(server.port("http"), token)
+        yield Broker("onibus", server.pid, server.port("amqp"), _QUEUE, ROOT_NAME, DEVELOPMENT_KEY)
 
 
 @contextmanager

@@ -14,10 +14,10 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from bench.load import TOGETHER, load
 from bench.measure import ROUNDS, Figure, folder, median
+from bench.served import served
 from onibus.security.keys import DEVELOPMENT_KEY, ROOT_NAME
 from onibus.security.sas import make_token
 
@@ -28,39 +28,14 @@ _TARGET = "/v1/entities/queue"
 _PATIENCE_S = 30
 
 
-def _run(module: str, *arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", module, *arguments]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-
-def _line(process: subprocess.Popen[str]) -> str:
-    """Return what a process says when it is ready."""
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    if not line:
-        raise SystemExit("a process did not start")
-    return line
-
-
-@contextmanager
-def _served(path: Path) -> Iterator[int]:
-    """A server of a directory; its port."""
-    ports = ("--http-port", "0", "--amqp-port", "0", "--sqs-port", "0")
-    options = ("--json", "--reserve-bytes", "0", "--log-level", "warning")
-    process = _run("onibus", "serve", "--data", str(path), *ports, *options)
-    try:
-        yield int(json.loads(_line(process))["http"].rpartition(":")[2])
-    finally:
-        process.terminate()
-        process.communicate(timeout=_PATIENCE_S)
-
-
 @contextmanager
 def _bare() -> Iterator[int]:
     """The yardstick; its port."""
-    process = _run("bench.bare_http")
+    command = [sys.executable, "-m", "bench.bare_http"]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
-        yield int(_line(process))
+        assert process.stdout is not None
+        yield int(process.stdout.readline())
     finally:
         process.communicate(timeout=_PATIENCE_S)
 
@@ -89,7 +64,8 @@ def _rounds(rounds: int) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {name: [] for name in (*works, "bare", "share")}
     expiry = int(time.time()) + 3_600
     authorization = make_token("sb://localhost/", ROOT_NAME, DEVELOPMENT_KEY, expiry)
-    with folder() as path, _served(path) as port, _bare() as bare:
+    with folder() as path, served(path) as server, _bare() as bare:
+        port = server.port("http")
         create_queue(port, authorization)
         for number in range(rounds + 1):
             answered = load(bare, "send-singly", COUNT, _TARGET, authorization)
@@ -111,7 +87,7 @@ def _starting(rounds: int) -> float:
     for _ in range(rounds):
         with folder() as path:
             begun = time.perf_counter()
-            with _served(path):
+            with served(path):
                 taken.append(time.perf_counter() - begun)
     return median(taken)
 

@@ -21,7 +21,6 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -38,6 +37,7 @@ import psutil
 import uvloop
 
 from bench.measure import BODY_BYTES, Figure, folder, median
+from bench.served import served
 
 PEER = "fauxqs@1.9.2"
 CONNECTIONS = (8, 64)
@@ -74,17 +74,8 @@ class Server:
 @contextmanager
 def onibus(data: Path) -> Iterator[Server]:
     """Run our server."""
-    command = [sys.executable, "-m", "onibus", "serve", "--data", str(data), "--json"]
-    command += ["--http-port", "0", "--amqp-port", "0", "--sqs-port", "0", "--reserve-bytes", "0"]
-    process = subprocess.Popen(
-        [*command, "--log-level", "error"], stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert process.stdout is not None
-        yield Server(json.loads(process.stdout.readline())["sqs"], process.pid)
-    finally:
-        process.terminate()
-        process.wait()
+    with served(data) as server:
+        yield Server(server.addresses["sqs"], server.pid)
 
 
 @contextmanager
