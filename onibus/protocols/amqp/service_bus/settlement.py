@@ -194,8 +194,8 @@ class Settling:
         self._confirm(ids, _COMPLETE.echo, outcome.error)
 
     def _in_transaction(self, taken: list[tuple[int, bytes]], state: Any, settled: bool) -> None:
-        outcome = state.value[1] if len(state.value) > 1 else None
-        verdict = verdict_of(outcome)
+        fields = state.value if isinstance(state.value, list) else []
+        verdict = verdict_of(fields[1] if len(fields) > 1 else None)
         if verdict.change.verb == RELEASE:
             raise InvalidArgument("a transaction completes, abandons, defers or dead-letters")
         # Properties are counted roughly: they are few, and checked for themselves.
