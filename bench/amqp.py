@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,8 @@ WINDOW = 256
 COMMIT, COMMITS = 256, 2
 #: Batches of a connection that wait for their answer.
 BATCHES = 4
+#: After a round all brokers tidy up what it left; single messages are timed when that is over.
+QUIET_S = 2
 _QUEUE = "queue"
 _SYNC = "the machine's own sync"
 
@@ -140,29 +142,42 @@ class Rounds:
             count, window = COUNT // (CONNECTIONS * COMMIT) * CONNECTIONS * COMMIT, COMMITS
         self.run(f"{kind} sends", broker, Order(kind, broker.given, count, CONNECTIONS, window))
 
+    def singly(self, kind: str, broker: Broker) -> None:
+        """Send one message after the other, each waited for."""
+        self.run(f"{kind} singly", broker, Order(kind, broker.given, SINGLY))
+
+    def receive(self, kind: str, broker: Broker) -> None:
+        """Receive and complete all that was sent."""
+        count = SINGLY + COUNT + (2 * COUNT if kind == "onibus" else 0)
+        self.run(f"{kind} receives", broker, Order(kind, broker.given, count, window=0))
+
     def go(self, path: Path, by_kind: dict[str, Broker]) -> None:
         """Measure all that is there, once."""
+        time.sleep(QUIET_S)
         syncs = _synced(path)
         if self.counts:
             self.each_s.setdefault(_SYNC, []).extend(syncs)
-        for kind, broker in list(by_kind.items()):
-            try:
-                self.send(kind, broker)
-            except LoadFailed as error:
-                # A peer that does not keep up is named; the others are measured on.
-                if kind == "onibus":
-                    raise
-                self.failed[kind] = str(error)
-                del by_kind[kind]
+        both = ["onibus", "rabbitmq"]
+        self._each(both, by_kind, self.singly)
+        self._each(list(by_kind), by_kind, self.send)
         own = by_kind["onibus"]
         batches = Order("onibus", [*own.given, BATCH], 2 * COUNT, CONNECTIONS, BATCHES)
         self.run("onibus batches", own, batches)
-        for kind in ("onibus", "rabbitmq"):
+        self._each(both, by_kind, self.receive)
+
+    def _each(
+        self, kinds: list[str], by_kind: dict[str, Broker], what: Callable[[str, Broker], None]
+    ) -> None:
+        """Let some do the same; a peer that does not keep up is named, and measured no more."""
+        for kind in kinds:
             if kind in by_kind:
-                broker = by_kind[kind]
-                self.run(f"{kind} singly", broker, Order(kind, broker.given, SINGLY))
-                count = COUNT + SINGLY + (2 * COUNT if kind == "onibus" else 0)
-                self.run(f"{kind} receives", broker, Order(kind, broker.given, count, window=0))
+                try:
+                    what(kind, by_kind[kind])
+                except LoadFailed as error:
+                    if kind == "onibus":
+                        raise
+                    self.failed[kind] = str(error)
+                    del by_kind[kind]
 
     def told(self, name: str) -> str:
         return f"{median(self.rates[name]):,.0f}/s ({median(self.costs_us[name]):.0f} µs CPU each)"
