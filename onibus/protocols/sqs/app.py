@@ -17,6 +17,7 @@ from onibus.protocols.sqs import errors, json_protocol, query_protocol, sigv4
 from onibus.protocols.sqs.actions.table import ACTIONS
 from onibus.protocols.sqs.call import Action, Call
 from onibus.protocols.sqs.errors import SqsError
+from onibus.protocols.sqs.md5 import Digests
 from onibus.protocols.sqs.move_tasks import MoveTasks
 from onibus.protocols.sqs.profile import AWS, Profile
 from onibus.protocols.sqs.queues import ACCOUNT, Queues
@@ -53,6 +54,7 @@ class SqsApp:
         self._id = f"{text[:8]}-{text[8:12]}-4{text[12:15]}-a{text[15:18]}"
         self._tasks: set[asyncio.Task[None]] = set()
         self.move_tasks = MoveTasks(bus)
+        self.digests = Digests()
         #: when queues were purged last, by incarnation
         self.purged: dict[int, int] = {}
 

@@ -12,6 +12,32 @@ from hashlib import md5
 from onibus.protocols.sqs.shapes import MessageAttribute
 
 _TEXT, _BINARY = b"\x01", b"\x02"
+#: So many digests of bodies are remembered, and as many again before the older half goes.
+DIGESTS_KEPT = 8_192
+
+
+class Digests:
+    """The digests of bodies that were sent lately, for those who receive them soon after.
+
+    A body that has one here was sent over SQS: it is known to have nothing that SQS does not carry.
+    """
+
+    __slots__ = ("_older", "_younger")
+
+    def __init__(self) -> None:
+        self._younger: dict[tuple[int, int], str] = {}
+        self._older: dict[tuple[int, int], str] = {}
+
+    def note(self, incarnation: int, number: int, digest: str) -> None:
+        """A body was stored, in that queue and under that number."""
+        self._younger[incarnation, number] = digest
+        if len(self._younger) >= DIGESTS_KEPT:
+            self._older, self._younger = self._younger, {}
+
+    def find(self, incarnation: int, number: int) -> str | None:
+        """Return the digest of a message's body, if it is remembered."""
+        key = (incarnation, number)
+        return self._younger.get(key) or self._older.get(key)
 
 
 def of_body(body: bytes) -> str:

@@ -27,7 +27,7 @@ import msgspec
 
 from onibus.core.message import Message, ReceivedMessage
 from onibus.protocols.sqs import handles
-from onibus.protocols.sqs.md5 import of_attributes, of_body
+from onibus.protocols.sqs.md5 import Digests, of_attributes, of_body
 from onibus.protocols.sqs.shapes import Attributes, MessageAttribute, MessageOut
 
 TRACE = "AWSTraceHeader"
@@ -197,9 +197,10 @@ class Wanted:
 class Shown:
     """What has to be known of a queue to show its messages."""
 
-    def __init__(self, incarnation: int, account: str, *, fifo: bool) -> None:
+    def __init__(self, incarnation: int, account: str, digests: Digests, *, fifo: bool) -> None:
         self.incarnation = incarnation
         self.account = account
+        self.digests = digests
         self.fifo = fifo
         #: what its receipt handles begin with
         self.handle = handles.beginning(incarnation)
@@ -211,11 +212,16 @@ def shown(
     """Return a message as its receiver gets it."""
     message = received.message
     assert received.token is not None
-    data, text, encoded = body_of(message)
+    digest = queue.digests.find(queue.incarnation, received.sequence_number)
+    if digest is not None:
+        text, encoded = message.body.decode(), False
+    else:
+        data, text, encoded = body_of(message)
+        digest = of_body(data)
     out = MessageOut(
         message_id=identity(received, queue),
         receipt_handle=queue.handle + received.token.hex(),
-        body_md5=of_body(data),
+        body_md5=digest,
         body=text,
     )
     if wanted.system:

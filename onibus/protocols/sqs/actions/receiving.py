@@ -127,7 +127,8 @@ def _spent(attempt_id: str, error: BaseException) -> BaseException:
 def _told(
     call: Call, entity: Entity, wanted: Wanted, received: list[ReceivedMessage]
 ) -> ReceiveOut:
-    queue = Shown(entity.incarnation, call.queues.account, fifo=settings_of(entity).fifo)
+    fifo = settings_of(entity).fifo
+    queue = Shown(entity.incarnation, call.queues.account, call.app.digests, fifo=fifo)
     messages = []
     for one in received:
         source = _source(call, one) if one.message.properties else None

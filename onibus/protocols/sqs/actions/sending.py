@@ -225,7 +225,7 @@ def send_message(call: Call, given: SendIn) -> None:
     message, delay_ms = prepared.message, _scheduled(call, entity, prepared)
     call.ask(
         lambda reply: sending.send_one(call.bus.broker, entity.name, message, reply, delay_ms),
-        lambda sent: _told(SentOut(), entity, prepared, sent[0]),
+        lambda sent: _told(call.app.digests, SentOut(), entity, prepared, sent[0]),
     )
 
 
@@ -238,9 +238,11 @@ def _scheduled(call: Call, entity: Entity, prepared: Ready) -> int | None:
     return prepared.delay_ms
 
 
-def _told(out: Any, entity: Entity, prepared: Ready, sent: Sent) -> Any:
+def _told(digests: md5.Digests, out: Any, entity: Entity, prepared: Ready, sent: Sent) -> Any:
     """Fill in what the sender of a message is told."""
     out.body_md5 = prepared.body_md5
+    if sent.duplicate_of is None:
+        digests.note(entity.incarnation, sent.sequence_number, prepared.body_md5)
     if prepared.attributes_md5 is not None or prepared.system_md5 is not None:
         out.attributes_md5 = prepared.attributes_md5
         out.system_md5 = prepared.system_md5
@@ -302,8 +304,10 @@ def _send_all(
 
     def told(sent: list[Sent]) -> SendBatchOut:
         pairs = zip(good, sent, strict=True)
+        digests = call.app.digests
         successful = [
-            _told(SentEntry(id=entry.id), entity, prepared, one) for (entry, prepared), one in pairs
+            _told(digests, SentEntry(id=entry.id), entity, prepared, one)
+            for (entry, prepared), one in pairs
         ]
         return SendBatchOut(successful=successful, failed=refused)
 
