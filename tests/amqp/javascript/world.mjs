@@ -43,6 +43,13 @@ export class World {
       { retryOptions: { maxRetries: 0 } });
   }
 
+  // A client that gets over the start of a server on a busy machine.
+  patient() {
+    const retryOptions = { maxRetries: 5, retryDelayInMs: 200, maxRetryDelayInMs: 1000,
+      timeoutInMs: 5000 };
+    return new ServiceBusClient(this.#connection, { retryOptions });
+  }
+
   async close() {
     this.#senders.clear();
     this.#receivers.clear();
