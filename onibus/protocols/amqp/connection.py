@@ -191,7 +191,8 @@ class Connection:
         """Take what arrived."""
         self._heard = now
         self._cutter.feed(data)
-        self.read_on(now)
+        if self._behind or not self._cutter.is_short:
+            self.read_on(now)
 
     @property
     def is_behind(self) -> bool:

@@ -7,7 +7,7 @@ import json
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -39,9 +39,25 @@ class Beside:
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(len(KINDS))
         self._playing: list[Future[Any]] = []
+        self._tasks: list[asyncio.Task[Any]] = []
 
     def begin(self, play: Callable[[Kind], Coroutine[Any, Any, Any]]) -> None:
-        self._playing = [self._pool.submit(asyncio.run, play(kind)) for kind in KINDS]
+        self._playing = [self._pool.submit(asyncio.run, self._play(play(kind))) for kind in KINDS]
+
+    async def _play(self, play: Coroutine[Any, Any, Any]) -> Any:
+        task = asyncio.ensure_future(play)
+        self._tasks.append(task)
+        return await task
+
+    def stop(self) -> None:
+        """Leave nobody running where the others have failed."""
+        for task in self._tasks:
+            with suppress(RuntimeError):
+                # Where its loop has ended there is nothing to stop.
+                task.get_loop().call_soon_threadsafe(task.cancel)
+        for one in self._playing:
+            with suppress(Exception, asyncio.CancelledError):
+                one.result(_PATIENCE_S)
 
     def check(self) -> None:
         """Fail as one of them has failed."""
@@ -57,7 +73,9 @@ class Beside:
 @pytest.fixture
 def beside() -> Iterator[Beside]:
     with closing_sockets():
-        yield Beside()
+        one = Beside()
+        yield one
+        one.stop()
 
 
 @pytest.fixture
@@ -236,7 +254,7 @@ def test_they_go_on_over_kills(player: Player, tmp_path: Path, beside: Beside) -
     connection = development_string(place.port)
     with ExitStack() as servers, Client.connect(connection) as owner:
         running = [servers.enter_context(place.serve())]
-        owner.create_queue(queue, requires_duplicate_detection=True, lock_duration_ms=10_000)
+        owner.create_queue(queue, requires_duplicate_detection=True, lock_duration_ms=5_000)
 
         def begin() -> dict[str, Any]:
             beside.begin(lambda kind: clients[kind].run(connection))
