@@ -54,17 +54,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = kept
 
 
+#: Groups of tests, and where they are.
+_TOGETHER = {"spark": "tests/spark/", "samples": "tests/amqp/test_samples.py"}
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Have tests that share something costly, which is Spark, in one process of a parallel run.
+    """Have tests that share something costly in one process of a parallel run.
 
-    The marks that xdist has for this do nothing with the pytest that we use.
+    That is Spark, and the official samples, all of which run when the first is asked for. The
+    marks that xdist has for this do nothing with the pytest that we use.
     """
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             # The largest group is begun first; every other test is a group of its own.
-            return "spark" if nodeid.startswith("tests/spark/") else nodeid
+            return next((name for name, path in _TOGETHER.items() if path in nodeid), nodeid)
 
     return Scheduling(config, log)

@@ -41,6 +41,9 @@ def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     http_port: Annotated[int | None, typer.Option(help="Port of the native API (5300).")] = None,
     amqp_port: Annotated[int | None, typer.Option(help="Port of AMQP (5672).")] = None,
+    amqps_port: Annotated[
+        int | None, typer.Option(help="Port of AMQP over TLS (5671 beside 5672).")
+    ] = None,
     sqs_port: Annotated[int | None, typer.Option(help="Port of SQS (9324).")] = None,
     sqs_profile: Annotated[str | None, typer.Option(help="aws or yandex.")] = None,
     sqs_account: Annotated[str | None, typer.Option(help="Account of SQS queues.")] = None,
@@ -121,7 +124,7 @@ def _show(config: Config, ready: Ready) -> None:
         ("SQS", ready.sqs),
         ("data", ready.data or "in memory: gone when the server stops"),
         ("credentials", "none are asked for" if config.options.insecure else ""),
-        ("AMQP", ready.amqp),
+        ("AMQP", " ".join((ready.amqp, ready.amqps)).rstrip()),
         ("connection string", ready.development),
         ("Service Bus clients", ready.service_bus),
         ("with a key of its own", ready.connection_file),

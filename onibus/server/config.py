@@ -37,6 +37,9 @@ PREFIX = "ONIBUS_"
 #: The primary key of RootManageSharedAccessKey, for those who keep secrets in the environment.
 ROOT_KEY_VARIABLE = "ONIBUS_ROOT_KEY"
 
+#: The well-known ports of AMQP, plain text and TLS.
+AMQP_PORT, AMQPS_PORT = 5672, 5671
+
 _PATHS = ("data", "tls_certificate", "tls_key")
 
 
@@ -51,7 +54,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
     #: ports; 0 is any that is free
     http_port: int = 5300
-    amqp_port: int = 5672
+    amqp_port: int = AMQP_PORT
+    #: where TLS is spoken, a port of AMQP for nothing else; by default 5671, where clients of
+    #: Service Bus go, beside an `amqp_port` of 5672
+    amqps_port: int | None = None
     sqs_port: int = 9324
     #: which of the two services SQS follows where they differ
     sqs_profile: Literal["aws", "yandex"] = "aws"
@@ -206,7 +212,8 @@ def _check_positive(where: str, value: Any, names: Any) -> None:
 
 def _check(config: Config) -> None:
     options = config.options
-    ports = {name: getattr(options, name) for name in ("http_port", "amqp_port", "sqs_port")}
+    kinds = ("http_port", "amqp_port", "amqps_port", "sqs_port")
+    ports = {name: port for name in kinds if (port := getattr(options, name)) is not None}
     for name, port in ports.items():
         if not 0 <= port <= 65_535:
             raise InvalidArgument(f"{name} is {port}: a port is a number from 0 to 65535")

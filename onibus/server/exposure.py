@@ -10,7 +10,7 @@ import socket
 from ipaddress import ip_address
 
 from onibus.core.errors import InvalidArgument
-from onibus.server.config import Config
+from onibus.server.config import AMQP_PORT, AMQPS_PORT, Config
 
 
 def is_loopback(host: str) -> bool:
@@ -25,6 +25,16 @@ def is_loopback(host: str) -> bool:
 def speaks_tls(config: Config) -> bool:
     """Tell whether TLS was asked for."""
     return config.options.tls or bool(config.options.tls_certificate)
+
+
+def amqps_port(config: Config) -> int | None:
+    """Return the port of AMQP over TLS alone; None where there is none."""
+    options = config.options
+    if not speaks_tls(config):
+        return None
+    if options.amqps_port is None and options.amqp_port == AMQP_PORT:
+        return AMQPS_PORT
+    return options.amqps_port
 
 
 def takes_plain_text(config: Config) -> bool:

@@ -30,6 +30,7 @@ from onibus.server.connection_strings import (
     reachable_name,
 )
 from onibus.server.exposure import (
+    amqps_port,
     check_exposure,
     speaks_tls,
     takes_development_key,
@@ -53,6 +54,8 @@ class Ready:
     http: str
     #: where AMQP is spoken
     amqp: str
+    #: where it is spoken over TLS and not otherwise; empty where there is no such port
+    amqps: str
     #: where SQS is
     sqs: str
     #: the directory of the data; empty where they are in memory
@@ -133,6 +136,7 @@ async def _start(config: Config, bus: Bus, begun: float) -> tuple[Server, Ready]
         host=options.host,
         http_port=options.http_port,
         amqp_port=options.amqp_port,
+        amqps_port=amqps_port(config),
         tls=tls,
         plain_text=takes_plain_text(config),
         limits=config.limits,
@@ -184,6 +188,7 @@ def _ready(
     return Ready(
         http=f"{scheme}://{host}:{port}",
         amqp=f"{'amqps' if tls else 'amqp'}://{host}:{amqp_port}",
+        amqps="" if server.amqps_port is None else f"amqps://{host}:{server.amqps_port}",
         sqs=f"{scheme}://{host}:{server.sqs_port}",
         data="" if options.ephemeral else options.data,
         development=development,

@@ -64,6 +64,7 @@ class Server:
         host: str = "127.0.0.1",
         http_port: int = 5300,
         amqp_port: int | None = None,
+        amqps_port: int | None = None,
         tls: ssl.SSLContext | None = None,
         plain_text: bool = True,
         limits: Limits | None = None,
@@ -100,6 +101,14 @@ class Server:
             silent_max=chosen.connections_max,
             silent_seconds=chosen.head_seconds,
         )
+        self._amqps_port = amqps_port
+        self._amqps_listener = Listener(
+            self.amqp,
+            tls=tls,
+            plain=PlainAmqpRefused,
+            silent_max=chosen.connections_max,
+            silent_seconds=chosen.head_seconds,
+        )
         self._sqs_port = sqs_port
         self.sqs = SqsConnections(
             bus, keyring, chosen, self.app.traffic, profile=sqs_profile, account=sqs_account
@@ -111,7 +120,10 @@ class Server:
             silent_max=chosen.connections_max,
             silent_seconds=chosen.head_seconds,
         )
-        self._listeners = (self._listener, self._amqp_listener, self._sqs_listener)
+        self._listeners = (
+            *(self._listener, self._amqp_listener, self._amqps_listener),
+            self._sqs_listener,
+        )
 
     @property
     def http_port(self) -> int:
@@ -124,6 +136,11 @@ class Server:
         return None if self._amqp_port is None else self._amqp_listener.port
 
     @property
+    def amqps_port(self) -> int | None:
+        """The port of AMQP over TLS alone; None where there is none."""
+        return None if self._amqps_port is None else self._amqps_listener.port
+
+    @property
     def sqs_port(self) -> int | None:
         """The port of SQS; None where it is not spoken."""
         return None if self._sqs_port is None else self._sqs_listener.port
@@ -134,6 +151,8 @@ class Server:
         await self._listen(self._listener, "http_port", self._http_port)
         if self._amqp_port is not None:
             await self._listen(self._amqp_listener, "amqp_port", self._amqp_port)
+        if self._amqps_port is not None:
+            await self._listen(self._amqps_listener, "amqps_port", self._amqps_port)
         if self._sqs_port is not None:
             await self._listen(self._sqs_listener, "sqs_port", self._sqs_port)
             self.sqs.resume()

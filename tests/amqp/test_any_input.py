@@ -149,7 +149,8 @@ class Faults(logging.Handler):
         self.found.append(record)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# Few, as fuzzing takes many more (tests/amqp/fuzz): these are made anew in every run.
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(streams(), st.integers(1, 9))
 def test_we_are_never_at_fault(stream: bytes, piece: int) -> None:
     handler = Faults()

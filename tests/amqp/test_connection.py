@@ -172,6 +172,24 @@ async def test_channels_are_bounded() -> None:
 
 
 @run
+async def test_who_says_much_at_once_is_heard_in_pieces() -> None:
+    """Others have their turn in between; nothing is lost, and the order stays."""
+    async with greeted() as (peer, _):
+        said = b"".join(
+            frame(channel, SESSION_FRAMES["begin"]) + frame(channel, SESSION_FRAMES["end"])
+            for channel in range(1, 2_001)
+        )
+        peer.feed(said)
+        pieces = [peer.heard()]
+        while peer.connection.is_behind:
+            peer.connection.read_on(0.0)
+            pieces.append(peer.heard())
+        assert max(map(len, pieces)) <= 500
+        told = [(one.channel, one.code) for piece in pieces for one in piece]
+        assert told == [(n, code) for n in range(1, 2_001) for code in (say.BEGIN, say.END)]
+
+
+@run
 async def test_links_are_bounded_over_all_sessions() -> None:
     async with greeted() as (peer, _):
         for channel in range(1, 21):

@@ -179,3 +179,27 @@ async def test_what_is_refused_takes_its_transaction_with_it(what: str) -> None:
         outcome = await peer.coordinate(COORDINATOR, discharge(name))
         assert outcome.value[0].value[0] == "amqp:transaction:rollback"
         assert bodies(bus, "q") == [b"stays"]
+
+
+@pytest.mark.promise("B5")
+@run
+async def test_a_coordinator_that_goes_takes_its_own_transactions_with_it() -> None:
+    """Nothing of them is done, and those of another coordinator go on."""
+    async with greeted() as (peer, bus):
+        await bus.send("q", Message(body=b"held"))
+        peer.attach(0, say.SENDER, "q")
+        peer.attach(1, say.RECEIVER, "q", rcv=1)
+        peer.flow(1, 1)
+        [given] = await peer.hear(say.TRANSFER)
+        gone, kept = [await peer.declare(COORDINATOR + at) for at in range(2)]
+        for number, (body, name) in enumerate(((b"never", gone), (b"sent", kept))):
+            peer.say(transfer(0, number, message(body), state=in_transaction(name)))
+        peer.say(completed(given.fields[1], gone))
+        assert len(await peer.hear(say.DISPOSITION, 3)) == 3
+        peer.say(say.detach(COORDINATOR, None))
+        peer.heard()
+        late = await peer.coordinate(COORDINATOR + 1, discharge(gone))
+        assert late.value[0].value[0] == "amqp:transaction:unknown-id"
+        outcome = await peer.coordinate(COORDINATOR + 1, discharge(kept))
+        assert outcome.descriptor == say.ACCEPTED
+        assert bodies(bus, "q") == [b"held", b"sent"]

@@ -16,9 +16,6 @@ from tests.amqp.samples import FILLED, Run, Sample, run_sample, samples_home
 from tests.client.server_helpers import development_string
 from tests.server.processes import served
 
-# All run at once, in one process of tests.
-pytestmark = pytest.mark.xdist_group("samples")
-
 #: Samples at the same time: they wait most of the time.
 _AT_ONCE = 6
 _SUFFIX = "_async"

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import random
+import socket
 import ssl
 import time
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, TransportType
 from azure.servicebus.aio import ServiceBusClient as AsyncServiceBusClient
+from azure.servicebus.management import ServiceBusAdministrationClient
 
 from onibus import Bus, Message
 from onibus.client import Client
@@ -53,6 +58,37 @@ def _over_tls(port: int, certificate: str) -> None:
             [found] = receive(receiver, 1)
             assert str(found) == "over TLS"
             receiver.complete_message(found)
+
+
+def test_the_ports_are_those_that_clients_know(tmp_path: Path) -> None:
+    """Neither connection string names one; the address is one that nobody else listens on."""
+    address = ".".join(str(part) for part in (127, *random.choices(range(1, 255), k=3)))
+    ports = ("--http-port", "5300", "--amqp-port", "5672")
+    with served("--data", tmp_path / "data", "--tls", "--host", address, *ports) as server:
+        assert server.ready["amqps"] == f"amqps://{address}:5671"
+        certificate = server.ready["certificate"]
+        where = f"Endpoint=sb://{address};SharedAccessKeyName={ROOT_NAME};"
+        where += f"SharedAccessKey={DEVELOPMENT_KEY}"
+        told = httpx.get(f"http://{address}:5300/health", trust_env=False)
+        assert told.json() == {"status": "healthy", "message": "Service is healthy."}
+        with ServiceBusAdministrationClient.from_connection_string(
+            where.replace(address, f"{address}:5300"), connection_verify=certificate, retry_total=0
+        ) as admin:
+            admin.create_queue("q")
+        trust: Any = {"ssl_context": ssl.create_default_context(cafile=certificate)}
+        for how, more in (("", trust), (";UseDevelopmentEmulator=true", {})):
+            with ServiceBusClient.from_connection_string(
+                where + how, retry_total=0, **more
+            ) as client:
+                with client.get_queue_sender("q") as sender:
+                    sender.send_messages(ServiceBusMessage("x"))
+                with client.get_queue_receiver("q") as receiver:
+                    [found] = receive(receiver, 1)
+                    receiver.complete_message(found)
+        # Where TLS is expected nothing else is said.
+        with socket.create_connection((address, 5671)) as plain:
+            plain.sendall(SASL_HEADER)
+            assert plain.recv(100) == TLS_HEADER
 
 
 def test_the_port_of_http_takes_amqp_too(server: Served, owner: Client, name: Name) -> None:

@@ -15,6 +15,7 @@ from onibus.protocols.atom.durations import milliseconds
 from onibus.protocols.http.limits import Limits
 from onibus.security.rights import Right
 from onibus.server.config import OPTIONS, Options, load
+from onibus.server.exposure import amqps_port
 from tests.bus_helpers import DAY, HOUR, MINUTE, SECOND
 from tests.source_tree import ROOT
 
@@ -62,6 +63,20 @@ def test_the_file_may_be_named_by_a_variable(tmp_path: Path) -> None:
 def test_variables_say_yes_and_no(text: str, value: bool) -> None:
     assert load(None, {"ONIBUS_INSECURE": text}).options.insecure is value
     assert load(None, {"ONIBUS_ALLOW_DEVELOPMENT_KEY": text}).options.allow_development_key is value
+
+
+@pytest.mark.parametrize(
+    ("flags", "port"),
+    [
+        ({}, None),
+        ({"tls": True}, 5671),
+        ({"tls": True, "amqp_port": 0}, None),
+        ({"tls": True, "amqp_port": 0, "amqps_port": 1}, 1),
+        ({"amqps_port": 1}, None),
+    ],
+)
+def test_a_port_for_tls_alone_is_there_with_tls(flags: dict[str, Any], port: int | None) -> None:
+    assert amqps_port(load(None, {}, flags)) == port
 
 
 def test_variables_of_clients_are_left_alone() -> None:
@@ -179,6 +194,7 @@ MISTAKES = [
     ('log_format = "xml"', "log_format: Invalid enum value 'xml'"),
     ("http_port = 65536", "http_port is 65536: a port is a number from 0 to 65535"),
     ("http_port = 5672", "http_port and amqp_port are both 5672"),
+    ("amqps_port = 9324", "amqps_port and sqs_port are both 9324"),
     ('host = ""', "host is empty"),
     ('data = ""', "data is empty"),
     ("reserve_bytes = -1", "reserve_bytes is below 0"),

@@ -59,6 +59,8 @@ _PATIENCE_S = 300.0
 _IDLE_S_MIN = 1.0
 #: Bytes that wait to be written before what was asked besides waits, too.
 _ANSWERS_BYTES_MAX = 1 << 20
+#: Frames that are taken before others have their turn; transfers that come together are one.
+_STEPS_MAX = 500
 #: For all from the first byte to the open.
 HANDSHAKE_S = 30.0
 #: For a peer to answer our close: some never read it.
@@ -122,7 +124,7 @@ class Connection:
         self._cutter = Cutter(FRAME_BYTES_MIN)
         #: transfers that came together and are taken one by one
         self._singly: Iterator[tuple[int, say.Transfer, bytes]] = iter(())
-        #: something arrived that waits until answers before it are written
+        #: something arrived that waits: for answers before it, or for the turn of others
         self._behind = False
         self._out: list[bytes] = []
         self._out_bytes = 0
@@ -189,11 +191,15 @@ class Connection:
         """Take what arrived."""
         self._heard = now
         self._cutter.feed(data)
-        self.read_on(now)
+        if self._behind or not self._cutter.is_short:
+            self.read_on(now)
 
     @property
     def is_behind(self) -> bool:
-        """Tell whether something arrived that waits until answers before it are written."""
+        """Tell whether something arrived that waits: `read_on` takes more of it.
+
+        Answers before it are to be written first, and others to have their turn.
+        """
         return self._behind and not self.is_over
 
     def read_on(self, now: float) -> None:
@@ -210,8 +216,10 @@ class Connection:
         self.application.burst_over()
 
     def _read(self) -> None:
-        while self._step():
-            pass
+        for _ in range(_STEPS_MAX):
+            if not self._step():
+                return
+        self._behind = True
 
     def _step(self) -> bool:
         """Take the next thing that is whole; tell whether there may be more."""

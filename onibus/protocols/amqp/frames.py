@@ -50,6 +50,11 @@ class Cutter:
         """Tell whether something has begun that is not whole yet."""
         return bool(self._have)
 
+    @property
+    def is_short(self) -> bool:
+        """Tell whether what is there is not enough for anything."""
+        return self._have < self._need
+
     def feed(self, data: bytes) -> None:
         """Take bytes."""
         self._more.append(data)

@@ -1,7 +1,8 @@
 """AMQP connections on asyncio: bytes in, bytes out, one timer each.
 
 What a burst leaves to be said is written once. A client that does not read is given no more; one
-whose deliveries are not stored yet is not read from.
+whose deliveries are not stored yet is not read from. Nobody keeps the others waiting: who has much
+to say is heard for some time in each turn of the loop, and read from again in the next.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from onibus.protocols.amqp.service_bus.client import Client, Doorkeeper
 HELD_BYTES_MAX = 64 << 20
 #: Bytes that wait to be read by a client before it is given no more.
 _UNREAD_BYTES_MAX = 1 << 20
+#: How long one client is heard before others have their turn. Loops read on for as long as there is
+#: something to read, a megabyte and more, and hearing that can take longer than its sending.
+_TURN_S = 0.05
 #: For a client to read what it was told last.
 _LINGER_S = 5.0
 #: For clients to go when the server stops. Some read nothing until they are used again, as the
@@ -90,6 +94,8 @@ class AmqpProtocol(asyncio.Protocol):
         self._ending = False
         #: closed by us, or gone
         self._over = False
+        #: when what is heard in this turn of the loop began
+        self._turn_begun: float | None = None
         #: when the timer goes off
         self._due = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -109,12 +115,13 @@ class AmqpProtocol(asyncio.Protocol):
         self._arm()
 
     def data_received(self, data: bytes) -> None:
+        begun = self._begin_turn()
         self._feeding = True
         self._connection.feed(data, self._loop.time())
         self._feeding = False
         self._write()
-        self._catch_up()
-        if self._storing_bytes > HELD_BYTES_MAX:
+        long = time.monotonic() - begun > _TURN_S
+        if long or self._connection.is_behind or self._storing_bytes > HELD_BYTES_MAX:
             self._pause()
         if self._wake_at() < self._due:
             # The client wants to hear of us more often, or its token is a short one.
@@ -134,17 +141,32 @@ class AmqpProtocol(asyncio.Protocol):
         self._client.read()
         self._resume()
 
+    def _begin_turn(self) -> float:
+        """Return when this turn of the client began; it is over when the loop comes round."""
+        if self._turn_begun is None:
+            self._turn_begun = time.monotonic()
+            self._loop.call_soon(self._end_turn)
+        return self._turn_begun
+
+    def _end_turn(self) -> None:
+        """The others have had their turn."""
+        self._turn_begun = None
+        if not self._over:
+            self._catch_up()
+            self._resume()
+
     def _catch_up(self) -> None:
-        """Take what waited for answers before it, as long as they are read."""
+        """Take more of what waits, if answers before it are read."""
         connection = self._connection
-        while connection.is_behind and not connection.is_full and not self._connections.closing:
+        if connection.is_behind and not connection.is_full and not self._connections.closing:
+            self._begin_turn()
             self._feeding = True
             connection.read_on(self._loop.time())
             self._feeding = False
             self._write()
 
     def _pause(self) -> None:
-        if not self._paused:
+        if not self._paused and not self._over:
             self._paused = True
             self._transport.pause_reading()
 
@@ -200,7 +222,7 @@ class AmqpProtocol(asyncio.Protocol):
         """Tell whether more may be read; while the server stops only that the client goes, too."""
         if self._connections.closing and self._connection.state is not State.CLOSING:
             return False
-        if self._connection.is_full:
+        if self._connection.is_full or self._connection.is_behind:
             return False
         return self._storing_bytes * 2 <= HELD_BYTES_MAX
 

@@ -213,7 +213,7 @@ class _Place:
 
 
 #: Inputs that change a world before there is a new one: making one takes longer than all else.
-_HISTORY_MAX = 8
+_HISTORY_MAX = 24
 _places: list[_Place] = []
 
 

@@ -56,6 +56,10 @@ def others(client: Client) -> Others:
     def change_queue(name: str, settings: dict[str, Any]) -> None:
         client.change_queue(name, **settings)
 
+    def create_key(queue: str) -> tuple[str, str]:
+        made = client.create_key(f"sends-to-{queue}", ["Send"], entity=queue)
+        return made.name, made.primary
+
     def defer_next(name: str, ms: int) -> None:
         with client.receiver(name, renew_ms=0) as receiver:
             (message,) = receiver.receive()
@@ -65,6 +69,7 @@ def others(client: Client) -> Others:
         "advance": client.advance,
         "create_queue": create_queue,
         "change_queue": change_queue,
+        "create_key": create_key,
         "defer_next": defer_next,
         "dropped": lambda name: client.queue(name).duplicates_dropped,
         "purge": client.purge,

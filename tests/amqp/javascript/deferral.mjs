@@ -60,6 +60,25 @@ export async function itStaysDeferred(world) {
   await refused("MessageNotFound", again());
 }
 
+export async function deadLetteredOrCompletedWithProperties(world) {
+  const queue = await world.queue("q");
+  const [first, second] = await deferred(world, queue, { body: 1 }, { body: 2 });
+  const receiver = world.receiver(queue);
+  const again = async (number) => (await receiver.receiveDeferredMessages(number))[0];
+  await receiver.abandonMessage(await again(first), { tried: 1 });
+  await receiver.deferMessage(await again(first), { tried: 2 });
+  assert.equal((await world.peek(queue))[0].applicationProperties.tried, 2);
+  await receiver.deadLetterMessage(await again(first),
+    { deadLetterReason: "bad", deadLetterErrorDescription: "worse", by: "me" });
+  const [letter] = await world.peekDead(queue);
+  assert.deepEqual([letter.body, letter.deadLetterReason, letter.deadLetterErrorDescription],
+    [1, "bad", "worse"]);
+  assert.deepEqual([letter.applicationProperties.by, letter.applicationProperties.tried], ["me", 2]);
+  const taking = world.receiver(queue, { receiveMode: "receiveAndDelete" });
+  assert.deepEqual(bodies(await taking.receiveDeferredMessages(second)), [2]);
+  assert.deepEqual(await world.peek(queue), []);
+}
+
 export async function inASession(world) {
   const queue = await world.queue("q", { requiresSession: true });
   await world.send(queue, { body: 1, sessionId: "s" }, { body: 2, sessionId: "s" },

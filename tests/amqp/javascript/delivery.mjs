@@ -80,6 +80,33 @@ export async function deadLettersAreASubQueue(world) {
   assert.equal((await world.counts(queue)).totalMessageCount, 0);
 }
 
+export async function transferredDeadLetters(world) {
+  const queue = await world.queue("q");
+  const some = await world.subscription(await world.topic("t"), "some");
+  for (const entity of [queue, some]) {
+    await world.send([entity].flat()[0], { body: "x" });
+    await world.receiver(entity).deadLetterMessage(await world.receiveOne(entity));
+    // There are none ever; those of the entity are not shown for them.
+    const options = { subQueueType: "transferDeadLetter" };
+    await world.nothing(entity, options);
+    assert.deepEqual(await world.peek(entity, options), []);
+    assert.equal((await world.peekDead(entity)).length, 1);
+  }
+}
+
+export async function whoeverIsNotAllowed(world) {
+  const [queue, other] = [await world.queue("q"), await world.queue("other")];
+  const { client: allowed, stranger } = await world.limited(queue);
+  const refusedBy = (sender) => refused("UnauthorizedAccess", sender.sendMessages({ body: "x" }));
+  await allowed.createSender(queue).sendMessages({ body: "allowed" });
+  await refusedBy(allowed.createSender(other));
+  await refusedBy(stranger.createSender(queue));
+  await refused("UnauthorizedAccess",
+    allowed.createReceiver(queue).receiveMessages(1, { maxWaitTimeInMs: 5000 }));
+  assert.deepEqual(bodies(await world.peek(queue)), ["allowed"]);
+  await Promise.all([allowed.close(), stranger.close()]);
+}
+
 export async function receiveAndDelete(world) {
   const queue = await world.queue("q");
   await world.send(queue, ...texts(1, 2, 3));
@@ -185,6 +212,9 @@ export async function sessionsAreUsedByTheirOwnReceivers(world) {
     world.receiver(queue).receiveMessages(1, { maxWaitTimeInMs: 5000 }));
   await refused("GeneralError", world.client.acceptNextSession(plain));
   await refused("GeneralError", world.send(queue, { body: "no session" }));
+  const hasty = world.patient({ maxRetries: 0, timeoutInMs: 500 });
+  await refused("ServiceTimeout", hasty.acceptNextSession(queue));
+  await hasty.close();
   const waiting = world.client.acceptNextSession(queue);
   await world.send(queue, { body: 1, sessionId: "a" });
   const session = await waiting;

@@ -14,6 +14,19 @@ export async function everyFieldComesBack(world) {
   for (const [name, value] of Object.entries(whole)) assert.deepEqual(found[name], value, name);
 }
 
+export async function overWebSocket(world) {
+  const queue = await world.queue("q");
+  const client = world.overWebSocket();
+  const receiver = client.createReceiver(queue);
+  const body = "x".repeat(300_000);
+  await client.createSender(queue).sendMessages({ body });
+  const [found] = await receiver.receiveMessages(1, { maxWaitTimeInMs: 60_000 });
+  assert.equal(found.body, body);
+  await receiver.completeMessage(found);
+  assert.equal((await world.counts(queue)).totalMessageCount, 0);
+  await client.close();
+}
+
 export async function bodiesOfAllKinds(world) {
   const queue = await world.queue("q");
   const plain = ["", "x", 5, true, null, [1, 2], Buffer.from([0, 255])];

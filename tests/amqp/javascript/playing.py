@@ -58,6 +58,8 @@ class Player:
         if self._process is None or self._process.poll() is not None:
             self.close()
             trust = {"NODE_EXTRA_CA_CERTS": str(self._certificate)}
+            # Newer ones have WebSockets without being asked.
+            trust["NODE_OPTIONS"] = "--experimental-websocket"
             self._process = subprocess.Popen(
                 ["node", str(SCRIPTS / "scenarios.mjs")],
                 env={**os.environ, "NODE_HOME": str(node_home(SCRIPTS)), **trust},

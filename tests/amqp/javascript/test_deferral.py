@@ -22,6 +22,11 @@ def test_given_back_in_any_way_it_stays_deferred(play: Play) -> None:
     play("deferral.itStaysDeferred")
 
 
+@pytest.mark.promise("L2", "B1")
+def test_settled_in_any_way_its_properties_can_change(play: Play) -> None:
+    play("deferral.deadLetteredOrCompletedWithProperties")
+
+
 @pytest.mark.promise("L2", "B4")
 def test_in_a_session_its_holder_receives_deferred_messages(play: Play) -> None:
     play("deferral.inASession")

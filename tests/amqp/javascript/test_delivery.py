@@ -27,6 +27,15 @@ def test_a_receiver_dead_letters_with_its_reason(play: Play) -> None:
     play("delivery.deadLettersAreASubQueue")
 
 
+@pytest.mark.promise("B2")
+def test_what_could_not_be_forwarded_are_not_the_dead_letters(play: Play) -> None:
+    play("delivery.transferredDeadLetters")
+
+
+def test_rights_are_asked_for_by_every_link(play: Play) -> None:
+    play("delivery.whoeverIsNotAllowed")
+
+
 @pytest.mark.promise("B1")
 def test_receive_and_delete_and_receivers_that_wait(play: Play) -> None:
     play("delivery.receiveAndDelete")

@@ -21,3 +21,7 @@ def test_peeked_without_bodies(play: Play) -> None:
 
 def test_over_tls_with_the_same_connection_string(player: Player, server: Served) -> None:
     player.play("messages.everyFieldComesBack", connection(server), {})
+
+
+def test_over_a_web_socket(player: Player, server: Served) -> None:
+    player.play("messages.overWebSocket", connection(server), {})

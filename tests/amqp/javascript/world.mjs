@@ -43,6 +43,29 @@ export class World {
       { retryOptions: { maxRetries: 0 } });
   }
 
+  // Another client; as it is, it gets over the start of a server on a busy machine.
+  patient(more = {}) {
+    const retryOptions = { maxRetries: 5, retryDelayInMs: 200, maxRetryDelayInMs: 1000,
+      timeoutInMs: 5000, ...more };
+    return new ServiceBusClient(this.#connection, { retryOptions });
+  }
+
+  // A client that goes through where nothing but HTTPS does.
+  overWebSocket() {
+    return new ServiceBusClient(this.#connection,
+      { webSocketOptions: { webSocket: WebSocket }, retryOptions: { maxRetries: 0 } });
+  }
+
+  // A client whose key may send to one queue and no more, and one that has not got the key.
+  async limited(queue) {
+    const [name, key] = await this.others.create_key(queue);
+    const [client, stranger] = [key, "not the key, but long"].map((shown) => new ServiceBusClient(
+      this.#connection.replace(/SharedAccessKeyName=.*;UseDev/,
+        `SharedAccessKeyName=${name};SharedAccessKey=${shown};UseDev`),
+      { retryOptions: { maxRetries: 0 } }));
+    return { client, stranger };
+  }
+
   async close() {
     this.#senders.clear();
     this.#receivers.clear();

@@ -106,6 +106,11 @@ async def test_given_back_in_any_way_it_stays_deferred(world: World) -> None:
     await receiver.complete_message(again)
     with pytest.raises(MessageNotFoundError):
         await receiver.receive_deferred_messages(number)
+    [other] = await deferred(sender, receiver, "other")
+    [held] = await receiver.receive_deferred_messages(other)
+    await receiver.dead_letter_message(held, reason="bad", error_description="worse")
+    [letter] = await world.owner.peek(queue, dead_letters=True)
+    assert (letter.dead_letter_reason, letter.dead_letter_description) == ("bad", "worse")
 
 
 @pytest.mark.promise("L2", "B4")

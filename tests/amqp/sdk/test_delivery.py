@@ -321,6 +321,32 @@ async def is_paused(
     await again.send_messages(msg("again"))
 
 
+@pytest.mark.promise("B7")
+@scenario
+async def test_a_paused_topic_and_a_paused_subscription(world: World) -> None:
+    topic = await world.topic("some")
+    sender, receiver = await world.open(world.to(topic), world.of(f"{topic}/some"))
+    await sender.send_messages(msg("1"))
+    found = await world.admin.get_topic(topic)
+    found.status = EntityStatus.SEND_DISABLED
+    await world.admin.update_topic(found)
+    with pytest.raises(MessagingEntityDisabledError):
+        await sender.send_messages(msg("never"))
+    found.status = EntityStatus.ACTIVE
+    await world.admin.update_topic(found)
+    chosen = await world.admin.get_subscription(topic, "some")
+    chosen.status = EntityStatus.RECEIVE_DISABLED
+    await world.admin.update_subscription(topic, chosen)
+    again = await world.sender(topic)
+    await again.send_messages(msg("2"))
+    with pytest.raises(MessagingEntityDisabledError):
+        await receiver.receive_messages(1, max_wait_time=WAIT_S)
+    chosen.status = EntityStatus.ACTIVE
+    await world.admin.update_subscription(topic, chosen)
+    last = await world.receiver(f"{topic}/some")
+    assert bodies(await get(last, 2)) == ["1", "2"]
+
+
 async def change_status(world: World, queue: str, status: EntityStatus) -> None:
     found = await world.admin.get_queue(queue)
     found.status = status

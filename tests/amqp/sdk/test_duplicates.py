@@ -142,7 +142,9 @@ async def test_the_memory_outlives_the_message(world: World) -> None:
     await sender.send_messages(msg("x", "expired", time_to_live=timedelta(minutes=1)))
     await world.advance(2 * MINUTE)
     assert await world.counts(queue) == (0, 0, 1)
-    for one in ("completed", "dead", "deleted", "cancelled", "expired"):
+    await sender.send_messages(msg("x", "purged"))
+    assert await world.owner.purge(queue) == 1
+    for one in ("completed", "dead", "deleted", "cancelled", "expired", "purged"):
         assert not await sent(sender, receiver, one), one
     # The machine's own time passes as well: two minutes are more than a scenario takes.
     await sender.send_messages(msg("x", "m"))

@@ -317,7 +317,7 @@ class Client:
 
     def closed(self) -> None:
         """The connection is no more: what was not committed is not done."""
-        self.transactions.forget()
+        self.transactions.forget_all()
         self._links.clear()
         self._unread.clear()
 

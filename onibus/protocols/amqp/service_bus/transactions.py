@@ -48,8 +48,10 @@ class Transactions:
         self._broker = broker
         self._open: dict[bytes, Transaction] = {}
         self._sizes: dict[bytes, int] = {}
+        #: the coordinator that declared each: they end with it
+        self._declared_by: dict[bytes, CoordinatorNode] = {}
 
-    def declare(self) -> bytes:
+    def declare(self, coordinator: CoordinatorNode) -> bytes:
         """Open a transaction; return its id."""
         for late in [name for name, one in self._open.items() if one.has_run_out]:
             self.take(late).rollback()
@@ -60,6 +62,7 @@ class Transactions:
         name = secrets.token_bytes(16)
         self._open[name] = Transaction(self._broker, TRANSACTION_COUNT_MAX)
         self._sizes[name] = 0
+        self._declared_by[name] = coordinator
         return name
 
     def of(self, state: Any, outcome: bytes, size: int) -> tuple[Transaction, bytes]:
@@ -96,13 +99,19 @@ class Transactions:
         transaction = self._open.pop(name, None)
         if transaction is None:
             raise LinkFailed(UNKNOWN_ID, "there is no such transaction, or it was discharged")
-        del self._sizes[name]
+        del self._sizes[name], self._declared_by[name]
         return transaction
 
-    def forget(self) -> None:
+    def forget(self, coordinator: CoordinatorNode) -> None:
+        """Roll back what a coordinator has declared: it is gone. Those of others go on."""
+        for name in [one for one, by in self._declared_by.items() if by is coordinator]:
+            self.take(name)
+
+    def forget_all(self) -> None:
         """Nobody can discharge them any more."""
         self._open.clear()
         self._sizes.clear()
+        self._declared_by.clear()
 
 
 def is_transactional(state: Any) -> bool:
@@ -134,7 +143,7 @@ class CoordinatorNode:
 
     def _do(self, delivery: Delivery, asked: Described) -> None:
         if asked.descriptor in (say.DECLARE, "amqp:declare:list"):
-            name = self._transactions.declare()
+            name = self._transactions.declare(self)
             delivery.settle(say.performative(say.DECLARED, [to.binary(name)]))
             return
         fields = asked.value
@@ -165,7 +174,7 @@ class CoordinatorNode:
 
     def detached(self, link: Link) -> None:
         """What was declared here is rolled back."""
-        self._transactions.forget()
+        self._transactions.forget(self)
         self._client.forget(link)
 
 
