@@ -149,13 +149,14 @@ def receive_fifo(
     check_whole("visibility_ms", visible_ms, 0, VISIBILITY_MS_MAX)
 
     def fetch(waiter: Waiter) -> bool:
-        if held_max is not None and held_count(entity) >= held_max:
-            return False
+        # What is held already can be given out again all the same (F9).
+        full = held_max is not None and held_count(entity) >= held_max
+        wanted = 0 if full else limit
         found = broker.use(
             entity,
             entity.seats[0],
             lambda subscription, now, out: deliver_groups(
-                subscription, limit, visible_ms, now, out, attempt_id, room_of(bytes_max)
+                subscription, wanted, visible_ms, now, out, attempt_id, room_of(bytes_max)
             ),
         )
         if found:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from onibus import Bus
+from onibus.broker.receiving import receive_fifo
 from onibus.core.errors import InvalidArgument, InvalidOperation
 from tests.bus_helpers import MINUTE, SECOND, ManualClock, bodies, msg, numbers, pass_ms, run
 
@@ -289,6 +290,30 @@ async def test_a_receive_whose_message_is_gone_is_not_remembered(
         assert remembered(bus) == ["try"], "nor after a restart"
         again = await bus.fifo_receiver("q").receive(1, attempt_id="try")
         assert bodies(again) == ["3"]
+
+
+@pytest.mark.promise("F9")
+@run
+async def test_an_attempt_is_repeated_also_where_no_more_may_be_in_flight(
+    clock: ManualClock,
+) -> None:
+    async with Bus.ephemeral(clock=clock) as bus:
+        await fifo(bus)
+        await fill(bus, a="12", b="3")
+
+        async def receive(attempt_id: str) -> list[Any]:
+            found: list[Any] = await bus.ask(
+                lambda reply: receive_fifo(
+                    bus.broker, "q", 2, 0, reply, attempt_id=attempt_id, held_max=2
+                )
+            )
+            return found
+
+        first = await receive("try")
+        assert len(first) == 2
+        assert await receive("another") == [], "as many are in flight as may be"
+        again = await receive("try")
+        assert [one.token for one in again] == [one.token for one in first]
 
 
 @pytest.mark.promise("F9")

@@ -69,6 +69,9 @@ def test_queues_are_listed_page_by_page(sqs: Any) -> None:
         QueueNamePrefix=prefix, PaginationConfig={"PageSize": 2}
     )
     assert [page["QueueUrls"] for page in pages] == [urls[:2], urls[2:4], urls[4:]]
+    for token in ("!!!", "nonsense", "é"):
+        error = refused(sqs.list_queues, MaxResults=2, NextToken=token)
+        assert error["Code"] == "InvalidParameterValue"
 
 
 @pytest.mark.parametrize("name", ["-", "_both_", "UPPER-lower", "x" * 80, "a--b"])
@@ -190,6 +193,8 @@ def test_attributes_of_messages_come_back_as_they_went(sqs: Any) -> None:
         "data": {"DataType": "Binary", "BinaryValue": b"\x00\xff"},
         "picture": {"DataType": "Binary.png", "BinaryValue": b"\x89PNG"},
         "custom.one": {"DataType": "String.uuid", "StringValue": "u"},
+        # What the bus adds to dead letters is called so, too.
+        "DeadLetterReason": {"DataType": "String", "StringValue": "mine"},
     }
     trace = {"AWSTraceHeader": {"DataType": "String", "StringValue": "Root=1-5759e988"}}
     sent = sqs.send_message(

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 from xml.etree import ElementTree
 
 import httpx
 import pytest
 
-from tests.server.processes import Served
+from tests.server.processes import Served, wait_for
 from tests.sqs.clients import new_name
-from tests.sqs.signing import query_request, send
+from tests.sqs.signing import presigned, query_request, send
 
 _SPACE = "{http://queue.amazonaws.com/doc/2012-11-05/}"
 
@@ -189,9 +190,70 @@ def test_errors(query: Query) -> None:
     )
 
 
-def test_a_get_request_with_everything_in_its_query(query: Query) -> None:
-    from tests.sqs.signing import presigned
+@pytest.mark.parametrize(
+    ("action", "given"),
+    [
+        ("ReceiveMessage", {"ReceiveRequestAttemptId": "a\x01b"}),
+        ("DeleteMessage", {"ReceiptHandle": "\x00\x1f"}),
+        ("DeleteMessage", {"ReceiptHandle": "\ufffe\uffff"}),
+        ("No\x08Such", {}),
+    ],
+)
+def test_an_answer_can_be_read_whatever_was_asked(
+    query: Query, action: str, given: dict[str, str]
+) -> None:
+    # XML has no way to write such characters: a refusal that repeats them is read all the same.
+    status, code, text = query.error(action, make(query), **given)
+    assert status == 400
+    assert code
+    assert "\ufffd" in text
 
+
+def test_tags_that_xml_cannot_carry_are_told_in_their_place(query: Query) -> None:
+    path = make(query)
+    query("TagQueue", path, **{"Tag.1.Key": "a\x02", "Tag.1.Value": "b\x03"})
+    tags = query("ListQueueTags", path)
+    assert (texts(tags, "Key"), texts(tags, "Value")) == (["a\ufffd"], ["b\ufffd"])
+
+
+def test_dead_letter_queues_and_move_tasks(query: Query) -> None:
+    def arn_of(path: str) -> str:
+        told = query("GetQueueAttributes", path, **{"AttributeName.1": "QueueArn"})
+        return texts(told, "Value")[0]
+
+    morgue = make(query)
+    policy = {"deadLetterTargetArn": arn_of(morgue), "maxReceiveCount": 1}
+    path = make(query, RedrivePolicy=json.dumps(policy))
+    sources = query("ListDeadLetterSourceQueues", morgue)
+    assert texts(sources, "QueueUrl") == [query.endpoint + path]
+    (url,) = texts(query("GetQueueUrl", QueueName=path.rpartition("/")[2]), "QueueUrl")
+    assert url == query.endpoint + path
+    for n in range(5):
+        given = {"MessageBody": f"bad {n}", "MessageGroupId": "g", "MessageDeduplicationId": str(n)}
+        query("SendMessage", path, **given)
+        query("ReceiveMessage", path, VisibilityTimeout=0)
+
+    def letters() -> str:
+        asked = {"AttributeName.1": "ApproximateNumberOfMessages"}
+        return texts(query("GetQueueAttributes", morgue, **asked), "Value")[0]
+
+    wait_for(lambda: letters() == "5")
+    source = arn_of(morgue)
+    begun = query("StartMessageMoveTask", SourceArn=source, MaxNumberOfMessagesPerSecond=1)
+    (handle,) = texts(begun, "TaskHandle")
+    task = query("ListMessageMoveTasks", SourceArn=source)
+    assert texts(task, "TaskHandle") == [handle]
+    assert texts(task, "Status") == ["RUNNING"]
+    assert texts(task, "MaxNumberOfMessagesPerSecond") == ["1"]
+    moved = query("CancelMessageMoveTask", TaskHandle=handle)
+    assert int(texts(moved, "ApproximateNumberOfMessagesMoved")[0]) < 5
+    status, code, _ = query.error("StartMessageMoveTask", SourceArn=arn_of(path))
+    assert (status, code) == (400, "InvalidParameterValue")
+    status, code, _ = query.error("ListMessageMoveTasks", SourceArn=source + "-no-such")
+    assert (status, code) == (404, "ResourceNotFoundException")
+
+
+def test_a_get_request_with_everything_in_its_query(query: Query) -> None:
     url = f"{query.endpoint}/?Action=ListQueues&QueueNamePrefix=no-such-queue"
     response = httpx.get(presigned(url), trust_env=False)
     assert response.status_code == 200

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
+from azure.servicebus.exceptions import SessionCannotBeLockedError
 
 from onibus.client import Client
+from tests.cli.conftest import Onibus
 from tests.server.processes import Served
+from tests.server.server_helpers import developing
 from tests.sqs.clients import bodies, delete, get, new_fifo, new_name, new_queue, put
+from tests.sqs.signing import query_request, send
+from tests.sqs.test_standard import arn_of, policy_of
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +81,103 @@ def test_from_service_bus_to_boto3(sqs: Any, azure: ServiceBusClient) -> None:
     assert data["Body"] == "/wA="
     assert data["MessageAttributes"]["Onibus.Encoding"]["StringValue"] == "base64"
     delete(sqs, url, text, data)
+
+
+def test_what_sqs_does_not_carry_comes_through_in_both_protocols(
+    sqs: Any, azure: ServiceBusClient, server: Served
+) -> None:
+    url = new_queue(sqs)
+    given = {"text": "a\x00b", "odd": float("inf"), "na\x02me": "v", "nothing": None}
+    with azure.get_queue_sender(name_of(url)) as sender:
+        sender.send_messages(
+            ServiceBusMessage("x", message_id="id\x01", application_properties=given)
+        )
+    (message,) = get(sqs, url, MessageAttributeNames=["All"], VisibilityTimeout=0)
+    assert message["MessageId"] == "id\x01"
+    assert message["MessageAttributes"] == {
+        "text": {"DataType": "Binary", "BinaryValue": b"a\x00b"},
+        "odd": {"DataType": "String", "StringValue": "inf"},
+        "na\x02me": {"DataType": "String", "StringValue": "v"},
+    }
+    # XML has no way to write such characters: the message is received all the same.
+    asked = {"AttributeName.1": "All", "MessageAttributeName.1": "All"}
+    path = f"/000000000000/{name_of(url)}"
+    answer = send(query_request(server.ready["sqs"], "ReceiveMessage", path, **asked))
+    root = ElementTree.fromstring(answer.text)
+    (told,) = [one.text for one in root.iter() if one.tag.endswith("}MessageId")]
+    assert told == "id\ufffd"
+    assert "YQBi" in answer.text, "the text in base64"
+
+
+def test_dead_letters_of_one_are_those_of_the_other(sqs: Any, azure: ServiceBusClient) -> None:
+    morgue = new_queue(sqs)
+    url = new_queue(sqs, RedrivePolicy=policy_of(sqs, morgue, 5))
+    attributes = {"k": {"DataType": "Number", "StringValue": "1"}}
+    sqs.send_message(QueueUrl=url, MessageBody="x", MessageAttributes=attributes)
+    with azure.get_queue_receiver(name_of(url)) as receiver:
+        (message,) = receiver.receive_messages(1, max_wait_time=10)
+        receiver.dead_letter_message(message, reason="bad", error_description="why")
+    how = {"AttributeNames": ["All"], "MessageAttributeNames": ["All"]}
+    (letter,) = get(sqs, morgue, WaitTimeSeconds=10, VisibilityTimeout=0, **how)
+    assert letter["Attributes"]["DeadLetterQueueSourceArn"] == arn_of(sqs, url)
+    assert letter["MessageAttributes"] == attributes, "why it is here is no attribute of its own"
+    with azure.get_queue_receiver(name_of(morgue)) as receiver:
+        (message,) = receiver.receive_messages(1, max_wait_time=10)
+        assert (message.dead_letter_reason, message.dead_letter_source) == ("bad", name_of(url))
+        receiver.complete_message(message)
+
+
+@pytest.mark.promise("F10", "B4")
+def test_a_group_in_flight_is_a_session_that_nobody_else_can_lock(
+    sqs: Any, azure: ServiceBusClient
+) -> None:
+    url = new_fifo(sqs)
+    put(sqs, url, "1", "a")
+    put(sqs, url, "2", "a")
+    (message,) = get(sqs, url, 1)
+    with (
+        pytest.raises(SessionCannotBeLockedError),
+        azure.get_queue_receiver(name_of(url), session_id="a") as receiver,
+    ):
+        receiver.receive_messages(1, max_wait_time=1)
+    delete(sqs, url, message)
+    with azure.get_queue_receiver(name_of(url), session_id="a") as receiver:
+        (second,) = receiver.receive_messages(2, max_wait_time=10)
+        assert b"".join(second.body) == b"2"
+        receiver.abandon_message(second)
+    (again,) = get(sqs, url, WaitTimeSeconds=10, AttributeNames=["All"])
+    assert again["Body"] == "2"
+    assert again["Attributes"]["ApproximateReceiveCount"] == "2", "one count for both"
+
+
+def test_the_same_queue_in_command_line_and_metrics(server: Served, sqs: Any) -> None:
+    url = new_fifo(sqs)
+    put(sqs, url, "1", "a", "same")
+    put(sqs, url, "2", "b")
+    put(sqs, url, "again", "a", "same")
+    (message,) = get(sqs, url, 1)
+    name = name_of(url)
+    onibus = Onibus(server.ready["development"])
+    assert name in onibus.shown("queue", "list")
+    (shown,) = onibus.told("queue", "show", name)
+    assert (shown["active_count"], shown["held_count"]) == (2, 1)
+    assert shown["duplicates_dropped"] == 1
+    first, second = onibus.told("peek", name)
+    assert (first["body"], first["message_id"], first["session_id"]) == ("1", "same", "a")
+    assert second["body"] == "2"
+    delete(sqs, url, message)
+    with server.client() as client:
+        lines = client.get("/metrics/per-object", headers=developing()).text.splitlines()
+
+    def metric(metric_name: str) -> float:
+        (line,) = [one for one in lines if one.startswith(f'{metric_name}{{entity="{name}"')]
+        return float(line.rpartition(" ")[2])
+
+    assert metric("onibus_messages_accepted_total") == 2
+    assert metric("onibus_duplicates_dropped_total") == 1
+    assert metric("onibus_messages_delivered_total") == 1
+    assert metric("onibus_completed_total") == 1
+    assert any('route="/sqs/SendMessage"' in line for line in lines), "requests are counted"
 
 
 @pytest.mark.promise("F10")

@@ -293,11 +293,14 @@ def test_a_move_task_without_a_way_back_fails_and_says_so(sqs: Any) -> None:
     assert bodies(get(sqs, morgue)) == ["sent here"]
 
 
-def test_a_move_task_does_not_follow_a_source_that_a_sender_made_up(sqs: Any) -> None:
-    _, morgue = with_letters(sqs)
-    victim = new_queue(sqs)
-    name = victim.rpartition("/")[2]
-    made_up = {"DeadLetterSource": {"DataType": "String", "StringValue": name}}
+@pytest.mark.parametrize("named", ["of another", "the right one"])
+def test_a_move_task_does_not_follow_a_source_that_a_sender_made_up(sqs: Any, named: str) -> None:
+    source_url, morgue = with_letters(sqs)
+    victim = new_queue(sqs) if named == "of another" else source_url
+    made_up = {
+        "DeadLetterSource": {"DataType": "String", "StringValue": victim.rpartition("/")[2]},
+        "DeadLetterSourceId": {"DataType": "Number", "StringValue": "1"},
+    }
     sqs.send_message(QueueUrl=morgue, MessageBody="forged", MessageAttributes=made_up)
     source = arn_of(sqs, morgue)
     sqs.start_message_move_task(SourceArn=source)
@@ -308,4 +311,25 @@ def test_a_move_task_does_not_follow_a_source_that_a_sender_made_up(sqs: Any) ->
     wait_for(lambda: task()["Status"] == "FAILED")
     assert task()["FailureReason"] == "CouldNotDetermineMessageSource"
     assert get(sqs, victim) == []
-    assert bodies(get(sqs, morgue)) == ["forged"]
+    (message,) = get(sqs, morgue, AttributeNames=["All"], MessageAttributeNames=["All"])
+    assert message["Body"] == "forged"
+    assert message["MessageAttributes"] == made_up, "its sender's, like any other"
+    assert "DeadLetterQueueSourceArn" not in message["Attributes"]
+
+
+def test_a_move_task_keeps_to_its_rate(sqs: Any) -> None:
+    _, morgue = with_letters(sqs, *[str(n) for n in range(8)])
+    begun = time.monotonic()
+    source = arn_of(sqs, morgue)
+    sqs.start_message_move_task(SourceArn=source, MaxNumberOfMessagesPerSecond=4)
+
+    def task() -> Any:
+        return sqs.list_message_move_tasks(SourceArn=source)["Results"][0]
+
+    wait_for(lambda: task()["Status"] == "COMPLETED")
+    assert time.monotonic() - begun > 1.7, "eight messages, four a second"
+    assert task()["ApproximateNumberOfMessagesMoved"] == 8
+    (refusal, _) = error_of(
+        sqs.start_message_move_task, SourceArn=source, MaxNumberOfMessagesPerSecond=501
+    )
+    assert refusal == "InvalidParameterValue"

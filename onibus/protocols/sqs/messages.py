@@ -21,6 +21,7 @@ from collections.abc import Collection
 from datetime import datetime
 from functools import lru_cache
 from hashlib import blake2b
+from math import isfinite
 from typing import Any
 
 import msgspec
@@ -33,13 +34,13 @@ from onibus.protocols.sqs.shapes import Attributes, MessageAttribute, MessageOut
 TRACE = "AWSTraceHeader"
 _TRACE_PROPERTY = "AWS.TraceHeader"
 _TYPES_PROPERTY = "AWS.Types"
-#: What the bus adds to a dead letter that goes to another queue.
+#: What the bus adds to a dead letter that goes to another queue. They are ordinary names otherwise.
 SOURCE_PROPERTY = "DeadLetterSource"
 SOURCE_ID_PROPERTY = "DeadLetterSourceId"
 DEAD_LETTER_PROPERTIES = frozenset(
     {"DeadLetterReason", "DeadLetterErrorDescription", SOURCE_PROPERTY, SOURCE_ID_PROPERTY}
 )
-_OURS = DEAD_LETTER_PROPERTIES | {_TRACE_PROPERTY, _TYPES_PROPERTY}
+_OURS = frozenset({_TRACE_PROPERTY, _TYPES_PROPERTY})
 #: Says that a body was no text, and is base64 therefore.
 ENCODING = "Onibus.Encoding"
 
@@ -132,12 +133,24 @@ def _type_of(value: Any) -> str:
     if isinstance(value, (bytes, bytearray)):
         return "Binary"
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return "Number"
+        # Not a number, or one without an end, is no Number of SQS.
+        return "Number" if isfinite(value) else "String"
     return "String"
 
 
-def attributes_of(properties: dict[str, Any]) -> Attributes:
-    """Return the message attributes that properties stand for."""
+def is_dead_letter(message: Message) -> bool:
+    """Tell whether the bus has brought a message here as a dead letter of another queue.
+
+    Properties alone say nothing: anybody who sends can write them.
+    """
+    brought = message.enqueued_sequence_number is not None
+    return brought and isinstance(message.properties.get(SOURCE_ID_PROPERTY), int)
+
+
+def attributes_of(message: Message) -> Attributes:
+    """Return the message attributes that a message's properties stand for."""
+    properties = message.properties
+    ours = _OURS | DEAD_LETTER_PROPERTIES if is_dead_letter(message) else _OURS
     text = properties.get(_TYPES_PROPERTY)
     types: dict[str, str] = {}
     if isinstance(text, str):
@@ -148,7 +161,7 @@ def attributes_of(properties: dict[str, Any]) -> Attributes:
             types = {}
     found: Attributes = {}
     for name, value in properties.items():
-        if name not in _OURS and value is not None:
+        if name not in ours and value is not None:
             found[name] = _attribute(value, types.get(name))
     return found
 
@@ -162,6 +175,10 @@ def _attribute(value: Any, kind: str | None) -> MessageAttribute:
         text = value.isoformat()
     else:
         text = value if isinstance(value, str) else repr(value)
+        if carried(text) is None:
+            # As text no client could read it, and the Query protocol not even write it.
+            data = text.encode("utf-8", "surrogatepass")
+            return MessageAttribute(binary_value=data, data_type="Binary")
     return MessageAttribute(string_value=text, data_type=kind or _type_of(value))
 
 
@@ -232,7 +249,7 @@ def shown(
             if wanted.all_system or name in wanted.system
         }
     if wanted.any and (message.properties or encoded):
-        attributes = attributes_of(message.properties)
+        attributes = attributes_of(message)
         if encoded:
             attributes[ENCODING] = MessageAttribute(string_value="base64", data_type="String")
         chosen = {name: one for name, one in attributes.items() if wanted.takes(name)}
@@ -246,10 +263,10 @@ def identity(received: ReceivedMessage, queue: Shown) -> str:
     message = received.message
     if message.message_id is not None and not queue.fifo:
         return message.message_id
-    if message.enqueued_sequence_number is not None:
-        source = message.properties.get(SOURCE_ID_PROPERTY)
-        if isinstance(source, int):
-            return message_id_of(source, message.enqueued_sequence_number)
+    if is_dead_letter(message):
+        assert message.enqueued_sequence_number is not None
+        source = message.properties[SOURCE_ID_PROPERTY]
+        return message_id_of(source, message.enqueued_sequence_number)
     return message_id_of(queue.incarnation, received.sequence_number)
 
 

@@ -22,7 +22,7 @@ from onibus.bus import Bus
 from onibus.core.errors import OnibusError
 from onibus.core.message import Message, ReceivedMessage
 from onibus.protocols.sqs.changing import change_texts
-from onibus.protocols.sqs.messages import DEAD_LETTER_PROPERTIES, SOURCE_PROPERTY
+from onibus.protocols.sqs.messages import DEAD_LETTER_PROPERTIES, SOURCE_PROPERTY, is_dead_letter
 from onibus.protocols.sqs.queues import settings_of
 
 _log = logging.getLogger("onibus.sqs")
@@ -150,9 +150,11 @@ class MoveTasks:
         def target_of(received: ReceivedMessage) -> str | None:
             if task.destination:
                 return task.destination
-            # Anybody who may send here can name a source.
-            source = received.message.properties.get(SOURCE_PROPERTY)
-            return source if isinstance(source, str) and source in task.sources else None
+            # Anybody who may send here can name a source: only what the bus wrote counts.
+            if not is_dead_letter(received.message):
+                return None
+            source = str(received.message.properties[SOURCE_PROPERTY])
+            return source if source in task.sources else None
 
         broker = self._bus.broker
         result: Transferred = await self._bus.ask(
@@ -174,11 +176,11 @@ class MoveTasks:
 def _again(received: ReceivedMessage) -> Message:
     """Return a message as it is moved: as a new one."""
     message = received.message
-    properties = {
-        name: value
-        for name, value in message.properties.items()
-        if name not in DEAD_LETTER_PROPERTIES
-    }
+    properties = message.properties
+    if is_dead_letter(message):
+        properties = {
+            name: value for name, value in properties.items() if name not in DEAD_LETTER_PROPERTIES
+        }
     return replace(
         message,
         properties=properties,

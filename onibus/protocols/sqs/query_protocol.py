@@ -6,6 +6,7 @@ they begin. A queue is named by the path, or by QueueUrl.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 from urllib.parse import parse_qsl
 from xml.sax.saxutils import escape
@@ -54,6 +55,8 @@ _PAIRS = {
     "Tags": ("Tag", "Key", "Value"),
 }
 _NO_WSDL = " for this wsdl version."
+#: Characters that XML cannot have, not even escaped.
+_NOT_IN_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def parameters(request: Request) -> dict[str, str]:
@@ -203,5 +206,7 @@ def _element(name: str, value: Any, action: str) -> str:
 
 
 def _text(text: str) -> str:
+    # One such character makes the whole answer unreadable, and nobody could receive the message.
+    text = _NOT_IN_XML.sub("\ufffd", text)
     # A bare carriage return would be read as a line feed.
     return escape(text, {"\r": "&#xD;"})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from base64 import urlsafe_b64decode, urlsafe_b64encode
+from base64 import b64decode, urlsafe_b64encode
 
 from onibus.broker.entity import Entity
 from onibus.protocols.sqs import errors
@@ -20,7 +20,7 @@ def paged(
         check_between("MaxResults", count, 1, RESULTS_MAX)
     if token:
         try:
-            after = urlsafe_b64decode(token.encode()).decode()
+            after = b64decode(token.encode(), b"-_", validate=True).decode()
         except (ValueError, UnicodeError):
             raise errors.invalid("NextToken", token, "Invalid or expired next token.") from None
         entities = [one for one in entities if queue_name(one) > after]

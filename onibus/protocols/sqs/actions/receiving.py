@@ -16,7 +16,7 @@ from onibus.protocols.sqs.actions import naming
 from onibus.protocols.sqs.actions.checking import check_between, check_id
 from onibus.protocols.sqs.call import Action, Call
 from onibus.protocols.sqs.errors import SqsError
-from onibus.protocols.sqs.messages import SOURCE_PROPERTY, Shown, Wanted, shown
+from onibus.protocols.sqs.messages import SOURCE_PROPERTY, Shown, Wanted, is_dead_letter, shown
 from onibus.protocols.sqs.queue_attributes import IN_FLIGHT_MAX, visibility_ms, wait_ms
 from onibus.protocols.sqs.queues import settings_of
 from onibus.protocols.sqs.shapes import ReceiveIn, ReceiveOut
@@ -138,9 +138,9 @@ def _told(
 
 def _source(call: Call, received: ReceivedMessage) -> str | None:
     """Return the ARN of the queue that a dead letter came from."""
-    name = received.message.properties.get(SOURCE_PROPERTY)
-    if not isinstance(name, str):
+    if not is_dead_letter(received.message):
         return None
+    name = str(received.message.properties[SOURCE_PROPERTY])
     queue = call.queues
     entity = call.bus.broker.namespace.entities.get(name)
     if entity is None:
