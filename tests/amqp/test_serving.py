@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+from wsproto.connection import Connection as WebSocket
+from wsproto.connection import ConnectionType
+from wsproto.events import BytesMessage
+
 from onibus import Message
+from onibus.protocols.amqp import encode as to
 from onibus.protocols.amqp import performatives as say
+from onibus.protocols.amqp.frames import PROTOCOL_HEADER, frame
+from onibus.protocols.amqp.websocket import WebSocketBridge
 from onibus.security.keys import AccessKey, Keyring
 from tests.amqp.raw_client import attach
 from tests.amqp.stream_client import NAME, SECRET, StreamClient, listening
@@ -73,6 +81,24 @@ async def test_a_client_that_is_idle_does_not_hold_up_a_stop() -> None:
         told = await client.expect(say.CLOSE)
         assert told[0].value[0] == "amqp:connection:forced"
         client.writer.close()
+
+
+@pytest.mark.promise("B8")
+@run
+async def test_a_client_over_websocket_does_not_spoil_a_stop() -> None:
+    async with listening(None) as (_, connections, _):
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(lambda: WebSocketBridge(connections), "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        opened = say.performative(say.OPEN, [to.string("me")])
+        frames = WebSocket(ConnectionType.CLIENT)
+        writer.write(frames.send(BytesMessage(data=PROTOCOL_HEADER + frame(0, opened))))
+        assert PROTOCOL_HEADER in await reader.read(65_536)
+        await asyncio.wait_for(connections.drain(3_600), 60)
+        assert b"amqp:connection:forced" in await reader.read()
+        writer.close()
+        server.close()
 
 
 @run

@@ -114,6 +114,9 @@ class _Stream(asyncio.Transport):
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         self._transport.set_write_buffer_limits(high=high, low=low)
 
+    def get_write_buffer_size(self) -> int:
+        return self._transport.get_write_buffer_size()
+
 
 class WebSocketBridge(asyncio.Protocol):
     """Messages of a WebSocket in, the bytes that they carry out; and back."""

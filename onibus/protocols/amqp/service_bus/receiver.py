@@ -98,6 +98,8 @@ class ReceiverNode:
 
     def detached(self, link: Link) -> None:
         self._stop()
+        # What was accepted before the client left is completed while it still holds it.
+        self._settling.flush()
         self.client.forget(link)
         self.client.reading(self, False)
 

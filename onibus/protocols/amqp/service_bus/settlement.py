@@ -173,7 +173,8 @@ class Settling:
     def flush(self) -> None:
         """Complete what was accepted in this burst."""
         completing, self._completing = self._completing, []
-        self._complete(completing)
+        if completing:
+            self._complete(completing)
 
     def _complete(self, chosen: list[tuple[int | None, bytes]]) -> None:
         ids = [one for one, _ in chosen if one is not None]
