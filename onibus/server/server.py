@@ -120,10 +120,8 @@ class Server:
             silent_max=chosen.connections_max,
             silent_seconds=chosen.head_seconds,
         )
-        self._listeners = (
-            *(self._listener, self._amqp_listener, self._amqps_listener),
-            self._sqs_listener,
-        )
+        amqp = (self._amqp_listener, self._amqps_listener)
+        self._listeners = (self._listener, *amqp, self._sqs_listener)
 
     @property
     def http_port(self) -> int:
