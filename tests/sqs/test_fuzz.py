@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import unquote_to_bytes, urlencode
 
 import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from onibus.protocols.http.messages import Head, Request
 from onibus.protocols.sqs.actions.table import ACTIONS
+from onibus.protocols.sqs.errors import SqsError
+from onibus.protocols.sqs.query_protocol import parameters
 from tests.server.processes import Served
+from tests.server.test_many_connections import resident_bytes
 from tests.sqs.clients import client_of
 from tests.sqs.signing import signed
 
 QUEUE = "fuzzed"
+#: Far less than what is sent: over three hundred megabytes, of one kind nearly fifty.
+KEPT_BYTES_MAX = 24 << 20
 
 _texts = st.one_of(
     st.text(max_size=30),
@@ -190,6 +199,74 @@ def test_deep_long_and_broken_bodies(asked: Any, body: bytes) -> None:
 def test_very_many_parameters(asked: Any) -> None:
     body = b"Action=SendMessage&" + b"&".join(b"a.%d=1" % n for n in range(50_000))
     assert asked("/", body, {"Content-Type": "application/x-www-form-urlencoded"}) == 400
+
+
+def test_what_was_refused_is_not_kept(server: Served, asked: Any) -> None:
+    """Large requests that are refused do not grow the server's memory, each with other texts."""
+    action = json_headers("SendMessageBatch")
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    entry = {"Id": "a", "MessageBody": "x" * 1_000, "MessageAttributes": {}}
+    many = json.dumps({"QueueUrl": "fuzzed", "Entries": [entry] * 1_000}).encode()
+    deep = b'{"QueueUrl": ' + b"[" * 1_000_000
+    numbers = itertools.count()
+
+    def storm() -> None:
+        for _ in range(12):
+            mine = f"{next(numbers)}" + "y" * 1_000_000
+            assert asked("/", many, action) == 400
+            assert asked("/", deep, action) == 400
+            for name in ("QueueUrl", "QueueName", "ReceiptHandle", "SourceArn", "TaskHandle"):
+                given = {"QueueUrl": "fuzzed", name: mine, "MessageBody": "x"}
+                wanted = "GetQueueUrl" if name == "QueueName" else "SendMessage"
+                wanted = "DeleteMessage" if name == "ReceiptHandle" else wanted
+                wanted = "ListMessageMoveTasks" if name == "SourceArn" else wanted
+                wanted = "CancelMessageMoveTask" if name == "TaskHandle" else wanted
+                assert asked("/", json.dumps(given).encode(), json_headers(wanted)) >= 400
+            assert asked("/", f"Action=SendMessage&QueueUrl={mine}".encode(), form) == 400
+
+    storm()
+    before = resident_bytes(server.process.pid)
+    for _ in range(4):
+        storm()
+    grown = resident_bytes(server.process.pid) - before
+    assert grown < KEPT_BYTES_MAX, f"{grown >> 20} MiB more"
+
+
+def test_a_form_that_is_all_percents_keeps_nobody_waiting(server: Served, asked: Any) -> None:
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    whole = b"Action=SendMessage&QueueUrl=no-such&MessageBody=" + b"%C3%BC" * 1_300_000
+    before = processor_seconds(server.process.pid)
+    assert asked("/", whole, form) == 400
+    assert processor_seconds(server.process.pid) - before < 0.7
+
+
+def processor_seconds(pid: int) -> float:
+    """Return how much work a process has done, however busy the machine is."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@_often
+@given(
+    st.lists(
+        st.one_of(
+            st.sampled_from([b"%", b"+", b"=", b"%3D", b"\r\n", b"%0"]), st.binary(max_size=4)
+        ),
+        max_size=12,
+    )
+)
+def test_forms_are_read_as_forms_are(parts: list[bytes]) -> None:
+    value = b"".join(parts).replace(b"&", b"")
+    try:
+        expected: str | None = unquote_to_bytes(value.replace(b"+", b" ")).decode()
+    except UnicodeDecodeError:
+        expected = None
+    request = Request(Head("POST", "/", "", {}), b"a=" + value)
+    if expected is None:
+        with pytest.raises(SqsError):
+            parameters(request)
+    else:
+        assert parameters(request) == {"a": expected}
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "OPTIONS", "PATCH"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,24 +14,9 @@ from tests.node import run_node
 from tests.server.processes import Served, wait_for
 from tests.source_tree import ROOT
 from tests.sqs.clients import new_name
+from tests.sqs.environment import clean
 
 HERE = Path(__file__).parent
-
-
-def clean(**variables: str) -> dict[str, str]:
-    """Return an environment in which nothing else tells clients where to go."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
-    return {
-        **kept,
-        "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "test",
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_CONFIG_FILE": "/dev/null",
-        "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
-        "AWS_MAX_ATTEMPTS": "1",
-        "NO_PROXY": "127.0.0.1,localhost",
-        **variables,
-    }
 
 
 def aws(endpoint: str, *args: str) -> Any:

@@ -87,7 +87,12 @@ def test_what_sqs_does_not_carry_comes_through_in_both_protocols(
     sqs: Any, azure: ServiceBusClient, server: Served
 ) -> None:
     url = new_queue(sqs)
-    given = {"text": "a\x00b", "odd": float("inf"), "na\x02me": "v", "nothing": None}
+    given: dict[Any, Any] = {
+        "text": "a\x00b",
+        "odd": float("inf"),
+        "na\x02me": "v",
+        "nothing": None,
+    }
     with azure.get_queue_sender(name_of(url)) as sender:
         sender.send_messages(
             ServiceBusMessage("x", message_id="id\x01", application_properties=given)
@@ -117,7 +122,7 @@ def test_dead_letters_of_one_are_those_of_the_other(sqs: Any, azure: ServiceBusC
     with azure.get_queue_receiver(name_of(url)) as receiver:
         (message,) = receiver.receive_messages(1, max_wait_time=10)
         receiver.dead_letter_message(message, reason="bad", error_description="why")
-    how = {"AttributeNames": ["All"], "MessageAttributeNames": ["All"]}
+    how: dict[str, Any] = {"AttributeNames": ["All"], "MessageAttributeNames": ["All"]}
     (letter,) = get(sqs, morgue, WaitTimeSeconds=10, VisibilityTimeout=0, **how)
     assert letter["Attributes"]["DeadLetterQueueSourceArn"] == arn_of(sqs, url)
     assert letter["MessageAttributes"] == attributes, "why it is here is no attribute of its own"

@@ -37,12 +37,13 @@ def fill(sqs: Any, url: str, *texts: str) -> list[str]:
 def test_a_long_poll_wakes_at_once(sqs: Any) -> None:
     url = new_queue(sqs)
     with ThreadPoolExecutor(1) as pool:
-        begun = time.monotonic()
         waiting = pool.submit(get, sqs, url, WaitTimeSeconds=20)
-        time.sleep(0.2)
+        time.sleep(0.5)
+        assert not waiting.done()
+        sent = time.monotonic()
         fill(sqs, url, "x")
         assert bodies(waiting.result(20)) == ["x"]
-        assert time.monotonic() - begun < 15, "it did not wait to the end"
+        assert time.monotonic() - sent < 5, "at once, on a machine that may be busy"
 
 
 def test_counts_and_times_of_receives(sqs: Any) -> None:

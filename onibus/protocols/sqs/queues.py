@@ -21,6 +21,8 @@ from onibus.protocols.sqs.errors import SqsError
 from onibus.protocols.sqs.profile import Profile
 
 NAME_LENGTH_MAX = 80
+#: A name of the bus in percents, and a host before it.
+URL_LENGTH_MAX = 2_048
 FIFO_SUFFIX = ".fifo"
 #: The account that all queues belong to, unless another is set.
 ACCOUNT = "000000000000"
@@ -104,9 +106,16 @@ def queue_name(entity: Entity) -> str:
     return spelling if spelling.lower() == name else name
 
 
-@lru_cache(1_024)
 def name_in(url: str) -> str:
     """Return under which name the bus has the queue of a URL, or of its path."""
+    if len(url) > URL_LENGTH_MAX:
+        # Longer than any that is given out; and the last ones are remembered.
+        raise errors.no_queue()
+    return _name_in(url)
+
+
+@lru_cache(1_024)
+def _name_in(url: str) -> str:
     return entity_name(unquote(url.rpartition("/")[2]))
 
 
