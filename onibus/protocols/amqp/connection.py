@@ -101,6 +101,9 @@ class Application(Protocol):
     def attach(self, link: Link) -> None:
         """A link wants to be attached: answer or refuse it, now or later."""
 
+    def passed_over(self, state: Any) -> None:
+        """Something with a state of its own, as in a transaction, was too late or too large."""
+
     def burst_over(self) -> None:
         """All that arrived together has been told."""
 
@@ -343,6 +346,8 @@ class Connection:
                 session.say(say.end(None))
             return
         if session.state is SessionState.ENDING:
+            if code in (say.TRANSFER, say.DISPOSITION):
+                self.passed_over(given.state)
             return
         try:
             if code == say.TRANSFER:
@@ -357,6 +362,11 @@ class Connection:
                 session.take_detach(given)
         except SessionFailed as error:
             session.end(error.condition, error.description)
+
+    def passed_over(self, state: Any) -> None:
+        """What the peer said comes to no node."""
+        if state is not None:
+            self.application.passed_over(state)
 
     # Ending
 

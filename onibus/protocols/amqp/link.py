@@ -234,6 +234,7 @@ class IncomingLink(Link):
     def transfer(self, transfer: Transfer, payload: bytes) -> None:
         """Take a delivery, or a part of one."""
         if self.state is LinkState.DETACHING:
+            self.session.connection.passed_over(transfer.state)
             return
         if self.node is None:
             raise SessionFailed(ILLEGAL_STATE, f"a transfer on link {self.name!r}: not attached")
@@ -290,6 +291,7 @@ class IncomingLink(Link):
         )
         if size > self._bytes_max:
             told = f"a message of {size} bytes; here one has at most {self._bytes_max}"
+            self.session.connection.passed_over(transfer.state)
             delivery.settle(say.rejected(say.error(MESSAGE_SIZE_EXCEEDED, told)))
         else:
             self.node.received(delivery)
@@ -304,6 +306,8 @@ class IncomingLink(Link):
             self.grant()
 
     def forget(self) -> None:
+        if self._first is not None:
+            self.session.connection.passed_over(self._first.state)
         self._clear()
         super().forget()
 

@@ -143,8 +143,10 @@ def is_dead_letter(message: Message) -> bool:
 
     Properties alone say nothing: anybody who sends can write them.
     """
+    source = message.properties.get(SOURCE_PROPERTY)
+    source_id = message.properties.get(SOURCE_ID_PROPERTY)
     brought = message.enqueued_sequence_number is not None
-    return brought and isinstance(message.properties.get(SOURCE_ID_PROPERTY), int)
+    return brought and isinstance(source, str) and isinstance(source_id, int)
 
 
 def attributes_of(message: Message) -> Attributes:

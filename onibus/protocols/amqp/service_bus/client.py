@@ -305,6 +305,11 @@ class Client:
             if isinstance(link.node, ReceiverNode):
                 link.node.stop()
 
+    def passed_over(self, state: Any) -> None:
+        """What carries this state was not taken: a transaction is not done without it."""
+        told = "a message was too large, or its link or session had ended"
+        self.transactions.spoil(state, InvalidOperation(told))
+
     def forget(self, link: Link) -> None:
         """A link is no more."""
         self._links.pop(link, None)
