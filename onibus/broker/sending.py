@@ -148,6 +148,7 @@ def check_takes(entity: Entity) -> None:
 
 def _send_parts(broker: Broker, batch: list[Prepared], parts: list[Part], reply: Reply) -> None:
     """Store a batch over several partitions, whole or not at all (P13)."""
+    take_in(broker, [seat for seat, _, _ in parts])
     now = broker.clock.now()
     for seat, _, _ in parts:
         broker.advance(seat, now)
@@ -211,6 +212,12 @@ def apply_inbox(broker: Broker, store: MessageStore) -> None:
     for seat, group in by_seat.items():
         for some in _together(group):
             _apply(broker, seat, some, now, wall)
+
+
+def take_in(broker: Broker, seats: Iterable[Seat]) -> None:
+    """Apply the sends that gathered for these partitions: a work must not overtake them."""
+    for store in dict.fromkeys(seat.store for seat in seats):
+        apply_inbox(broker, store)
 
 
 def _together(group: list[SendRequest]) -> Iterator[list[SendRequest]]:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from onibus.broker.entity import Entity, Seat
 from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.broker.routing import route
-from onibus.broker.sending import check_takes, open_for_sends
+from onibus.broker.sending import check_takes, open_for_sends, take_in
 from onibus.broker.settling import seat_of_token
 from onibus.core.checks import check_properties, check_text, check_whole
 from onibus.core.errors import (
@@ -108,6 +108,8 @@ class Transaction:
     def commit(self, reply: Reply) -> None:
         """Do all of it; the reply gets a `Sent` for each message sent, in order."""
         self._open(0)
+        entities = dict.fromkeys(entity for entity, _ in self._sends)
+        take_in(self._broker, [seat for entity in entities for seat in entity.seats])
         now = self._broker.clock.now()
         parts: dict[Seat, Part] = {}
         positions: dict[Seat, list[int]] = {}

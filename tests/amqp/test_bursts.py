@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from onibus import Bus
 from onibus.core.message import ReceivedMessage
+from onibus.protocols.amqp import encode as to
 from onibus.protocols.amqp import performatives as say
 from onibus.protocols.amqp.errors import RESOURCE_LIMIT_EXCEEDED
 from onibus.protocols.amqp.frames import frame
 from onibus.protocols.amqp.service_bus import sections
-from onibus.protocols.amqp.service_bus.incoming import BATCH_FORMAT
+from onibus.protocols.amqp.service_bus.incoming import BATCH_FORMAT, PARTITION_KEY
 from tests.amqp.peer import Peer, greeted
 from tests.amqp.raw_client import message, transfer
 from tests.bus_helpers import run
@@ -102,6 +105,46 @@ async def test_singles_and_batches_of_one_link_stay_in_their_order() -> None:
         )
         assert set((await outcomes(peer, 4)).values()) == {"accepted"}
         assert bodies(bus) == [b"a", b"b", b"c", b"d", b"e"]
+
+
+def _keyed(body: bytes, key: str) -> bytes:
+    given = to.fields({PARTITION_KEY: to.string(key)})
+    return sections.section(sections.ANNOTATIONS, given) + message(body)
+
+
+@pytest.mark.promise("S2", "P4")
+@run
+async def test_singles_stay_before_a_batch_that_goes_to_several_partitions() -> None:
+    async with greeted(enable_partitioning=True) as (peer, bus):
+        peer.attach(0, say.SENDER, "q")
+        peer.heard()
+        together = batch(_keyed(b"3", "a"), _keyed(b"x", "b"), _keyed(b"y", "c"))
+        peer.feed(
+            burst(_keyed(b"1", "a"), _keyed(b"2", "a"))
+            + frame(0, transfer(0, 2, together, message_format=BATCH_FORMAT))
+            + burst(_keyed(b"4", "a"), first=3)
+        )
+        assert set((await outcomes(peer, 4)).values()) == {"accepted"}
+        found = [one.body for one in waiting(bus) if one.message.partition_key == "a"]
+        assert found == [b"1", b"2", b"3", b"4"]
+
+
+@pytest.mark.promise("S2", "B5")
+@run
+async def test_singles_stay_before_a_transaction_that_came_after_them() -> None:
+    async with greeted() as (peer, bus):
+        peer.attach(0, say.SENDER, "q")
+        peer.heard()
+        name = await peer.declare(1)
+        state = say.performative(say.TRANSACTIONAL, [name, to.NULL])
+        discharge = say.performative(say.DISCHARGE, [name, to.boolean(False)])
+        peer.feed(
+            burst(message(b"1"), message(b"2"), first=10)
+            + frame(0, transfer(0, 12, message(b"3"), state=state))
+            + frame(0, transfer(1, 13, sections.section(sections.VALUE, discharge)))
+        )
+        await outcomes(peer, 4)
+        assert bodies(bus) == [b"1", b"2", b"3"]
 
 
 @run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from itertools import count
 from typing import Any
 
@@ -52,6 +53,26 @@ async def test_numbers_are_in_the_order_of_the_batch(
         }
         assert len(await get(bus, "p")) == 48
         sound(bus)
+
+
+@pytest.mark.promise("P13", "S2")
+@pytest.mark.parametrize("by_rows", [False, True])
+@stores
+@run
+async def test_a_mixed_batch_does_not_overtake_what_came_before_it(
+    clock: ManualClock, stores: tuple[str, ...], by_rows: bool
+) -> None:
+    """What goes to one partition waits for the next commit; a mixed batch does not."""
+    async with Disks().bus(clock, *stores) as bus:
+        await bus.create_queue("p", enable_partitioning=True)
+        batch = [msg(f"{key}/2", partition_key=key) for key in KEYS]
+        columns = {"body": [m.body for m in batch], "partition_key": KEYS}
+        await asyncio.gather(
+            *(bus.send("p", msg(f"{key}/1", partition_key=key)) for key in KEYS),
+            bus.send_arrow("p", pa.table(columns)) if by_rows else bus.send_batch("p", batch),
+        )
+        expected = [f"{key}/{turn}" for key in KEYS for turn in (1, 2)]
+        assert bodies(peek_everything(bus, "p")) == expected
 
 
 @pytest.mark.promise("P13", "P4")

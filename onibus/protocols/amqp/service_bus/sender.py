@@ -158,6 +158,8 @@ class SenderNode:
                 messages = read_batch(delivery.payload)
             else:
                 messages = [read_message(delivery.payload)]
+            # What came before it stays before it.
+            self.flush()
             transaction.send(self._entity, messages)
         except (OnibusError, AmqpError) as error:
             self._client.transactions.spoil(delivery.state, error)
