@@ -337,6 +337,21 @@ async def test_a_head_that_does_not_end_is_refused(head: bytes) -> None:
 
 
 @run
+async def test_who_was_refused_and_read_that_late_is_closed_all_the_same() -> None:
+    async with echoing(Limits(linger_seconds=0.1)) as (connections, client):
+        raw = await client.raw()
+        await raw.write(get("http://[/"))
+        assert (await raw.answer())[0] == 400
+        [one] = connections.open
+        one.pause_writing()
+        one._deadline.set(0.1)
+        one.resume_writing()
+        async with asyncio.timeout(10):
+            while connections.open:
+                await asyncio.sleep(0.01)
+
+
+@run
 async def test_bodies_are_bounded_whatever_is_said_of_their_size() -> None:
     limits = Limits(body_bytes_max=50_000)
     async with serving(limits=limits) as client:

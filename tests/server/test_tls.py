@@ -119,9 +119,15 @@ async def test_stopping_closes_what_has_said_nothing(tmp_path: Path) -> None:
     silent.close()
 
 
+@pytest.mark.parametrize("last", [b"", b"connection: close\r\n"])
 @run
-async def test_stopping_does_not_wait_for_who_is_idle_and_says_no_goodbye(tmp_path: Path) -> None:
-    """Clients of Python that keep a connection do not look at it until they ask again."""
+async def test_stopping_does_not_wait_for_who_is_idle_and_says_no_goodbye(
+    tmp_path: Path, last: bytes
+) -> None:
+    """Clients of Python that keep a connection do not look at it until they ask again.
+
+    Or it was closed already, after their last request, and they have not said goodbye either.
+    """
     ours, theirs = contexts(tmp_path)
     server = Server(await Bus.ephemeral(), None, http_port=0, tls=ours)
     await server.start()
@@ -129,7 +135,7 @@ async def test_stopping_does_not_wait_for_who_is_idle_and_says_no_goodbye(tmp_pa
     def ask() -> ssl.SSLSocket:
         plain = socket.create_connection(("127.0.0.1", server.http_port))
         safe = theirs.wrap_socket(plain, server_hostname="localhost")
-        safe.sendall(b"GET /v1/keys HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        safe.sendall(b"GET /v1/keys HTTP/1.1\r\nhost: localhost\r\n%b\r\n" % last)
         assert safe.recv(100).startswith(b"HTTP/1.1 ")
         return safe
 

@@ -55,9 +55,8 @@ class Connection(asyncio.Protocol):
         self._deaf = self._last_words = False
         self._feeding = self._going_on = self._ended = False
         self._reading = True
-        #: nothing is under way: what comes next begins a request; and what it began with
-        self._resting = False
-        self._beginning = b""
+        self._resting = False  #: nothing is under way: what comes next begins a request
+        self._beginning = b""  #: and what it began with
         #: set while the client does not read; a streamed answer waits for it
         self._unread: asyncio.Future[None] | None = None
         self._answer_bytes = 0  #: of the answer given last, where it is a large one
@@ -68,16 +67,13 @@ class Connection(asyncio.Protocol):
         self._reset()
 
     def _reset(self) -> None:
-        self._in_head = False
-        self._in_body = False
+        self._in_head = self._in_body = False
         self._url = b""
         self._headers: dict[str, str] = {}
         self._body: bytes | bytearray = b""
         self._body_begun = 0.0
-        self._body_length = 0
-        self._looked = False
-        self._fed = 0
-        self._expects = False
+        self._body_length = self._fed = 0
+        self._looked = self._expects = False
 
     # What asyncio tells
 
@@ -123,6 +119,8 @@ class Connection(asyncio.Protocol):
             self._unread.set_result(None)
             self._unread = None
         self._held.wait_for_reader(0)
+        if self._last_words:
+            return  # its deadline runs on: nothing is waited for but that it goes
         self._deadline.clear()
         if self._in_head or self._in_body:
             self._deadline.set(self._limits.head_seconds)
@@ -484,6 +482,8 @@ class Connection(asyncio.Protocol):
     def _close(self) -> None:
         """Close once what was written is read, or nobody reads it; of TLS's goodbye not as long."""
         self._deaf = True
+        if self._transport.is_closing():
+            return  # its deadline runs; a transport of TLS that is closed twice cannot be aborted
         limits, unread = self._limits, self._transport.get_write_buffer_size()
         self._transport.close()
         self._deadline.set(limits.write_seconds if unread else limits.linger_seconds)
