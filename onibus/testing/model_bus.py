@@ -54,6 +54,7 @@ class BusModel(Moves):
             request = Request(op, entity, index, [*range(len(batch))], batch, movable)
             self.stores[entity.stores[index]].inbox.append(request)
             return
+        self.take_in((entity, index) for index in parts)
         self.do_work(
             op,
             {

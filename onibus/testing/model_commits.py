@@ -7,7 +7,7 @@ commits must have finished before it may be given.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from zlib import crc32
 
 from onibus.core.errors import (
@@ -136,8 +136,14 @@ class Commits:
 
     # Commits
 
-    def commit_started(self, name: str) -> None:
-        """Sends that gathered are applied, then everything written so far is on its way."""
+    def take_in(self, places: Iterable[tuple[EntityModel, int]]) -> None:
+        """A work comes to these partitions: sends that gathered in their stores came before it."""
+        for name in dict.fromkeys(entity.stores[index] for entity, index in places):
+            if self.stores[name].online:
+                self.apply_inbox(name)
+
+    def apply_inbox(self, name: str) -> None:
+        """Apply the sends that gathered."""
         store = self.stores[name]
         now, wall = self.time.now(), self.time.wall()
         requests, store.inbox = store.inbox, []
@@ -151,6 +157,11 @@ class Commits:
             request.op.left = 0
         for request in requests:
             request.entity.parts[request.index].arrived(now, wall)
+
+    def commit_started(self, name: str) -> None:
+        """Sends that gathered are applied, then everything written so far is on its way."""
+        self.apply_inbox(name)
+        store = self.stores[name]
         store.started += 1
         found = {(e.uid, i): p for e in self.logs() for i, p in enumerate(e.parts)}
         store.flying = {key: found[key].copy() for key in store.dirty if key in found}

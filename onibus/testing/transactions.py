@@ -78,6 +78,8 @@ class TransactionModel:
 
     def commit(self, op: Op) -> None:
         self.open()
+        entities = dict.fromkeys(entity for entity, _ in self.sends)
+        self.model.take_in((one, index) for one in entities for index in range(len(one.parts)))
         parts: dict[Place, WorkPart] = {}
         for entity, held, _ in self.settlements:
             self.reach(op, entity, held)
