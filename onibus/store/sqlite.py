@@ -3,7 +3,7 @@
 Files, for a store at `<path>`:
 
     <path>            the database; every page has a checksum (connection.py)
-    <path>-wal, -shm  SQLite's log and its index; gone after a clean close
+    <path>-wal, -shm  SQLite's log (log_room.py) and its index; gone after a clean close
     <path>.blocks/    large blocks, a file each (block_files.py)
     <path>.lock       locked while the store is open (files.py)
     <path>.witness    how far the store had come (witness.py)
@@ -32,12 +32,7 @@ import apsw
 from onibus.core.errors import Damaged, NewerFormat, StoreFailed
 from onibus.core.records import BLOCKS, FORMAT_VERSION, Row, Table, Value, WriteBatch
 from onibus.store import sql, witness
-from onibus.store.block_files import (
-    FILE_BYTES_MIN,
-    BlockFiles,
-    DirectoryFiles,
-    LargeBlocks,
-)
+from onibus.store.block_files import FILE_BYTES_MIN, BlockFiles, DirectoryFiles, LargeBlocks
 from onibus.store.connection import (
     BUSY_MS,
     PAGE_BYTES,
@@ -48,6 +43,7 @@ from onibus.store.connection import (
     translate,
 )
 from onibus.store.files import FileLock, FreeBytes, free_bytes, sync_directory
+from onibus.store.log_room import LogRoom
 
 #: A log larger than this is moved into the main file. Larger means fewer moves, and a longer start.
 LOG_BYTES_MAX = 24 << 20
@@ -91,6 +87,7 @@ class SqliteStore:
         self._commit_failed = False
         self._log_pages = 0
         self._move_rest = False
+        self._room: LogRoom | None = None
         self._length = 0
         #: the position that the last maintenance met
         self._maintained = -1
@@ -144,6 +141,8 @@ class SqliteStore:
         self._held.callback(close, self._reader)
         self._checkpointer = open_writer(self.path, None)
         self._held.callback(close, self._checkpointer)
+        self._room = LogRoom(self.path + "-wal")
+        self._held.callback(self._room.close)
         self._witness = witness.Witness(self.path + ".witness", self.identity)
         self._held.callback(self._witness.close)
         sync_directory(os.path.dirname(self.path))
@@ -267,6 +266,8 @@ class SqliteStore:
             files = self._large.write(batch)
             cursor = self._cursor
             cursor.execute(sql.BEGIN)
+            if self._room is not None:
+                self._room.provide(self._log_pages)
             for table, rows in batch.tables.items():
                 if table is BLOCKS and files:
                     rows = rows | files
