@@ -30,7 +30,8 @@ from onibus import (
     SqlAction,
     SqlFilter,
 )
-from onibus.broker.entity import KINDS, EntityInfo
+from onibus.broker.entity import KINDS
+from onibus.broker.entity_info import EntityInfo
 from onibus.broker.producers import Published, Staged
 from onibus.broker.resubmitting import Resubmitted
 from onibus.client import Unreachable

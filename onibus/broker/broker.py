@@ -8,7 +8,7 @@ the simulator.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from onibus.broker.admission import RESERVE_BYTES, DiskWatch
 from onibus.broker.alarms import Alarms
@@ -46,6 +46,9 @@ from onibus.core.subscription import Subscription
 from onibus.core.tally import Tally
 from onibus.core.timers import Timers
 from onibus.store.interface import OpenStore
+
+if TYPE_CHECKING:
+    from onibus.broker.deleting import Deletion
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -91,6 +94,8 @@ class Broker:
         self.past = Tally()
         self.seats: dict[int, Seat] = {}
         self._awake: set[Entity] = set()
+        #: what is to be deleted at the end of this turn (broker/deleting.py)
+        self.deletions: dict[Entity, list[Deletion]] = {}
         self.closed = False
 
     def _house(self, store: MessageStore) -> Housekeeping:
@@ -162,7 +167,7 @@ class Broker:
         waiting = any(loop.busy or loop.waiting for loop in loops)
         sending = any(store.inbox for store in self.stores.values())
         leaving = any(store.threads.leaving for store in self.stores.values())
-        owed = self.namespace.deciding or self.claims.under_way
+        owed = self.namespace.deciding or self.claims.under_way or bool(self.deletions)
         return not (waiting or sending or leaving or owed)
 
     def flush(self) -> None:
@@ -402,8 +407,11 @@ class Broker:
         online = [seat.partition for seat in self.seats.values() if seat.partition is not None]
         return any(partition.next_wake() <= soon for partition in online)
 
-    def tidy(self, seat: Seat) -> bool:
-        """Do a slice of compaction and of sealing ids; tell whether more is waiting."""
+    def tidy(self, seat: Seat, eager: bool = True) -> bool:
+        """Do a slice of compaction and of sealing ids; tell whether more is waiting.
+
+        `eager` also what can wait for as long as somebody works with the partition.
+        """
         partition = seat.online()
         assert seat.store.loop is not None
         out = WriteBatch()
@@ -411,7 +419,7 @@ class Broker:
             more = partition.ids.maintain(partition.forget_before(self.clock.now()), out)
             forget_retained(partition, self.clock.wall(), out)
             more |= partition.trim_outcomes(self.clock.now(), out)
-            more |= compact(partition, out, eager=not seat.store.loop.busy)
+            more |= compact(partition, out, eager=eager and not seat.store.loop.busy)
         except Exception as error:
             self.partition_failed(seat, error)
             return False

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Generic
-
-import msgspec
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from onibus.broker.named_reader import MESSAGES, NamedReader
 from onibus.broker.replies import fail
 from onibus.core.errors import EntityNotFound, InvalidOperation, OnibusError, PartitionOffline
 from onibus.core.pages import Pages
 from onibus.core.partition import Partition
-from onibus.core.records import Row
-from onibus.core.rules.rule import CompiledRule, Rule, compile_rule, from_plain, to_plain
+from onibus.core.rules.rule import CompiledRule, Rule, compile_rule
 from onibus.core.settings import (
     AnySettings,
     LogSettings,
     OutletSettings,
     QueueSettings,
-    S,
     SubscriptionSettings,
     TopicSettings,
 )
@@ -152,8 +148,10 @@ class Entity:
     @property
     def log_settings(self) -> LogSettings:
         """The settings of a queue or a topic."""
-        assert not isinstance(self.settings, SubscriptionSettings)
-        return self.settings
+        settings: Any = self.settings
+        assert type(settings) is not SubscriptionSettings
+        found: LogSettings = settings
+        return found
 
     @property
     def partitioned(self) -> bool:
@@ -209,70 +207,3 @@ class Entity:
         for waiter in self.waiters:
             fail(waiter.reply, error)
         self.waiters.clear()
-
-
-class EntityRow(msgspec.Struct, omit_defaults=True):
-    """The JSON in the `settings` column of an `entities` row."""
-
-    settings: dict[str, Any]
-    stores: list[str] = []
-    #: the incarnation of a subscription's topic
-    topic: int = 0
-    rules: list[dict[str, Any]] = []
-
-
-def row_of(entity: Entity) -> Row:
-    """Return an entity as it is kept in the namespace's store."""
-    content = EntityRow(
-        msgspec.to_builtins(entity.settings),
-        entity.stores if entity.topic is None else [],
-        0 if entity.topic is None else entity.topic.incarnation,
-        [to_plain(rule) for rule in entity.rules],
-    )
-    return (
-        entity.incarnation,
-        entity.name,
-        entity.kind,
-        msgspec.json.encode(content),
-        entity.created,
-    )
-
-
-def entity_of(row: Row, topics: Mapping[int, Entity]) -> Entity:
-    """Return an entity read back from its row; topics stand before their subscriptions."""
-    incarnation, name, kind, content, created = row
-    assert isinstance(incarnation, int)
-    assert isinstance(name, str)
-    assert isinstance(content, bytes)
-    assert isinstance(created, int)
-    kept = msgspec.json.decode(content, type=EntityRow)
-    settings = msgspec.convert(kept.settings, next(k for k, word in KINDS.items() if word == kind))
-    topic = topics[kept.topic] if kept.topic else None
-    rules = [from_plain(plain) for plain in kept.rules]
-    return Entity(incarnation, name, settings, created, kept.stores, topic, rules)
-
-
-class EntityInfo(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
-    """An entity as its owner sees it: settings, and counts added up over its partitions."""
-
-    name: str
-    #: queue, topic or subscription
-    kind: str
-    settings: S
-    created_ms: int
-    #: available, or limited while a partition is offline (P10)
-    availability: str
-    active_count: int
-    deferred_count: int
-    scheduled_count: int
-    dead_lettered_count: int
-    held_count: int
-    #: messages that have left it, in whatever way, since the bus was opened
-    gone_count: int
-    size_bytes: int
-    duplicates_dropped: int
-    remembered_ids: int
-    offline_partitions: tuple[int, ...]
-    #: the names of a topic's subscriptions, and a subscription's rules
-    subscriptions: tuple[str, ...] = ()
-    rules: tuple[Rule, ...] = ()

@@ -71,10 +71,13 @@ class Forwarding:
             self.wake(source)
 
     def retry(self, incarnation: int) -> None:
-        """A destination was left alone for a while."""
+        """A destination was left alone for a while.
+
+        At once: what is due before somebody has waited in vain is done before he is told so.
+        """
         for entity in self._broker.namespace.entities.values():
             if entity.incarnation == incarnation:
-                self.wake(entity)
+                self._look(entity)
                 return
 
     def _look(self, source: Entity) -> None:

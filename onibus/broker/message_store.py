@@ -13,6 +13,8 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from onibus.broker.admission import DiskWatch
 from onibus.broker.commit_loop import CommitLoop
 from onibus.broker.entity import Seat
@@ -30,24 +32,14 @@ if TYPE_CHECKING:
     from onibus.core.path.admit_arrow import PreparedBatch
 
 
-class SendRequest:
+class SendRequest(msgspec.Struct, eq=False):
     """Messages for one partition that wait to be applied with the next commit."""
 
-    __slots__ = ("keyless", "prepared", "reply", "seat", "size")
-
-    def __init__(
-        self,
-        seat: Seat,
-        prepared: list[Prepared] | PreparedBatch,
-        reply: Any,
-        keyless: bool,
-        size: int,
-    ) -> None:
-        self.seat = seat
-        self.prepared = prepared
-        self.reply = reply
-        self.keyless = keyless
-        self.size = size
+    seat: Seat
+    prepared: list[Prepared] | PreparedBatch
+    reply: Any
+    keyless: bool
+    size: int
 
 
 class MessageStore:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from onibus.broker import readers
 from onibus.broker.commit_loop import CommitLoop
-from onibus.broker.entity import TOPIC, Entity, Seat, entity_of, row_of
+from onibus.broker.entity import TOPIC, Entity, Seat
+from onibus.broker.entity_rows import entity_of, row_of
 from onibus.broker.entity_rules import (
     SUBSCRIPTIONS,
     check_rules,

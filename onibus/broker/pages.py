@@ -35,19 +35,20 @@ class StorePages:
         if isinstance(cached, Block):
             self._blocks.move_to_end(block)
             return cached
-        if cached is None:
+        if cached is not None:
+            found = Block(cached, sound=True)
+        else:
             row = self._store.read(BLOCKS, (block,))
             if row is None or not isinstance(row[-1], bytes):
                 raise Damaged(f"store {self._store.name}: block {block} is missing")
-            cached = row[-1]
-            self.keep(block, cached)
-        found = Block(cached)
+            found = Block(row[-1])
+            self.keep(block, row[-1])
         if block in self._blocks:
             self._blocks[block] = found
         return found
 
     def keep(self, block: int, payload: bytes) -> None:
-        """Remember a block that will be asked for soon; it is looked into only then."""
+        """Remember a block of ours that will be asked for soon; it is looked into only then."""
         if len(payload) > CACHE_BYTES_MAX // 4:
             # It would drive out all others.
             return

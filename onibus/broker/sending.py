@@ -39,14 +39,24 @@ def send_one(
 
     `delay_ms`: how long it waits before it can be received, instead of what its queue says.
     """
-    entity = open_for_sends(broker, name)
+    send_one_to(broker, open_for_sends(broker, name), message, reply, delay_ms)
+
+
+def send_one_to(
+    broker: Broker, entity: Entity, message: Message, reply: Reply, delay_ms: int | None = None
+) -> None:
+    """Store one message, in a queue or topic that takes messages."""
     prepared = admit(message, entity.log_settings, broker.namespace.secret)
     if delay_ms is not None:
         check_delay(entity, delay_ms)
         prepared.delay_ms = delay_ms
-    seat = seat_of(entity, prepared)
-    keyless = prepared.key is None and len(entity.seats) > 1
-    put(broker, SendRequest(seat, [prepared], reply, keyless, len(prepared.row)))
+    size, seats = len(prepared.row), entity.seats
+    if len(seats) == 1:
+        seat, keyless = seats[0], False
+        check_room(seat, size)
+    else:
+        seat, keyless = seat_of(entity, prepared), prepared.key is None
+    put(broker, SendRequest(seat, [prepared], reply, keyless, size))
 
 
 def send_each(
@@ -109,7 +119,8 @@ def send(
         raise InvalidArgument(f"a batch is a list of 1 to {BATCH_COUNT_MAX} messages")
     settings, secret = entity.log_settings, broker.namespace.secret
     batch = [admit(message, settings, secret) for message in messages]
-    check_strict(settings, (prepared.key for prepared in batch))
+    if settings.strict_batches:
+        check_strict(settings, [prepared.key for prepared in batch])
     if delays_ms is not None:
         if len(entity.seats) > 1:
             raise InvalidOperation(f"{entity.name} is partitioned: schedule messages instead")
@@ -181,10 +192,12 @@ def check_strict(settings: LogSettings, keys: Iterable[Any]) -> None:
 
 def put(broker: Broker, request: SendRequest) -> None:
     """Let a request wait for its store's next commit."""
-    request.seat.pending_bytes += request.size
-    store = request.seat.store
-    store.inbox.append(request)
-    if len(store.inbox) == 1:
+    seat = request.seat
+    seat.pending_bytes += request.size
+    store = seat.store
+    inbox = store.inbox
+    inbox.append(request)
+    if len(inbox) == 1:
         broker.start(store)
 
 

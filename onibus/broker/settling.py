@@ -20,13 +20,13 @@ from onibus.core.holds import TOKEN
 from onibus.core.limits import BATCH_COUNT_MAX
 from onibus.core.numbering import partition_index
 from onibus.core.partition import Partition
+from onibus.core.path.complete import complete, find_held
 from onibus.core.path.deliver import deliver_deferred, find_deferred
 from onibus.core.path.peek import Filter, Page, states_of
 from onibus.core.path.purge import find_undeferrable, forget_ids, purge, undefer
 from onibus.core.path.room import Room
 from onibus.core.path.schedule import cancel, find_scheduled
 from onibus.core.path.session import held_session
-from onibus.core.path.settle import complete, find_held
 from onibus.core.records import WriteBatch
 from onibus.core.subscription import Subscription
 
@@ -45,7 +45,7 @@ PEEK_SLICE = 500
 
 def seat_of_token(entity: Entity, token: bytes) -> Seat:
     """Return the partition that gave a token out; a token of no shape of ours holds nothing."""
-    if not _has_shape(token):
+    if not has_shape(token):
         raise UnknownToken("that is not a token of this bus")
     if len(entity.seats) == 1:
         return entity.seats[0]
@@ -55,7 +55,8 @@ def seat_of_token(entity: Entity, token: bytes) -> Seat:
     return entity.seats[index]
 
 
-def _has_shape(token: bytes) -> bool:
+def has_shape(token: bytes) -> bool:
+    """Tell whether a token looks like one of this bus."""
     return isinstance(token, bytes) and len(token) == TOKEN.size
 
 
@@ -132,7 +133,7 @@ def settle_each(
 
 def _by_seat(entity: Entity, tokens: Sequence[bytes], results: list[Any]) -> dict[Seat, list[int]]:
     """Return the places of tokens by the partition that gave them out; refuse others there."""
-    if not entity.partitioned and all(_has_shape(token) for token in tokens):
+    if not entity.partitioned and all(has_shape(token) for token in tokens):
         return {entity.seats[0]: list(range(len(tokens)))}
     by_seat: dict[Seat, list[int]] = {}
     for place, token in enumerate(tokens):

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 TIDY_AFTER_MS = 1_000
 TIDY_AGAIN_MS = 5
 TIDY_RARELY_MS = 60_000
+#: So many blocks of a partition are merged although somebody works with it.
+MANY_BLOCKS = 1_024
 
 
 def ring(broker: Broker, kind: str, subject: Any) -> None:
@@ -71,8 +73,13 @@ def _tick_seat(broker: Broker, kind: str, seat: Seat) -> None:
         # What one slice did not reach goes on when others have had their turn.
         due = seat.online().next_wake()
         broker.timers.set(("partition", seat.id), max(due, now + 1))
-    elif broker.tidy(seat):
+        return
+    rested = seat.partition.accessed + TIDY_AFTER_MS
+    eager = broker.clock.now() >= rested or len(seat.partition.log.places) > MANY_BLOCKS
+    if broker.tidy(seat, eager):
         broker.timers.set(("tidy", seat.id), broker.clock.now() + TIDY_AGAIN_MS)
+    elif not eager:
+        broker.timers.set(("tidy", seat.id), rested)
     elif seat.partition is not None and seat.partition.keeps_for_a_time():
         # Nobody may come by again: what is kept for a time only must go all the same.
         broker.timers.set(("retidy", seat.id), broker.clock.now() + TIDY_RARELY_MS)

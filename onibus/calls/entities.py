@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from onibus.broker.entity import QUEUE, SUBSCRIPTION, TOPIC, EntityInfo
-from onibus.broker.entity_info import info
+from onibus.broker.entity import QUEUE, SUBSCRIPTION, TOPIC
+from onibus.broker.entity_info import EntityInfo, info
 from onibus.broker.entity_rules import subscription_name, with_rule_changed, without_rule
 from onibus.broker.namespace import Namespace
 from onibus.broker.replies import Reply

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from onibus.broker.entity import EntityInfo
+from onibus.broker.entity_info import EntityInfo
 from onibus.broker.entity_rules import subscription_name
 from onibus.cli.output import age, bytes_text, moment
 from onibus.cli.session import Session, command

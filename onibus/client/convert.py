@@ -9,7 +9,7 @@ from uuid import uuid4
 import msgspec
 from msgspec.structs import replace
 
-from onibus.broker.entity import EntityInfo
+from onibus.broker.entity_info import EntityInfo
 from onibus.core.errors import InvalidArgument, LockLost
 from onibus.core.message import Message, ReceivedMessage, Sent
 from onibus.core.path.peek import Filter

@@ -61,9 +61,6 @@ class BlockPlace:
         """Tell whether no ordinal from the first to the last is without its row."""
         return self.last - self.first + 1 == self.rows
 
-    def __lt__(self, other: BlockPlace) -> bool:
-        return self.first < other.first
-
 
 class Log:
     """The blocks of one partition in order of their ordinals."""
@@ -135,7 +132,7 @@ class Log:
 
     def _take_up(self, place: BlockPlace) -> None:
         if self.places and place.first < self.places[-1].first:
-            insort(self.places, place)
+            insort(self.places, place, key=_first)
         else:
             self.places.append(place)
         self.live_bytes += place.live_bytes
@@ -165,7 +162,7 @@ class Log:
     def read(self, place: BlockPlace) -> Block:
         """Return a block's rows."""
         payload = self.uncommitted(place)
-        return Block(payload) if payload else self.pages.read_block(place.block)
+        return Block(payload, sound=True) if payload else self.pages.read_block(place.block)
 
     def uncommitted(self, place: BlockPlace) -> bytes | None:
         """Return the bytes of a block that the store cannot be asked for yet."""
@@ -183,8 +180,17 @@ class Log:
     def rows(self, ordinals: Sequence[int]) -> list[tuple[Entry, Message]]:
         """Return what the index has of messages, and they, verified; in the order of the ordinals.
 
-        Those that follow each other in their block are read in one go.
+        Those that follow each other in their block are read in one go: several groups of a FIFO
+        queue, sent in turns, are a few runs of rows.
         """
+        rising = sorted(ordinals)
+        found = self._rows(rising)
+        if rising == ordinals:
+            return found
+        by_ordinal = dict(zip(rising, found, strict=True))
+        return [by_ordinal[ordinal] for ordinal in ordinals]
+
+    def _rows(self, ordinals: list[int]) -> list[tuple[Entry, Message]]:
         found: list[tuple[Entry, Message]] = []
         first, last = 0, -1
         at, count = 0, len(ordinals)

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from onibus.core.block import NEVER
-from onibus.core.holds import Hold
 from onibus.core.lifecycle import State, words
+from onibus.core.mark import Mark
 from onibus.core.message import Message, ReceivedMessage, decode_overlay
 from onibus.core.timers import Timers
 
@@ -26,26 +26,8 @@ MarkRow = tuple[int, int, str | None, str | None, bytes | None]
 FIRST_RECEIVED = "first_received_ms"
 
 _STATES = tuple(State)
-_WORDS = tuple(words(state) for state in State)
-
-
-class Mark:
-    """A message that is not simply waiting, or was delivered before."""
-
-    __slots__ = (
-        "deliveries", "description", "due", "hold", "overlay", "reason", "state", "stored",
-    )  # fmt: skip
-
-    def __init__(self, state: State = State.ACTIVE) -> None:
-        self.state = state
-        self.deliveries = 0
-        self.due = 0
-        self.reason: str | None = None
-        self.description: str | None = None
-        #: fields that lie over those of the message (core/message.py)
-        self.overlay: bytes | None = None
-        self.hold: Hold | None = None
-        self.stored = False
+#: How a state is told, by its number.
+STATE_WORDS = tuple(words(state) for state in State)
 
 
 class Marks:
@@ -76,6 +58,11 @@ class Marks:
         #: places of those that come due by themselves, the earliest first
         self._due = order[np.searchsorted(times[order], 1) :]
         self._due_at = 0
+
+    @property
+    def has_cold(self) -> bool:
+        """Tell whether a message may have a mark that is not in `hot`."""
+        return self._left > 0
 
     def get(self, ordinal: int) -> Mark | None:
         """Return a message's mark, if it has one."""
@@ -165,11 +152,7 @@ class Marks:
 
 
 def apply_mark(received: ReceivedMessage, mark: Mark) -> None:
-    """Show on a message what is known of it."""
-    if mark.state is not State.ACTIVE:
-        received.state = _WORDS[mark.state]
-    if mark.deliveries:
-        received.delivery_count = mark.deliveries
+    """Show on a message what is known of it, besides its state and its deliveries."""
     if mark.reason is not None or mark.description is not None:
         received.dead_letter_reason = mark.reason
         received.dead_letter_description = mark.description

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
 from heapq import heapify, heappop, heappush
 from typing import Any
@@ -38,10 +38,12 @@ class SessionLock:
 class Session:
     """One session, or one group of a FIFO queue."""
 
-    __slots__ = ("id", "in_flight", "lock", "ready", "state", "waiting")
+    __slots__ = ("hash", "id", "in_flight", "lock", "ready", "state", "waiting")
 
     def __init__(self, session_id: str, ready: array[int] | None = None) -> None:
         self.id = session_id
+        #: what stands for it in the index of a block, once somebody has asked; else 0
+        self.hash = 0
         #: ordinals that can be given out, in order
         self.ready: array[int] = ready if ready is not None else array("q")
         #: abandoned with a delay: they keep their place and block what comes after (X4)
@@ -62,13 +64,13 @@ class Session:
 
     def take(self, limit: int, below: int) -> list[int]:
         """Take out the first ordinals, in order, all lower than `below` and the barrier."""
-        below = min(below, self.barrier())
-        ready = self.ready
-        count = min(limit, len(ready))
-        if count and ready[count - 1] >= below:
-            count = bisect_left(ready, below, 0, count)
-        taken = ready[:count].tolist()
-        del ready[:count]
+        barrier, ready = self.barrier(), self.ready
+        if barrier < below:
+            below = barrier
+        taken = ready[:limit].tolist()
+        if taken and taken[-1] >= below:
+            del taken[bisect_left(taken, below) :]
+        del ready[: len(taken)]
         return taken
 
     @property
@@ -91,10 +93,16 @@ class Sessions:
 
     def hash(self, session_id: str) -> int:
         """Return the hash that stands for a session in a block's index; never 0."""
+        session = self._hot.get(session_id)
+        if session is not None and session.hash:
+            return session.hash
         # A copy takes less time than a new one with its key.
         hasher = self._hasher.copy()
         hasher.update(session_id.encode())
-        return int.from_bytes(hasher.digest(), "little") or 1
+        found = int.from_bytes(hasher.digest(), "little") or 1
+        if session is not None:
+            session.hash = found
+        return found
 
     def load(self, ordinals: npt.NDArray[Any], hashes: npt.NDArray[Any]) -> None:
         """Take up what was waiting at the last stop, before anything else is done."""
@@ -126,11 +134,18 @@ class Sessions:
         if session.idle:
             self._hot.pop(session.id, None)
 
-    def append(self, session: Session, ordinal: int) -> None:
-        """Add a message that has just been accepted."""
-        session.ready.append(ordinal)
-        if len(session.ready) == 1:
-            self.offer(session)
+    def append(self, first: int, session_ids: Sequence[str | None]) -> None:
+        """Add messages that have just been accepted, with ordinals from `first` on."""
+        hot = self._hot
+        for ordinal, session_id in enumerate(session_ids, first):
+            assert session_id is not None
+            session = hot.get(session_id)
+            if session is None:
+                session = self.get(session_id)
+            ready = session.ready
+            ready.append(ordinal)
+            if len(ready) == 1:
+                self.offer(session)
 
     def give_back(self, session: Session, ordinal: int) -> None:
         """Put a message back at its number's place."""

@@ -23,9 +23,10 @@ from onibus.core.dead_letters import DeadLetters
 from onibus.core.errors import LockLost, MessageNotFound, SessionLockLost
 from onibus.core.holds import TOKEN, Attempt, Hold, check_of
 from onibus.core.lifecycle import ASIDE, DEAD, HELD, TIMED, UNLOCKED, Input, State, advance
-from onibus.core.marks import Mark, Marks
+from onibus.core.mark import Mark
+from onibus.core.marks import Marks
 from onibus.core.message import ReceivedMessage
-from onibus.core.outcomes import FATES, Fate, OutcomeLog
+from onibus.core.outcomes import FATES, OutcomeLog
 from onibus.core.records import GONE, HOLDS, MARKS, WriteBatch
 from onibus.core.rules.rule import CompiledRule
 from onibus.core.runs import Runs, as_runs
@@ -115,7 +116,7 @@ class Subscription:
         marked = sum(self.counts) - self.counts[State.ACTIVE]
         return live - marked + self.counts[State.LOCKED] + self.counts[State.DELAYED]
 
-    def ordinal(self, number: int) -> int:
+    def ordinal(self, number: object) -> int:
         """Return the live, shown ordinal of a sequence number, or refuse it."""
         if isinstance(number, int):
             for ordinal in self.numbering.candidates(number, self.log.next_ordinal):
@@ -142,9 +143,7 @@ class Subscription:
         if not self.settings.requires_session:
             self.ready.add(first, first + len(sessions) - 1)
             return
-        for ordinal, session_id in enumerate(sessions, first):
-            assert session_id is not None
-            self.sessions.append(self.sessions.get(session_id), ordinal)
+        self.sessions.append(first, sessions)
 
     def enqueue_runs(self, runs: list[tuple[int, int]], sessions: Sequence[str | None]) -> None:
         """The same for runs of ordinals; `sessions` are those of all messages in them."""
@@ -164,27 +163,6 @@ class Subscription:
         """
         self.gone.extend(runs)
 
-    def overlay(self, ordinal: int, overlay: bytes, out: WriteBatch) -> None:
-        """A message that has just arrived looks different here: a rule's action changed it."""
-        mark = self.marks.hot[ordinal] = Mark()
-        mark.overlay = overlay
-        self.counts[State.ACTIVE] += 1
-        self.write_mark(ordinal, mark, out)
-
-    def arrive_dead(
-        self, ordinal: int, reason: str, description: str, overlay: bytes | None, out: WriteBatch
-    ) -> None:
-        """A message has arrived that cannot be delivered here."""
-        mark = self.marks.hot[ordinal] = Mark(State.DEAD_LETTERED)
-        mark.reason, mark.description, mark.overlay = reason, description, overlay
-        self.counts[State.DEAD_LETTERED] += 1
-        self.tally.dead_lettered(reason)
-        self.dead.add(ordinal, ordinal)
-        self.dead_ready.add(ordinal, ordinal)
-        self.write_mark(ordinal, mark, out)
-        if self.outcomes.kept:
-            self.outcomes.note(ordinal, Fate.DEAD_LETTERED, reason, description)
-
     def schedule(self, ordinal: int, due: int, out: WriteBatch) -> None:
         """A message has been accepted that is not to be seen before its time."""
         mark = self.marks.hot[ordinal] = Mark(State.SCHEDULED)
@@ -202,34 +180,46 @@ class Subscription:
         check = check_of(partition.secret, *self.key, partition.boot, epoch)
         return Hold(epoch, check, until, duration, session, owner)
 
-    def token(self, ordinal: int, hold: Hold) -> bytes:
-        return TOKEN.pack(self.numbering.number(ordinal), hold.epoch, hold.check)
-
-    def held_by(self, token: bytes) -> tuple[int, Mark, Hold]:
-        """Return the message that a token holds, or refuse the token."""
+    def held_ordinal(self, token: bytes) -> int:
+        """Return the ordinal of the message that a token holds, or 0."""
         number, epoch, check = TOKEN.unpack(token)
         hold = self.holds.get(epoch)
         if hold is not None and hold.check == check:
             for ordinal in self.numbering.candidates(number, self.log.next_ordinal):
                 if ordinal in hold.ordinals:
-                    return ordinal, self.marks[ordinal], hold
+                    return ordinal
+        return 0
+
+    def held_by(self, token: bytes) -> tuple[int, Mark, Hold]:
+        """Return the message that a token holds, or refuse the token."""
+        ordinal = self.held_ordinal(token)
+        if ordinal:
+            # Whatever is held has its mark at hand.
+            mark = self.marks.hot[ordinal]
+            assert mark.hold is not None
+            return ordinal, mark, mark.hold
+        number = TOKEN.unpack(token)[0]
         if self.settings.requires_session and not self.settings.fifo:
             raise SessionLockLost(f"the session that held message {number} is locked no more")
         raise LockLost(f"the lock on message {number} was lost: it ran out, or was settled before")
 
     def lock(self, ordinals: list[int], hold: Hold) -> None:
         """Hold messages that were taken out of what is ready."""
-        counts, marks = self.counts, self.marks
+        counts, marks, hot = self.counts, self.marks, self.marks.hot
         locked = advance(State.ACTIVE, Input.LOCK)
+        mark_of = marks.get if marks.has_cold else hot.get
+        fresh = 0
         for ordinal in ordinals:
-            mark = marks.get(ordinal)
+            mark = mark_of(ordinal)
             if mark is None:
-                mark = marks.hot[ordinal] = Mark(locked)
-            else:
-                counts[mark.state] -= 1
-                mark.state = advance(mark.state, Input.LOCK)
+                hot[ordinal] = Mark(locked, hold=hold)
+                fresh += 1
+                continue
+            counts[mark.state] -= 1
+            mark.state = advance(mark.state, Input.LOCK)
             mark.hold = hold
             counts[mark.state] += 1
+        counts[locked] += fresh
         hold.ordinals.update(dict.fromkeys(ordinals, hold.until))
         self.holds[hold.epoch] = hold
         if hold.until != NEVER:
@@ -251,24 +241,39 @@ class Subscription:
         hold = mark.hold
         assert hold is not None
         mark.hold = None
-        hold.ordinals.pop(ordinal, None)
+        self._release(hold, (ordinal,))
+
+    def _release(self, hold: Hold, ordinals: Sequence[int]) -> None:
+        """A hold has these no more."""
+        for ordinal in ordinals:
+            hold.ordinals.pop(ordinal, None)
         if not hold.ordinals:
             del self.holds[hold.epoch]
             self.timers.cancel(("hold", hold.epoch))
         self._changed_holds[hold.epoch] = hold
-        session = hold.groups.pop(ordinal, None)
-        if session is None:
-            if hold.session is None:
-                return
+        if hold.groups:
+            for ordinal in ordinals:
+                session = hold.groups.pop(ordinal, None)
+                if session is not None:
+                    self._land(session, ordinal)
+        elif hold.session is not None:
             session = self.sessions.find(hold.session)
-        if session is not None:
-            if hold.carried:
+            if session is not None and hold.carried:
                 if not hold.ordinals and session.lock is not None:
                     session.lock.holds.discard(hold.epoch)
-            elif ordinal in session.in_flight:
-                session.in_flight.remove(ordinal)
-                if not session.in_flight:
-                    self.sessions.offer(session)
+                self.sessions.forget_idle(session)
+            elif session is not None:
+                for ordinal in ordinals:
+                    self._land(session, ordinal)
+
+    def _land(self, session: Session, ordinal: int) -> None:
+        """A message of a group is in flight no more (F10)."""
+        in_flight = session.in_flight
+        if ordinal in in_flight:
+            in_flight.remove(ordinal)
+            if not in_flight:
+                self.sessions.offer(session)
+        if not in_flight:
             self.sessions.forget_idle(session)
 
     def take_out(self, ordinal: int) -> None:
@@ -325,11 +330,12 @@ class Subscription:
 
     def end(self, ordinals: list[int], event: Input, out: WriteBatch) -> None:
         """Messages that are held are gone, all by the same event; see `change`."""
-        marks, counts, noted = self.marks, self.counts, self.outcomes.kept
+        hot, counts, noted = self.marks.hot, self.counts, self.outcomes.kept
         before: State | None = None
         listed = False
+        holds: dict[Hold, list[int]] = {}
         for ordinal in ordinals:
-            mark = marks[ordinal]
+            mark = hot[ordinal]
             old = mark.state
             if old is not before:
                 # Nearly always all of them are in one state.
@@ -339,13 +345,20 @@ class Subscription:
             if noted:
                 self.outcomes.note(ordinal, FATES[event], None, None)
             if mark.due:
-                marks.unwatch(ordinal)
-            self.let_go(ordinal, mark)
+                self.marks.unwatch(ordinal)
+            hold = mark.hold
+            assert hold is not None
+            several = holds.get(hold)
+            if several is None:
+                several = holds[hold] = []
+            several.append(ordinal)
             if listed:
                 self._list(ordinal, old, State.GONE)
-            del marks.hot[ordinal]
+            del hot[ordinal]
             if mark.stored:
                 out.delete(MARKS, (*self.key, ordinal))
+        for hold, several in holds.items():
+            self._release(hold, several)
         self.tally.inputs[event] += len(ordinals)
 
     def _leave(self, ordinal: int, old: State) -> None:
@@ -409,11 +422,6 @@ class Subscription:
             if swallowed >= 0:
                 out.delete(GONE, (*self.key, swallowed))
             self.log.release(first, last, out)
-
-    def carried(self, session: Session) -> list[int]:
-        """Return the messages that a session's lock holds, in order."""
-        epochs = session.lock.holds if session.lock is not None else ()
-        return sorted(ordinal for epoch in epochs for ordinal in self.holds[epoch].ordinals)
 
     def session_of(self, ordinal: int) -> Session:
         """Return the session that a message belongs to."""

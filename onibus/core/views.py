@@ -7,11 +7,15 @@ from typing import TYPE_CHECKING
 
 from onibus.core.block import NEVER
 from onibus.core.holds import TOKEN, Hold
-from onibus.core.marks import apply_mark
+from onibus.core.mark import Mark
+from onibus.core.marks import STATE_WORDS, apply_mark
 from onibus.core.message import ReceivedMessage
 
 if TYPE_CHECKING:
     from onibus.core.subscription import Subscription
+
+#: A message that simply waits.
+_UNMARKED = Mark()
 
 
 def views(
@@ -24,22 +28,23 @@ def views(
     first_received = None if hold is None or hold.until == NEVER else hold.received
     locked_until = None if hold is None else until
     numbers = subscription.numbering.each(ordinals)
+    rows = subscription.log.rows(ordinals)
     found = []
-    for ordinal, number, (entry, message) in zip(
-        ordinals, numbers, subscription.log.rows(ordinals), strict=True
-    ):
+    for ordinal, number, (entry, message) in zip(ordinals, numbers, rows, strict=True):
         expires = entry[2] if after is None else min(entry[2], entry[6] + after)
+        mark = mark_of(ordinal) or _UNMARKED
         received = ReceivedMessage(
             message=message,
             sequence_number=number,
             enqueued_time_ms=entry[1],
+            delivery_count=mark.deliveries,
+            state=STATE_WORDS[mark.state],
             token=None if hold is None else TOKEN.pack(number, hold.epoch, hold.check),
             locked_until_ms=locked_until,
             expires_at_ms=None if expires == NEVER else expires,
             first_received_ms=first_received,
         )
-        mark = mark_of(ordinal)
-        if mark is not None:
+        if mark is not _UNMARKED:
             apply_mark(received, mark)
         found.append(received)
     return found

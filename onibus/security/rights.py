@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from enum import Enum
 
+import msgspec
+
 from onibus.core.errors import Forbidden
 
 
@@ -19,33 +21,25 @@ class Right(Enum):
     LISTEN = "Listen"
     MANAGE = "Manage"
 
+    #: There is one of each: it needs no hash of its name, which `Enum` computes in Python.
+    __hash__ = object.__hash__
+
 
 ALL = frozenset(Right)
 
 
-class Granted:
+class Granted(msgspec.Struct, frozen=True, eq=False):
     """What somebody who has shown a key or a token may do, and until when."""
 
-    __slots__ = ("entity", "name", "rights", "scope", "until")
-
-    def __init__(
-        self,
-        name: str,
-        rights: frozenset[Right],
-        *,
-        entity: str = "",
-        scope: str = "",
-        until: float = float("inf"),
-    ) -> None:
-        #: the key's name, for people
-        self.name = name
-        self.rights = rights
-        #: the entity that the key is for, in lower case; empty for the whole namespace
-        self.entity = entity
-        #: what the token is for: a path in lower case; empty for the whole namespace
-        self.scope = scope
-        #: wall time, seconds since 1970
-        self.until = until
+    #: the key's name, for people
+    name: str
+    rights: frozenset[Right]
+    #: the entity that the key is for, in lower case; empty for the whole namespace
+    entity: str = ""
+    #: what the token is for: a path in lower case; empty for the whole namespace
+    scope: str = ""
+    #: wall time, seconds since 1970
+    until: float = float("inf")
 
     def grant(self, right: Right, entity: str, now: float) -> None:
         """Let somebody do something with an entity ("" for the namespace), or refuse."""
@@ -57,6 +51,10 @@ class Granted:
             raise Forbidden(f"key {self.name!r} is for {self.entity} only")
         if self.scope and not below(entity, self.scope):
             raise Forbidden(f"the token is for {self.scope} only")
+
+
+#: What somebody may do who has shown nothing yet.
+NOBODY = Granted("", frozenset())
 
 
 def below(entity: str, scope: str) -> bool:

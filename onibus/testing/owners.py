@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from onibus.broker import settling
-from onibus.broker.entity import entity_of
+from onibus.broker.entity_rows import entity_of
 from onibus.broker.entity_rules import without_rule
 from onibus.broker.namespace import NAME
 from onibus.core import settings as core_settings

@@ -9,11 +9,12 @@ import pytest
 
 from onibus import Bus, Message
 from onibus.broker import receiving, sending, settling
+from onibus.broker.deleting import delete_each
 from onibus.broker.transferring import SLICE_BYTES, Transferred, ends, transfer
 from onibus.core.errors import InvalidArgument, InvalidOperation, UnknownToken
 from onibus.core.message import ReceivedMessage
 from onibus.core.path.peek import Filter
-from onibus.core.path.settle import delete, renew
+from onibus.core.path.settle import renew
 from tests.bus_helpers import (
     HOUR,
     MINUTE,
@@ -41,15 +42,7 @@ async def receive(bus: Bus, visibility_ms: int, limit: int = 10) -> list[Receive
 
 
 async def delete_by(bus: Bus, *tokens: bytes) -> list[Any]:
-    results: list[Any] = await bus.ask(
-        lambda reply: settling.settle_each(
-            bus.broker,
-            "q",
-            tokens,
-            lambda part, places, now, out: list(delete(part, [tokens[at] for at in places], out)),
-            reply,
-        )
-    )
+    results: list[Any] = await bus.ask(lambda reply: delete_each(bus.broker, "q", tokens, reply))
     return results
 
 

@@ -8,11 +8,11 @@ from onibus.broker.pages import StorePages
 from onibus.core.message import Message, ReceivedMessage, Sent
 from onibus.core.partition import Partition
 from onibus.core.path.admit import admit
+from onibus.core.path.complete import complete, find_held
 from onibus.core.path.deliver import deliver
 from onibus.core.path.enqueue import find_duplicates
 from onibus.core.path.enqueue import send as send_to_partition
 from onibus.core.path.recover import COLUMNS, SOURCES, recover
-from onibus.core.path.settle import complete, find_held
 from onibus.core.records import BLOCKS, Row, Table, WriteBatch
 from onibus.core.settings import QueueSettings, make
 from onibus.store.memory import MemoryStore

@@ -17,7 +17,7 @@ def test_messages_of_a_session_that_is_accepted_by_name_leave_nothing_behind() -
     sessions = Sessions(b"secret")
     session = sessions.get("mine")
     for ordinal in range(1, 10_001):
-        sessions.append(session, ordinal)
+        sessions.append(ordinal, [session.id])
         assert session.take(1, NEVER) == [ordinal]
         sessions.give_back(session, ordinal)
         assert session.take(1, NEVER) == [ordinal]
@@ -28,7 +28,7 @@ def test_what_is_dropped_leaves_every_session_on_offer_in_order() -> None:
     sessions = Sessions(b"secret")
     count = 200
     for ordinal in range(1, count + 1):
-        sessions.append(sessions.get(f"{-ordinal}"), ordinal)
+        sessions.append(ordinal, [f"{-ordinal}"])
     for _ in range(10):
         for ordinal in range(1, count + 1, 3):
             session = sessions.get(f"{-ordinal}")

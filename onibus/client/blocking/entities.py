@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from onibus.broker.entity import EntityInfo
+from onibus.broker.entity_info import EntityInfo
 from onibus.broker.entity_rules import subscription_name
 from onibus.client.asking import get, path_of, post
 from onibus.client.blocking.caller import Caller

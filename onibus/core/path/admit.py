@@ -10,6 +10,7 @@ from functools import lru_cache
 from hashlib import blake2b, sha256
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from onibus.core.checks import check_properties, check_whole
@@ -22,36 +23,31 @@ from onibus.core.settings import LogSettings
 _TEXTS = ("subject", "correlation_id", "content_type", "to", "reply_to", "reply_to_session_id")
 
 
-class Prepared:
+class Prepared(msgspec.Struct, eq=False):
     """A message that was admitted."""
 
-    __slots__ = ("delay_ms", "identities", "key", "message", "row", "time_to_live_ms")
-
-    def __init__(
-        self,
-        message: Message,
-        row: bytes,
-        identities: tuple[bytes, ...],
-        ttl: int | None,
-        key: str | None = None,
-    ) -> None:
-        self.message = message
-        self.row = row
-        #: what decides its partition (P3), or None when any will do
-        self.key = key
-        #: hashes under which it is a duplicate; none where it never is one
-        self.identities = identities
-        self.time_to_live_ms = ttl
-        #: how long it waits before it can be received; None: as its queue says
-        self.delay_ms: int | None = None
+    message: Message
+    row: bytes
+    #: hashes under which it is a duplicate; none where it never is one
+    identities: tuple[bytes, ...]
+    time_to_live_ms: int | None
+    #: what decides its partition (P3), or None when any will do
+    key: str | None = None
+    #: how long it waits before it can be received; None: as its queue says
+    delay_ms: int | None = None
 
 
 def admit(message: Message, settings: LogSettings, secret: bytes) -> Prepared:
     """Return the message prepared, or refuse it."""
     _check_fields(message, settings)
-    key = effective_key(message, settings)
+    key = effective_key(message, settings) if message.session_id is None else message.session_id
+    identities: tuple[bytes, ...]
     if settings.fifo:
-        message, identities = _fifo_identities(message, settings, secret)
+        if message.message_id is None or settings.content_based_deduplication:
+            message, identities = _fifo_identities(message, settings, secret)
+        else:
+            scope = message.session_id if settings.deduplication_scope == "messageGroup" else None
+            identities = (_hash(secret, message.message_id, scope),)
     elif settings.requires_duplicate_detection:
         identities = _identities(message, settings, secret, key)
     else:
@@ -62,7 +58,10 @@ def admit(message: Message, settings: LogSettings, secret: bytes) -> Prepared:
         raise InvalidArgument(f"the message cannot be encoded: {error}") from None
     if len(row) > settings.max_message_bytes:
         check_size(message, len(row), settings)
-    return Prepared(message, row, identities, time_to_live(message, settings), key)
+    ttl = settings.default_time_to_live_ms
+    if message.time_to_live_ms is not None:
+        ttl = time_to_live(message, settings)
+    return Prepared(message, row, identities, ttl, key)
 
 
 def check_size(message: Message, row_bytes: int, settings: LogSettings) -> None:
@@ -96,18 +95,22 @@ def _check_fields(message: Message, settings: LogSettings) -> None:
     """Refuse fields of wrong types or sizes, and keys that contradict each other."""
     if not isinstance(message, Message):
         raise InvalidArgument(f"a message is a Message, not a {type(message).__name__}")
+    message_id = message.message_id
     session_id, partition_key = message.session_id, message.partition_key
     if type(message.body) is not bytes:
         raise InvalidArgument(f"a body is bytes, not {type(message.body).__name__}")
     if type(message.as_sent) is not bytes:
         raise InvalidArgument(f"as_sent is bytes, not {type(message.as_sent).__name__}")
-    _check_id("message_id", message.message_id)
-    if message.message_id == "":
+    if message_id is not None and (type(message_id) is not str or len(message_id) > ID_LENGTH_MAX):
+        raise _no_id("message_id")
+    if message_id == "":
         raise InvalidArgument("message_id is empty: leave it out if there is none")
-    if session_id is not None or partition_key is not None:
-        _check_id("session_id", session_id)
-        _check_id("partition_key", partition_key)
-        if None not in (session_id, partition_key) and session_id != partition_key:
+    if session_id is not None and (type(session_id) is not str or len(session_id) > ID_LENGTH_MAX):
+        raise _no_id("session_id")
+    if partition_key is not None:
+        if type(partition_key) is not str or len(partition_key) > ID_LENGTH_MAX:
+            raise _no_id("partition_key")
+        if session_id is not None and session_id != partition_key:
             raise InvalidOperation("session_id and partition_key are both set and differ")
     if message.time_to_live_ms is not None or message.scheduled_enqueue_time_ms is not None:
         _check_times(message)
@@ -131,9 +134,8 @@ def _check_fields(message: Message, settings: LogSettings) -> None:
         raise InvalidOperation(f"this entity needs a {name} on every message")
 
 
-def _check_id(name: str, value: object) -> None:
-    if value is not None and (type(value) is not str or len(value) > ID_LENGTH_MAX):
-        raise InvalidArgument(f"{name} must be a text of at most {ID_LENGTH_MAX} characters")
+def _no_id(name: str) -> InvalidArgument:
+    return InvalidArgument(f"{name} must be a text of at most {ID_LENGTH_MAX} characters")
 
 
 def _check_times(message: Message) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Container, Sequence
 from typing import TYPE_CHECKING
 
 from onibus.core.lifecycle import State
-from onibus.core.marks import Mark
+from onibus.core.mark import Mark
 from onibus.core.path.admit import Prepared
 from onibus.core.records import WriteBatch
 

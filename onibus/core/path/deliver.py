@@ -185,10 +185,9 @@ def deliver_groups(
     chosen: list[int] = []
     groups: dict[int, Session] = {}
     passed: list[Session] = []
+    sessions, below = subscription.sessions, subscription.log.visible_below
     while len(chosen) < limit:
-        session = subscription.sessions.next_free(
-            subscription.log.visible_below, subscription.session_name
-        )
+        session = sessions.next_free(below, subscription.session_name)
         if session is None:
             break
         wanted = 1 if subscription.settings.one_message_per_group else limit - len(chosen)
@@ -204,8 +203,8 @@ def deliver_groups(
             break
     for session in passed:
         if not session.in_flight:
-            subscription.sessions.offer(session)
-            subscription.sessions.forget_idle(session)
+            sessions.offer(session)
+            sessions.forget_idle(session)
     if not chosen:
         return []
     hold = subscription.new_hold(now + visibility_ms, visibility_ms, None)
@@ -223,14 +222,14 @@ def take_living(
     subscription: Subscription, session: Session, limit: int, now: int, out: WriteBatch
 ) -> list[int]:
     """Take a session's first messages that have not expired."""
+    below = subscription.log.visible_below
     living: list[int] = []
-    while len(living) < limit:
+    while True:
         wanted = limit - len(living)
-        taken = session.take(wanted, subscription.log.visible_below)
+        taken = session.take(wanted, below)
         living += still_living(subscription, taken, now, out)
-        if len(taken) < wanted:
-            break
-    return living
+        if len(taken) < wanted or len(living) == limit:
+            return living
 
 
 def _repeat(

@@ -139,8 +139,12 @@ def _store_block(
     only: int,
 ) -> None:
     """Make a block of rows with ordinals from `first` on, and show it to who is to see it."""
-    count = len(piece)
-    scheduled = [] if activated else _scheduled(piece, first, now - wall, now)
+    count, messages = len(piece), [prepared.message for prepared in piece]
+    scheduled: list[tuple[int, int]] = []
+    if not activated:
+        times = [message.scheduled_enqueue_time_ms for message in messages]
+        if times.count(None) != count:
+            scheduled = _scheduled(times, first, now - wall, now)
     expires = [
         NEVER if prepared.time_to_live_ms is None else now + prepared.time_to_live_ms
         for prepared in piece
@@ -150,18 +154,19 @@ def _store_block(
         # Its time to live counts from its activation, as a row of its own (S6).
         expires[ordinal - first] = NEVER
         kinds[ordinal - first] = SCHEDULED
-    sessions = [prepared.message.session_id for prepared in piece]
+    sessions = [message.session_id for message in messages]
     hashes, keys = session_keys(partition, sessions, first)
     rows = [prepared.row for prepared in piece]
     payload = encode_rows(first, moment, now, expires, hashes, kinds, rows)
     place = Placed(first, moment, payload, min(expires), sessions, keys, scheduled, only)
     default_ms = partition.settings.delivery_delay_ms
-    if not activated and (default_ms or any(prepared.delay_ms for prepared in piece)):
+    own_ms = [prepared.delay_ms for prepared in piece]
+    if not activated and (default_ms or own_ms.count(None) != count):
         place.delayed.extend(delays(piece, first, default_ms, now, dict(scheduled)))
-    put_block(partition, place, lambda: [prepared.message for prepared in piece], now, wall, out)
+    put_block(partition, place, lambda: messages, now, wall, out)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Placed:
     """A block of new messages, and what their partition has to know of them."""
 
@@ -243,14 +248,13 @@ def _store_copies(
 
 
 def _scheduled(
-    piece: Sequence[Prepared], first: int, offset: int, now: int
+    times: Sequence[int | None], first: int, offset: int, now: int
 ) -> list[tuple[int, int]]:
     """Return (ordinal, due in bus time) of what is not to be seen yet; a past time is no wait."""
     return [
-        (ordinal, prepared.message.scheduled_enqueue_time_ms + offset)
-        for ordinal, prepared in enumerate(piece, first)
-        if prepared.message.scheduled_enqueue_time_ms is not None
-        and prepared.message.scheduled_enqueue_time_ms + offset > now
+        (ordinal, time + offset)
+        for ordinal, time in enumerate(times, first)
+        if time is not None and time + offset > now
     ]
 
 
@@ -258,11 +262,11 @@ def _show(partition: Partition, block: Placed, out: WriteBatch) -> None:
     """Hand messages to a queue's subscription: all that have not to wait, in runs."""
     subscription, sessions = partition.subscription, block.sessions
     start = first = block.first
-    aside = block.scheduled
-    if block.delayed:
-        aside = sorted(block.scheduled + block.delayed)
+    if not (block.scheduled or block.delayed):
+        subscription.enqueue(first, sessions)
+        return
     later = dict(block.delayed)
-    for ordinal, due in aside:
+    for ordinal, due in sorted(block.scheduled + block.delayed):
         if ordinal in later:
             delay(subscription, ordinal, due, sessions[ordinal - first], out)
         else:

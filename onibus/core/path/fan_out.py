@@ -16,7 +16,10 @@ from msgspec import structs
 
 from onibus.core.errors import FilterFailed
 from onibus.core.fans import Members
+from onibus.core.lifecycle import State
+from onibus.core.mark import Mark
 from onibus.core.message import Message, encode_overlay
+from onibus.core.outcomes import Fate
 from onibus.core.records import WriteBatch
 from onibus.core.rules.rule import CompiledRule
 from onibus.core.rules.subject import Subject
@@ -119,9 +122,9 @@ class FanOut:
             subscription.pass_over(self._gaps(runs))
             for at, (reason, description) in share.dead.items():
                 overlay = share.overlays.pop(at, None)
-                subscription.arrive_dead(self._first + at, reason, description, overlay, out)
+                _arrive_dead(subscription, self._first + at, reason, description, overlay, out)
             for at, overlay in share.overlays.items():
-                subscription.overlay(self._first + at, overlay, out)
+                _lay_over(subscription, self._first + at, overlay, out)
             alive = share.positions
             if share.dead:
                 alive = [at for at in alive if at not in share.dead]
@@ -244,3 +247,30 @@ def _lies_over(changed: Message, message: Message) -> bool:
 def _overlay(changed: Message, message: Message) -> bytes:
     before, after = structs.asdict(message), structs.asdict(changed)
     return encode_overlay({name: after[name] for name in after if after[name] != before[name]})
+
+
+def _lay_over(subscription: Subscription, ordinal: int, overlay: bytes, out: WriteBatch) -> None:
+    """A message that has just arrived looks different here: a rule's action changed it."""
+    mark = subscription.marks.hot[ordinal] = Mark(overlay=overlay)
+    subscription.counts[State.ACTIVE] += 1
+    subscription.write_mark(ordinal, mark, out)
+
+
+def _arrive_dead(
+    subscription: Subscription,
+    ordinal: int,
+    reason: str,
+    description: str,
+    overlay: bytes | None,
+    out: WriteBatch,
+) -> None:
+    """A message has arrived that cannot be delivered here."""
+    mark = Mark(State.DEAD_LETTERED, reason=reason, description=description, overlay=overlay)
+    subscription.marks.hot[ordinal] = mark
+    subscription.counts[State.DEAD_LETTERED] += 1
+    subscription.tally.dead_lettered(reason)
+    subscription.dead.add(ordinal, ordinal)
+    subscription.dead_ready.add(ordinal, ordinal)
+    subscription.write_mark(ordinal, mark, out)
+    if subscription.outcomes.kept:
+        subscription.outcomes.note(ordinal, Fate.DEAD_LETTERED, reason, description)

@@ -19,7 +19,7 @@ from onibus.core.fans import Fans, decode_fans
 from onibus.core.holds import Attempt, Hold
 from onibus.core.lifecycle import ASIDE, DEAD, Input, State, advance
 from onibus.core.log import BlockPlace
-from onibus.core.marks import Mark
+from onibus.core.mark import Mark
 from onibus.core.records import (
     ATTEMPTS,
     BLOCK_INDEX,

@@ -87,7 +87,7 @@ def end_session_lock(
     subscription: Subscription, session: Session, event: Input, now: int, out: WriteBatch
 ) -> None:
     """A session is closed (RELEASE) or its lock ran out (ABANDON): what it held goes back."""
-    held = subscription.carried(session)
+    held = _carried(subscription, session)
     session.lock = None
     subscription.timers.cancel(("session", session.id))
     _write(subscription, session, out)
@@ -127,7 +127,7 @@ def list_sessions(subscription: Subscription) -> list[SessionInfo]:
     """Return the sessions that have messages, a lock or a state, by their ids."""
     listed = []
     for session in subscription.sessions.all(subscription.session_name):
-        held = subscription.carried(session) + session.in_flight
+        held = _carried(subscription, session) + session.in_flight
         ready = [o for o in session.ready if o < subscription.log.visible_below]
         first = min([*ready[:1], *session.waiting[:1], *held], default=NEVER)
         if session.lock is None and session.state is None and first == NEVER:
@@ -151,3 +151,9 @@ def list_sessions(subscription: Subscription) -> list[SessionInfo]:
 def _stamp(subscription: Subscription, ordinal: int) -> int:
     block, position = subscription.log.entry(ordinal)
     return block.entry(position)[1]
+
+
+def _carried(subscription: Subscription, session: Session) -> list[int]:
+    """Return the messages that a session's lock holds, in order."""
+    epochs = session.lock.holds if session.lock is not None else ()
+    return sorted(ordinal for epoch in epochs for ordinal in subscription.holds[epoch].ordinals)

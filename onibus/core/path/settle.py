@@ -1,91 +1,23 @@
-"""Settle: a receiver says what is to become of what it holds."""
+"""Settle: a receiver says what is to become of what it holds. Completing is path/complete.py."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from onibus.core.block import NEVER
 from onibus.core.checks import check_properties, check_text, check_whole
-from onibus.core.errors import InvalidArgument, InvalidOperation, LockLost, UnknownToken
-from onibus.core.holds import TOKEN, check_of
+from onibus.core.errors import InvalidArgument, InvalidOperation
 from onibus.core.lifecycle import DEAD, Input, State
 from onibus.core.limits import REASON_LENGTH_MAX, VISIBILITY_MS_MAX
-from onibus.core.marks import FIRST_RECEIVED, Mark
+from onibus.core.mark import Mark
+from onibus.core.marks import FIRST_RECEIVED
 from onibus.core.message import decode_overlay, encode_overlay
-from onibus.core.path.attempts import end_attempt_of, spoil_attempt
+from onibus.core.path.attempts import spoil_attempt
 from onibus.core.path.dead_letter import dead_letter, expire_message, too_many_deliveries
 from onibus.core.records import WriteBatch
 
 if TYPE_CHECKING:
     from onibus.core.subscription import Subscription
-
-#: A token that ran out is still known after so many restarts.
-BOOTS_KNOWN = 8
-
-
-def find_held(subscription: Subscription, tokens: Sequence[bytes]) -> list[int]:
-    """Return the ordinals that tokens hold; one that does not hold refuses all."""
-    ordinals = [subscription.held_by(token)[0] for token in tokens]
-    if len(set(ordinals)) != len(ordinals):
-        raise InvalidArgument("a token is given twice")
-    return ordinals
-
-
-def complete(subscription: Subscription, ordinals: list[int], out: WriteBatch) -> None:
-    """Messages were processed: they are gone."""
-    marks = subscription.marks
-    for hold in dict.fromkeys([marks[ordinal].hold for ordinal in ordinals]):
-        end_attempt_of(subscription, hold, out)
-    subscription.end(ordinals, Input.COMPLETE, out)
-    subscription.depart(ordinals, out)
-
-
-def delete(
-    subscription: Subscription, tokens: Sequence[bytes], out: WriteBatch
-) -> list[LockLost | None]:
-    """Delete messages that were received, each by itself; what is gone already is no error.
-
-    From a FIFO queue only while it is held. From another one also when its lock has run out, unless
-    somebody else has received it since: then it stays, and nothing is said. Return the refusals.
-    """
-    refused: list[LockLost | None] = []
-    held: dict[int, None] = {}
-    for token in tokens:
-        try:
-            try:
-                held[subscription.held_by(token)[0]] = None
-            except LockLost:
-                _delete_late(subscription, token, out)
-        except LockLost as refusal:
-            refused.append(refusal)
-        else:
-            refused.append(None)
-    complete(subscription, list(held), out)
-    return refused
-
-
-def _delete_late(subscription: Subscription, token: bytes, out: WriteBatch) -> None:
-    """Delete a message whose lock has run out."""
-    ordinal = given_out(subscription, token)
-    state = subscription.state(ordinal)
-    if subscription.settings.fifo and state is not State.GONE:
-        raise LockLost("the lock has run out")
-    if state is State.ACTIVE:
-        subscription.change(ordinal, Input.TAKE, out)
-        subscription.depart([ordinal], out)
-
-
-def given_out(subscription: Subscription, token: bytes) -> int:
-    """Return the message that a token was given out for, held or not; refuse other tokens."""
-    number, epoch, check = TOKEN.unpack(token)
-    partition = subscription.partition
-    for boot in range(partition.boot, max(partition.boot - BOOTS_KNOWN, -1), -1):
-        if check_of(partition.secret, *subscription.key, boot, epoch) == check:
-            candidates = subscription.numbering.candidates(number, subscription.log.next_ordinal)
-            if candidates:
-                return candidates[0]
-    raise UnknownToken("that is not a token of this entity")
 
 
 def abandon(

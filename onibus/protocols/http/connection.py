@@ -21,6 +21,7 @@ from onibus.protocols.http.held import Held
 from onibus.protocols.http.messages import Request, Response, head_of, plain
 from onibus.protocols.http.problems import CROWDED, refusal
 from onibus.protocols.http.reading import header_name, read_head, without_offers
+from onibus.protocols.http.usual_heads import AnyHeads
 
 if TYPE_CHECKING:
     from onibus.protocols.http.connections import Connections
@@ -28,8 +29,7 @@ if TYPE_CHECKING:
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 #: What is parsed at once: bounds the requests that a client can send ahead.
 _SLICE = 4_096
-_CHUNKED_SLICE = 16 << 10
-_LARGE = 64 << 10
+_CHUNKED_SLICE, _LARGE = 16 << 10, 64 << 10
 #: Chunks may be framed by so many times their own bytes: one byte a chunk takes five.
 _FRAMING_MAX = 8
 
@@ -47,8 +47,7 @@ class Connection(asyncio.Protocol):
         #: bytes that wait to be parsed, and requests that wait to be answered
         self._waiting = bytearray()
         self._queue: deque[Request] = deque()
-        #: the request that the app works on
-        self._current: Request | None = None
+        self._current: Request | None = None  #: what the app works on
         self._task: asyncio.Task[None] | None = None
         #: what is said last, once all before it is answered; from then on nothing is read
         self._refusal: Response | None = None
@@ -57,13 +56,13 @@ class Connection(asyncio.Protocol):
         self._reading = True
         self._resting = False  #: nothing is under way: what comes next begins a request
         self._beginning = b""  #: and what it began with
+        self._heads: AnyHeads = owner.heads  #: reads that, where the parser need not
         #: set while the client does not read; a streamed answer waits for it
         self._unread: asyncio.Future[None] | None = None
         self._answer_bytes = 0  #: of the answer given last, where it is a large one
         self._held = Held(owner.traffic, self._limits.all_bodies_bytes_max)
         self._deadline = Deadline(self._loop, self._late)
-        #: the client may send more: it did not say that its last request is the last one
-        self._more_follows = True
+        self._more_follows = True  #: the client did not say that its last request is the last one
         self._reset()
 
     def _reset(self) -> None:
@@ -132,14 +131,18 @@ class Connection(asyncio.Protocol):
             return
         if self._resting:
             self._resting = False
-            owner = self._owner
-            if owner.heads is not None:
-                known = owner.heads.split(data)
-                if known is not None and not self._held.crowded:
-                    self._held.add(len(known[1]))
-                    self._hand_out(Request(*known, self._secure))
-                    return
-                self._beginning = data
+            owner, heads = self._owner, self._heads
+            self._heads = owner.heads
+            known = heads.split(data)
+            if known is not None and self._held.take(len(known[1])):
+                self._body_begun = 0.0
+                self._hand_out(Request(known[0], known[1], self._secure))
+                return
+            self._beginning = data = heads.before + data
+            if (alone := heads.alone(data)) is not None:
+                self._heads, self._resting, self._body_begun = alone, True, self._loop.time()
+                self._deadline.set(self._limits.body_seconds)
+                return
             if owner.upgrades is not None and owner.hand_over_at_once(self, self._transport, data):
                 return
         if self._stopped or self._waiting:
@@ -255,7 +258,7 @@ class Connection(asyncio.Protocol):
             return
         self._in_body = True
         self._fed = 0
-        self._body_begun = self._loop.time()
+        self._body_begun = self._body_begun or self._loop.time()
         self._body_length = int(length or 0)
         self._check_size(self._body_length)
         if "expect" in headers and headers["expect"].lower() == "100-continue":
@@ -304,12 +307,12 @@ class Connection(asyncio.Protocol):
         self._more_follows = request.keep_alive = self._parser.should_keep_alive()
         request.takes_chunks = self._parser.get_http_version() != "1.0"
         self._reset()
-        if self._beginning and self._owner.heads is not None:
+        if self._beginning:
             self._owner.heads.keep(self._beginning, request)
             self._beginning = b""
         self._queue.append(request)
         if self._current is None and self._unread is None and len(self._queue) == 1:
-            self._next()
+            self._hand_out(self._queue.popleft())
 
     def _make_request(self) -> Request | None:
         head = read_head(self._parser.get_method(), self._url, self._headers)
@@ -319,9 +322,6 @@ class Connection(asyncio.Protocol):
         return Request(head, bytes(self._body), self._secure)
 
     # Answering
-
-    def _next(self) -> None:
-        self._hand_out(self._queue.popleft())
 
     def _hand_out(self, request: Request) -> None:
         """Hand a request to the app."""
@@ -348,7 +348,7 @@ class Connection(asyncio.Protocol):
         elif response.stream is not None:
             self._task = self._loop.create_task(self._stream(request, response, response.stream))
             return
-        elif response.is_plain and request.is_plain and not owner.closing:
+        elif not response.headers and response.is_plain and request.is_plain and not owner.closing:
             transport.write(plain(response))
         else:
             transport.write(self._head(response, len(response.body)) + response.body)
@@ -413,7 +413,7 @@ class Connection(asyncio.Protocol):
         if self._current is not None or self._unread is not None or self._transport.is_closing():
             return
         if self._queue:
-            self._next()
+            self._hand_out(self._queue.popleft())
         elif self._refusal is not None:
             self._say_last_words()
         else:
@@ -474,7 +474,7 @@ class Connection(asyncio.Protocol):
         """Nothing happened for too long."""
         if self._unread is not None or self._last_words or self._transport.is_closing():
             self.abort()
-        elif self._in_head or self._in_body:
+        elif self._in_head or self._in_body or self._heads.before:
             self._refuse(408, "the request did not come in time")
         else:
             self._close()

@@ -12,6 +12,7 @@ from onibus.protocols.http.connection import Connection
 from onibus.protocols.http.heads import Heads
 from onibus.protocols.http.limits import Limits
 from onibus.protocols.http.messages import App
+from onibus.protocols.http.usual_heads import UsualHeads
 
 
 class Upgrades(Protocol):
@@ -32,8 +33,8 @@ class Connections:
         self.limits = limits or Limits()
         self.traffic = traffic or Traffic()
         self.open: set[Connection] = self.traffic.open
-        #: None where clients never say the same above two bodies
-        self.heads: Heads | None = Heads(self.limits.unknown_bytes_max)
+        #: reads what it can without the parser
+        self.heads: Heads | UsualHeads = Heads(self.limits.unknown_bytes_max)
         self.closing = False
         #: who takes connections over that want to speak something else
         self.upgrades: Upgrades | None = None

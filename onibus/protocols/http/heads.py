@@ -21,6 +21,9 @@ _OUT_OF_THE_ORDINARY = frozenset({"expect", "transfer-encoding", "upgrade"})
 class Heads:
     """The heads of one listener that were read before."""
 
+    #: what came before, and was not handed on
+    before = b""
+
     def __init__(self, body_bytes_max: int) -> None:
         self._body_bytes_max = body_bytes_max
         #: with the length that each gives for its body
@@ -33,6 +36,9 @@ class Heads:
         if known is None or len(data) - end != known[1]:
             return None
         return known[0], data[end:]
+
+    def alone(self, data: bytes) -> None:
+        """A head without its body goes through the parser."""
 
     def keep(self, data: bytes, request: Request) -> None:
         """Keep the head of a request that was parsed from some data, if that was all of it."""

@@ -21,6 +21,15 @@ class Held:
         """All connections together hold more than they may: nothing more is taken."""
         return self._traffic.held_bytes > self._most
 
+    def take(self, size: int) -> bool:
+        """Hold so many bytes more, unless nothing more is taken; tell whether they are held."""
+        traffic = self._traffic
+        if traffic.held_bytes > self._most:
+            return False
+        traffic.held_bytes += size
+        self._own += size
+        return True
+
     def add(self, size: int) -> None:
         """So many bytes more are held, or less."""
         self._own += size

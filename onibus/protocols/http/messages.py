@@ -7,7 +7,9 @@ from functools import lru_cache
 from typing import Any, Protocol
 from urllib.parse import parse_qsl, unquote
 
-from onibus.operation.traffic import NOWHERE
+import msgspec
+
+from onibus.operation.traffic import NOWHERE, RouteKey
 from onibus.protocols.http.date import date_line
 
 JSON = "application/json"
@@ -39,21 +41,21 @@ REASONS = {
 }
 
 
-class Head:
+class Head(msgspec.Struct, eq=False):
     """What a client says above a body. Never changed: requests that say the same share it."""
 
-    __slots__ = ("content_type", "found", "headers", "method", "path", "query_text")
+    method: str
+    #: as it was sent, percent-encoded
+    path: str
+    query_text: str
+    #: names in lower case
+    headers: dict[str, str]
+    #: where it leads, once the app has looked for it
+    found: Any = None
 
-    def __init__(self, method: str, path: str, query_text: str, headers: dict[str, str]) -> None:
-        self.method = method
-        #: as it was sent, percent-encoded
-        self.path = path
-        self.query_text = query_text
-        #: names in lower case
-        self.headers = headers
-        self.content_type = _media_type(headers.get("content-type", JSON))
-        #: where it leads, once the app has looked for it
-        self.found: Any = None
+    @property
+    def content_type(self) -> str:
+        return _media_type(self.headers.get("content-type", JSON))
 
 
 @lru_cache(256)
@@ -61,26 +63,23 @@ def _media_type(text: str) -> str:
     return text.partition(";")[0].strip().lower()
 
 
-class Request:
+class Request(msgspec.Struct, eq=False):
     """One request, read whole."""
 
-    __slots__ = ("begun", "body", "head", "hurry", "keep_alive", "route", "secure", "takes_chunks")
-
-    def __init__(self, head: Head, body: bytes, secure: bool = False) -> None:
-        self.head = head
-        self.body = body
-        #: it came over TLS
-        self.secure = secure
-        #: another request may follow on the same connection
-        self.keep_alive = True
-        #: an answer may come in chunks: not before HTTP/1.1
-        self.takes_chunks = True
-        #: ends a wait, now: the client has gone, or the server is about to stop
-        self.hurry: Callable[[], None] | None = None
-        #: method and path of the route that it took, once that was found
-        self.route = NOWHERE
-        #: when it was handed out, in the loop's time
-        self.begun = 0.0
+    head: Head
+    body: bytes
+    #: it came over TLS
+    secure: bool = False
+    #: another request may follow on the same connection
+    keep_alive: bool = True
+    #: an answer may come in chunks: not before HTTP/1.1
+    takes_chunks: bool = True
+    #: ends a wait, now: the client has gone, or the server is about to stop
+    hurry: Callable[[], None] | None = None
+    #: method and path of the route that it took, once that was found
+    route: RouteKey = NOWHERE
+    #: when it was handed out, in the loop's time
+    begun: float = 0.0
 
     @property
     def is_plain(self) -> bool:
@@ -125,26 +124,20 @@ class Request:
         return any(part.partition(";")[0].strip().lower() == kind for part in wanted.split(","))
 
 
-class Response:
+class Response(msgspec.Struct, eq=False):
     """One response. `stream` sends its body piece by piece instead."""
 
-    __slots__ = ("body", "content_type", "headers", "is_plain", "status", "stream")
+    status: int = 200
+    body: bytes = b""
+    content_type: str = JSON
+    headers: tuple[tuple[str, str], ...] = ()
+    stream: AsyncIterator[bytes | memoryview] | None = None
 
-    def __init__(
-        self,
-        status: int = 200,
-        body: bytes = b"",
-        content_type: str = JSON,
-        headers: tuple[tuple[str, str], ...] = (),
-        stream: AsyncIterator[bytes | memoryview] | None = None,
-    ) -> None:
-        self.status = status
-        self.body = body
-        self.content_type = content_type
-        self.headers = headers
-        self.stream = stream
-        #: what is answered most: JSON, or nothing, and no more to be said
-        self.is_plain = not headers and (status == 204 or (status == 200 and content_type is JSON))
+    @property
+    def is_plain(self) -> bool:
+        """It is what is answered most: JSON, or nothing, and no more to be said."""
+        status = self.status
+        return not self.headers and (status == 204 or (status == 200 and self.content_type is JSON))
 
 
 def plain(response: Response) -> bytes:
@@ -160,14 +153,14 @@ def plain(response: Response) -> bytes:
 
 def head_of(response: Response, length: int | None, persistence: str, *, chunked: bool) -> bytes:
     """Return what is said above the body of a response; `persistence` what becomes of the rest."""
-    status = response.status
-    text = f"HTTP/1.1 {status} {REASONS.get(status, '')}\r\n"
+    status, kind, framing = response.status, "", ""
     if chunked:
-        text += "transfer-encoding: chunked\r\n"
+        framing = "transfer-encoding: chunked\r\n"
     elif length is not None and response.stream is None and status != 204:
-        text += f"content-length: {length}\r\n"
+        framing = f"content-length: {length}\r\n"
     if response.body or response.stream is not None:
-        text += f"content-type: {response.content_type}\r\n"
+        kind = f"content-type: {response.content_type}\r\n"
+    text = f"HTTP/1.1 {status} {REASONS.get(status, '')}\r\n{framing}{kind}"
     for name, value in response.headers:
         text += f"{name}: {value}\r\n"
     if persistence:

@@ -12,6 +12,7 @@ from typing import Any
 
 from onibus.bus import Bus
 from onibus.core.errors import Failed, Forbidden, OnibusError
+from onibus.operation.traffic import RouteKey
 from onibus.protocols.http.messages import Request, Respond, Response
 from onibus.protocols.sqs import errors, json_protocol, query_protocol, sigv4
 from onibus.protocols.sqs.actions.table import ACTIONS
@@ -31,6 +32,11 @@ _log = logging.getLogger("onibus.sqs")
 REGION = "us-east-1"
 #: Somebody whom nobody asks: the server is open.
 _ANYBODY = Granted("", ALL)
+#: What can be asked, with the route that it is counted under: by its name, and by its target.
+_ASKED: dict[str, tuple[str, Action, RouteKey]] = {
+    name: (name, action, ("POST", f"/sqs/{name}")) for name, action in ACTIONS.items()
+}
+_TARGETS = {json_protocol.PREFIX + name: asked for name, asked in _ASKED.items()}
 
 
 class SqsApp:
@@ -63,11 +69,18 @@ class SqsApp:
         return self.queues.profile
 
     def __call__(self, request: Request, respond: Respond) -> None:
-        call = Call(self, request, respond, self._request_id(), REGION)
+        request_id = f"{self._id}-{next(self._ids):012x}"
+        call = Call(self, self.bus, self.queues, request, respond, request_id, REGION)
         try:
-            call.granted, call.region = self._check(request)
+            now = time.time()
+            if self._verifier is None:
+                refuse_web_pages(request.headers)
+                call.granted, call.region = _ANYBODY, sigv4.region_of(request) or REGION
+            else:
+                key, call.region = self._verifier.check(request, now)
+                call.granted = Granted(key.name, key.rights, key.entity)
             action, given = self._read(call)
-            self._grant(call, action, given)
+            self._grant(call, action, given, now)
             if action.fast is not None:
                 action.fast(call, given)
             else:
@@ -82,48 +95,38 @@ class SqsApp:
             try:
                 self._verifier.look(request, time.time())
             except SqsError as error:
-                return self._refusal(request, error, self._request_id())
+                return self._refusal(request, error, f"{self._id}-{next(self._ids):012x}")
         return None
-
-    def _request_id(self) -> str:
-        return f"{self._id}-{next(self._ids):012x}"
-
-    def _check(self, request: Request) -> tuple[Granted, str]:
-        """Tell who asks, and where he believes to be."""
-        if self._verifier is None:
-            refuse_web_pages(request.headers)
-            return _ANYBODY, sigv4.region_of(request) or REGION
-        key, region = self._verifier.check(request, time.time())
-        return Granted(key.name, key.rights, entity=key.entity), region
 
     def _read(self, call: Call) -> tuple[Action, Any]:
         request = call.request
-        if json_protocol.speaks(request):
-            call.action = name = json_protocol.action_of(request)
-            action = ACTIONS.get(name)
-            if action is None:
+        target = request.head.headers.get(json_protocol.TARGET)
+        if target is not None:
+            asked = _TARGETS.get(target)
+            if asked is None:
+                name = json_protocol.action_of(target)
                 raise SqsError(errors.UNKNOWN_OPERATION, f"The action {name} is not valid.")
-            request.route = ("POST", f"/sqs/{name}")
-            return action, json_protocol.read(request, action.takes)
+            call.action, action, request.route = asked
+            return action, json_protocol.read(request.body, action.takes)
         given = query_protocol.parameters(request)
-        call.action = name = query_protocol.action_of(given)
-        action = ACTIONS.get(name)
-        if action is None:
+        name = query_protocol.action_of(given)
+        asked = _ASKED.get(name)
+        if asked is None:
             text = f"The action {name} is not valid for this endpoint."
             raise SqsError(errors.INVALID_ACTION, text)
-        request.route = ("POST", f"/sqs/{name}")
+        call.action, action, request.route = asked
         return action, query_protocol.read(given, request.path, action.takes)
 
-    def _grant(self, call: Call, action: Action, given: Any) -> None:
+    def _grant(self, call: Call, action: Action, given: Any, now: float) -> None:
         """Ask for one of the rights that are enough."""
-        entity = action.entity(self.queues, given)
+        entity, grant = action.entity(self.queues, given), call.granted.grant
         for right in action.rights[:-1]:
             try:
-                call.grant(right, entity)
+                grant(right, entity, now)
             except Forbidden:
                 continue
             return
-        call.grant(action.rights[-1], entity)
+        grant(action.rights[-1], entity, now)
 
     def _run(self, work: Coroutine[Any, Any, Any], call: Call) -> None:
         task = asyncio.get_running_loop().create_task(self._answer_with(work, call))
@@ -140,8 +143,10 @@ class SqsApp:
 
     def answer(self, call: Call, result: Any) -> None:
         """Answer with what an action returned."""
-        write = json_protocol.write if json_protocol.speaks(call.request) else query_protocol.write
-        response = write(call.action, result, call.request_id)
+        if json_protocol.TARGET in call.request.head.headers:
+            response = json_protocol.write(result, call.request_id)
+        else:
+            response = query_protocol.write(call.action, result, call.request_id)
         if call.headers:
             response.headers += call.headers
         call.respond(response)

@@ -7,53 +7,35 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from onibus.broker.entity import Entity
 from onibus.broker.receiving import Waiter, stop_waiting
 from onibus.broker.replies import Reply
 from onibus.bus import Bus
 from onibus.protocols.http.messages import Request, Respond
 from onibus.protocols.sqs.queues import Queues
-from onibus.security.rights import Granted, Right
+from onibus.security.rights import NOBODY, Granted, Right
 
 if TYPE_CHECKING:
     from onibus.protocols.sqs.app import SqsApp
 
 
-class Call:
+class Call(msgspec.Struct, eq=False):
     """One request."""
 
-    __slots__ = (
-        "action",
-        "app",
-        "granted",
-        "headers",
-        "region",
-        "request",
-        "request_id",
-        "respond",
-    )
-
-    def __init__(
-        self, app: SqsApp, request: Request, respond: Respond, request_id: str, region: str
-    ) -> None:
-        self.app = app
-        self.request = request
-        self.respond = respond
-        self.request_id = request_id
-        #: the region that the client believes to be in
-        self.region = region
-        self.action = ""
-        self.granted: Granted
-        #: what the answer tells besides
-        self.headers: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def bus(self) -> Bus:
-        return self.app.bus
-
-    @property
-    def queues(self) -> Queues:
-        return self.app.queues
+    app: SqsApp
+    bus: Bus
+    queues: Queues
+    request: Request
+    respond: Respond
+    request_id: str
+    #: the region that the client believes to be in
+    region: str
+    granted: Granted = NOBODY
+    action: str = ""
+    #: what the answer tells besides
+    headers: tuple[tuple[str, str], ...] = ()
 
     def url(self, entity: Entity) -> str:
         return self.queues.url(entity, self.request)
@@ -97,43 +79,36 @@ class Call:
             self.request.hurry = lambda: stop_waiting(bus.broker, waiter)
 
 
-class Answer:
+class Answer(msgspec.Struct, eq=False):
     """A reply of the broker's that answers over SQS."""
 
-    __slots__ = ("_call", "_done", "_make", "_refused")
-
-    def __init__(
-        self,
-        call: Call,
-        make: Callable[[Any], Any],
-        refused: Callable[[BaseException], BaseException | None] | None,
-    ) -> None:
-        self._call = call
-        self._make = make
-        self._refused = refused
-        self._done = False
+    call: Call
+    make: Callable[[Any], Any]
+    refused: Callable[[BaseException], BaseException | None] | None = None
+    answered: bool = False
 
     def done(self) -> bool:
-        return self._done
+        return self.answered
 
     def set_result(self, result: Any) -> None:
-        self._done = True
+        self.answered = True
+        call = self.call
         try:
-            made = self._make(result)
+            made = self.make(result)
         except Exception as error:
-            self._call.fail(error)
+            call.fail(error)
         else:
-            self._call.answer(made)
+            call.app.answer(call, made)
 
     def set_exception(self, exception: BaseException) -> None:
-        self._done = True
+        self.answered = True
         error: BaseException | None = exception
-        if self._refused is not None:
-            error = self._refused(exception)
+        if self.refused is not None:
+            error = self.refused(exception)
         if error is None:
-            self._call.answer()
+            self.call.answer()
         else:
-            self._call.fail(error)
+            self.call.fail(error)
 
 
 #: Answers through `call.ask` or `call.answer`, now or later.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -13,10 +14,10 @@ from onibus.protocols.sqs.errors import SqsError
 CONTENT_TYPE = "application/x-amz-json-1.0"
 TARGET = "x-amz-target"
 REQUEST_ID = "x-amzn-RequestId"
-_PREFIX = "AmazonSQS."
+PREFIX = "AmazonSQS."
 
 _encode = msgspec.json.Encoder().encode
-_decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
+_decode: dict[Any, Callable[[bytes], Any]] = {}
 
 
 def speaks(request: Request) -> bool:
@@ -24,33 +25,37 @@ def speaks(request: Request) -> bool:
     return TARGET in request.headers
 
 
-def action_of(request: Request) -> str:
+def action_of(target: str) -> str:
     """Return the name of the action that is asked for."""
-    target = request.headers[TARGET]
-    if not target.startswith(_PREFIX):
+    if not target.startswith(PREFIX):
         raise SqsError(errors.UNKNOWN_OPERATION, "X-Amz-Target names no action of AmazonSQS.")
-    return target.removeprefix(_PREFIX)
+    return target.removeprefix(PREFIX)
 
 
-def read(request: Request, kind: Any) -> Any:
-    """Return the body as what the action takes."""
-    decoder = _decoders.get(kind)
-    if decoder is None:
-        decoder = _decoders[kind] = msgspec.json.Decoder(kind)
+def read(body: bytes, kind: Any) -> Any:
+    """Return a body as what the action takes."""
+    decode = _decode.get(kind)
+    if decode is None:
+        decode = _decode[kind] = msgspec.json.Decoder(kind).decode
     try:
-        return decoder.decode(request.body or b"{}")
+        return decode(body or b"{}")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise SqsError(errors.MALFORMED, f"The body cannot be read: {error}") from None
 
 
-def write(action: str, result: Any, request_id: str) -> Response:
+def has_plain_texts(request: Request) -> bool:
+    """Tell whether no text in a request, which was read, has characters that SQS does not carry.
+
+    JSON has controls only as escapes, and U+FFFE and U+FFFF begin with EF in UTF-8.
+    """
+    body = request.body
+    return b"\\" not in body and b"\xef" not in body and TARGET in request.head.headers
+
+
+def write(result: Any, request_id: str) -> Response:
     """Return the answer of an action."""
-    return Response(
-        200,
-        b"{}" if result is None else _encode(result),
-        CONTENT_TYPE,
-        ((REQUEST_ID, request_id),),
-    )
+    body = b"{}" if result is None else _encode(result)
+    return Response(200, body, CONTENT_TYPE, ((REQUEST_ID, request_id),))
 
 
 def write_error(error: SqsError, status: int, request_id: str) -> Response:

@@ -89,7 +89,7 @@ def new_id() -> str:
 
 def sequence_of(number: int) -> str:
     """Return a sequence number as FIFO queues tell it."""
-    return f"{number:020d}"
+    return str(number).zfill(20)
 
 
 def properties_of(attributes: Attributes | None, trace: str | None) -> dict[str, Any]:
@@ -237,8 +237,12 @@ def shown(
     else:
         data, text, encoded = body_of(message)
         digest = of_body(data)
+    if queue.fifo and not message.properties:
+        message_id = message_id_of(queue.incarnation, received.sequence_number)
+    else:
+        message_id = identity(received, queue)
     out = MessageOut(
-        message_id=identity(received, queue),
+        message_id=message_id,
         receipt_handle=queue.handle + received.token.hex(),
         body_md5=digest,
         body=text,

@@ -25,6 +25,7 @@ from onibus.protocols.sqs.profile import Profile
 from onibus.protocols.sqs.queues import Queues, settings_of
 
 PREFIX = "sqs."
+_MAXIMUM = PREFIX + "MaximumMessageSize"
 DAY_SECONDS = 86_400
 RETENTION_SECONDS = 4 * DAY_SECONDS
 #: What a message takes in the bus besides its body and attributes, at most.
@@ -212,10 +213,10 @@ def visibility_ms(settings: QueueSettings) -> int:
 
 def message_bytes_max(settings: QueueSettings, profile: Profile) -> int:
     """Return how large a message may be, its attributes counted."""
-    text = kept(settings, "MaximumMessageSize")
-    if text is not None and int(text) + OVERHEAD_BYTES == settings.max_message_bytes:
+    text, largest = settings.attributes.get(_MAXIMUM), settings.max_message_bytes
+    if text is not None and int(text) + OVERHEAD_BYTES == largest:
         return int(text)
-    return min(settings.max_message_bytes, profile.message_bytes_max)
+    return largest if largest < profile.message_bytes_max else profile.message_bytes_max
 
 
 def wait_ms(settings: QueueSettings) -> int:

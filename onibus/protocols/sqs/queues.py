@@ -47,7 +47,7 @@ class Queues:
         if not url:
             raise errors.missing("QueueUrl")
         entity = self.bus.broker.namespace.entities.get(name_in(url))
-        if entity is None or entity.kind != QUEUE:
+        if entity is None or type(entity.settings) is not QueueSettings:
             raise errors.no_queue()
         return entity
 
@@ -106,16 +106,12 @@ def queue_name(entity: Entity) -> str:
     return spelling if spelling.lower() == name else name
 
 
+@lru_cache(1_024)
 def name_in(url: str) -> str:
     """Return under which name the bus has the queue of a URL, or of its path."""
     if len(url) > URL_LENGTH_MAX:
-        # Longer than any that is given out; and the last ones are remembered.
+        # Longer than any that is given out; and only what is no error is remembered.
         raise errors.no_queue()
-    return _name_in(url)
-
-
-@lru_cache(1_024)
-def _name_in(url: str) -> str:
     return entity_name(unquote(url.rpartition("/")[2]))
 
 

@@ -8,6 +8,7 @@ from onibus.bus import Bus
 from onibus.operation.traffic import Traffic
 from onibus.protocols.http.connections import Connections
 from onibus.protocols.http.limits import Limits
+from onibus.protocols.http.usual_heads import UsualHeads
 from onibus.protocols.sqs.app import SqsApp
 from onibus.protocols.sqs.profile import AWS, Profile
 from onibus.protocols.sqs.queues import ACCOUNT
@@ -35,8 +36,8 @@ class SqsConnections(Connections):
         traffic.routes = counted.routes
         bounded = replace(limits, body_bytes_max=min(limits.body_bytes_max, BODY_BYTES_MAX))
         super().__init__(self._app, bounded, traffic)
-        # Each request has a signature, and an id, of its own.
-        self.heads = None
+        # Each request has a signature of its own: no head is like one before.
+        self.heads = UsualHeads(bounded.unknown_bytes_max)
 
     def resume(self) -> None:
         """Go on with what a restart interrupted."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import msgspec
 
+from onibus.core.message import Message
+
 
 class _In(msgspec.Struct, rename="pascal", kw_only=True):
     """What comes in."""
@@ -90,15 +92,14 @@ class SendBatchIn(QueueIn):
     entries: list[SendEntry] | None = None
 
 
-class SentOut(_Out):
+class SentEntry(_Out):
+    """Of an entry of a batch, or of one message, which has no id."""
+
     body_md5: str | None = msgspec.field(name="MD5OfMessageBody", default=None)
     attributes_md5: str | None = msgspec.field(name="MD5OfMessageAttributes", default=None)
     system_md5: str | None = msgspec.field(name="MD5OfMessageSystemAttributes", default=None)
     message_id: str | None = None
     sequence_number: str | None = None
-
-
-class SentEntry(SentOut):
     id: str | None = None
 
 
@@ -241,3 +242,14 @@ class CancelMoveIn(_In):
 
 class CancelMoveOut(_Out):
     approximate_number_of_messages_moved: int | None = None
+
+
+class Ready(msgspec.Struct, eq=False):
+    """A message that can be sent, and what its sender is told of it."""
+
+    message: Message
+    delay_ms: int | None
+    size: int
+    body_md5: str
+    attributes_md5: str | None = None
+    system_md5: str | None = None

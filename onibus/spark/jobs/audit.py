@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from onibus.broker.entity import EntityInfo
+from onibus.broker.entity_info import EntityInfo
 from onibus.client import Client
 from onibus.core.errors import EntityNotFound
 from onibus.spark.lake_tables import LakeTables, log_of, open_lake

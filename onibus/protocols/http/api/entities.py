@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from onibus.broker.entity import EntityInfo
+from onibus.broker.entity_info import EntityInfo
 from onibus.core.settings import (
     AnySettings,
     QueueSettings,

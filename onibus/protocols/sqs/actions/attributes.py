@@ -57,7 +57,7 @@ async def set_attributes(call: Call, given: SetAttributesIn) -> None:
     await change(call.bus, entity, changed)
 
 
-ACTIONS = {
+ACTIONS: dict[str, Action] = {
     "GetQueueAttributes": Action(
         takes=GetAttributesIn, rights=ANY_RIGHT, entity=naming.by_url, slow=get_attributes
     ),

@@ -12,14 +12,25 @@ from onibus.protocols.sqs.shapes import FailedEntry
 
 BATCH_ENTRIES_MAX = 10
 
+ID_LENGTH_MAX = 128
+
 _ENTRY_ID = re.compile(r"[A-Za-z0-9_-]{1,80}")
-#: Group, deduplication and attempt ids.
-_ID = re.compile(r"[A-Za-z0-9!-/:-@\[-`{-~]{1,128}")
+_ENTRY_IDS = re.compile(r"[A-Za-z0-9_-]{1,80}(?:\n[A-Za-z0-9_-]{1,80})*")
+
+
+def is_id(value: str) -> bool:
+    """Tell whether a text can be a group, deduplication or attempt id: all it has is visible."""
+    return (
+        0 < len(value) <= ID_LENGTH_MAX
+        and value.isascii()
+        and value.isprintable()
+        and " " not in value
+    )
 
 
 def check_id(name: str, value: str) -> None:
     """Refuse what is no group, deduplication or attempt id."""
-    if not _ID.fullmatch(value):
+    if not is_id(value):
         raise errors.invalid(
             name,
             value,
@@ -45,6 +56,16 @@ def check_entries(entries: Sequence[Any] | None, kind: str) -> Sequence[Any]:
             f"Maximum number of entries per request are {BATCH_ENTRIES_MAX}. "
             f"You have sent {len(entries)}.",
         )
+    ids = [entry.id or "" for entry in entries]
+    text = "\n".join(ids)
+    one_line_each = text.count("\n") == len(ids) - 1 and _ENTRY_IDS.fullmatch(text)
+    if not one_line_each or len(set(ids)) != len(ids):
+        _refuse_ids(entries, kind)
+    return entries
+
+
+def _refuse_ids(entries: Sequence[Any], kind: str) -> None:
+    """Tell what is wrong with the ids of entries."""
     seen = set()
     for entry in entries:
         if not entry.id:
@@ -58,7 +79,6 @@ def check_entries(entries: Sequence[Any] | None, kind: str) -> Sequence[Any]:
         if entry.id in seen:
             raise SqsError(errors.IDS_NOT_DISTINCT, f"Id {entry.id} repeated.")
         seen.add(entry.id)
-    return entries
 
 
 def failed(entry_id: str | None, kind: Kind, text: str) -> FailedEntry:

@@ -134,7 +134,7 @@ async def cancel_task(call: Call, given: CancelMoveIn) -> CancelMoveOut:
     return CancelMoveOut(approximate_number_of_messages_moved=moved)
 
 
-ACTIONS = {
+ACTIONS: dict[str, Action] = {
     "StartMessageMoveTask": Action(
         takes=StartMoveIn, rights=(Right.MANAGE,), entity=_by_source, slow=start_task
     ),

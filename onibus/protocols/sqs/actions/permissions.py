@@ -121,7 +121,7 @@ async def remove_permission(call: Call, given: RemovePermissionIn) -> None:
     await change_texts(call.bus, entity, remove)
 
 
-ACTIONS = {
+ACTIONS: dict[str, Action] = {
     "AddPermission": Action(
         takes=AddPermissionIn, rights=(Right.MANAGE,), entity=naming.by_url, slow=add_permission
     ),

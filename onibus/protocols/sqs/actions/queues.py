@@ -137,7 +137,7 @@ async def purge_queue(call: Call, given: QueueIn) -> None:
         raise
 
 
-ACTIONS = {
+ACTIONS: dict[str, Action] = {
     "CreateQueue": Action(
         takes=CreateQueueIn, rights=(Right.MANAGE,), entity=naming.by_name, slow=create_queue
     ),

@@ -148,7 +148,7 @@ def _source(call: Call, received: ReceivedMessage) -> str | None:
     return call.arn(entity)
 
 
-ACTIONS = {
+ACTIONS: dict[str, Action] = {
     "ReceiveMessage": Action(
         takes=ReceiveIn, rights=(Right.LISTEN,), entity=naming.by_url, fast=receive_message
     ),

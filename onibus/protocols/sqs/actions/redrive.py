@@ -116,7 +116,7 @@ async def list_sources(call: Call, given: ListSourcesIn) -> ListSourcesOut:
     return ListSourcesOut(queue_urls=[call.url(one) for one in page], next_token=token)
 
 
-ACTIONS = {
+ACTIONS: dict[str, Action] = {
     "ListDeadLetterSourceQueues": Action(
         takes=ListSourcesIn, rights=ANY_RIGHT, entity=naming.by_url, slow=list_sources
     ),

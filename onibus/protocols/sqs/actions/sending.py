@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from functools import partial
-from typing import Any
+from collections.abc import Sequence
 
 from onibus.broker import sending
 from onibus.broker.entity import Entity
@@ -12,9 +11,16 @@ from onibus.core.message import Message, Sent
 from onibus.core.settings import QueueSettings
 from onibus.protocols.sqs import errors, md5
 from onibus.protocols.sqs.actions import naming
-from onibus.protocols.sqs.actions.checking import check_between, check_entries, check_id, failed
-from onibus.protocols.sqs.call import Action, Call
+from onibus.protocols.sqs.actions.checking import (
+    check_between,
+    check_entries,
+    check_id,
+    failed,
+    is_id,
+)
+from onibus.protocols.sqs.call import Action, Answer, Call
 from onibus.protocols.sqs.errors import SqsError
+from onibus.protocols.sqs.json_protocol import has_plain_texts
 from onibus.protocols.sqs.messages import (
     TRACE,
     carried,
@@ -30,12 +36,12 @@ from onibus.protocols.sqs.shapes import (
     Attributes,
     FailedEntry,
     MessageAttribute,
+    Ready,
     SendBatchIn,
     SendBatchOut,
     SendEntry,
     SendIn,
     SentEntry,
-    SentOut,
 )
 from onibus.security.rights import Right
 
@@ -53,43 +59,38 @@ _NO_ID = (
 )
 
 
-class Ready:
-    """A message that can be sent, and what its sender is told of it."""
-
-    __slots__ = ("attributes_md5", "body_md5", "delay_ms", "message", "size", "system_md5")
-
-    def __init__(self, message: Message, delay_ms: int | None, size: int) -> None:
-        self.message = message
-        self.delay_ms = delay_ms
-        self.size = size
-        self.body_md5 = md5.of_body(message.body)
-        self.attributes_md5: str | None = None
-        self.system_md5: str | None = None
-
-
 class TooLong(SqsError):
     """A message is larger than its queue takes."""
 
 
-def ready(given: SendIn, settings: QueueSettings, largest: int) -> Ready:
-    """Return a message that can be sent, of at most `largest` bytes; or refuse it."""
+def ready(given: SendIn, settings: QueueSettings, largest: int, plain: bool = False) -> Ready:
+    """Return a message that can be sent, of at most `largest` bytes; or refuse it.
+
+    `plain`: its texts are known to have nothing that SQS does not carry.
+    """
     text = given.message_body
     if not text:
         raise errors.missing("MessageBody")
-    body = carried(text)
+    body = text.encode() if plain else carried(text)
     if body is None:
         raise SqsError(
             errors.INVALID_CONTENTS,
             "Invalid characters found. Valid unicode characters are #x9 | #xA | #xD | #x20 to "
             "#xD7FF | #xE000 to #xFFFD | #x10000 to #x10FFFF",
         )
-    _check_ids(given, settings)
-    delay_ms = _delay(given.delay_seconds, settings)
-    message = Message(
-        body=body,
-        message_id=given.message_deduplication_id if settings.fifo else new_id(),
-        session_id=given.message_group_id,
-    )
+    group, identity, fifo = given.message_group_id, given.message_deduplication_id, settings.fifo
+    if group is not None and not is_id(group):
+        check_id("MessageGroupId", group)
+    if identity is None:
+        if not fifo:
+            identity = new_id()
+    elif not fifo:
+        raise errors.invalid("MessageDeduplicationId", identity, _NOT_FOR_THIS_TYPE)
+    elif not is_id(identity):
+        check_id("MessageDeduplicationId", identity)
+    seconds = given.delay_seconds
+    delay_ms = None if seconds is None else _delay(seconds, settings)
+    message = Message(body=body, message_id=identity, session_id=group)
     size = len(body)
     more = given.message_attributes or given.message_system_attributes
     if more:
@@ -98,26 +99,14 @@ def ready(given: SendIn, settings: QueueSettings, largest: int) -> Ready:
         message.properties = properties_of(given.message_attributes, trace)
     if size > largest:
         raise TooLong(errors.INVALID_PARAMETER, f"Message must be shorter than {largest} bytes.")
-    prepared = Ready(message, delay_ms, size)
+    prepared = Ready(message, delay_ms, size, md5.of_body(body))
     if more:
         prepared.attributes_md5 = md5.of_attributes(given.message_attributes or {})
         prepared.system_md5 = md5.of_attributes(given.message_system_attributes or {})
     return prepared
 
 
-def _check_ids(given: SendIn, settings: QueueSettings) -> None:
-    group, identity = given.message_group_id, given.message_deduplication_id
-    if group is not None:
-        check_id("MessageGroupId", group)
-    if identity is not None:
-        if not settings.fifo:
-            raise errors.invalid("MessageDeduplicationId", identity, _NOT_FOR_THIS_TYPE)
-        check_id("MessageDeduplicationId", identity)
-
-
-def _delay(seconds: int | None, settings: QueueSettings) -> int | None:
-    if seconds is None:
-        return None
+def _delay(seconds: int, settings: QueueSettings) -> int | None:
     check_between("DelaySeconds", seconds, 0, 900, "DelaySeconds must be >= 0 and <= 900.")
     if not settings.fifo:
         return seconds * 1_000
@@ -213,20 +202,23 @@ def _check_complete(given: SendIn, settings: QueueSettings, profile: Profile) ->
 def send_message(call: Call, given: SendIn) -> None:
     """Store one message."""
     entity = call.queues.by_url(given.queue_url)
-    settings, profile = settings_of(entity), call.app.profile
-    lacking = _check_complete(given, settings, profile)
-    if lacking is not None:
-        raise lacking
+    settings, profile = settings_of(entity), call.queues.profile
+    if given.message_group_id is None or given.message_deduplication_id is None:
+        lacking = _check_complete(given, settings, profile)
+        if lacking is not None:
+            raise lacking
+    largest, plain = message_bytes_max(settings, profile), has_plain_texts(call.request)
     try:
-        prepared = ready(given, settings, message_bytes_max(settings, profile))
+        prepared = ready(given, settings, largest, plain)
     except TooLong as error:
         text = f"One or more parameters are invalid. Reason: {error.text}"
         raise SqsError(error.kind, text) from None
-    message, delay_ms = prepared.message, _scheduled(call, entity, prepared)
-    call.ask(
-        lambda reply: sending.send_one(call.bus.broker, entity.name, message, reply, delay_ms),
-        lambda sent: _told(call.app.digests, SentOut(), entity, prepared, sent[0]),
-    )
+    delay_ms = _scheduled(call, entity, prepared) if prepared.delay_ms else prepared.delay_ms
+    reply = Answer(call, lambda sent: _told(call.app.digests, entity, prepared, sent[0]))
+    bus = call.bus
+    bus.check_alive()
+    sending.check_takes(entity)
+    sending.send_one_to(bus.broker, entity, prepared.message, reply, delay_ms)
 
 
 def _scheduled(call: Call, entity: Entity, prepared: Ready) -> int | None:
@@ -238,43 +230,47 @@ def _scheduled(call: Call, entity: Entity, prepared: Ready) -> int | None:
     return prepared.delay_ms
 
 
-def _told(digests: md5.Digests, out: Any, entity: Entity, prepared: Ready, sent: Sent) -> Any:
-    """Fill in what the sender of a message is told."""
-    out.body_md5 = prepared.body_md5
+def _told(
+    digests: md5.Digests, entity: Entity, prepared: Ready, sent: Sent, entry_id: str | None = None
+) -> SentEntry:
+    """Return what the sender of a message is told."""
+    number, incarnation, digest = sent.sequence_number, entity.incarnation, prepared.body_md5
     if sent.duplicate_of is None:
-        digests.note(entity.incarnation, sent.sequence_number, prepared.body_md5)
-    if prepared.attributes_md5 is not None or prepared.system_md5 is not None:
-        out.attributes_md5 = prepared.attributes_md5
-        out.system_md5 = prepared.system_md5
-    if settings_of(entity).fifo:
-        out.message_id = message_id_of(entity.incarnation, sent.sequence_number)
-        out.sequence_number = sequence_of(sent.sequence_number)
-    else:
-        out.message_id = prepared.message.message_id
-    return out
+        digests.note(incarnation, number, digest)
+    fifo = settings_of(entity).fifo
+    return SentEntry(
+        body_md5=digest,
+        attributes_md5=prepared.attributes_md5,
+        system_md5=prepared.system_md5,
+        message_id=message_id_of(incarnation, number) if fifo else prepared.message.message_id,
+        sequence_number=sequence_of(number) if fifo else None,
+        id=entry_id,
+    )
 
 
 def send_batch(call: Call, given: SendBatchIn) -> None:
     """Store up to ten messages, in their order; those that are refused do not stop the others."""
     entity = call.queues.by_url(given.queue_url)
-    entries: list[SendEntry] = list(check_entries(given.entries, _ENTRY))
-    settings, profile = settings_of(entity), call.app.profile
-    largest = message_bytes_max(settings, profile)
+    entries: Sequence[SendEntry] = check_entries(given.entries, _ENTRY)
+    settings, profile = settings_of(entity), call.queues.profile
+    largest, plain = message_bytes_max(settings, profile), has_plain_texts(call.request)
     refused: list[FailedEntry] = []
     good: list[tuple[SendEntry, Ready]] = []
     size = 0
     for entry in entries:
-        lacking = _check_complete(entry, settings, profile)
+        lacking = None
+        if entry.message_group_id is None or entry.message_deduplication_id is None:
+            lacking = _check_complete(entry, settings, profile)
         if lacking is not None and profile.refuses_whole_batches:
             raise SqsError(errors.INVALID_PARAMETER, lacking.text)
         try:
             if lacking is not None:
                 raise lacking
-            prepared = ready(entry, settings, largest)
-        except TooLong as error:
+            prepared = ready(entry, settings, largest, plain)
+        except TooLong as long:
             size += len((entry.message_body or "").encode("utf-8", "replace"))
-            text = f"One or more parameters cannot be validated. Reason: {error.text}"
-            refused.append(failed(entry.id, error.kind, text))
+            text = f"One or more parameters cannot be validated. Reason: {long.text}"
+            refused.append(failed(entry.id, long.kind, text))
         except SqsError as error:
             refused.append(failed(entry.id, error.kind, error.text))
         else:
@@ -297,33 +293,25 @@ def _send_all(
 ) -> None:
     messages = [prepared.message for _, prepared in good]
     delays: list[int | None] | None = None
-    if any(prepared.delay_ms is not None for _, prepared in good):
+    if [prepared.delay_ms for _, prepared in good].count(None) != len(good):
         delays = [_scheduled(call, entity, one) for _, one in good]
         if len(entity.seats) > 1:
             delays = None
 
     def told(sent: list[Sent]) -> SendBatchOut:
-        pairs = zip(good, sent, strict=True)
         digests = call.app.digests
         successful = [
-            _told(digests, SentEntry(id=entry.id), entity, prepared, one)
-            for (entry, prepared), one in pairs
+            _told(digests, entity, prepared, one, entry.id)
+            for (entry, prepared), one in zip(good, sent, strict=True)
         ]
         return SendBatchOut(successful=successful, failed=refused)
 
-    call.ask(
-        partial(_send, call, entity.name, messages, delays),
-        told,
-    )
+    bus = call.bus
+    bus.check_alive()
+    sending.send(bus.broker, entity.name, messages, Answer(call, told), delays)
 
 
-def _send(
-    call: Call, name: str, messages: list[Message], delays: list[int | None] | None, reply: Any
-) -> None:
-    sending.send(call.bus.broker, name, messages, reply, delays)
-
-
-ACTIONS = {
+ACTIONS: dict[str, Action] = {
     "SendMessage": Action(
         takes=SendIn, rights=(Right.SEND,), entity=naming.by_url, fast=send_message
     ),

@@ -7,10 +7,13 @@ from functools import partial
 from typing import Any
 
 from onibus.broker import settling
+from onibus.broker.deleting import delete_each
 from onibus.broker.entity import Entity
+from onibus.broker.replies import Reply
 from onibus.core.errors import InvalidArgument, LockLost, OnibusError, UnknownToken
 from onibus.core.lifecycle import State
-from onibus.core.path.settle import delete, given_out, renew
+from onibus.core.path.complete import given_out
+from onibus.core.path.settle import renew
 from onibus.core.records import WriteBatch
 from onibus.core.subscription import Subscription
 from onibus.protocols.sqs import errors, handles
@@ -40,16 +43,14 @@ def delete_message(call: Call, given: HandleIn) -> None:
     entity = call.queues.by_url(given.queue_url)
     token = handles.decode(given.receipt_handle, entity)
 
-    def act(subscription: Subscription, now: int, out: WriteBatch) -> None:
-        (refusal,) = delete(subscription, [token], out)
+    def told(refusals: list[LockLost | None]) -> None:
+        (refusal,) = refusals
         if refusal is not None:
-            raise refusal
+            error = _not_deleted(call, given.receipt_handle, refusal)
+            if error is not None:
+                raise error
 
-    call.ask(
-        lambda reply: settling.settle_one(call.bus.broker, entity.name, token, act, reply),
-        _nothing,
-        partial(_not_deleted, call, given.receipt_handle),
-    )
+    call.ask(lambda reply: delete_each(call.bus.broker, entity.name, [token], reply), told)
 
 
 def _nothing(_: Any) -> None:
@@ -136,11 +137,10 @@ def delete_batch(call: Call, given: DeleteBatchIn) -> None:
     """Delete up to ten messages, each by itself."""
     entity = call.queues.by_url(given.queue_url)
     batch = _Batch(call, entity, check_entries(given.entries, _DELETE))
-
-    def act(subscription: Subscription, places: list[int], now: int, out: WriteBatch) -> list[Any]:
-        return list(delete(subscription, [batch.tokens[place] for place in places], out))
-
-    batch.settle(act, partial(_not_deleted, call))
+    batch.settle(
+        lambda reply: delete_each(call.bus.broker, entity.name, batch.tokens, reply),
+        partial(_not_deleted, call),
+    )
 
 
 def change_visibility_batch(call: Call, given: VisibilityBatchIn) -> None:
@@ -165,7 +165,10 @@ def change_visibility_batch(call: Call, given: VisibilityBatchIn) -> None:
                 results.append(None)
         return results
 
-    batch.settle(act, _not_changed)
+    batch.settle(
+        lambda reply: settling.settle_each(call.bus.broker, entity.name, batch.tokens, act, reply),
+        _not_changed,
+    )
 
 
 class _Batch:
@@ -179,7 +182,6 @@ class _Batch:
         check: Callable[[Any], object] | None = None,
     ) -> None:
         self._call = call
-        self._entity = entity
         self.entries: list[Any] = []
         self.tokens: list[bytes] = []
         self._out = BatchOut(successful=[], failed=[])
@@ -193,16 +195,12 @@ class _Batch:
             else:
                 self.entries.append(entry)
 
-    def settle(self, act: settling.ActOnEach, refused: Refused) -> None:
-        """Do something for each entry, and tell what became of it."""
+    def settle(self, command: Callable[[Reply], None], refused: Refused) -> None:
+        """Give the bus a command for all tokens, and tell what became of each entry."""
         if not self.tokens:
             self._call.answer(self._out)
             return
-        broker, name = self._call.bus.broker, self._entity.name
-        self._call.ask(
-            lambda reply: settling.settle_each(broker, name, self.tokens, act, reply),
-            partial(self._told, refused),
-        )
+        self._call.ask(command, partial(self._told, refused))
 
     def _told(self, refused: Refused, results: list[Any]) -> BatchOut:
         successful = self._out.successful
@@ -222,7 +220,7 @@ def _action(takes: Any, fast: Any) -> Action:
     return Action(takes=takes, rights=(Right.LISTEN,), entity=naming.by_url, fast=fast)
 
 
-ACTIONS = {
+ACTIONS: dict[str, Action] = {
     "DeleteMessage": _action(HandleIn, delete_message),
     "DeleteMessageBatch": _action(DeleteBatchIn, delete_batch),
     "ChangeMessageVisibility": _action(VisibilityIn, change_visibility),

@@ -89,7 +89,7 @@ async def list_tags(call: Call, given: QueueIn) -> TagsOut:
     return TagsOut(tags=tags_of(call.queues.by_url(given.queue_url)))
 
 
-ACTIONS = {
+ACTIONS: dict[str, Action] = {
     "TagQueue": Action(takes=TagIn, rights=(Right.MANAGE,), entity=naming.by_url, slow=tag_queue),
     "UntagQueue": Action(
         takes=UntagIn, rights=(Right.MANAGE,), entity=naming.by_url, slow=untag_queue
