@@ -48,12 +48,11 @@ class Claimers(Producing):
                 owner = owner_of(reader, told.number)
                 key = (entity.uid, reader, told.number)
                 check(key in sim.model.claim_rows, f"{op.words}: told before it is durable")
-                held = {
-                    index: len(rows)
-                    for index in range(len(entity.partitions))
-                    if (rows := sim.model.held_by(entity, index, owner))
-                }
-                same(op.words, dict(told.partitions), held)
+                # What is down still shows what a claim that failed has left there.
+                up = [at for at in range(len(entity.stores)) if sim.model.online(entity, at)]
+                found = {at: len(sim.model.held_by(entity, at, owner)) for at in up}
+                held = {at: count for at, count in found.items() if count}
+                same(op.words, {at: count for at, count in told.partitions if at in up}, held)
                 self.claims.append((name, entity.uid, reader, told.number))
 
             op.audit = audit
