@@ -419,7 +419,7 @@ class Broker:
             more = partition.ids.maintain(partition.forget_before(self.clock.now()), out)
             forget_retained(partition, self.clock.wall(), out)
             more |= partition.trim_outcomes(self.clock.now(), out)
-            more |= compact(partition, out, eager=eager and not seat.store.loop.busy)
+            more |= compact(partition, out, eager)
         except Exception as error:
             self.partition_failed(seat, error)
             return False

@@ -74,12 +74,13 @@ def _tick_seat(broker: Broker, kind: str, seat: Seat) -> None:
         due = seat.online().next_wake()
         broker.timers.set(("partition", seat.id), max(due, now + 1))
         return
-    rested = seat.partition.accessed + TIDY_AFTER_MS
-    eager = broker.clock.now() >= rested or len(seat.partition.log.places) > MANY_BLOCKS
+    now, rested = broker.clock.now(), seat.partition.accessed + TIDY_AFTER_MS
+    unused = now >= rested or len(seat.partition.log.places) > MANY_BLOCKS
+    eager = unused and not seat.store.loop.busy
     if broker.tidy(seat, eager):
-        broker.timers.set(("tidy", seat.id), broker.clock.now() + TIDY_AGAIN_MS)
+        broker.timers.set(("tidy", seat.id), now + TIDY_AGAIN_MS)
     elif not eager:
-        broker.timers.set(("tidy", seat.id), rested)
+        broker.timers.set(("tidy", seat.id), max(rested, now + TIDY_AGAIN_MS))
     elif seat.partition is not None and seat.partition.keeps_for_a_time():
         # Nobody may come by again: what is kept for a time only must go all the same.
         broker.timers.set(("retidy", seat.id), broker.clock.now() + TIDY_RARELY_MS)

@@ -9,7 +9,15 @@ import pytest
 
 from onibus import Bus, Filter
 from tests import bus_helpers
-from tests.bus_helpers import ManualClock, get, msg, partition_at, peek_everything, settle
+from tests.bus_helpers import (
+    ManualClock,
+    get,
+    msg,
+    partition_at,
+    pass_ms,
+    peek_everything,
+    settle,
+)
 
 #: Thousands of syncs of a real disk, which others may be using.
 run = partial(bus_helpers.run, patience_s=180)
@@ -47,3 +55,25 @@ async def test_one_deferred_message_in_each_of_a_thousand_large_blocks(
     async with Bus.open(tmp_path, clock=clock) as bus:
         assert peek_everything(bus, "q") == before
         assert await get(bus, "q") == []
+
+
+@run
+async def test_what_is_mostly_dead_is_rewritten_when_nobody_works_with_it(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    async with Bus.open(tmp_path, clock=clock, reserve_bytes=0) as bus:
+        await bus.create_queue("q")
+        for _ in range(4):
+            await bus.send_batch("q", [msg("x" * 4_000) for _ in range(50)])
+        log = partition_at(bus, "q").log
+        whole = log.total_bytes
+        receiver = bus.receiver("q")
+        for _ in range(4):
+            held = await receiver.receive(50)
+            await receiver.complete(*held[:40])
+            for message in held[40:]:
+                await receiver.defer(message)
+            await pass_ms(bus, clock, 999)
+            assert log.total_bytes == whole, "somebody is at work"
+        await pass_ms(bus, clock, 1_001)
+        assert log.total_bytes < whole // 4

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from onibus.core.path.compact import compact, forget_retained
+from onibus.core.path.compact import DEAD_BYTES_MAX, compact, forget_retained
 from onibus.core.path.deliver import deliver
 from onibus.core.path.session import accept_session, held_session
 from onibus.core.path.settle import defer
@@ -95,6 +95,26 @@ def test_many_small_blocks_become_few() -> None:
     compact_all(bench)
     assert len(bench.partition.log.places) < 50
     assert [m.body for m in bench.receive(500)] == [b"%d" % n for n in range(500)]
+
+
+def test_what_is_being_received_is_not_rewritten_unless_it_is_much() -> None:
+    bench = Bench()
+    body, rows = b"x" * 50_000, 20
+    log = bench.partition.log
+    while log.total_bytes - log.live_bytes <= DEAD_BYTES_MAX:
+        assert not compact(bench.partition, bench.out), "it may soon go by itself"
+        bench.send(*[body] * rows)
+        first, *others = bench.receive(rows)
+        bench.complete(*others)
+        assert first.token is not None
+        defer(bench.partition.subscription, first.token, bench.now, bench.out)
+        bench.commit()
+    before = living(bench)
+    while compact(bench.partition, bench.out):
+        bench.commit()
+    assert log.total_bytes - log.live_bytes <= DEAD_BYTES_MAX
+    assert living(bench) == before
+    sizes_match(bench)
 
 
 def test_blocks_without_living_rows_go_whole() -> None:

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 MERGE_COUNT_MIN = 16
 #: What one slice reads; the blocks of a slice may be large and have few living rows.
 READ_BYTES_MAX = 4 * BLOCK_BYTES_MAX
+#: So much that is dead may stay while somebody works with the partition: most of it is in blocks
+#: that are being received from, and will soon go by themselves.
+DEAD_BYTES_MAX = 8 << 20
 #: Blocks at both ends are left alone: they are about to be read, or were written just now.
 UNTOUCHED = 16
 
@@ -31,8 +34,12 @@ UNTOUCHED = 16
 def compact(partition: Partition, out: WriteBatch, eager: bool = False) -> bool:
     """Rewrite one group of blocks, if one is worth it; tell whether one was.
 
-    `eager` also merges small blocks that are all alive: for when there is nothing else to do.
+    `eager` also merges small blocks that are all alive, and rewrites whatever is mostly dead: for
+    when there is nothing else to do.
     """
+    log = partition.log
+    if not eager and log.total_bytes - log.live_bytes <= DEAD_BYTES_MAX:
+        return False
     group = _choose(partition, eager)
     if not group:
         return False
