@@ -20,10 +20,10 @@ FIELDS = (
     *("body", "message_id", "session_id", "partition_key", "properties", "time_to_live_ms"),
     *("scheduled_enqueue_time_ms", "subject", "correlation_id", "content_type", "to", "reply_to"),
     *("reply_to_session_id", "format", "enqueued_sequence_number", "hop_count"),
-    *("as_sent", "rewritten"),
+    *("as_sent", "rewritten", "dead_letter_of"),
 )
-#: What only messages that came over AMQP have.
-NOT_FROM_AMQP = {"as_sent": b"", "rewritten": False}
+#: What a message has that neither came over AMQP nor was a dead letter elsewhere.
+USUAL = {"as_sent": b"", "rewritten": False, "dead_letter_of": None}
 
 
 def messages_of(block: bytes) -> list[dict[str, Any]]:
@@ -37,7 +37,7 @@ def messages_of(block: bytes) -> list[dict[str, Any]]:
         message["ordinal"], message["enqueued_time_ms"], _, _, end, crc, _, _ = entry
         if encoding == 0:
             assert crc32(body[start:end]) == crc, "the row is damaged"
-            message |= NOT_FROM_AMQP
+            message |= USUAL
             message |= zip(FIELDS, msgpack.decode(body[start:end]), strict=False)
             start = end
     return messages
@@ -50,8 +50,7 @@ def arrow_messages(body: bytes, body_check: int) -> list[dict[str, Any]]:
     assert xxh3_64_intdigest(body) & 0xFFFFFFFF == body_check, "the body is damaged"
     messages = ipc.open_stream(body).read_all().to_pylist()
     return [
-        m | NOT_FROM_AMQP | {"properties": msgpack.decode(m["properties"] or b"\x80")}
-        for m in messages
+        m | USUAL | {"properties": msgpack.decode(m["properties"] or b"\x80")} for m in messages
     ]
 
 

@@ -197,6 +197,8 @@ def _forwarded(received: ReceivedMessage, source: Entity, dead: bool) -> Message
         # Dead letters do not expire, nor does what they become.
         changed.time_to_live_ms = None
         changed.rewritten = bool(message.as_sent)
+        if message.dead_letter_of is None:
+            changed.dead_letter_of = (source.incarnation, received.sequence_number)
         changed.properties = message.properties | {
             "DeadLetterReason": received.dead_letter_reason,
             "DeadLetterErrorDescription": received.dead_letter_description,

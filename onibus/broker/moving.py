@@ -68,7 +68,7 @@ class Move:
             return admit(changed, settings, secret)
         except MessageTooLarge:
             # What it grew by on its way is ours, not its sender's.
-            sent = replace(message, enqueued_sequence_number=None, hop_count=0)
+            sent = replace(message, enqueued_sequence_number=None, hop_count=0, dead_letter_of=None)
             check_size(sent, len(encode(sent)), settings)
             return admit(changed, of_any_size(settings), secret)
 

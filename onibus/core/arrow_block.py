@@ -2,8 +2,8 @@
 
 The body of an Arrow block (encoding 1, core/block.py) is an Arrow IPC stream, uncompressed, of one
 record batch with the block's rows and these columns, all of them and in this order. They are the
-fields of Message (core/message.py) but the two that only AMQP clients can read, and the columns of
-every table of messages that goes in or out:
+fields of Message (core/message.py) but the two that only AMQP clients can read, and the one that
+only the bus may write, and the columns of every table of messages that goes in or out:
 
     message_id                 string
     session_id                 string

@@ -10,6 +10,9 @@ message that are not one section of data, "sqs" the body of an SQS message whose
 A message that came over AMQP has `as_sent` too: its other sections, byte for byte, for whoever
 receives it over AMQP. All that others can know of them stands in the fields as well; where those
 were changed since (a rule's action, a receiver, a new MessageId) `rewritten` says that they count.
+
+`dead_letter_of` is the bus's own word that a message came here as a dead letter of another entity:
+properties anybody can write who sends, but no protocol takes this field from a sender.
 """
 
 from __future__ import annotations
@@ -53,6 +56,8 @@ class Message(msgspec.Struct, array_like=True, omit_defaults=True, kw_only=True)
     as_sent: bytes = b""
     #: fields were changed since: they count, not what `as_sent` says of them
     rewritten: bool = False
+    #: where it first became a dead letter that went on: the entity's incarnation, its number there
+    dead_letter_of: tuple[int, int] | None = None
 
 
 #: Message → the bytes of its row.

@@ -82,6 +82,7 @@ def compare_row(words: str, real: ReceivedMessage, row: Row, base: int) -> None:
         real.message.properties,
         real.message.enqueued_sequence_number,
         real.message.hop_count,
+        real.message.dead_letter_of,
     )
     message = row.message
     expected = (
@@ -98,6 +99,7 @@ def compare_row(words: str, real: ReceivedMessage, row: Row, base: int) -> None:
         message.properties | row.properties,
         message.enqueued_sequence_number,
         message.hop_count,
+        message.dead_letter_of,
     )
     if seen != expected:
         same(f"{words}: message {real.sequence_number}", seen, expected)

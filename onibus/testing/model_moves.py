@@ -171,6 +171,7 @@ def forwarded(row: Row, number: int, morgue_of: EntityModel | None) -> Message:
     if message.hop_count >= HOPS_MAX:
         raise TooManyHops("too many hops")
     properties = message.properties | row.properties
+    origin = message.dead_letter_of
     if morgue_of is not None:
         properties |= {
             "DeadLetterReason": row.reason,
@@ -178,6 +179,7 @@ def forwarded(row: Row, number: int, morgue_of: EntityModel | None) -> Message:
             "DeadLetterSource": morgue_of.name,
             "DeadLetterSourceId": morgue_of.uid,
         }
+        origin = origin or (morgue_of.uid, number)
     return replace(
         message,
         hop_count=message.hop_count + 1,
@@ -185,4 +187,5 @@ def forwarded(row: Row, number: int, morgue_of: EntityModel | None) -> Message:
         scheduled_enqueue_time_ms=None,
         time_to_live_ms=message.time_to_live_ms if morgue_of is None else None,
         properties=properties,
+        dead_letter_of=origin,
     )

@@ -332,6 +332,28 @@ async def test_dead_letters_go_on_with_their_reasons(
 
 @pytest.mark.promise("B6")
 @run
+async def test_a_dead_letter_tells_where_it_first_became_one(clock: ManualClock) -> None:
+    disks = Disks()
+    async with disks.bus(clock) as bus:
+        for name, morgue in (("last", None), ("middle", "last"), ("first", "middle")):
+            await bus.create_queue(name, forward_dead_letters_to=morgue)
+        await bus.create_queue("in", forward_to="first")
+        await bus.send("first", msg("other"))
+        await send(bus, "in", "bad", properties={"DeadLetterSource": "x", "DeadLetterSourceId": 1})
+        await quiet(bus)
+        assert [m.message.dead_letter_of for m in peek_everything(bus, "first")] == [None, None]
+        for name in ("first", "middle"):
+            await bus.receiver(name).dead_letter((await get(bus, name))[-1])
+            await quiet(bus)
+    async with disks.bus(clock) as bus:
+        (letter,) = peek_everything(bus, "last")
+        assert letter.message.dead_letter_of == (bus.broker.find("first").incarnation, 2)
+        assert letter.properties["DeadLetterSource"] == "middle"
+        assert letter.message.enqueued_sequence_number == 1, "in the queue that it was sent to"
+
+
+@pytest.mark.promise("B6")
+@run
 async def test_a_dead_letter_that_its_destination_never_takes_stays(clock: ManualClock) -> None:
     async with Disks().bus(clock, "a", "b") as bus:
         await bus.create_queue("strict", requires_session=True)

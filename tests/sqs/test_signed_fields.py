@@ -106,9 +106,7 @@ def test_every_parameter_of_a_presigned_request(server: Served) -> None:
         altered = [*pairs[:at], (name, other(value)), *pairs[at + 1 :]]
         refused(f"{base}?{urlencode(altered)}", f"{name} altered")
         refused(f"{base}?{urlencode([*pairs[:at], *pairs[at + 1 :]])}", f"{name} taken out")
-        if name != "X-Amz-Signature":
-            # The signature does not sign itself.
-            refused(f"{good}&{urlencode({name: value})}", f"{name} twice")
+        refused(f"{good}&{urlencode({name: value})}", f"{name} twice")
     refused(f"{good}&Attribute.1.Name=DelaySeconds&Attribute.1.Value=9", "one more parameter")
     refused(good.replace("/?", "/000000000000/other?"), "another path")
     refused(good, "another method", "POST")
@@ -118,6 +116,26 @@ def test_every_parameter_of_a_presigned_request(server: Served) -> None:
     assert "QueueUrls" not in client_of(endpoint).list_queues(QueueNamePrefix="never")
     assert httpx.get(good, trust_env=False).status_code == 200, "as it was signed it is good"
     client_of(endpoint).delete_queue(QueueUrl=f"{endpoint}/0/never-made-either")
+
+
+@pytest.mark.parametrize(
+    "name", ["Algorithm", "Credential", "Date", "Expires", "SignedHeaders", "Signature"]
+)
+def test_a_signing_parameter_that_is_there_twice(server: Served, name: str) -> None:
+    # The signature does not sign itself: that it is there once more shows in no canonical request.
+    endpoint = server.ready["sqs"]
+    base, _, text = presigned(f"{endpoint}/?Action=ListQueues&Version={VERSION}").partition("?")
+    pairs = parse_qsl(text)
+    name = f"X-Amz-{name}"
+    spelled = f"X-Amz-%{ord(name[6]):x}{name[7:]}"
+    assert httpx.get(f"{base}?{text}", trust_env=False).status_code == 200
+    for value in (dict(pairs)[name], "other", ""):
+        for more in (urlencode({name: value}), f"{spelled}={value}"):
+            for url in (f"{base}?{text}&{more}", f"{base}?{more}&{text}"):
+                response = httpx.get(url, trust_env=False)
+                assert response.status_code == 400, url
+                assert "<Code>IncompleteSignature</Code>" in response.text
+                assert f"The query has '{name}' twice." in response.text.replace("&#39;", "'")
 
 
 def test_every_parameter_of_a_form(server: Served) -> None:

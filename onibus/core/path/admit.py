@@ -127,6 +127,7 @@ def _check_fields(message: Message, settings: LogSettings) -> None:
         and message.hop_count == 0
         and message.format == ""
         and message.rewritten is False
+        and message.dead_letter_of is None
     ):
         _check_rare_fields(message)
     if session_id is None and settings.requires_session:
@@ -159,6 +160,13 @@ def _check_rare_fields(message: Message) -> None:
     if number is not None and (type(number) is not int or not 0 <= number < 2**63):
         raise InvalidArgument("enqueued_sequence_number is a sequence number")
     check_whole("hop_count", message.hop_count, 0, HOP_COUNT_MAX)
+    origin = message.dead_letter_of
+    if origin is not None and not (
+        type(origin) is tuple
+        and len(origin) == 2
+        and all(type(one) is int and 0 <= one < 2**63 for one in origin)
+    ):
+        raise InvalidArgument("dead_letter_of is an entity and a sequence number")
 
 
 def hash_identities(

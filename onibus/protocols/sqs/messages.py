@@ -36,9 +36,8 @@ _TRACE_PROPERTY = "AWS.TraceHeader"
 _TYPES_PROPERTY = "AWS.Types"
 #: What the bus adds to a dead letter that goes to another queue. They are ordinary names otherwise.
 SOURCE_PROPERTY = "DeadLetterSource"
-SOURCE_ID_PROPERTY = "DeadLetterSourceId"
 DEAD_LETTER_PROPERTIES = frozenset(
-    {"DeadLetterReason", "DeadLetterErrorDescription", SOURCE_PROPERTY, SOURCE_ID_PROPERTY}
+    {"DeadLetterReason", "DeadLetterErrorDescription", SOURCE_PROPERTY, "DeadLetterSourceId"}
 )
 _OURS = frozenset({_TRACE_PROPERTY, _TYPES_PROPERTY})
 #: Says that a body was no text, and is base64 therefore.
@@ -144,9 +143,7 @@ def is_dead_letter(message: Message) -> bool:
     Properties alone say nothing: anybody who sends can write them.
     """
     source = message.properties.get(SOURCE_PROPERTY)
-    source_id = message.properties.get(SOURCE_ID_PROPERTY)
-    brought = message.enqueued_sequence_number is not None
-    return brought and isinstance(source, str) and isinstance(source_id, int)
+    return message.dead_letter_of is not None and isinstance(source, str)
 
 
 def attributes_of(message: Message) -> Attributes:
@@ -237,7 +234,7 @@ def shown(
     else:
         data, text, encoded = body_of(message)
         digest = of_body(data)
-    if queue.fifo and not message.properties:
+    if queue.fifo and message.dead_letter_of is None:
         message_id = message_id_of(queue.incarnation, received.sequence_number)
     else:
         message_id = identity(received, queue)
@@ -269,10 +266,9 @@ def identity(received: ReceivedMessage, queue: Shown) -> str:
     message = received.message
     if message.message_id is not None and not queue.fifo:
         return message.message_id
-    if is_dead_letter(message):
-        assert message.enqueued_sequence_number is not None
-        source = message.properties[SOURCE_ID_PROPERTY]
-        return message_id_of(source, message.enqueued_sequence_number)
+    if message.dead_letter_of is not None:
+        # A dead letter keeps the one that it had where it became one, however far it goes.
+        return message_id_of(*message.dead_letter_of)
     return message_id_of(queue.incarnation, received.sequence_number)
 
 

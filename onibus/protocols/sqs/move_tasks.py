@@ -186,6 +186,7 @@ def _again(received: ReceivedMessage) -> Message:
         properties=properties,
         hop_count=0,
         enqueued_sequence_number=None,
+        dead_letter_of=None,
         scheduled_enqueue_time_ms=None,
         rewritten=bool(message.as_sent),
     )

@@ -19,7 +19,7 @@ from functools import lru_cache
 from hashlib import sha256
 from hmac import compare_digest, digest
 from typing import Protocol
-from urllib.parse import quote, unquote
+from urllib.parse import parse_qsl, quote, unquote
 
 from onibus.protocols.http.messages import Request
 from onibus.protocols.sqs import errors
@@ -227,7 +227,12 @@ def _scope(text: str) -> Scope:
 def _of_query(request: Request) -> Signed:
     if len(request.query_text) > AUTHORIZATION_LENGTH_MAX * 4:
         raise _incomplete("The query is too long.")
-    query = request.query
+    query: dict[str, str] = {}
+    for name, value in parse_qsl(request.query_text, keep_blank_values=True):
+        # A signature does not sign itself, so one more of them would not show otherwise.
+        if name in query and name.startswith("X-Amz-"):
+            raise _incomplete(f"The query has '{name}' twice.")
+        query[name] = value
     if "X-Amz-Security-Token" in query:
         raise SqsError(errors.INVALID_KEY, "The security token included in the request is invalid.")
     names = ("Algorithm", "Credential", "Date", "Expires", "SignedHeaders", "Signature")
