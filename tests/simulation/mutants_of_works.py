@@ -193,8 +193,8 @@ def leave_at_the_source(original: Any) -> Any:
 
 
 def count_no_hops(original: Any) -> Any:
-    def forwarded(received: Any, dead: bool) -> Any:
-        message = original(received, dead)
+    def forwarded(received: Any, **named: Any) -> Any:
+        message = original(received, **named)
         message.hop_count = 0
         return message
 

@@ -164,6 +164,19 @@ async def test_dead_letters_that_go_on_tell_where_they_come_from(world: World) -
 
 @pytest.mark.promise("B6")
 @scenario
+async def test_a_source_that_a_sender_made_up_is_not_believed(world: World) -> None:
+    end = await world.queue()
+    start = await world.queue(forward_to=end)
+    sender, receiver = await world.open(world.to(start), world.of(end))
+    forged = {"DeadLetterSource": "elsewhere", "DeadLetterSourceId": 1}
+    await sender.send_messages(msg("x", application_properties=forged))
+    one = await get_one(receiver)
+    assert one.dead_letter_source is None
+    assert set(one.application_properties) == {name.encode() for name in forged}
+
+
+@pytest.mark.promise("B6")
+@scenario
 async def test_forwarded_messages_keep_what_was_sent(world: World) -> None:
     last = await world.queue()
     first = await world.queue(forward_to=last)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from onibus.broker.forwarding import DEAD_LETTER_SOURCE, DEAD_LETTER_SOURCE_ID
+from onibus.broker.forwarding import DEAD_LETTER_SOURCE
 from onibus.core.limits import COUNTER_BITS_PARTITIONED
 from onibus.core.message import Message, ReceivedMessage
 from onibus.protocols.amqp import encode as to
@@ -185,9 +185,10 @@ def _annotations(received: ReceivedMessage, others: list[bytes]) -> bytes:
     if partition:
         parts += (_PARTITION_ID, _SHORT(0x61, partition))
         count += 2
-    if message.hop_count and DEAD_LETTER_SOURCE_ID in message.properties:
-        source = message.properties.get(DEAD_LETTER_SOURCE)
-        parts += (_DEAD_LETTER_SOURCE, to.string(str(source)))
+    # Anybody who sends can write properties of these names: they count where the bus says so.
+    source = None if message.dead_letter_of is None else message.properties.get(DEAD_LETTER_SOURCE)
+    if isinstance(source, str):
+        parts += (_DEAD_LETTER_SOURCE, to.string(source))
         count += 2
     parts += others
     content = b"".join(parts)
