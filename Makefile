@@ -26,8 +26,7 @@ PROCESSES ?= 2
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo demonstrate test lint bench simulate kill fuzz docs promises \
-	compiled interpreted clean
+.PHONY: help setup run demo demonstrate test lint bench simulate kill fuzz docs promises clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -70,13 +69,7 @@ docs: promises ## Write the generated pages of docs/ anew
 promises: $(READY) ## Write docs/promises.md anew from the tests
 	$(BIN)/python -m tools.promises
 
-compiled: $(READY) ## Compile the busiest modules beside their sources (takes minutes, and gcc or clang)
-	$(BIN)/python -m tools.compiled
-
-interpreted: ## Take away what was compiled
-	find onibus -name '*.so' -delete
-
-clean: interpreted ## Remove the environment and everything tools left behind
+clean: ## Remove the environment and everything tools left behind
 	rm -rf $(VENV) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -8,10 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-
-from tools.compiled import compiled_copy
 
 _PATIENCE_S = 30
 
@@ -23,8 +20,6 @@ class Served:
     pid: int
     #: "http", "amqp", "sqs" → where it is spoken
     addresses: dict[str, str]
-    #: its busiest modules are compiled (tools/compiled.py)
-    compiled: bool
 
     def port(self, protocol: str) -> int:
         return int(self.addresses[protocol].rpartition(":")[2])
@@ -32,21 +27,11 @@ class Served:
 
 @contextmanager
 def served(path: Path) -> Iterator[Served]:
-    """Run a server of a directory, on free ports; compiled, where there is a compiler."""
+    """Run a server of a directory, on free ports."""
     ports = ("--http-port", "0", "--amqp-port", "0", "--sqs-port", "0")
     options = ("--json", "--reserve-bytes", "0", "--log-level", "warning")
-    command = [
-        sys.executable,
-        "-m",
-        "onibus",
-        "serve",
-        "--data",
-        str(path.absolute()),
-        *ports,
-        *options,
-    ]
-    tree = _compiled()
-    process = subprocess.Popen(command, cwd=tree, stdout=subprocess.PIPE, text=True)
+    command = [sys.executable, "-m", "onibus", "serve", "--data", str(path), *ports, *options]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
@@ -54,17 +39,7 @@ def served(path: Path) -> Iterator[Served]:
             raise SystemExit("the server did not start")
         told = json.loads(line)
         addresses = {name: told[name] for name in ("http", "amqp", "sqs")}
-        yield Served(process.pid, addresses, tree is not None)
+        yield Served(process.pid, addresses)
     finally:
         process.terminate()
         process.communicate(timeout=_PATIENCE_S)
-
-
-@cache
-def _compiled() -> Path | None:
-    """Return where the compiled package is."""
-    print("compiling the server, unless that was done before: minutes", file=sys.stderr)
-    found = compiled_copy()
-    if found is None:
-        print("it cannot be compiled here: it is measured interpreted", file=sys.stderr)
-    return found

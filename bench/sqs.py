@@ -61,10 +61,8 @@ _decode = msgspec.json.decode
 class Server:
     """A server that runs as a process of its own."""
 
-    def __init__(self, endpoint: str, pid: int, form: str = "") -> None:
+    def __init__(self, endpoint: str, pid: int) -> None:
         self.endpoint = endpoint
-        #: compiled or interpreted
-        self.form = form
         self._process = psutil.Process(pid)
 
     def computed(self) -> float:
@@ -77,8 +75,7 @@ class Server:
 def onibus(data: Path) -> Iterator[Server]:
     """Run our server."""
     with served(data) as server:
-        form = "compiled" if server.compiled else "interpreted"
-        yield Server(server.addresses["sqs"], server.pid, form)
+        yield Server(server.addresses["sqs"], server.pid)
 
 
 @contextmanager
@@ -280,7 +277,6 @@ class Bench:
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self.form = server.form
         self._signer = Signer(server.endpoint)
         self._body = "x" * BODY_BYTES
 
@@ -390,8 +386,7 @@ def _against(own: Bench, other: Bench, rounds: int, share: float) -> list[Figure
     for title, by_server in speeds.items():
         mine, theirs = Speed.median(by_server["own"]), Speed.median(by_server["other"])
         note = (
-            f"{mine.rate:,.0f}/s here, {own.form}, durable and verified, {mine.computed:,.0f} µs "
-            "each; "
+            f"{mine.rate:,.0f}/s here, durable and verified, {mine.computed:,.0f} µs each; "
             f"{theirs.rate:,.0f}/s fauxqs, in memory, {theirs.computed:,.0f} µs"
         )
         figures.append(Figure(title, mine.rate / theirs.rate, 1.0, "× fauxqs", note=note))

@@ -148,10 +148,8 @@ class Entity:
     @property
     def log_settings(self) -> LogSettings:
         """The settings of a queue or a topic."""
-        settings: Any = self.settings
-        assert type(settings) is not SubscriptionSettings
-        found: LogSettings = settings
-        return found
+        assert not isinstance(self.settings, SubscriptionSettings)
+        return self.settings
 
     @property
     def partitioned(self) -> bool:

@@ -25,7 +25,6 @@ from tests.bus_helpers import (
     pull,
     run,
 )
-from tests.compiled import interpreted_only
 
 
 async def delete(bus: Bus, tokens: Sequence[bytes]) -> list[Any]:
@@ -48,7 +47,6 @@ async def filled(bus: Bus, count: int, groups: int = 3, **settings: Any) -> None
     )
 
 
-@interpreted_only
 @pytest.mark.promise("F10")
 @run
 async def test_requests_of_one_turn_are_one_command(

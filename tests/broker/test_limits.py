@@ -30,7 +30,6 @@ from tests.bus_helpers import (
     run,
     send,
 )
-from tests.compiled import interpreted_only
 
 
 @pytest.mark.promise("B7")
@@ -194,7 +193,6 @@ async def test_a_nearly_full_disk_refuses_sends_and_lets_settling_go_on(
         assert sent.duplicate_of is None, "the refused one was not remembered"
 
 
-@interpreted_only
 @pytest.mark.promise("D7")
 @run
 async def test_a_send_reads_nothing_however_many_ids_are_remembered(

@@ -33,7 +33,6 @@ from tests.bus_helpers import (
     send,
     settle,
 )
-from tests.compiled import interpreted_only
 from tests.log_helpers import consume, read, texts, tidy
 
 
@@ -221,7 +220,6 @@ async def test_blocks_that_are_rewritten_while_somebody_reads(
         assert [row["body"] for row in found] == [b"%d" % n for n in range(1_100)]
 
 
-@interpreted_only
 @pytest.mark.promise("R3")
 @run
 async def test_a_block_that_vanishes_between_planning_and_reading_is_looked_for_anew(

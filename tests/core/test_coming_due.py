@@ -7,7 +7,6 @@ import pytest
 from onibus.core.lifecycle import State
 from onibus.core.marks import Marks
 from onibus.core.path.expire import DUE_A_SLICE, ROWS_A_SLICE, pass_time
-from tests.compiled import interpreted_only
 from tests.core.partition_helpers import Bench
 
 LATER = 60_000
@@ -30,7 +29,6 @@ def scheduled(bench: Bench) -> int:
     return bench.partition.subscription.counts[State.SCHEDULED]
 
 
-@interpreted_only
 @pytest.mark.parametrize("restart", [False, True])
 def test_each_slice_takes_no_more_than_it_activates(
     restart: bool, monkeypatch: pytest.MonkeyPatch

@@ -15,7 +15,6 @@ from onibus.core.records import BLOCKS
 from onibus.testing.mismatch import Mismatch
 from onibus.testing.simulation import Simulation
 from onibus.testing.workload import Workload, run_seed
-from tests.compiled import interpreted_only
 from tests.simulation.mutants import MUTANTS as OF_QUEUES
 from tests.simulation.mutants_of_works import OF_WORKS
 from tests.simulation.mutating import Mutant, applied
@@ -45,7 +44,6 @@ def test_there_are_enough() -> None:
     assert len(OF_WORKS) >= 14
 
 
-@interpreted_only
 @pytest.mark.parametrize("name", MUTANTS)
 def test_mutants_are_caught(name: str) -> None:
     assert is_caught(MUTANTS[name]), f"the simulation did not notice: {name}"
@@ -87,7 +85,6 @@ def test_a_flipped_bit_is_not_served() -> None:
     serve_a_flipped_bit()
 
 
-@interpreted_only
 def test_skipping_the_checksum_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def row(self: Block, position: int, entry: Entry) -> bytes:
         start = self.entry(position - 1)[4] if position else 0
