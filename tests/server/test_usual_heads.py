@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from itertools import pairwise
 from typing import Any
 
@@ -77,8 +78,12 @@ class Nothing(UsualHeads):
         return None
 
 
-def parsed(data: bytes, heads: UsualHeads, *cuts: int) -> Asked:
-    """Let a connection have some bytes, cut into pieces; return what came of it."""
+def parsed(data: bytes, heads: UsualHeads, *cuts: int, unread: Collection[int] = ()) -> Asked:
+    """Let a connection have some bytes, cut into pieces; return what came of it.
+
+    `unread`: the pieces that come while the client does not read its answers. Over TLS a transport
+    may say so at any time.
+    """
     pieces = [data[start:end] for start, end in pairwise((0, *cuts, len(data)))]
 
     async def feed() -> Asked:
@@ -87,8 +92,13 @@ def parsed(data: bytes, heads: UsualHeads, *cuts: int) -> Asked:
         connections.heads = heads
         connection = connections()
         connection.connection_made(asked)
-        for piece in pieces:
-            connection.data_received(piece)
+        paused = False
+        for number, piece in enumerate([*pieces, b""]):
+            if paused != (number in unread and number < len(pieces)):
+                paused = not paused
+                (connection.pause_writing if paused else connection.resume_writing)()
+            if piece:
+                connection.data_received(piece)
             for _ in range(3):
                 await asyncio.sleep(0)
         connection.connection_lost(None)
@@ -116,9 +126,10 @@ def check_same(data: bytes) -> bool:
     return True
 
 
-def check_same_in_pieces(data: bytes, *cuts: int) -> None:
+def check_same_in_pieces(data: bytes, *cuts: int, unread: Collection[int] = ()) -> None:
     """Some bytes in pieces are what the parser makes of them, answered alike."""
-    ours, parsers = parsed(data, HEADS, *cuts), parsed(data, Nothing(0), *cuts)
+    ours = parsed(data, HEADS, *cuts, unread=unread)
+    parsers = parsed(data, Nothing(0), *cuts, unread=unread)
     assert [what(one) for one in ours.requests] == [what(one) for one in parsers.requests]
     assert ours.written[:12] == parsers.written[:12]
     assert ours.written.count(b"HTTP/1.1") == parsers.written.count(b"HTTP/1.1")
@@ -227,18 +238,31 @@ def test_heads_made_of_anything_are_read_as_the_parser_reads_them(
     many=st.lists(bodies, min_size=1, max_size=3),
     cut=st.lists(st.integers(0, 400), max_size=3),
     at_ends=st.booleans(),
+    unread=st.sets(st.integers(0, 8), max_size=4),
 )
 @settings(max_examples=600, deadline=None)
 def test_requests_in_any_pieces_are_read_as_the_parser_reads_them(
-    some: list[bytes], many: list[bytes], cut: list[int], at_ends: bool
+    some: list[bytes], many: list[bytes], cut: list[int], at_ends: bool, unread: set[int]
 ) -> None:
     data, ends = b"", []
     for body in many:
         data += request(*some, body=body)
         # Where clients cut: between head and body, and between requests.
         ends += [len(data) - len(body), len(data)]
-    cuts = sorted({*(one for one in cut if one < len(data)), *(ends[:-1] if at_ends else ())})
-    check_same_in_pieces(data, *cuts)
+    # The same cut twice: nothing comes for a moment, in which answers may be unread.
+    cuts = sorted([*(one for one in cut if one < len(data)), *(ends[:-1] * 2 if at_ends else ())])
+    check_same_in_pieces(data, *cuts, unread=unread)
+
+
+@pytest.mark.parametrize("unread", [(), (1,), (2,), (1, 2)])
+def test_a_body_is_not_read_as_a_request_where_answers_are_unread_meanwhile(
+    unread: tuple[int, ...],
+) -> None:
+    body = request(b"Host: a", first=b"POST /smuggled HTTP/1.1")
+    data = request(*USUAL, body=body)
+    head = len(data) - len(body)
+    asked = parsed(data + data, HEADS, head, head, len(data), len(data) + head, unread=unread)
+    assert [(one.path, one.body) for one in asked.requests] == [("/", body)] * 2
 
 
 def test_a_head_alone_waits_for_its_body() -> None:

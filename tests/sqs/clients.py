@@ -19,6 +19,7 @@ def client_of(endpoint: str, key: str = "test", secret: str = "test", **how: Any
         region_name=how.pop("region_name", "us-east-1"),
         aws_access_key_id=key,
         aws_secret_access_key=secret,
+        verify=how.pop("verify", None),
         config=Config(retries={"max_attempts": 0}, max_pool_connections=64, proxies={}, **how),
     )
 

@@ -51,8 +51,7 @@ class Connection(asyncio.Protocol):
         self._task: asyncio.Task[None] | None = None
         #: what is said last, once all before it is answered; from then on nothing is read
         self._refusal: Response | None = None
-        self._deaf = self._last_words = False
-        self._feeding = self._going_on = self._ended = False
+        self._deaf = self._last_words = self._feeding = self._going_on = self._ended = False
         self._reading = True
         self._resting = False  #: nothing is under way: what comes next begins a request
         self._beginning = b""  #: and what it began with
@@ -104,11 +103,12 @@ class Connection(asyncio.Protocol):
         """The client sends no more; what it asked before is answered, but nothing is waited for."""
         self._ended = True
         self._hurry()
-        asked = self._current is not None or self._queue or self._waiting
-        return bool(asked) and not self._secure
+        return not self._secure and bool(self._current or self._queue or self._waiting)
 
     def pause_writing(self) -> None:
         self._resting = False
+        self._waiting += self._heads.before  # the parser will read it, and its body
+        self._heads = self._owner.heads
         self._unread = self._loop.create_future()
         self._held.wait_for_reader(self._answer_bytes or self._transport.get_write_buffer_size())
         self._deadline.set(self._limits.write_seconds)
