@@ -14,19 +14,23 @@ PYTHON ?= $(shell for candidate in python3 python3.14 python3.13 python3.12 pyth
 	$$candidate -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& echo $$candidate && break; done)
 
-#: make simulate COMMANDS=10000000 SEED=7
+#: make simulate COMMANDS=20000000 SEED=7 EACH=100000 PROCESSES=2
 COMMANDS ?= 1000000
+EACH ?= 100000
 SEED ?= 1
 #: make kill KILLS=500 SEED=7
 KILLS ?= 200
-#: make fuzz SECONDS=3600 ARGS=conversations
+#: make fuzz TARGET=arrow INPUTS=2000000 SEED=7: amqp, http, sqs, atom or arrow; all by default
+TARGET ?=
+INPUTS ?= 200000
+#: make corpus TARGET=http SECONDS=3600
 SECONDS ?= 600
 #: make test PROCESSES=8 ARGS="-k sessions"
 PROCESSES ?= 2
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo demonstrate test lint bench simulate kill fuzz docs promises clean
+.PHONY: help setup run demo demonstrate test lint bench simulate kill fuzz corpus docs promises clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,18 +57,23 @@ lint: $(READY) ## Check style, format and types
 bench: $(READY) ## Measure, and print one table
 	$(BIN)/python -m bench $(ARGS)
 
-simulate: $(READY) ## Run the simulator (COMMANDS=1000000, SEED=1)
-	$(BIN)/python -m onibus.testing.simulate --commands $(COMMANDS) --seed $(SEED)
+simulate: $(READY) ## Run the simulator (COMMANDS=1000000, EACH=100000 per seed, SEED=1)
+	$(BIN)/python -m onibus.testing.simulate --commands $(COMMANDS) --each $(EACH) \
+		--seed $(SEED) --processes $(PROCESSES) $(ARGS)
 
 kill: $(READY) ## Kill a busy server again and again, and check what its clients saw (KILLS=200)
 	$(BIN)/python -m tests.crash.kill_server --kills $(KILLS) --seed $(SEED)
 
-fuzz: $(READY) ## Feed malformed AMQP for long, and keep what reaches new code (SECONDS=600)
-	$(BIN)/python -m tests.amqp.fuzz.grow --seconds $(SECONDS) $(ARGS)
+fuzz: $(READY) ## Feed malformed input to each protocol (TARGET=arrow, INPUTS=200000, SEED=1)
+	$(BIN)/python -m tests.fuzz.many $(TARGET) --inputs $(INPUTS) --seed $(SEED) $(ARGS)
+
+corpus: $(READY) ## Look for inputs that reach new code, and keep them (TARGET=arrow, SECONDS=600)
+	$(BIN)/python -m tests.fuzz.grow $(TARGET) --seconds $(SECONDS) $(ARGS)
 
 docs: promises ## Write the generated pages of docs/ anew
 	$(BIN)/python -m tools.lifecycle
 	$(BIN)/python -m tools.http_calls
+	$(BIN)/python -m tools.rights
 
 promises: $(READY) ## Write docs/promises.md anew from the tests
 	$(BIN)/python -m tools.promises

@@ -29,7 +29,7 @@ class Served:
 def served(path: Path) -> Iterator[Served]:
     """Run a server of a directory, on free ports."""
     ports = ("--http-port", "0", "--amqp-port", "0", "--sqs-port", "0")
-    options = ("--json", "--reserve-bytes", "0", "--log-level", "warning")
+    options = ("--json", "--reserve-bytes", "0", "--log-level", "warning", "--development")
     command = [sys.executable, "-m", "onibus", "serve", "--data", str(path), *ports, *options]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:

@@ -55,7 +55,10 @@ class Server:
         ports = self._ports or {"http": "0", "amqp": "0", "sqs": "0"}
         flags = [f"--{name}-port={port}" for name, port in ports.items()]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "onibus", "serve", "--data", str(self._data), "--json", *flags],
+            [
+                *(sys.executable, "-m", "onibus", "serve", "--development", "--json"),
+                *("--data", str(self._data), *flags),
+            ],
             stdout=subprocess.PIPE,
         )
         assert self._process.stdout is not None

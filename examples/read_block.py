@@ -33,7 +33,7 @@ def messages_of(block: bytes) -> list[dict[str, Any]]:
     assert (magic, version, crc32(index)) == (b"OB", 1, index_crc), "the block is damaged"
     messages = arrow_messages(body, body_check) if encoding == 1 else [{} for _ in range(rows)]
     start = 0
-    for message, entry in zip(messages, struct.iter_unpack("<qqqQIIqI", index), strict=True):
+    for message, entry in zip(messages, struct.iter_unpack("<QqqQIIqI", index), strict=True):
         message["ordinal"], message["enqueued_time_ms"], _, _, end, crc, _, _ = entry
         if encoding == 0:
             assert crc32(body[start:end]) == crc, "the row is damaged"

@@ -27,8 +27,10 @@ from onibus.broker import receiving, sending, settling
 from onibus.broker.admission import RESERVE_BYTES
 from onibus.broker.broker import Broker
 from onibus.broker.clock import Clock, MovableClock, SystemClock
+from onibus.broker.named_reader import StampsSetBack
 from onibus.broker.namespace import NAME
 from onibus.broker.quotas import Quotas
+from onibus.broker.timekeeping import ClockInfo, accept_clock, clock_info
 from onibus.broker.writer import ThreadWriter
 from onibus.calls.claims import ClaimCalls
 from onibus.calls.entities import EntityCalls
@@ -42,6 +44,7 @@ from onibus.core.path.deduplicate import list_duplicates
 from onibus.core.path.peek import Filter
 from onibus.core.path.session import SessionInfo, list_sessions
 from onibus.receiver import FifoReceiver, Receiver, SessionReceiver
+from onibus.store.files import written_ms
 from onibus.store.interface import OpenStore, Store
 from onibus.store.memory import MemoryStore
 from onibus.store.sqlite import SqliteStore
@@ -94,7 +97,14 @@ class Bus(EntityCalls, StagingCalls, LogCalls, ClaimCalls):
                 raise InvalidArgument(f"{place} cannot be a directory: {error}") from None
             return SqliteStore(place / f"{name}.sqlite", name, known=known)
 
-        return OpeningBus(list(places), open_store, clock or SystemClock(), reserve_bytes, quotas)
+        return OpeningBus(
+            list(places),
+            open_store,
+            clock or SystemClock(),
+            reserve_bytes,
+            quotas,
+            lambda: written_ms(root / f"{NAME}.sqlite"),
+        )
 
     @staticmethod
     def ephemeral(*, clock: Clock | None = None, quotas: Quotas | None = None) -> OpeningBus:
@@ -264,6 +274,22 @@ class Bus(EntityCalls, StagingCalls, LogCalls, ClaimCalls):
         """What went wrong with stores and partitions since the bus was opened."""
         return list(self.broker.alarms.kept)
 
+    # The clock
+
+    def clock(self) -> ClockInfo:
+        """Return what the bus takes the time for, and whether the machine's clock is in doubt."""
+        return self.tell(lambda: clock_info(self.broker))
+
+    async def accept_clock(self) -> list[StampsSetBack]:
+        """Take the machine's clock for right, as an operator says; return which stamps it set back.
+
+        Time that was in doubt counts from now on: messages may expire, ids may be forgotten.
+        """
+        repaired: list[StampsSetBack] = await self.ask(
+            lambda reply: accept_clock(self.broker, reply)
+        )
+        return repaired
+
     # For tests
 
     async def advance(self, ms: int) -> None:
@@ -312,8 +338,10 @@ class OpeningBus:
         clock: Clock,
         reserve_bytes: int,
         quotas: Quotas | None = None,
+        written: Callable[[], int | None] = lambda: None,
     ) -> None:
         self._quotas = quotas
+        self._written = written
         self._stores = stores
         self._open_store = open_store
         self._clock = clock
@@ -339,6 +367,7 @@ class OpeningBus:
             loop.call_soon,
             self._reserve_bytes,
             self._quotas,
+            self._written(),
         )
         bus = Bus(broker, loop)
         broker.open()

@@ -28,6 +28,7 @@ class ManualClock:
     def __init__(self, wall: int = 1_700_000_000_000) -> None:
         self._wall = wall
         self._monotonic = 5_000
+        self._boots = 1
 
     def wall(self) -> int:
         return self._wall
@@ -35,10 +36,19 @@ class ManualClock:
     def monotonic(self) -> int:
         return self._monotonic
 
+    def boot(self) -> str:
+        return f"boot {self._boots}"
+
     def advance(self, ms: int) -> None:
         """Time passes."""
         self._wall += ms
         self._monotonic += ms
+
+    def reboot(self, wall: int) -> None:
+        """The machine is started again, with a wall clock that may be right or wrong."""
+        self._boots += 1
+        self._monotonic = 0
+        self._wall = wall
 
     def jump(self, ms: int) -> None:
         """Somebody sets the wall clock, forward or back; no time passes."""

@@ -22,6 +22,8 @@ from tests.source_tree import (
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
 COLUMNS_MAX = 100
+#: Packages of long-running servers.
+SERVING = ("core", "store", "broker", "calls", "security", "operation", "protocols", "server")
 
 # Written so that this file does not find itself.
 LEFTOVER = re.compile(r"\b(?:T[O]DO|F[I]XME|X{3}|H[A]CK)\b")
@@ -47,6 +49,23 @@ def matching_lines(pattern: re.Pattern[str], path: str, text: str) -> list[str]:
     """Return "path:line: text" of the lines in which the pattern is found."""
     lines = enumerate(text.splitlines(), start=1)
     return [f"{path}:{number}: {line.strip()}" for number, line in lines if pattern.search(line)]
+
+
+def self_references(tree: ast.Module) -> list[str]:
+    """Return the functions inside functions that refer to themselves."""
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    outer = [node for node in ast.walk(tree) if isinstance(node, functions)]
+    inner = {
+        node
+        for function in outer
+        for node in ast.walk(function)
+        if isinstance(node, functions) and node is not function
+    }
+    return [
+        node.name
+        for node in inner
+        if any(isinstance(one, ast.Name) and one.id == node.name for one in ast.walk(node))
+    ]
 
 
 def is_entry_point(tree: ast.Module) -> bool:
@@ -96,6 +115,19 @@ def test_lines_are_short(path: str) -> None:
 def test_modules_say_what_they_own(path: str) -> None:
     if text_of(path):  # an empty __init__.py owns nothing
         assert ast.get_docstring(tree_of(path)), f"{path} has no docstring"
+
+
+@pytest.mark.parametrize("path", python_files(*(f"onibus/{name}" for name in SERVING)))
+def test_no_function_keeps_itself(path: str) -> None:
+    """A function that refers to itself is a cycle: it keeps its data until the collector runs."""
+    found = self_references(tree_of(path))
+    assert not found, f"{path}: {', '.join(found)}"
+
+
+def test_functions_that_keep_themselves_are_seen() -> None:
+    again = "def f():\n    def g():\n        soon(g)\n    g()"
+    assert self_references(ast.parse(again)) == ["g"]
+    assert self_references(ast.parse(again.replace("soon(g)", "soon(f)"))) == []
 
 
 def test_no_module_is_dead() -> None:

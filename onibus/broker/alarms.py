@@ -35,6 +35,11 @@ class Alarms:
         if self._listener is not None and str(last) != str(error):
             self._listener(where, error)
 
+    def raise_once(self, where: str, error: BaseException) -> None:
+        """Raise an alarm that lasts: it counts once until it is over, whatever its words."""
+        if where not in self._last:
+            self.raise_one(where, error)
+
     def over(self, where: str) -> None:
         """All is well there again: the next alarm of it is news."""
         self._last.pop(where, None)

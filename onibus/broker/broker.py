@@ -26,6 +26,7 @@ from onibus.broker.quotas import Quotas
 from onibus.broker.receiving import serve
 from onibus.broker.sending import apply_inbox, move_elsewhere
 from onibus.broker.ticking import TIDY_AFTER_MS, ring
+from onibus.broker.timekeeping import keep_time
 from onibus.broker.works import Works
 from onibus.broker.writer import Writer
 from onibus.core.errors import (
@@ -71,13 +72,17 @@ class Broker:
         call_soon: Callable[[Callable[[], None]], object],
         reserve_bytes: int = RESERVE_BYTES,
         quotas: Quotas | None = None,
+        written_ms: int | None = None,
     ) -> None:
-        self.clock = BusClock(clock)
+        self.clock = BusClock(clock, self._clock_stepped)
+        #: when the namespace's files were last written, by the clock of that time
+        self.written_ms = written_ms
         self.call_soon = call_soon
         self.timers = Timers()
         disk = DiskWatch(reserve_bytes)
         self.stores = {
-            name: MessageStore(name, open_store, make_writer, disk) for name in store_names
+            name: MessageStore(name, open_store, make_writer, disk, self.clock.offsets)
+            for name in store_names
         }
         self.works = Works(self)
         self.producers = Producers(self)
@@ -113,6 +118,7 @@ class Broker:
             errors = [error for store in self.stores.values() if (error := self._open(store))]
             if errors and len(errors) == len(self.stores):
                 raise errors[0]
+            keep_time(self)
         except BaseException:
             self.close()
             raise
@@ -134,7 +140,7 @@ class Broker:
         for seat in store.seats.values():
             self.take_up(seat)
         self.works.store_opened(store, store.staged)
-        for entity in {seat.entity for seat in store.seats.values()}:
+        for entity in dict.fromkeys(seat.entity for seat in store.seats.values()):
             self.wake_all(entity)
         self.flush_later(store)
         self.timers.set(("orphans", store.name), self.clock.now() + ORPHANS_AFTER_MS)
@@ -348,6 +354,8 @@ class Broker:
         seat.partition = None
         seat.offline = str(error)
         store, loop = seat.store, seat.store.loop
+        if not seat.deleted:
+            store.failed.add(seat.id)
         if isinstance(error, StoreFailed) and loop is not None:
             # Later: whoever asked may be in the middle of something with this store.
             self.call_soon(lambda: self._read_failed(store, loop, error))
@@ -391,6 +399,12 @@ class Broker:
 
     # Time
 
+    def _clock_stepped(self) -> None:
+        """Come back to every partition in time: its scheduled messages follow the wall clock."""
+        for seat in self.seats.values():
+            if seat.partition is not None:
+                self.watch(seat)
+
     def next_wake(self) -> int:
         """Return the bus time at which `tick` has something to do."""
         return self.timers.next_due()
@@ -417,7 +431,7 @@ class Broker:
         out = WriteBatch()
         try:
             more = partition.ids.maintain(partition.forget_before(self.clock.now()), out)
-            forget_retained(partition, self.clock.wall(), out)
+            forget_retained(partition, self.clock.now(), out)
             more |= partition.trim_outcomes(self.clock.now(), out)
             more |= compact(partition, out, eager)
         except Exception as error:
@@ -436,7 +450,7 @@ class Broker:
             self.store_failed(store, error)
 
     def _after_commit(
-        self, store: MessageStore, loop: CommitLoop, partitions: set[Partition]
+        self, store: MessageStore, loop: CommitLoop, partitions: Iterable[Partition]
     ) -> None:
         """A commit has been answered: receivers may look again, and the next one may start."""
         if store.loop is not loop:
@@ -461,6 +475,7 @@ class Broker:
             return
         for seat in entity.seats:
             seat.store.seats.pop(seat.id, None)
+            seat.store.failed.discard(seat.id)
             self.seats.pop(seat.id, None)
             seat.deleted = True
             for kind in ("partition", "tidy", "retidy"):

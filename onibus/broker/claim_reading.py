@@ -13,6 +13,7 @@ from onibus.broker.claim_rows import HeldClaim
 from onibus.broker.claiming import CLAIM_SLICE
 from onibus.broker.entity import Seat
 from onibus.broker.replies import Outcome, Reply, answer, fail
+from onibus.broker.slices import in_slices
 from onibus.core.checks import check_whole
 from onibus.core.errors import Damaged, InvalidArgument, OnibusError
 from onibus.core.path.claim import claimed
@@ -86,7 +87,7 @@ def _read_pages(
             ahead.extend((seat, ordinals[start : start + CLAIM_SLICE]) for start in starts)
         ahead.reverse()
 
-    def go_on() -> None:
+    def step() -> bool:
         try:
             claims.check_open(held)
             if not pages:
@@ -95,10 +96,10 @@ def _read_pages(
             pages.append(claims.broker.look(held.entity, seat, page, ordinals))
         except OnibusError as error:
             fail(reply, error)
-            return
+            return False
         if ahead:
-            claims.broker.call_soon(go_on)
-        else:
-            answer(reply, pages)
+            return True
+        answer(reply, pages)
+        return False
 
-    go_on()
+    in_slices(claims.broker, step)

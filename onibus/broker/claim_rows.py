@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from onibus.broker.clock import BusClock
 from onibus.broker.entity import Entity, Seat
 from onibus.broker.replies import Reply, answer, fail
 from onibus.core.errors import ClaimNotFound
@@ -40,7 +41,6 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     count: int
     #: where they are: (index of the partition, how many of them)
     partitions: tuple[tuple[int, int], ...]
-    #: bus time, milliseconds since 1970
     created_ms: int
     age_ms: int
     #: when it is given back unless it is read before; None once it was
@@ -118,8 +118,8 @@ class HeldClaim:
             else:
                 fail(reply, error)
 
-    def info(self, now: int) -> Claim:
-        content = self.content
+    def info(self, clock: BusClock) -> Claim:
+        content, shown = self.content, clock.offsets.shown
         return Claim(
             entity=self.entity.name,
             incarnation=self.entity.incarnation,
@@ -127,9 +127,9 @@ class HeldClaim:
             number=self.number,
             count=sum(count for _, count in content.partitions),
             partitions=tuple(content.partitions),
-            created_ms=content.created,
-            age_ms=max(now - content.created, 0),
-            lease_until_ms=None if content.read else content.lease_until,
+            created_ms=shown(content.created),
+            age_ms=max(clock.now() - content.created, 0),
+            lease_until_ms=None if content.read else shown(content.lease_until),
             read=content.read,
             committing=content.committing,
         )

@@ -23,6 +23,7 @@ from onibus.broker.claiming import CLAIM_SLICE
 from onibus.broker.entity import Seat
 from onibus.broker.replies import Outcome, Reply, answer
 from onibus.broker.settling import seat_of_number
+from onibus.broker.slices import in_slices
 from onibus.core.checks import check_text, check_whole
 from onibus.core.errors import (
     InvalidArgument,
@@ -102,18 +103,18 @@ def complete_in(claims: Claims, held: HeldClaim, seat: Seat) -> None:
         letters = held.content.dead_letters
         return complete_claimed(subscription, held.owner, letters, CLAIM_SLICE, out)
 
-    def go_on() -> None:
+    def step() -> bool:
         try:
             done = claims.use(held.entity, seat, some)
         except OnibusError as error:
             held.tell(_not_yet(held, error))
-            return
+            return False
         if done == CLAIM_SLICE:
-            claims.broker.call_soon(go_on)
-            return
+            return True
         assert seat.store.loop is not None
         seat.store.loop.answer_after(Outcome(durable), None)
         claims.broker.start(seat.store)
+        return False
 
     def durable(outcome: Outcome) -> None:
         if outcome.error is not None:
@@ -123,7 +124,7 @@ def complete_in(claims: Claims, held: HeldClaim, seat: Seat) -> None:
             if not held.left:
                 _finish(claims, held)
 
-    go_on()
+    in_slices(claims.broker, step)
 
 
 def _finish(claims: Claims, held: HeldClaim) -> None:
@@ -191,7 +192,7 @@ def _give_back(claims: Claims, held: HeldClaim) -> None:
     def some(subscription: Subscription, now: int, out: WriteBatch) -> int:
         return release_claimed(subscription, held.owner, CLAIM_SLICE, now, out)
 
-    def go_on() -> None:
+    def step() -> bool:
         try:
             done = claims.use(held.entity, seats[-1], some)
         except OnibusError:
@@ -199,11 +200,11 @@ def _give_back(claims: Claims, held: HeldClaim) -> None:
         if done < CLAIM_SLICE:
             seats.pop()
         if seats:
-            claims.broker.call_soon(go_on)
-        else:
-            held.tell(None)
+            return True
+        held.tell(None)
+        return False
 
-    go_on()
+    in_slices(claims.broker, step)
 
 
 def _check_has(claims: Claims, held: HeldClaim, number: int) -> None:

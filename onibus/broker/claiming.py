@@ -101,7 +101,7 @@ class Staging:
         for seat, partition in self._partitions.items():
             if seat.partition is not partition:
                 raise PartitionOffline(f"store {seat.store.name} failed; nothing was claimed")
-        stores = {seat.store for seat in self._taken}
+        stores = list(dict.fromkeys(seat.store for seat in self._taken))
         self._unsynced = len(stores)
         for store in stores:
             assert store.loop is not None

@@ -210,7 +210,7 @@ class Claims:
                 return
             held.stage = OPEN
             self._watch_lease(held)
-            answer(reply, held.info(self.broker.clock.now()))
+            answer(reply, held.info(self.broker.clock))
 
         try:
             self.broker.namespace.commit(batch, Outcome(made))
@@ -240,10 +240,8 @@ class Claims:
         """Return an entity's claims, by reader and number."""
         entity = self.broker.find(name)
         entity.outlet_settings()
-        now = self.broker.clock.now()
-        found = [
-            one.info(now) for one in self._all(entity) if one.stage not in (STAGING, RELEASING)
-        ]
+        open_ones = [one for one in self._all(entity) if one.stage not in (STAGING, RELEASING)]
+        found = [one.info(self.broker.clock) for one in open_ones]
         return sorted(found, key=lambda claim: (claim.reader, claim.number))
 
     def _all(self, entity: Entity) -> list[HeldClaim]:
@@ -322,5 +320,5 @@ class Claims:
         return Outcome(given)
 
 
-def _owners(partition: Partition, number: int) -> set[str]:
+def _owners(partition: Partition, number: int) -> list[str]:
     return owners(partition.subscriptions[number])

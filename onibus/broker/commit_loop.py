@@ -10,7 +10,7 @@ thrown away whole, and they are offline until the store has been opened and read
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from time import perf_counter
 from typing import Any
 
@@ -35,7 +35,7 @@ class CommitLoop:
         submit: Callable[[Work, Done], None],
         *,
         before: Callable[[], None],
-        after: Callable[[CommitLoop, set[Partition]], None],
+        after: Callable[[CommitLoop, Iterable[Partition]], None],
         failed: Callable[[CommitLoop, BaseException], None],
     ) -> None:
         self.store = store
@@ -49,11 +49,13 @@ class CommitLoop:
         self._failed = failed
         self._batch = WriteBatch()
         self._answers: list[Answer] = []
-        self._touched: set[Partition] = set()
+        #: partitions with records in the batch, in the order in which they were touched first: a
+        #: set would order them by their addresses, and no run would repeat
+        self._touched: dict[Partition, None] = {}
         self._urgent = False
         self._committing = False
         self._committing_answers: list[Answer] = []
-        self._committing_partitions: set[Partition] = set()
+        self._committing_partitions: dict[Partition, None] = {}
         self.commits = 0
         #: how long commits took, from their start until their answers could be given
         self.seconds = Durations()
@@ -71,7 +73,7 @@ class CommitLoop:
 
     def touch(self, partition: Partition) -> None:
         """Take note that the next commit has records of a partition."""
-        self._touched.add(partition)
+        self._touched[partition] = None
 
     def write(self, records: WriteBatch) -> None:
         """Take records that nobody waits for: they ride in the next commit."""
@@ -91,7 +93,7 @@ class CommitLoop:
             return
         batch, self._batch = self._batch, WriteBatch()
         self._committing_answers, self._answers = self._answers, []
-        self._committing_partitions, self._touched = self._touched, set()
+        self._committing_partitions, self._touched = self._touched, {}
         self._urgent = False
         self._committing = True
         self._started = perf_counter()
@@ -110,7 +112,7 @@ class CommitLoop:
         for partition in self._committing_partitions:
             partition.commit_finished()
         answers, self._committing_answers = self._committing_answers, []
-        partitions, self._committing_partitions = self._committing_partitions, set()
+        partitions, self._committing_partitions = self._committing_partitions, {}
         for reply, value in answers:
             answer(reply, value)
         self._after(self, partitions)

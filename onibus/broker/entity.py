@@ -68,10 +68,11 @@ class Seat:
         #: admitted, not stored yet: counts towards the quota
         self.pending_bytes = 0
 
-    def new_partition(self, pages: Pages, secret: bytes, boot: int) -> Partition:
+    def new_partition(self, pages: Pages, secret: bytes) -> Partition:
         """Return the partition with its subscriptions, empty as yet."""
-        entity = self.entity
-        partition = Partition(self.id, self.index, entity.log_settings, pages, secret, boot)
+        entity, store = self.entity, self.store
+        given = (entity.log_settings, pages, secret, store.boot)
+        partition = Partition(self.id, self.index, *given, offsets=store.offsets)
         partition.subscription.tally = entity.tally
         for outlet in entity.subscriptions.values():
             outlet.subscribe(partition)
@@ -204,4 +205,5 @@ class Entity:
         """Tell those who wait for messages that none will come."""
         for waiter in self.waiters:
             fail(waiter.reply, error)
+            waiter.let_go()
         self.waiters.clear()

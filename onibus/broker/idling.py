@@ -20,9 +20,9 @@ def watch_idle(broker: Broker, entity: Entity) -> None:
     if idle_ms is None:
         broker.timers.cancel(key)
     else:
-        # Creation is wall time, which may be ahead of the bus's own.
-        created = min(entity.created, broker.clock.now())
-        broker.timers.set(key, max(entity.last_used, created) + idle_ms)
+        # Being down is not being idle.
+        entity.last_used = entity.last_used or broker.clock.now()
+        broker.timers.set(key, entity.last_used + idle_ms)
 
 
 def delete_if_idle(broker: Broker, incarnation: int) -> None:

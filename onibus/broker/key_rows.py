@@ -1,7 +1,8 @@
 """Shared access keys in the namespace's own store: rows of `meta`, whose content is not read here.
 
 Whoever checks keys writes and reads the content, and is told when keys have come, changed or gone.
-Keys of an entity go with it: one that is made again under its name has none of them.
+Keys of an entity go with it: an entity that is recreated under its name has none of them. One more
+row says that an operator has changed a key: it stays when the key is deleted.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from onibus.store.interface import Store
 
 #: `meta` rows of this prefix have keys: key/ENTITY/NAME; the entity is empty for the namespace.
 PREFIX = "key/"
+#: The `meta` row of a bus whose operator has created, changed or deleted a key.
+MANAGED = "keys-managed"
 
 #: The entity and the name of a key; a name has no slash.
 KeyName = tuple[str, str]
@@ -23,28 +26,35 @@ class KeyRows:
 
     def __init__(self) -> None:
         self.rows: dict[KeyName, bytes] = {}
+        #: an operator has changed a key
+        self.managed = False
         self.changed: Callable[[], None] = lambda: None
 
     def open(self, store: Store) -> None:
         """Read what is kept, also after the store failed and nobody knew what is kept."""
+        found = {row: value for row, value in store.scan(META) if isinstance(row, str)}
         self.rows = {
             _name(row): value
-            for row, value in store.scan(META)
-            if isinstance(row, str) and row.startswith(PREFIX) and isinstance(value, bytes)
+            for row, value in found.items()
+            if row.startswith(PREFIX) and isinstance(value, bytes)
         }
+        self.managed = MANAGED in found
         self.changed()
 
-    def written(self, name: KeyName, content: bytes | None) -> WriteBatch:
+    def written(self, name: KeyName, content: bytes | None, managed: bool) -> WriteBatch:
         """Return what makes a key, or its end, durable."""
         batch = WriteBatch()
+        if managed:
+            batch.put(META, (MANAGED, b""))
         if content is None:
             batch.delete(META, (_row(name),))
         else:
             batch.put(META, (_row(name), content))
         return batch
 
-    def take(self, name: KeyName, content: bytes | None) -> None:
+    def take(self, name: KeyName, content: bytes | None, managed: bool) -> None:
         """It is durable: from now on it counts."""
+        self.managed |= managed
         if content is None:
             self.rows.pop(name, None)
         else:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from onibus.broker.commit_loop import CommitLoop
 from onibus.broker.entity import Seat
 from onibus.broker.store_threads import StoreThreads
 from onibus.broker.writer import Done, Work, Writer
+from onibus.core.clock_offsets import ClockOffsets
 from onibus.core.errors import Damaged, PartitionOffline, StoreFailed
 from onibus.core.partition import Partition
 from onibus.core.path.admit import Prepared
@@ -51,15 +52,20 @@ class MessageStore:
         open_store: OpenStore,
         make_writer: Callable[[str], Writer],
         disk: DiskWatch,
+        offsets: ClockOffsets,
     ) -> None:
         self.name = name
         self._open_store = open_store
         self.threads = StoreThreads(name, make_writer)
         self._disk = disk
+        #: how far the wall clock is from bus time
+        self.offsets = offsets
         self.loop: CommitLoop | None = None
         #: told when the store turns out to be down
         self._failed: Callable[[CommitLoop, BaseException], None]
         self.seats: dict[int, Seat] = {}
+        #: ids of partitions that failed while the store is up
+        self.failed: set[int] = set()
         self.inbox: list[SendRequest] = []
         self.error: BaseException | None = None
         #: how long its commits took
@@ -80,7 +86,7 @@ class MessageStore:
         secret: bytes,
         *,
         before: Callable[[], None],
-        after: Callable[[CommitLoop, set[Partition]], None],
+        after: Callable[[CommitLoop, Iterable[Partition]], None],
         failed: Callable[[CommitLoop, BaseException], None],
         identity: bytes | None,
     ) -> None:
@@ -110,8 +116,9 @@ class MessageStore:
                     "changed; name the directory that belongs to this store"
                 )
             records = WriteBatch()
+            self.failed.clear()
             for seat in self.seats.values():
-                partition = seat.new_partition(loop.pages, secret, self.boot)
+                partition = seat.new_partition(loop.pages, secret)
                 orphans += recover(partition, rows.get(seat.id, {}))
                 seat.partition = partition
                 seat.pending_bytes = 0
@@ -211,6 +218,7 @@ class MessageStore:
         for seat in self.seats.values():
             seat.partition = None
             seat.offline = reason
+        self.failed.clear()
         loop, self.loop = self.loop, None
         if loop is not None:
             self.threads.let_go(loop.store)

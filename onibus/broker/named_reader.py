@@ -79,6 +79,18 @@ class ReaderInfo(msgspec.Struct, frozen=True, kw_only=True):
     idle_ms: int | None
 
 
+class StampsSetBack(msgspec.Struct, frozen=True, kw_only=True):
+    """A partition whose stamps were set back, after a wrong clock had put them into the future."""
+
+    entity: str
+    partition: int
+    #: the first sequence number with a stamp of the right clock
+    sequence_number: int
+    #: the last stamp before it, and the earliest that the number can have
+    before_ms: int
+    after_ms: int
+
+
 class LogPositions(msgspec.Struct, frozen=True, kw_only=True):
     """Between which numbers a log can be read; tuples have one item for each partition."""
 
@@ -91,3 +103,5 @@ class LogPositions(msgspec.Struct, frozen=True, kw_only=True):
     latest: tuple[int | None, ...]
     #: where a time was asked for: the first number of that time or later, else the latest
     since: tuple[int | None, ...] | None = None
+    #: where an operator set the times of messages back: the only places where they fall
+    set_back: tuple[StampsSetBack, ...] = ()

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from onibus.broker import readers
+from onibus.broker import readers, timekeeping
 from onibus.broker.commit_loop import CommitLoop
 from onibus.broker.entity import TOPIC, Entity, Seat
 from onibus.broker.entity_rows import entity_of, row_of
@@ -104,6 +104,8 @@ class Namespace:
         self.loop = loop
         self._broker.alarms.over(f"store {NAME}")
         self._read_meta(store)
+        if not self._opened:
+            timekeeping.resume(self._broker, store)
         self.keys.open(store)
         self._read_entities(store)
         self._broker.works.open(store)
@@ -307,13 +309,15 @@ class Namespace:
         self._broker.producers.erase(entity, batch)
         self._decide(entity.name, batch, reply, lambda: self._deleted(entity))
 
-    def keep_key(self, entity: str, name: str, content: bytes | None, reply: Reply) -> None:
-        """Keep a shared access key of an entity ("" for the namespace), or forget it."""
+    def keep_key(
+        self, entity: str, name: str, content: bytes | None, reply: Reply, *, managed: bool
+    ) -> None:
+        """Keep a key of an entity ("" for the namespace), or delete it; `managed`: by operators."""
         if entity:
             entity = self._broker.find(entity).name
             self._not_deciding(entity)
-        batch = self.keys.written((entity, name), content)
-        self._decide(entity, batch, reply, lambda: self.keys.take((entity, name), content))
+        batch = self.keys.written((entity, name), content, managed)
+        self._decide(entity, batch, reply, lambda: self.keys.take((entity, name), content, managed))
 
     def _like(self, entity: Entity, wanted: AnySettings, rules: list[Rule]) -> Entity:
         """Return what an entity will be, for its row."""
@@ -390,7 +394,7 @@ class Namespace:
         if loop is None:
             seat.offline = f"store {seat.store.name} is down"
             return
-        seat.partition = seat.new_partition(loop.pages, self.secret, seat.store.boot)
+        seat.partition = seat.new_partition(loop.pages, self.secret)
         self._broker.take_up(seat)
 
     def _changed(self, entity: Entity, wanted: AnySettings) -> None:
@@ -441,7 +445,7 @@ class Namespace:
         for one in [*entity.subscriptions.values(), entity]:
             self._broker.forget(one)
 
-    def _after(self, loop: CommitLoop, _partitions: set[Partition]) -> None:
+    def _after(self, loop: CommitLoop, _partitions: Iterable[Partition]) -> None:
         if self.loop is not loop:
             return
         self._broker.houses[NAME].committed(loop)

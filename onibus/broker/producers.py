@@ -132,7 +132,7 @@ class Producers:
         now = self._broker.clock.now()
         for seat in parts:
             self._broker.advance(seat, now)
-        for store in {seat.store for seat in parts}:
+        for store in dict.fromkeys(seat.store for seat in parts):
             store.check_disk()
         note.entity, note.until = entity.incarnation, now + lease_ms
 
@@ -246,7 +246,8 @@ class Producers:
             self._last[key] = now_last
 
         self._publishing.add(key)
-        dropped = [work for work in notes if work not in set(chosen)]
+        wanted = set(chosen)
+        dropped = [work for work in notes if work not in wanted]
         try:
             self._broker.works.decide(chosen, dropped, records, decided, Outcome(published))
         except OnibusError:
@@ -334,7 +335,7 @@ class Producers:
                 attempt=note.attempt,
                 piece=note.piece,
                 count=note.count,
-                until_ms=note.until,
+                until_ms=self._broker.clock.offsets.shown(note.until),
             )
             for _, note in self._notes()
             if note.entity == entity.incarnation

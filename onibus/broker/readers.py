@@ -15,9 +15,17 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from onibus.broker.entity import Entity, Seat
-from onibus.broker.named_reader import MESSAGES, LogPositions, NamedReader, ReaderInfo, ReaderRow
+from onibus.broker.named_reader import (
+    MESSAGES,
+    LogPositions,
+    NamedReader,
+    ReaderInfo,
+    ReaderRow,
+    StampsSetBack,
+)
 from onibus.broker.reading import check_log, find_incarnation, find_reader
 from onibus.broker.replies import Outcome, Reply, answer, fail
+from onibus.broker.timekeeping import stamps_set_back
 from onibus.core.checks import check_text, check_whole
 from onibus.core.errors import (
     EntityExists,
@@ -136,7 +144,7 @@ def _when_durable(
     given_up: Callable[[BaseException], None],
 ) -> None:
     """Go on when everything that an entity's partitions wrote so far is durable."""
-    stores = {seat.store for seat in entity.seats}
+    stores = list(dict.fromkeys(seat.store for seat in entity.seats))
     left = len(stores)
     failed = False
 
@@ -327,6 +335,7 @@ def positions_of(
     earliest: list[int | None] = []
     latest: list[int | None] = []
     since: list[int | None] = []
+    set_back: list[StampsSetBack] = []
     for seat in entity.seats:
         if seat.partition is None:
             for column in (earliest, latest, since):
@@ -336,6 +345,7 @@ def positions_of(
         end = _visible(entity, log, seat.partition)
         earliest.append(number(min(_ends(entity, log, seat.partition)[0], end)))
         latest.append(number(end))
+        set_back += stamps_set_back(seat)
         if since_ms is not None:
             since.append(number(broker.ask(seat, _since, entity, log, since_ms)))
     return LogPositions(
@@ -345,6 +355,7 @@ def positions_of(
         earliest=tuple(earliest),
         latest=tuple(latest),
         since=None if since_ms is None else tuple(since),
+        set_back=tuple(set_back),
     )
 
 

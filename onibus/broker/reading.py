@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 SLICE_BYTES = 2 << 20
 
 T = TypeVar("T")
+_ENTRIES = OUTCOMES_TABLE.columns.index("entries")
+
 P = TypeVar("P", Piece, OutcomePlace)
 #: What was read of a piece.
 F = TypeVar("F")
@@ -248,7 +250,7 @@ class OutcomeReading(Reading[OutcomePlace, tuple[OutcomePlace, bytes]]):
 
     def _fetch(self, store: Store, piece: OutcomePlace) -> tuple[OutcomePlace, bytes] | None:
         row = store.read(OUTCOMES_TABLE, (self.seat.id, self._entity.number, piece.first))
-        entries: Any = None if row is None else row[-1]
+        entries: Any = None if row is None else row[_ENTRIES]
         return None if entries is None else (piece, entries)
 
 

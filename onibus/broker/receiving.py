@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from onibus.broker.entity import Entity, Seat
-from onibus.broker.replies import Reply, answer, fail
+from onibus.broker.replies import TOLD, Reply, answer, fail
 from onibus.core.checks import check_text, check_whole
 from onibus.core.errors import (
     EntityDisabled,
@@ -55,6 +55,15 @@ class Waiter:
         self.kind = kind
         #: a receive under the same id, in the meantime, is repeated for it (F9)
         self.attempt_id = attempt_id
+
+    def let_go(self) -> None:
+        """Drop the reply: lists and timers keep a finished waiter until they are swept."""
+        self.reply, self.fetch = TOLD, _nothing_more
+
+
+def _nothing_more(waiter: Waiter) -> bool:
+    """Fetch nothing for a waiter that has its reply."""
+    return False
 
 
 def receive(
@@ -256,6 +265,7 @@ def serve(broker: Broker, entity: Entity) -> None:
     for waiter in waiting:
         if waiter.reply.done():
             broker.timers.cancel(("waiter", waiter))
+            waiter.let_go()
         elif waiter.kind in in_vain and not _repeats(waiter):
             entity.waiters.append(waiter)
         elif not _fetch(waiter):
@@ -264,6 +274,7 @@ def serve(broker: Broker, entity: Entity) -> None:
                 in_vain.add(waiter.kind)
         else:
             broker.timers.cancel(("waiter", waiter))
+            waiter.let_go()
 
 
 def _repeats(waiter: Waiter) -> bool:
@@ -280,6 +291,7 @@ def give_up(broker: Broker, waiter: Waiter) -> None:
     if waiter in waiter.entity.waiters:
         waiter.entity.waiters.remove(waiter)
         if waiter.reply.done() or _fetch(waiter):
+            waiter.let_go()
             return
     _tell_nothing(waiter)
 
@@ -292,10 +304,12 @@ def stop_waiting(broker: Broker, waiter: Waiter) -> None:
 
 
 def _tell_nothing(waiter: Waiter) -> None:
+    reply = waiter.reply
+    waiter.let_go()
     if isinstance(waiter.nothing, BaseException):
-        fail(waiter.reply, waiter.nothing)
+        fail(reply, waiter.nothing)
     else:
-        answer(waiter.reply, waiter.nothing)
+        answer(reply, waiter.nothing)
 
 
 def _try_or_wait(broker: Broker, waiter: Waiter, wait_ms: int) -> Waiter | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from onibus.broker.entity import Entity, Seat
 from onibus.broker.replies import Outcome, Reply, answer, fail
+from onibus.broker.slices import in_slices
 from onibus.core.errors import (
     EntityDisabled,
     InvalidArgument,
@@ -19,7 +20,6 @@ from onibus.core.errors import (
 from onibus.core.holds import TOKEN
 from onibus.core.limits import BATCH_COUNT_MAX
 from onibus.core.numbering import partition_index
-from onibus.core.partition import Partition
 from onibus.core.path.complete import complete, find_held
 from onibus.core.path.deliver import deliver_deferred, find_deferred
 from onibus.core.path.peek import Filter, Page, states_of
@@ -296,22 +296,22 @@ def peek_in_slices(
     """The same with others' work in between: what a filter means may be far away, or not there."""
     slices = _peek(broker, name, start, limit, wanted, dead)
 
-    def next_slice() -> None:
+    def step() -> bool:
         if reply.done():
-            return
+            return False
         try:
             next(slices)
         except StopIteration as end:
             found = end.value
         except Exception as error:
             fail(reply, error)
-            return
+            return False
         else:
-            broker.call_soon(next_slice)
-            return
+            return True
         answer(reply, found)
+        return False
 
-    next_slice()
+    in_slices(broker, step)
 
 
 def _peek(
@@ -328,11 +328,14 @@ def _peek(
         raise InvalidArgument("a peek starts at a sequence number")
     page = Page(limit, wanted, dead)
     index = partition_index(start, entity.partitioned)
+    if index and partition_index(start - 1, True) < index <= len(entity.seats):
+        # One above the last number of the partition before: it may have rolled over since (S8).
+        index -= 1
     for seat in entity.seats[index:]:
         if seat.partition is None and len(entity.seats) > 1:
             continue
         number = start if seat.index == index else 0
-        ordinal = broker.ask(seat, _first_ordinal, number)
+        ordinal = broker.look(entity, seat, _first_ordinal, number)
         while ordinal := broker.look(entity, seat, page.fill, ordinal, PEEK_SLICE):
             yield
         if page.messages:
@@ -340,17 +343,11 @@ def _peek(
     return page.messages
 
 
-def _first_ordinal(partition: Partition, number: int) -> int:
-    """Return the ordinal from which a peek goes on."""
-    log = partition.log
+def _first_ordinal(subscription: Subscription, number: int) -> int:
+    """Return the ordinal from which a peek continues."""
+    log, numbering = subscription.log, subscription.numbering
     first = log.places[0].first if log.places else log.next_ordinal
-    if number <= partition.numbering.number(0):
-        return first
-    for ordinal in reversed(partition.numbering.candidates(number, log.next_ordinal)):
-        if ordinal >= first:
-            return ordinal
-    # Below what is left: begin there. Above all that was given out: there is nothing.
-    return first if number < partition.numbering.number(log.next_ordinal) else log.next_ordinal
+    return numbering.not_below(number, first, log.next_ordinal, subscription.is_live)
 
 
 def purge_all(
@@ -373,35 +370,56 @@ def purge_all(
         raise InvalidOperation(f"ids are remembered at the topic: purge {entity.topic.name}")
     for seat in entity.seats:
         seat.online()
-    seats = list(entity.seats)
-    count = start = 0
+    _Purging(broker, entity, wanted, forget, reply, held, most).next_slice()
 
-    def next_slice(outcome: Outcome | None = None) -> None:
-        nonlocal count, start
+
+class _Purging:
+    """A purge in progress."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        entity: Entity,
+        wanted: Filter,
+        forget: bool,
+        reply: Reply,
+        held: bool,
+        most: int | None,
+    ) -> None:
+        self._broker = broker
+        self._entity = entity
+        self._wanted = wanted
+        self._forget = forget
+        self._reply = reply
+        self._held = held
+        self._most = most
+        self._seats = list(entity.seats)
+        self._count = self._start = 0
+
+    def next_slice(self, outcome: Outcome | None = None) -> None:
+        """Delete the next slice once the last one is durable."""
         if outcome is not None and outcome.error is not None:
-            fail(reply, outcome.error)
+            fail(self._reply, outcome.error)
             return
-        left = None if most is None else most - count
-        if not seats or left == 0:
-            answer(reply, count)
+        left = None if self._most is None else self._most - self._count
+        if not self._seats or left == 0:
+            answer(self._reply, self._count)
             return
-        seat = seats[0]
+        seat = self._seats[0]
         try:
-            purged, start = broker.use(
-                entity,
+            purged, self._start = self._broker.use(
+                self._entity,
                 seat,
                 lambda subscription, now, out: purge(
-                    subscription, wanted, start, PURGE_SLICE, out, held, left
+                    subscription, self._wanted, self._start, PURGE_SLICE, out, self._held, left
                 ),
             )
-            if not start:
-                seats.pop(0)
-                if forget:
-                    broker.apply(seat, lambda partition, now, out: forget_ids(partition, out))
+            if not self._start:
+                self._seats.pop(0)
+                if self._forget:
+                    self._broker.apply(seat, lambda partition, now, out: forget_ids(partition, out))
         except Exception as error:
-            fail(reply, error)
+            fail(self._reply, error)
             return
-        count += purged
-        _after_commit(broker, seat, None, Outcome(next_slice))
-
-    next_slice()
+        self._count += purged
+        _after_commit(self._broker, seat, None, Outcome(self.next_slice))

@@ -8,6 +8,7 @@ from onibus.broker import readers
 from onibus.broker.idling import delete_if_idle
 from onibus.broker.namespace import NAME
 from onibus.broker.receiving import give_up
+from onibus.broker.timekeeping import keep_time
 from onibus.core.errors import PartitionOffline
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ def ring(broker: Broker, kind: str, subject: Any) -> None:
     """Do what is due."""
     if kind == "waiter":
         give_up(broker, subject)
+    elif kind == "clock":
+        keep_time(broker)
     elif kind == "forward":
         broker.forwarding.retry(subject)
     elif kind == "lease":

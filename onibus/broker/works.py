@@ -82,7 +82,7 @@ class Work:
         #: it is being decided whether it happens: nobody else may
         self.deciding = False
         #: partitions that have not done yet what is being done
-        self.waiting = set(parts)
+        self.waiting = dict.fromkeys(parts)
         #: bytes of its parts that are in memory until it is published
         self.kept = 0
         self.results: dict[int, Result] = {}
@@ -124,13 +124,13 @@ class Works:
 
         The caller has brought the partitions to `now`, and found at that moment what is to change.
         """
-        stores = {seat.store for seat in parts}
+        stores = list(dict.fromkeys(seat.store for seat in parts))
         for seat in parts:
             seat.online()
-        for store in {seat.store for seat, part in parts.items() if len(part.batch)}:
+        for store in dict.fromkeys(seat.store for seat, part in parts.items() if len(part.batch)):
             store.check_disk()
         if len(stores) == 1:
-            self._at_once(stores.pop(), parts, now, reply)
+            self._at_once(stores[0], parts, now, reply)
             return
         by_id = {seat.id: seat for seat in parts}
 
@@ -193,7 +193,7 @@ class Works:
         if outcome.error is not None:
             self._abort(work, outcome.error)
             return
-        work.waiting.discard(seat_id)
+        work.waiting.pop(seat_id, None)
         if work.waiting:
             return
         row = WorkRow(work.note is None, list(work.parts), work.note)
@@ -311,7 +311,7 @@ class Works:
 
     def _decided(self, work: Work) -> None:
         work.decided = True
-        work.waiting = set(work.parts)
+        work.waiting = dict.fromkeys(work.parts)
         for seat_id in list(work.parts):
             seat = self._broker.seat(seat_id)
             if seat is None:
@@ -355,7 +355,7 @@ class Works:
         if outcome.error is not None:
             fail(work.reply, outcome.error)
             return
-        work.waiting.discard(seat_id)
+        work.waiting.pop(seat_id, None)
         if work.waiting or self._take_out(work.id) is None:
             return
         answer(work.reply, work.results)
@@ -369,7 +369,7 @@ class Works:
         """An entity is being deleted, and with it what is staged in its partitions."""
         seats = {seat.id: seat for seat in entity.seats}
         for work in [one for one in self._works.values() if one.parts.keys() & seats.keys()]:
-            for seat_id in work.parts.keys() & seats.keys():
+            for seat_id in [one for one in work.parts if one in seats]:
                 out = WriteBatch()
                 out.delete(STAGED, (work.id, seat_id, 0))
                 loop = seats[seat_id].store.loop

@@ -1,4 +1,7 @@
-"""`onibus keys`: who may do what. Secrets are told once: when a key is made, or one is replaced."""
+"""`onibus keys`: shared access keys. Secrets are shown once, when a key is created or rotated.
+
+`token` makes a bearer token for tools that cannot sign, such as Prometheus.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,14 @@ import msgspec
 import typer
 
 from onibus.cli.entities import Yes
+from onibus.cli.printing import print_line
 from onibus.cli.session import Session, command
+from onibus.cli.values import duration_ms
 from onibus.security.keys import AccessKey
 from onibus.security.rights import Right
 
 keys_app = typer.Typer(
-    help="Shared access keys: list, create, rotate, delete.", no_args_is_help=True
+    help="List, create, rotate or delete shared access keys; make tokens.", no_args_is_help=True
 )
 
 KeyName = Annotated[str, typer.Argument(help="The key's name.")]
@@ -52,7 +57,7 @@ def create_key(
 ) -> None:
     """Make a key; its secrets are shown this once."""
     if not rights:
-        raise typer.BadParameter("say what it allows: --right Send, Listen or Manage")
+        raise typer.BadParameter("say what it allows: --right Send, Listen, Manage or Monitor")
     made = session.client.create_key(name, [one.value for one in rights], entity=entity)
     _show(session, made, made.primary, alone)
 
@@ -72,6 +77,27 @@ def rotate_key(
     session.confirm(f"Replace the {which} secret of {name}? Who uses it is shut out at once.", yes)
     made = session.client.rotate_key(name, which, entity=entity)
     _show(session, made, getattr(made, which), alone)
+
+
+@command(keys_app, "token")
+def make_token(
+    session: Session,
+    name: KeyName,
+    lasting: Annotated[
+        str, typer.Option("--for", help="How long it is accepted: 12h, 90d (default: 365d).")
+    ] = "365d",
+    which: Annotated[
+        Literal["primary", "secondary"], typer.Option(help="Which secret signs it.")
+    ] = "primary",
+    entity: Of = "",
+) -> None:
+    """Make a bearer token that allows what a key allows; print it and nothing else."""
+    seconds = max(duration_ms(lasting) // 1_000, 1)
+    made = session.client.key_token(name, seconds, which=which, entity=entity)
+    if session.out.as_json:
+        session.out.document(msgspec.to_builtins(made))
+    else:
+        print_line(made.token)
 
 
 @command(keys_app, "delete")
@@ -94,7 +120,7 @@ def _show(session: Session, key: AccessKey, secret: str, alone: bool) -> None:
         tls=where.scheme == "https",
     )
     if alone and not session.out.as_json:
-        print(text)
+        print_line(text)
         return
     plain = {
         "name": key.name,

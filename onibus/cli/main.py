@@ -18,9 +18,11 @@ from onibus.cli import (
     top,
 )
 from onibus.cli.aside import dead_letters_app, deferred_app, scheduled_app
+from onibus.cli.clock import clock_app
 from onibus.cli.entities import queue_app, subscription_app, topic_app
 from onibus.cli.keys import keys_app
 from onibus.cli.pipeline import pipeline_app
+from onibus.cli.printing import print_line
 from onibus.cli.producers import producers_app
 from onibus.cli.readers import claims_app, readers_app
 from onibus.cli.rules import rule_app
@@ -39,7 +41,7 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"onibus {own_version()}")
+        print_line(f"onibus {own_version()}")
         raise typer.Exit
 
 
@@ -67,6 +69,7 @@ app.add_typer(deferred_app, name="deferred")
 app.add_typer(readers_app, name="readers")
 app.add_typer(claims_app, name="claims")
 app.add_typer(keys_app, name="keys")
+app.add_typer(clock_app, name="clock")
 app.add_typer(producers_app, name="producers")
 app.add_typer(pipeline_app, name="pipeline")
 for jobs in (pipeline_lake, pipeline_rows, pipeline_write):

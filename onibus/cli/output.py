@@ -13,11 +13,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 
+from onibus.cli.printing import print_error, print_line
+from onibus.cli.safe_console import SafeConsole
 from onibus.core.message import ReceivedMessage
+from onibus.operation.visible import visible, visible_json
 from onibus.protocols.http.schema import message_out
 
 #: How much of a body a table shows.
@@ -32,12 +34,16 @@ class Output:
         self.as_json = as_json
         # What goes into a file or a pipe is not cut to the width of a terminal.
         width = None if sys.stdout.isatty() else _FILE_COLUMNS
-        self.console = Console(highlight=False, width=width)
-        self.told = Console(stderr=True, highlight=False, soft_wrap=True)
+        self.console = SafeConsole(highlight=False, width=width)
+        self.told = SafeConsole(stderr=True, highlight=False, soft_wrap=True)
 
     def document(self, value: Any) -> None:
         """Print one JSON document, on one line."""
-        print(msgspec.json.encode(value).decode(), flush=True)
+        print_line(_json(value))
+
+    def error_document(self, value: Any) -> None:
+        """Print one JSON document on the standard error."""
+        print_error(_json(value))
 
     def rows(
         self,
@@ -72,7 +78,7 @@ class Output:
             if isinstance(content, dict):
                 table.add_row(f"[bold]{title}[/bold]", "")
                 for name, one in content.items():
-                    table.add_row(f"  {name}", text(one))
+                    table.add_row(f"  {text(name)}", text(one))
             else:
                 table.add_row(f"[bold]{title}[/bold]", text(content))
         self.console.print(table)
@@ -106,8 +112,12 @@ class Output:
         )
 
 
+def _json(value: Any) -> str:
+    return visible_json(msgspec.json.encode(value).decode())
+
+
 def text(value: Any) -> str:
-    """Return a value as people read it, safe to be printed with markup."""
+    """Return a value as people read it, on one line and safe to be printed with markup."""
     from rich.markup import escape
 
     if value is None:
@@ -116,7 +126,7 @@ def text(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, Sequence) and not isinstance(value, str):
         return ", ".join(text(one) for one in value) or "–"
-    return escape(str(value))
+    return escape(visible(str(value)))
 
 
 def moment(ms: int | None) -> str | None:

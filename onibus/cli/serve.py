@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from onibus.cli import exits
+from onibus.cli.printing import print_error, print_line
 
 if TYPE_CHECKING:
     from onibus.server.config import Config
@@ -56,12 +57,16 @@ def serve(
     allow_plain_text: Annotated[
         _Flag, typer.Option("--allow-plain-text", help="Also off loopback.")
     ] = None,
-    allow_development_key: Annotated[
+    development: Annotated[
         _Flag,
         typer.Option(
-            "--allow-development-key/--refuse-development-key",
-            help="SAS_KEY_VALUE; by default on loopback, where no key is configured.",
+            "--development/--no-development",
+            help="Accept the well-known key SAS_KEY_VALUE until the bus has its own keys.",
         ),
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Accept this host name too in development; repeatable."),
     ] = None,
     test_mode: Annotated[
         _Flag, typer.Option("--test-mode", help="Offer reset and a clock that can be moved.")
@@ -82,6 +87,7 @@ def run(given: dict[str, Any], on_ready: Callable[[Ready], None] = lambda ready:
     """Serve with what was given as flags; return the exit code."""
     file, as_json, quiet = given["config"], given["as_json"], given["quiet"]
     flags = {name: given[name] for name in given if name not in ("config", "as_json", "quiet")}
+    flags["allow_host"] = flags["allow_host"] or None
     begun = time.monotonic()
     # Imported here: other commands do not wait for the whole server.
     from onibus.core.errors import InvalidArgument
@@ -98,11 +104,11 @@ def run(given: dict[str, Any], on_ready: Callable[[Ready], None] = lambda ready:
 
     def announce(ready: Ready) -> None:
         if as_json:
-            print(json.dumps({"ready": True, **asdict(ready)}), flush=True)
+            print_line(json.dumps({"ready": True, **asdict(ready)}))
         else:
             if not quiet:
                 _show(config, ready)
-            print(f"onibus is ready: {ready.http} ({ready.seconds:.2f} s)", flush=True)
+            print_line(f"onibus is ready: {ready.http} ({ready.seconds:.2f} s)")
         on_ready(ready)
 
     from onibus.cli.running import run_server
@@ -111,13 +117,13 @@ def run(given: dict[str, Any], on_ready: Callable[[Ready], None] = lambda ready:
 
 
 def _fail(code: int, text: str) -> int:
-    print(f"onibus: {text}", file=sys.stderr, flush=True)
+    print_error(f"onibus: {text}")
     return code
 
 
 def _show(config: Config, ready: Ready) -> None:
     """Tell people where things are and what to try."""
-    from rich.console import Console
+    from onibus.cli.safe_console import SafeConsole
 
     rows = [
         ("native API", ready.http),
@@ -131,7 +137,7 @@ def _show(config: Config, ready: Ready) -> None:
         ("certificate to trust", ready.certificate),
         ("made", ", ".join(ready.made)),
     ]
-    console = Console(soft_wrap=True, highlight=False)
+    console = SafeConsole(soft_wrap=True, highlight=False)
     for name, value in rows:
         if value:
             console.print(f"[dim]{name:<22}[/dim]", end="")
@@ -157,7 +163,7 @@ def _plain_queue(config: Config) -> str:
 
 def _where(ready: Ready) -> str:
     """Return what tells commands where the server is; nothing where they find it themselves."""
-    from onibus.cli.session import DEVELOPMENT, FILE
+    from onibus.client.finding import DEVELOPMENT, FILE
 
     trust = f" --trust {ready.certificate}" if ready.certificate else ""
     known = DEVELOPMENT.replace("localhost", "localhost:5300")

@@ -11,27 +11,18 @@ import os
 import sys
 from collections.abc import Callable
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from onibus.cli import exits
 from onibus.cli.output import Output
+from onibus.client.finding import FILE, VARIABLE, find_connection
 from onibus.core import errors
 from onibus.core.errors import OnibusError
 
 if TYPE_CHECKING:
     from onibus.client import Client, Target
-
-VARIABLE = "ONIBUS_CONNECTION"
-#: Where `onibus serve --data data` keeps a connection string for programs on this machine.
-FILE = Path("data") / "connection-string"
-#: What the emulator's programs use, and a server on this machine lets in.
-DEVELOPMENT = (
-    "Endpoint=sb://localhost;SharedAccessKeyName=RootManageSharedAccessKey;"
-    "SharedAccessKey=SAS_KEY_VALUE;UseDevelopmentEmulator=true;"
-)
 
 Work = TypeVar("Work", bound=Callable[..., None])
 
@@ -80,17 +71,10 @@ class Session:
 
 def connection_string(given: str | None) -> str:
     """Return the connection string to use; @FILE names a file that has it."""
-    chosen = given or os.environ.get(VARIABLE)
-    if not chosen and FILE.is_file():
-        chosen = f"@{FILE}"
-    if not chosen:
-        return DEVELOPMENT
-    if chosen.startswith("@"):
-        try:
-            return Path(chosen[1:]).read_text("utf-8").strip()
-        except OSError as error:
-            raise typer.BadParameter(f"{chosen[1:]} cannot be read: {error.strerror}") from None
-    return chosen
+    try:
+        return find_connection(given)
+    except errors.InvalidArgument as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 def _option(name: str, kind: Any, option: Any, default: Any) -> inspect.Parameter:
@@ -180,18 +164,12 @@ def tell(out: Output, error: OnibusError) -> None:
         from onibus.protocols.http.problems import outcome_of
 
         told = {"error": error.code, "outcome": outcome_of(error), "detail": str(error)}
-        print(_json(told), file=sys.stderr)
+        out.error_document(told)
         return
     out.told.print(f"onibus: {error.code}: {error}", markup=False)
     hint = _HINTS.get(error.code)
     if hint:
         out.told.print(hint, markup=False, style="dim")
-
-
-def _json(value: Any) -> str:
-    import msgspec
-
-    return msgspec.json.encode(value).decode()
 
 
 _HINTS = {

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from onibus.cli import serve as serving
+from onibus.cli.printing import print_error, print_line
 from onibus.core.errors import Refused
 
 if TYPE_CHECKING:
@@ -44,9 +45,9 @@ class Pipeline:
         try:
             _can_run()
         except Refused as error:
-            print(f"onibus: there will be no pipeline: {error}", file=sys.stderr, flush=True)
+            print_error(f"onibus: there will be no pipeline: {error}")
             return
-        print(f"the pipeline captures everything into {self._lake}", flush=True)
+        print_line(f"the pipeline captures everything into {self._lake}")
         connection = f"@{ready.connection_file}" if ready.connection_file else ready.development
         arguments = [
             *(sys.executable, "-m", "onibus", "pipeline", "capture", "--all", "--continuous"),
@@ -74,11 +75,7 @@ class Pipeline:
                 rest = _REST_S
             if self._stopping.is_set():
                 return
-            print(
-                f"onibus: the pipeline ended with code {code}; again in {rest:.0f} s",
-                file=sys.stderr,
-                flush=True,
-            )
+            print_error(f"onibus: the pipeline ended with code {code}; again in {rest:.0f} s")
             self._stopping.wait(rest)
             rest = min(rest * 2, _REST_S_MAX)
 

@@ -141,9 +141,15 @@ def session_of(told: SessionOut) -> SessionInfo:
 
 
 def arrow_bytes(rows: pa.RecordBatch | pa.Table) -> bytes:
-    """Return rows as an Arrow IPC stream."""
+    """Return rows as the Arrow IPC stream that servers accept: uncompressed, in plain columns."""
     import pyarrow as pa
 
+    plain = pa.schema([field.with_type(_plain_type(field.type)) for field in rows.schema])
+    if plain.types != rows.schema.types:
+        try:
+            rows = rows.cast(plain)
+        except pa.ArrowException as error:
+            raise InvalidArgument(f"the rows cannot be sent: {error}") from None
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as writer:
         writer.write(rows)
@@ -151,12 +157,25 @@ def arrow_bytes(rows: pa.RecordBatch | pa.Table) -> bytes:
     return stream
 
 
+def _plain_type(given: pa.DataType) -> pa.DataType:
+    """Return the type that holds the same values one after another."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(given):
+        return _plain_type(given.value_type)
+    if pa.types.is_string_view(given):
+        return pa.string()
+    return pa.binary() if pa.types.is_binary_view(given) else given
+
+
 def arrow_table(body: bytes) -> pa.Table:
-    """Return the rows of an Arrow IPC stream."""
+    """Return the rows of an Arrow IPC stream that a server sent, validated."""
     import pyarrow as pa
 
     with pa.ipc.open_stream(body) as reader:
-        return reader.read_all()
+        table = reader.read_all()
+    table.validate(full=True)
+    return table
 
 
 def rows_with_ids(rows: pa.RecordBatch | pa.Table) -> pa.Table:

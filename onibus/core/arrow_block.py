@@ -29,9 +29,9 @@ batch does.
 
 A block as a record batch, whatever its encoding, has four more columns before these:
 
-    ordinal                    int64, not null
+    ordinal                    uint64, not null
     enqueued_time_ms           int64, not null: the stamp, milliseconds since 1970
-    expires_at_ms              int64: bus time, milliseconds since 1970; null for never
+    expires_at_ms              int64: the stamp plus the time to live; null for never
     kind                       uint32, not null: a message, the marker of a scheduled one, or a copy
 """
 
@@ -75,7 +75,7 @@ SCHEMA = pa.schema(
 #: The columns of messages that have a place in a log.
 LOG_SCHEMA = pa.schema(
     [
-        pa.field("ordinal", pa.int64(), nullable=False),
+        pa.field("ordinal", pa.uint64(), nullable=False),
         pa.field("enqueued_time_ms", pa.int64(), nullable=False),
         pa.field("expires_at_ms", pa.int64()),
         pa.field("kind", pa.uint32(), nullable=False),
@@ -155,11 +155,7 @@ def encode_arrow(
 
 def conform(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return the batch by the schema of messages, or refuse it."""
-    names = batch.schema.names
-    unknown = [name for name in names if name not in SCHEMA.names]
-    if unknown or len(set(names)) < len(names):
-        what = f"unknown columns: {', '.join(unknown)}" if unknown else "a column twice"
-        raise InvalidArgument(f"the batch has {what}; messages have {', '.join(SCHEMA.names)}")
+    check_columns(batch.schema)
     try:
         batch.validate(full=True)
         columns = [_column(batch, field) for field in SCHEMA]
@@ -168,14 +164,24 @@ def conform(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
+def check_columns(schema: pa.Schema) -> None:
+    """Reject columns that messages do not have, and columns of another kind."""
+    names = schema.names
+    unknown = [name for name in names if name not in SCHEMA.names]
+    if unknown or len(set(names)) < len(names):
+        what = f"unknown columns: {', '.join(unknown)}" if unknown else "a column twice"
+        raise InvalidArgument(f"the batch has {what}; messages have {', '.join(SCHEMA.names)}")
+    for given in schema:
+        wanted = SCHEMA.field(given.name).type
+        if _kind(given.type) not in (_kind(wanted), "null"):
+            raise InvalidArgument(f"{given.name} is {given.type} and should be {wanted}")
+
+
 def _column(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
     if field.name not in batch.schema.names:
         column = pa.nulls(batch.num_rows, field.type)
     else:
-        column = batch.column(field.name)
-        if _kind(column.type) not in (_kind(field.type), "null"):
-            raise InvalidArgument(f"{field.name} is {column.type} and should be {field.type}")
-        column = column.cast(field.type)
+        column = batch.column(field.name).cast(field.type)
     if column.null_count and not field.nullable:
         column = pc.fill_null(column, _DEFAULTS[field.name])
     return column
@@ -261,14 +267,20 @@ def record_batch(block: Block) -> pa.RecordBatch:
     else:
         messages = columns_of([block.message(position) for position in range(block.rows)])
     index = block.index
-    expires = np.ascontiguousarray(index["expires"])
     places = [
         pa.array(np.ascontiguousarray(index["ordinal"])),
         pa.array(np.ascontiguousarray(index["stamp"])),
-        pa.array(expires, mask=expires == NEVER),
+        shown_expiry(index),
         pa.array(np.ascontiguousarray(index["kind"])),
     ]
     return pa.RecordBatch.from_arrays([*places, *messages], schema=LOG_SCHEMA)
+
+
+def shown_expiry(index: npt.NDArray[Any]) -> pa.Array:
+    """Return when rows expire by the wall clock of their stamps; bus time is never shown."""
+    never = index["expires"] == NEVER
+    lives = np.where(never, 0, index["expires"] - index["arrived"])
+    return pa.array(index["stamp"] + lives, mask=never)
 
 
 def columns_of(messages: list[Message]) -> list[pa.Array]:

@@ -5,7 +5,7 @@ All numbers are little-endian. A block is
     header   magic "OB", version (1 byte), encoding (1 byte), rows (4), CRC-32 of the index (4),
              checksum of the body (4; 0 where each row has its own)
     index    one entry of 52 bytes a row, in order of ordinals:
-                 ordinal  i64   the row's place in the partition's log; rises, may skip (compaction)
+                 ordinal  u64   the row's place in the partition's log; rises, may skip (compaction)
                  stamp    i64   EnqueuedTimeUtc, milliseconds since 1970
                  expires  i64   bus time at which the message expires, or NEVER
                  session  u64   hash of the SessionId, 0 without one
@@ -39,6 +39,7 @@ import numpy.typing as npt
 
 from onibus.core.errors import Damaged
 from onibus.core.message import Message, decode, encode
+from onibus.core.numbering import ORDINAL, ORDINAL_CODE, ordinals_from
 
 # pyarrow takes 50 ms and 25 MB to import: arrow_block is imported where the first one is met.
 if TYPE_CHECKING:
@@ -62,14 +63,14 @@ COPY = 2
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 HEADER = struct.Struct("<2sBBIII")
-ENTRY = struct.Struct("<qqqQIIqI")
+ENTRY = struct.Struct("<QqqQIIqI")
 _END = struct.Struct("<I")
 _END_AT = 32
 #: ordinal, stamp, expires, session, end, crc, arrived, kind
 Entry = tuple[int, int, int, int, int, int, int, int]
 INDEX = np.dtype(
     [
-        ("ordinal", "<i8"),
+        ("ordinal", ORDINAL),
         ("stamp", "<i8"),
         ("expires", "<i8"),
         ("session", "<u8"),
@@ -96,7 +97,7 @@ def encode_rows(
     count = len(rows)
     if count >= _COLUMNS_MIN:
         index = np.empty(count, INDEX)
-        index["ordinal"] = np.arange(first, first + count)
+        index["ordinal"] = ordinals_from(first, count)
         index["stamp"] = stamp
         index["expires"] = expires
         index["session"] = sessions
@@ -195,7 +196,7 @@ class Block:
 
     def _all_ordinals(self) -> array[int]:
         if self._ordinals is None:
-            self._ordinals = array("q", self.index["ordinal"].astype("=i8").tobytes())
+            self._ordinals = array(ORDINAL_CODE, self.index["ordinal"].astype("=u8").tobytes())
         return self._ordinals
 
     def entry(self, position: int) -> Entry:

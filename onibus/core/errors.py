@@ -223,6 +223,18 @@ class Unauthorized(Refused):
     code = "unauthorized"
 
 
+class TooManyFailures(Refused):
+    """Too many credentials from one address were wrong; this one was not checked."""
+
+    code = "too-many-failures"
+    retryable = True
+
+    def __init__(
+        self, text: str = "too many failed authentications from this address: retry in a second"
+    ):
+        super().__init__(text)
+
+
 class Forbidden(Refused):
     """Who asks may not do this."""
 
@@ -276,6 +288,12 @@ class Damaged(Failed):
     """Stored bytes are not what was written: nothing is served, and nothing is deleted."""
 
     code = "damaged"
+
+
+class ClockInDoubt(Failed):
+    """The machine's clock says what cannot be proven. An alarm names it; no call fails by it."""
+
+    code = "clock-in-doubt"
 
 
 class FilterFailed(OnibusError):

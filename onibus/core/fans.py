@@ -4,7 +4,7 @@
 the column `fans` of `block_index`, little-endian:
 
     u8   1 where the ordinals of the rows follow (they skip: compaction), 0 where they are first, …
-    i64  the ordinal of each row, if so
+    u64  the ordinal of each row, if so
     then for each subscription that takes any row:
     i64  its number; 0 is the topic itself, whose scheduled messages wait there
     u8   1 where it takes all rows; 0 where a bit for each row follows, lowest first, in whole bytes
@@ -22,10 +22,9 @@ import numpy as np
 import numpy.typing as npt
 
 from onibus.core.errors import Damaged
+from onibus.core.numbering import ORDINAL, Ordinals, ordinals_from
 
 _ENTRY = struct.Struct("<qB")
-
-Ordinals = npt.NDArray[Any]
 
 
 class Fans:
@@ -44,7 +43,7 @@ class Fans:
 
     def release(self, first: int, last: int) -> int:
         """One subscription wants these rows no more; return how many nobody wants now."""
-        start, end = np.searchsorted(self.ordinals, (first, last + 1))
+        start, end = np.searchsorted(self.ordinals, np.array((first, last + 1), ORDINAL))
         if end - start == 1:
             self.counts[start] -= 1
             return int(self.counts[start] == 0)
@@ -84,7 +83,7 @@ class Members:
 
     def encode(self) -> bytes:
         """Return it as it is stored."""
-        parts = [b"\1" + self._ordinals.astype("<i8").tobytes() if self._skips else b"\0"]
+        parts = [b"\1" + self._ordinals.astype(ORDINAL).tobytes() if self._skips else b"\0"]
         size = (len(self._ordinals) + 7) // 8
         for number, positions in self._taken.items():
             parts.append(_ENTRY.pack(number, positions is None))
@@ -114,8 +113,8 @@ def _ordinals(fans: bytes, first: int, rows: int) -> Ordinals:
     if fans[:1] == b"\1":
         if len(fans) < 1 + 8 * rows:
             raise Damaged("the fans of a block end within its ordinals")
-        return np.frombuffer(fans, "<i8", rows, 1)
-    return np.arange(first, first + rows, dtype=np.int64)
+        return np.frombuffer(fans, ORDINAL, rows, 1)
+    return ordinals_from(first, rows)
 
 
 def _taken(fans: bytes, first: int, rows: int) -> Iterator[tuple[int, Ordinals]]:

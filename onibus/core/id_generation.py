@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from onibus.core.id_runs import Columns, checked, columns_of, with_check
+from onibus.core.numbering import ORDINAL_CODE
 from onibus.core.pages import IdPages
 from onibus.core.records import RECENT_IDS, Row, WriteBatch
 
@@ -32,7 +33,7 @@ class Generation:
         #: Where an identity stands in the columns below; the last place, if it is there twice.
         self.places: dict[bytes, int] = {}
         self.hashes: list[bytes] = []
-        self.ordinals = array("q")
+        self.ordinals = array(ORDINAL_CODE)
         self.times = array("q")
         self._written = 0
         #: The rows that hold its entries, and are deleted when it is sealed.

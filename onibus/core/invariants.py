@@ -50,7 +50,13 @@ def violations(partition: Partition, sessions: bool = True) -> list[str]:
 
 
 def _live(subscription: Subscription) -> set[int]:
-    return set(range(1, subscription.log.next_ordinal)) - set(subscription.gone.ordinals())
+    live: set[int] = set()
+    start = 1
+    for first, last in subscription.gone.runs():
+        live.update(range(start, first))
+        start = last + 1
+    live.update(range(start, subscription.log.next_ordinal))
+    return live
 
 
 def _in_states(subscription: Subscription, states: Collection[State]) -> set[int]:

@@ -15,11 +15,13 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 from operator import attrgetter
+from typing import NamedTuple
 
 from onibus.core.block import NEVER, Block, Entry
 from onibus.core.errors import Damaged
 from onibus.core.fans import Fans, Members
 from onibus.core.message import Message
+from onibus.core.numbering import ORDINALS_END, to_column
 from onibus.core.pages import Pages
 from onibus.core.records import BLOCK_INDEX, BLOCKS, WriteBatch
 
@@ -27,11 +29,22 @@ _first = attrgetter("first")
 _last = attrgetter("last")
 
 
+class Repair(NamedTuple):
+    """Stamps that an operator set back, because a wrong clock had put them into the future."""
+
+    #: the first ordinal with a stamp of the right clock
+    ordinal: int
+    #: the last stamp of the wrong clock, and what the next one could be
+    before: int
+    after: int
+
+
 class BlockPlace:
     """One block of the log, as far as memory knows it."""
 
     __slots__ = (
-        "block", "expires", "fans", "first", "last", "live", "mortal", "rows", "size", "stamp"
+        "arrived", "block", "expires", "fans", "first", "last", "live", "mortal", "rows", "size",
+        "stamp",
     )  # fmt: skip
 
     def __init__(
@@ -47,8 +60,8 @@ class BlockPlace:
         #: whether any row of it ever expires
         self.mortal = expires != NEVER
         self.size = size
-        #: EnqueuedTimeUtc of the last row, once somebody has asked
-        self.stamp = -1
+        #: EnqueuedTimeUtc of the last row, and the bus time of its arrival, once they were read
+        self.stamp = self.arrived = -1
         #: in a topic: how many subscriptions want each row
         self.fans: Fans | None = None
 
@@ -70,13 +83,15 @@ class Log:
         self.pages = pages
         self.next_ordinal = 1
         self.last_stamp = 0
+        #: the only places where stamps fall
+        self.repairs: list[Repair] = []
         #: ordinals below this are durable; what lies above is not shown to anybody yet
         self.visible_below = 1
         self.places: list[BlockPlace] = []
         self.live_bytes = 0
         self.total_bytes = 0
         #: released rows from this ordinal on are kept (R1, R2)
-        self.floor = NEVER
+        self.floor = ORDINALS_END
         #: from this ordinal on no row is missing
         self.complete_from = 1
         #: blocks that are not known to be committed: the store cannot be asked for them
@@ -103,7 +118,8 @@ class Log:
         size = len(payload)
         out.put(BLOCKS, (block, payload))
         fans = None if members is None else members.encode()
-        out.put(BLOCK_INDEX, (block, self.partition, first, last, rows, expires, size, keys, fans))
+        span = (to_column(first), to_column(last))
+        out.put(BLOCK_INDEX, (block, self.partition, *span, rows, expires, size, keys, fans))
         place = BlockPlace(block, first, last, rows, expires, size)
         if members is not None:
             place.fans = members.fans()
@@ -224,9 +240,19 @@ class Log:
     def last_stamp_of(self, place: BlockPlace) -> int:
         """Return the EnqueuedTimeUtc of a block's last row."""
         if place.stamp < 0:
-            block = self.read(place)
-            place.stamp = block.entry(block.rows - 1)[1]
+            self._read_times(place)
         return place.stamp
+
+    def last_arrival_in(self, place: BlockPlace) -> int:
+        """Return the bus time at which a block's last row was stored."""
+        if place.arrived < 0:
+            self._read_times(place)
+        return place.arrived
+
+    def _read_times(self, place: BlockPlace) -> None:
+        block = self.read(place)
+        entry = block.entry(block.rows - 1)
+        place.stamp, place.arrived = entry[1], entry[6]
 
     # Letting go
 

@@ -5,7 +5,7 @@ Rows of the log have the columns of messages (core/arrow_block.py), and before t
     sequence_number            int64, not null
     partition                  int32, not null: the partition's index
     enqueued_time_ms           int64, not null: milliseconds since 1970
-    expires_at_ms              int64: bus time, milliseconds since 1970; null for never
+    expires_at_ms              int64: the enqueued time plus the time to live; null for never
     kind                       string, not null: "message"; "scheduled", the marker of a message
                                that becomes a row of its own at its time; or "copy", a further
                                copy that a rule's action made for one subscription
@@ -16,7 +16,7 @@ They never change: what becomes of a message later is not in them but in the out
     sequence_number            int64, not null: of the message
     outcome                    string, not null: completed, dead-lettered, expired, cancelled,
                                activated, forwarded or purged
-    time_ms                    int64, not null: bus time, milliseconds since 1970
+    time_ms                    int64, not null: milliseconds since 1970
     reason                     string: why it was dead-lettered
     description                string
 
@@ -33,8 +33,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from onibus.core.arrow_block import SCHEMA, columns_of
-from onibus.core.block import ARROW, NEVER, Block
+from onibus.core.arrow_block import SCHEMA, columns_of, shown_expiry
+from onibus.core.block import ARROW, Block
 from onibus.core.errors import InvalidArgument
 from onibus.core.message import Message
 from onibus.core.numbering import Numbering
@@ -143,8 +143,7 @@ class BatchMaker:
             kinds = np.ascontiguousarray(index["kind"])
             # Mostly there are none but messages.
             return _KINDS.take(pa.array(kinds)) if kinds.any() else pa.repeat(_KINDS[0], len(kinds))
-        expires = np.ascontiguousarray(index["expires"])
-        return pa.array(expires, mask=expires == NEVER)
+        return shown_expiry(index)
 
 
 def outcome_batch(
@@ -158,7 +157,7 @@ def outcome_batch(
         some, became, given = decode(entries, count)
         ordinals.append(some)
         fates.append(became)
-        times.append(np.full(count, place.time, np.int64))
+        times.append(np.full(count, place.stamp, np.int64))
         following = iter(given)
         reasons += [
             next(following) if fate == Fate.DEAD_LETTERED else (None, None)

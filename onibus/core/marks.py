@@ -10,13 +10,16 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from onibus.core.block import NEVER
 from onibus.core.lifecycle import State, words
 from onibus.core.mark import Mark
 from onibus.core.message import Message, ReceivedMessage, decode_overlay
+from onibus.core.numbering import ORDINAL_CODE
 from onibus.core.timers import Timers
 
 #: deliveries, due, reason, description, overlay of one mark's row
@@ -34,17 +37,14 @@ class Marks:
     """The marks of one subscription in one partition, by ordinal."""
 
     __slots__ = (
-        "_cold", "_due", "_due_at", "_dues", "_left", "_read", "_states", "_taken", "_timers",
-        "hot",
+        "_cold", "_delayed", "_dues", "_left", "_read", "_scheduled", "_states", "_taken", "hot"
     )  # fmt: skip
 
     def __init__(self, read: Callable[[int], MarkRow]) -> None:
         self._read = read
-        #: the times of those that are not cold
-        self._timers = Timers()
         #: those that were made or asked for since the start
         self.hot: dict[int, Mark] = {}
-        self.load(array("q"), array("b"), array("q"))
+        self.load(array(ORDINAL_CODE), array("b"), array("q"))
 
     def load(self, ordinals: array[int], states: array[int], dues: array[int]) -> None:
         """Take up what was found at the start: ordinals in rising order, 0 where nothing is due."""
@@ -54,10 +54,10 @@ class Marks:
         self._taken = bytearray(len(ordinals))
         self._left = len(ordinals)
         times = np.frombuffer(dues, "i8") if dues else np.zeros(0, "i8")
-        order = np.argsort(times, kind="stable")
-        #: places of those that come due by themselves, the earliest first
-        self._due = order[np.searchsorted(times[order], 1) :]
-        self._due_at = 0
+        scheduled = np.frombuffer(states, "i1") == State.SCHEDULED if states else times != 0
+        #: what comes due after a duration (bus time), and at a moment (wall time)
+        self._delayed = _Agenda(self, times, ~scheduled)
+        self._scheduled = _Agenda(self, times, scheduled)
 
     @property
     def has_cold(self) -> bool:
@@ -70,9 +70,9 @@ class Marks:
         if mark is None and self._left:
             at = self._find(ordinal)
             if at >= 0:
-                mark = self._warm(at)
+                mark = self.warm(at)
                 if mark.due:
-                    self.watch(ordinal, mark.due)
+                    self.watch(ordinal, mark)
         return mark
 
     def state(self, ordinal: int) -> State | None:
@@ -104,7 +104,12 @@ class Marks:
             return at
         return -1
 
-    def _warm(self, at: int) -> Mark:
+    def cold(self, at: int) -> tuple[int, int]:
+        """Return when the mark at that place is due, and its ordinal."""
+        return self._dues[at], self._cold[at]
+
+    def warm(self, at: int) -> Mark:
+        """Read the mark at that place; from now on it is hot."""
         ordinal = self._cold[at]
         mark = self.hot[ordinal] = Mark(_STATES[self._states[at]])
         mark.deliveries, mark.due, mark.reason, mark.description, mark.overlay = self._read(ordinal)
@@ -115,43 +120,80 @@ class Marks:
 
     # What comes due by itself
 
-    def watch(self, ordinal: int, due: int) -> None:
-        """A message comes due by itself."""
-        self._timers.set(("due", ordinal), due, rank=ordinal)
+    def watch(self, ordinal: int, mark: Mark) -> None:
+        """A message comes due by itself: a scheduled one by the wall clock, others in bus time."""
+        agenda = self._scheduled if mark.state is State.SCHEDULED else self._delayed
+        agenda.timers.set(("due", ordinal), mark.due, rank=ordinal)
 
     def unwatch(self, ordinal: int) -> None:
         """A message does not come due any more."""
-        self._timers.cancel(("due", ordinal))
+        for agenda in (self._delayed, self._scheduled):
+            agenda.timers.cancel(("due", ordinal))
 
     def is_watched(self, ordinal: int) -> bool:
-        return self._timers.is_set(("due", ordinal))
+        agendas = (self._delayed, self._scheduled)
+        return any(agenda.timers.is_set(("due", ordinal)) for agenda in agendas)
 
     def next_due(self) -> int:
-        """Return the earliest time at which a message comes due."""
-        return min(self._first_cold()[0], self._timers.next_due())
+        """Return the earliest bus time at which a delayed message comes due."""
+        return self._delayed.next_due()
+
+    def next_scheduled(self) -> int:
+        """Return the earliest moment, by the wall clock, of a scheduled message."""
+        return self._scheduled.next_due()
 
     def pop_due(self, now: int) -> int | None:
-        """Return the ordinal of a message whose time has come: by time, then by ordinal."""
-        cold, hot = self._first_cold(), self._timers.first()
+        """Return a message whose delay is over at that bus time: by time, then by ordinal."""
+        return self._delayed.pop(now)
+
+    def pop_scheduled(self, moment: int) -> int | None:
+        """Return a message that is scheduled for that moment or before it."""
+        return self._scheduled.pop(moment)
+
+    def first_untaken(self, places: npt.NDArray[Any], at: int) -> int:
+        """Return where the first of these places stands, from `at` on, that is still cold."""
+        while at < len(places) and self._taken[places[at]]:
+            at += 1
+        return at
+
+
+class _Agenda:
+    """What comes due by itself, by one clock: cold marks in order, and timers of the others."""
+
+    __slots__ = ("_at", "_marks", "_places", "timers")
+
+    def __init__(
+        self, marks: Marks, times: npt.NDArray[Any], chosen: npt.NDArray[np.bool_]
+    ) -> None:
+        self._marks = marks
+        self.timers = Timers()
+        order = np.argsort(times, kind="stable")
+        #: places of those that are cold, the earliest first
+        self._places = order[(times[order] > 0) & chosen[order]]
+        self._at = 0
+
+    def next_due(self) -> int:
+        return min(self._first_cold()[0], self.timers.next_due())
+
+    def pop(self, until: int) -> int | None:
+        cold, hot = self._first_cold(), self.timers.first()
         due, ordinal = min(cold, hot)
-        if due > now:
+        if due > until:
             return None
         if cold < hot:
-            self._warm(int(self._due[self._due_at]))
+            self._marks.warm(int(self._places[self._at]))
         else:
-            self._timers.pop(now)
+            self.timers.pop(until)
         return ordinal
 
     def _first_cold(self) -> tuple[int, int]:
-        while self._due_at < len(self._due):
-            at = int(self._due[self._due_at])
-            if not self._taken[at]:
-                return self._dues[at], self._cold[at]
-            self._due_at += 1
-        return NEVER, NEVER
+        self._at = self._marks.first_untaken(self._places, self._at)
+        if self._at == len(self._places):
+            return NEVER, NEVER
+        return self._marks.cold(int(self._places[self._at]))
 
 
-def apply_mark(received: ReceivedMessage, mark: Mark) -> None:
+def apply_mark(received: ReceivedMessage, mark: Mark, shown: Callable[[int], int]) -> None:
     """Show on a message what is known of it, besides its state and its deliveries."""
     if mark.reason is not None or mark.description is not None:
         received.dead_letter_reason = mark.reason
@@ -160,7 +202,7 @@ def apply_mark(received: ReceivedMessage, mark: Mark) -> None:
         message: Message = received.message
         for field, value in decode_overlay(mark.overlay).items():
             if field == FIRST_RECEIVED:
-                received.first_received_ms = value
+                received.first_received_ms = shown(value)
                 continue
             setattr(message, field, value)
             message.rewritten = bool(message.as_sent)

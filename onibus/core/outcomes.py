@@ -16,7 +16,7 @@ them. The newest row is never deleted, only emptied (size 0), so that the number
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -26,6 +26,7 @@ import numpy.typing as npt
 
 from onibus.core.errors import Damaged
 from onibus.core.lifecycle import Input
+from onibus.core.numbering import ORDINAL
 from onibus.core.records import OUTCOMES, WriteBatch
 from onibus.core.settings import LogSettings
 
@@ -65,7 +66,8 @@ class OutcomePlace(NamedTuple):
 
     first: int
     last: int
-    time: int
+    #: when it was written, by the wall clock
+    stamp: int
 
 
 class OutcomeLog:
@@ -73,7 +75,7 @@ class OutcomeLog:
 
     __slots__ = (
         "_committing_below", "_emptied", "_firsts", "_lasts", "_noted", "_reasons", "_sizes",
-        "_times", "kept", "key", "next_number", "readers", "visible_below",
+        "_stamps", "_times", "kept", "key", "next_number", "readers", "visible_below",
     )  # fmt: skip
 
     def __init__(self, key: tuple[int, int]) -> None:
@@ -87,7 +89,9 @@ class OutcomeLog:
         self.visible_below = 1
         self._firsts = array("q")
         self._lasts = array("q")
+        #: when rows were written, in bus time and by the wall clock
         self._times = array("q")
+        self._stamps = array("q")
         self._sizes = array("q")
         #: the first number of the row that only stands for the numbers that were given
         self._emptied = 0
@@ -108,35 +112,39 @@ class OutcomeLog:
         if fate is Fate.DEAD_LETTERED:
             self._reasons.append((reason, description))
 
-    def write(self, now: int, out: WriteBatch) -> bool:
-        """Write what was noted as one row; tell whether there was anything."""
-        if not self._noted:
-            return False
+    @property
+    def noted(self) -> bool:
+        """Whether there is something to write."""
+        return bool(self._noted)
+
+    def write(self, now: int, stamp: int, out: WriteBatch) -> None:
+        """Write what was noted as one row, of that bus time and that stamp."""
         if self._emptied:
             out.delete(OUTCOMES, (*self.key, self._emptied))
             self._emptied = 0
         entries = encode(self._noted, self._reasons)
         first, last = self.next_number, self.next_number + len(self._noted) - 1
-        out.put(OUTCOMES, (*self.key, first, last, now, len(entries), entries))
-        self._take_up(first, last, now, len(entries))
+        out.put(OUTCOMES, (*self.key, first, last, now, len(entries), entries, stamp))
+        self._take_up(first, last, now, len(entries), stamp)
         self._noted, self._reasons = [], []
-        return True
 
     def load(self, rows: list[Any]) -> None:
         """Take up the rows that the store has, without their entries, in order."""
-        for _, _, first, last, time, size in rows:
+        for _, _, first, last, time, size, stamp in rows:
             if size:
-                self._take_up(first, last, time, size)
+                # Rows of format 1 have one time for both.
+                self._take_up(first, last, time, size, time if stamp is None else stamp)
             else:
                 self._emptied = first
                 self.next_number = last + 1
         self.visible_below = self.next_number
 
-    def _take_up(self, first: int, last: int, time: int, size: int) -> None:
+    def _take_up(self, first: int, last: int, time: int, size: int, stamp: int) -> None:
         self._firsts.append(first)
         self._lasts.append(last)
         self._times.append(time)
         self._sizes.append(size)
+        self._stamps.append(stamp)
         self.next_number = last + 1
 
     def commit_started(self) -> None:
@@ -152,14 +160,15 @@ class OutcomeLog:
         at = bisect_right(self._lasts, start - 1)
         found: list[OutcomePlace] = []
         while at < len(self._firsts) and self._firsts[at] < end and len(found) < limit:
-            found.append(OutcomePlace(self._firsts[at], self._lasts[at], self._times[at]))
+            found.append(OutcomePlace(self._firsts[at], self._lasts[at], self._stamps[at]))
             at += 1
         return found
 
     def since(self, moment: int) -> int:
         """Return the number of the first outcome of a time or after it; else the next to come."""
-        at = bisect_left(self._times, moment)
-        first = self._firsts[at] if at < len(self._firsts) else self.next_number
+        # The wall clock may have been set back, so these times need not rise.
+        young = np.flatnonzero(np.array(self._stamps) >= moment)
+        first = self._firsts[young[0]] if len(young) else self.next_number
         return min(first, self.visible_below)
 
     # Letting go
@@ -174,8 +183,8 @@ class OutcomeLog:
             out.delete(OUTCOMES, (*self.key, first))
         if count == len(self._firsts):
             self._emptied = self._firsts[-1]
-            out.put(OUTCOMES, (*self.key, self._emptied, self._lasts[-1], now, 0, None))
-        for column in (self._firsts, self._lasts, self._times, self._sizes):
+            out.put(OUTCOMES, (*self.key, self._emptied, self._lasts[-1], now, 0, None, None))
+        for column in (self._firsts, self._lasts, self._times, self._sizes, self._stamps):
             del column[:count]
         return needless > count
 
@@ -219,7 +228,7 @@ class OutcomeLog:
 
 def encode(noted: list[tuple[int, Fate]], reasons: list[Reason]) -> bytes:
     """Return the entries of one row."""
-    ordinals = np.array([ordinal for ordinal, _ in noted], "<i8").tobytes()
+    ordinals = np.array([ordinal for ordinal, _ in noted], ORDINAL).tobytes()
     return ordinals + bytes([fate for _, fate in noted]) + msgspec.msgpack.encode(reasons)
 
 
@@ -228,7 +237,7 @@ def decode(
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint8], list[Reason]]:
     """Return the ordinals and fates of one row, and the reasons of those dead-lettered."""
     try:
-        ordinals = np.frombuffer(entries, "<i8", count)
+        ordinals = np.frombuffer(entries, ORDINAL, count)
         fates = np.frombuffer(entries, np.uint8, count, 8 * count)
         reasons = msgspec.msgpack.decode(memoryview(entries)[9 * count :], type=list[Reason])
     except (ValueError, msgspec.DecodeError) as error:

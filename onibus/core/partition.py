@@ -3,7 +3,8 @@
 Sending is `path/enqueue.send`: deduplicate → stamp → store → show. Receiving is `path/deliver`,
 settling `path/settle`, time passing `path/expire`. None of them does I/O, reads a clock or draws
 randomness: `now` (bus time, which never runs backwards) and `wall` (for stamps) are arguments, and
-every change is written into the WriteBatch that the caller commits before anybody is answered.
+the broker keeps the offsets of the wall clock up to date (core/clock_offsets.py). Every change is
+written into the WriteBatch that the caller commits before anybody is answered.
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ from __future__ import annotations
 from collections import deque
 from typing import ClassVar
 
-from onibus.core.block import NEVER
+from onibus.core.clock_offsets import ClockOffsets
 from onibus.core.id_runs import Sizes
 from onibus.core.limits import DUPLICATES_LISTED_MAX
-from onibus.core.log import Log
-from onibus.core.numbering import Numbering
+from onibus.core.log import Log, Repair
+from onibus.core.numbering import ORDINALS_END, Numbering, to_column
 from onibus.core.outcomes import OutcomeLog
 from onibus.core.pages import Pages
-from onibus.core.records import COUNTERS, WriteBatch
+from onibus.core.records import COUNTERS, REPAIRS, WriteBatch
 from onibus.core.remembered_ids import RememberedIds
 from onibus.core.rules.rule import CompiledRule
 from onibus.core.settings import LogSettings, QueueSettings, SubscriptionSettings, TopicSettings
@@ -40,11 +41,13 @@ class Partition:
         secret: bytes,
         boot: int,
         counter_bits: int | None = None,
+        offsets: ClockOffsets | None = None,
     ) -> None:
         self.id = partition_id
         self.index = index
         self.settings = settings
         self.secret = secret
+        self.offsets = offsets or ClockOffsets()
         #: how often the store was opened: keeps tokens of a crashed run from matching
         self.boot = boot
         self.numbering = Numbering(index, settings.enable_partitioning, counter_bits)
@@ -91,7 +94,7 @@ class Partition:
         )
         self.settings = settings
         self.subscription.settings = _own_settings(settings)
-        if settings.retention_ms is not None and self.log.floor == NEVER:
+        if settings.retention_ms is not None and self.log.floor == ORDINALS_END:
             self.log.floor = self.log.next_ordinal
         self.keep_outcomes()
         self.write_counters(out)
@@ -163,11 +166,11 @@ class Partition:
             COUNTERS,
             (
                 self.id,
-                self.log.next_ordinal,
+                to_column(self.log.next_ordinal),
                 self.log.last_stamp,
                 self.epoch,
                 self.forgotten_before,
-                self.forget_below,
+                to_column(self.forget_below),
                 self.duplicates,
                 self.accessed,
                 self.seen,
@@ -184,9 +187,25 @@ class Partition:
             self.accessed = now
         for subscription in self.subscriptions.values():
             subscription.write_holds(out)
-            if subscription.outcomes.write(now, out):
+            if subscription.outcomes.noted:
+                # No outcome is stamped before the message whose outcome it is.
+                self.log.last_stamp = max(now + self.offsets.wall, self.log.last_stamp)
+                subscription.outcomes.write(now, self.log.last_stamp, out)
                 self._outcomes.append(subscription.outcomes)
         self.write_counters(out)
+
+    def set_stamps_back(self, wall: int, out: WriteBatch) -> Repair:
+        """Let stamps follow the wall clock again, after a wrong one put them into the future."""
+        log = self.log
+        repair = Repair(log.next_ordinal, log.last_stamp, wall)
+        # Set back twice without a message in between: the first one says what the log shows.
+        if log.repairs and log.repairs[-1].ordinal == repair.ordinal:
+            repair = log.repairs.pop()._replace(after=wall)
+        log.repairs.append(repair)
+        log.last_stamp = wall
+        out.put(REPAIRS, (self.id, to_column(repair.ordinal), repair.before, repair.after))
+        self.write_counters(out)
+        return repair
 
     def commit_started(self) -> None:
         """What was written so far is on its way to the disk."""

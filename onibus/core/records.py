@@ -5,7 +5,7 @@ columns are its key; `put` replaces the row of that key. Columns hold int, str, 
 `partition` is an entity's incarnation * 65,536 + the partition's index, so rows of an entity that
 was deleted never mix with those of one that was made again under its name.
 
-Format version 1:
+Format version 2 (1 had no `repairs`, and no `stamp` in `outcomes`):
 
     table        key                               other columns
     meta         name                              value
@@ -25,7 +25,10 @@ Format version 1:
                                                    filter
     id_chunks    chunk                             partition, entries
     duplicates   partition, slot                   message_id, time, ordinal
-    outcomes     partition, subscription, first    last, time, size, entries (core/outcomes.py)
+    outcomes     partition, subscription, first    last, time, size, entries, stamp
+                                                   (core/outcomes.py)
+    repairs      partition, ordinal                before, after: stamps from this ordinal on were
+                                                   set back
     staged       work, partition, piece            content (core/staged.py)
 
 and, in the namespace's own store:
@@ -43,7 +46,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 Value = int | str | bytes | None
 Row = tuple[Value, ...]
@@ -95,7 +98,8 @@ ID_RUNS = _table("id_runs", "run", "partition tier count oldest newest chunks fi
 ID_CHUNKS = _table("id_chunks", "chunk", "partition entries")
 DUPLICATES = _table("duplicates", "partition slot", "message_id time ordinal")
 ENTITIES = _table("entities", "incarnation", "name kind settings created")
-OUTCOMES = _table("outcomes", "partition subscription first", "last time size entries")
+OUTCOMES = _table("outcomes", "partition subscription first", "last time size entries stamp")
+REPAIRS = _table("repairs", "partition ordinal", "before after")
 STAGED = _table("staged", "work partition piece", "content")
 WORKS = _table("works", "work", "content")
 PRODUCERS = _table("producers", "entity producer", "content")
@@ -118,6 +122,7 @@ TABLES = (
     DUPLICATES,
     ENTITIES,
     OUTCOMES,
+    REPAIRS,
     STAGED,
     WORKS,
     PRODUCERS,

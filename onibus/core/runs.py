@@ -6,6 +6,8 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
 
+from onibus.core.numbering import ORDINAL_CODE
+
 
 class Runs:
     """A set of ordinals, kept as runs (first, last) in rising order."""
@@ -13,8 +15,8 @@ class Runs:
     __slots__ = ("count", "firsts", "lasts")
 
     def __init__(self) -> None:
-        self.firsts = array("q")
-        self.lasts = array("q")
+        self.firsts = array(ORDINAL_CODE)
+        self.lasts = array(ORDINAL_CODE)
         self.count = 0
 
     def __contains__(self, ordinal: int) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from onibus.core.block import NEVER
+from onibus.core.numbering import ORDINAL, ORDINAL_CODE, ORDINALS_END
 
 
 class SessionLock:
@@ -45,7 +45,7 @@ class Session:
         #: what stands for it in the index of a block, once somebody has asked; else 0
         self.hash = 0
         #: ordinals that can be given out, in order
-        self.ready: array[int] = ready if ready is not None else array("q")
+        self.ready: array[int] = ready if ready is not None else array(ORDINAL_CODE)
         #: abandoned with a delay: they keep their place and block what comes after (X4)
         self.waiting: list[int] = []
         #: received from a FIFO queue and not settled: they block their group (F10)
@@ -60,7 +60,7 @@ class Session:
         """
         if self.in_flight:
             return 0
-        return self.waiting[0] if self.waiting else NEVER
+        return self.waiting[0] if self.waiting else ORDINALS_END
 
     def take(self, limit: int, below: int) -> list[int]:
         """Take out the first ordinals, in order, all lower than `below` and the barrier."""
@@ -72,6 +72,11 @@ class Session:
             del taken[bisect_left(taken, below) :]
         del ready[: len(taken)]
         return taken
+
+    @property
+    def in_use(self) -> bool:
+        """Whether it is locked, or has messages in flight (F10)."""
+        return self.lock is not None or bool(self.in_flight)
 
     @property
     def idle(self) -> bool:
@@ -178,7 +183,7 @@ class Sessions:
         """
         while True:
             cold_first = self._cold.first()
-            hot_first = self._available[0][0] if self._available else NEVER
+            hot_first = self._available[0][0] if self._available else ORDINALS_END
             if min(cold_first, hot_first) >= below:
                 return None
             if cold_first < hot_first:
@@ -195,15 +200,16 @@ class Sessions:
             ):
                 return session
 
-    def first_ready(self) -> int:
-        """Return the lowest ordinal that waits in any session, or NEVER."""
-        hot = min((one.ready[0] for one in self._hot.values() if one.ready), default=NEVER)
-        return min(hot, self._cold.first())
+    def first_cold(self) -> int:
+        """Return the lowest ordinal that waits in a session not used since the start.
 
-    def locked_count(self) -> int:
-        """Return how many sessions are locked, or have messages in flight (F10)."""
-        hot = self._hot.values()
-        return sum(one.lock is not None or bool(one.in_flight) for one in hot)
+        It is ORDINALS_END if there is none.
+        """
+        return self._cold.first()
+
+    def hot(self) -> list[Session]:
+        """Return all other sessions: up to millions, so walk them in slices."""
+        return list(self._hot.values())
 
     def kept(self) -> list[str]:
         """Return the sessions that may have a row of their own."""
@@ -211,7 +217,7 @@ class Sessions:
 
     def all(self, name_of: Callable[[int], str]) -> Iterator[Session]:
         """Yield every session, warming the cold ones."""
-        while self._cold.first() != NEVER:
+        while self._cold.first() != ORDINALS_END:
             self._warm(name_of(self._cold.first()), self._cold.take_first())
         yield from list(self._hot.values())
 
@@ -233,7 +239,7 @@ class ColdSessions:
         ordinals: npt.NDArray[Any] | None = None,
         hashes: npt.NDArray[Any] | None = None,
     ) -> None:
-        self._ordinals = np.zeros(0, "i8") if ordinals is None else ordinals
+        self._ordinals = np.zeros(0, ORDINAL) if ordinals is None else ordinals
         self._hashes = np.zeros(0, "u8") if hashes is None else hashes
         if (self._ordinals[1:] < self._ordinals[:-1]).any():
             # Compaction writes old ordinals into young blocks.
@@ -254,7 +260,7 @@ class ColdSessions:
         """Return the lowest ordinal of all cold sessions."""
         while self._next < len(self._taken) and self._taken[self._next]:
             self._next += 1
-        return int(self._ordinals[self._next]) if self._next < len(self._taken) else NEVER
+        return int(self._ordinals[self._next]) if self._next < len(self._taken) else ORDINALS_END
 
     def take_first(self) -> array[int]:
         """Take out the session whose first ordinal is lowest."""
@@ -279,4 +285,4 @@ class ColdSessions:
     def _take(self, places: npt.NDArray[Any]) -> array[int]:
         self._taken[places] = True
         self._left -= len(places)
-        return array("q", self._ordinals[places].tobytes())
+        return array(ORDINAL_CODE, self._ordinals[places].tobytes())

@@ -26,6 +26,7 @@ from onibus.core.lifecycle import ASIDE, DEAD, HELD, TIMED, UNLOCKED, Input, Sta
 from onibus.core.mark import Mark
 from onibus.core.marks import Marks
 from onibus.core.message import ReceivedMessage
+from onibus.core.numbering import ORDINAL_CODE, to_column
 from onibus.core.outcomes import FATES, OutcomeLog
 from onibus.core.records import GONE, HOLDS, MARKS, WriteBatch
 from onibus.core.rules.rule import CompiledRule
@@ -64,7 +65,7 @@ class Subscription:
         self.dead_ready = DeadLetters()
         self.gone = Runs()
         self.timers = Timers()
-        self.marks = Marks(lambda ordinal: log.pages.read_mark(*self.key, ordinal))
+        self.marks = Marks(lambda ordinal: log.pages.read_mark(*self.key, to_column(ordinal)))
         self.holds: dict[int, Hold] = {}
         self.attempts: dict[str, Attempt] = {}
         self.counts = [0] * len(State)
@@ -88,7 +89,11 @@ class Subscription:
 
     def next_due(self) -> int:
         """Return the bus time at which something here happens by itself."""
-        return min(self.timers.next_due(), self.marks.next_due())
+        due = min(self.timers.next_due(), self.marks.next_due())
+        scheduled = self.marks.next_scheduled()
+        if scheduled == NEVER:
+            return due
+        return min(due, scheduled - self.partition.offsets.moments)
 
     def expires(self, ordinal: int) -> int:
         """Return the bus time at which a message expires here, or NEVER."""
@@ -163,13 +168,13 @@ class Subscription:
         """
         self.gone.extend(runs)
 
-    def schedule(self, ordinal: int, due: int, out: WriteBatch) -> None:
-        """A message has been accepted that is not to be seen before its time."""
+    def schedule(self, ordinal: int, moment: int, out: WriteBatch) -> None:
+        """Accept a message that is not to be seen before that moment, by the wall clock."""
         mark = self.marks.hot[ordinal] = Mark(State.SCHEDULED)
-        mark.due = due
+        mark.due = moment
         self.counts[State.SCHEDULED] += 1
         self.aside.add(ordinal, ordinal)
-        self.marks.watch(ordinal, due)
+        self.marks.watch(ordinal, mark)
         self.write_mark(ordinal, mark, out)
 
     # Holding
@@ -356,7 +361,7 @@ class Subscription:
                 self._list(ordinal, old, State.GONE)
             del hot[ordinal]
             if mark.stored:
-                out.delete(MARKS, (*self.key, ordinal))
+                out.delete(MARKS, (*self.key, to_column(ordinal)))
         for hold, several in holds.items():
             self._release(hold, several)
         self.tally.inputs[event] += len(ordinals)
@@ -395,7 +400,7 @@ class Subscription:
         if new is State.GONE:
             del self.marks.hot[ordinal]
             if mark.stored:
-                out.delete(MARKS, (*self.key, ordinal))
+                out.delete(MARKS, (*self.key, to_column(ordinal)))
             return
         if new is State.ACTIVE:
             if self.settings.requires_session:
@@ -407,7 +412,7 @@ class Subscription:
         elif new is State.DEAD_LETTERED:
             self.dead_ready.add(ordinal, ordinal)
         if mark.due and new in TIMED:
-            self.marks.watch(ordinal, mark.due)
+            self.marks.watch(ordinal, mark)
         self.counts[new] += 1
         self.write_mark(ordinal, mark, out)
         if not mark.stored and new is State.ACTIVE:
@@ -417,11 +422,15 @@ class Subscription:
     def depart(self, ordinals: Iterable[int], out: WriteBatch) -> None:
         """Messages have left the subscription: remember that, and let their rows go."""
         for first, last in as_runs(list(ordinals)):
-            run_first, run_last, swallowed = self.gone.add(first, last)
-            out.put(GONE, (*self.key, run_first, run_last))
-            if swallowed >= 0:
-                out.delete(GONE, (*self.key, swallowed))
-            self.log.release(first, last, out)
+            self.depart_run(first, last, out)
+
+    def depart_run(self, first: int, last: int, out: WriteBatch) -> None:
+        """The same for a run of ordinals."""
+        run_first, run_last, swallowed = self.gone.add(first, last)
+        out.put(GONE, (*self.key, to_column(run_first), to_column(run_last)))
+        if swallowed >= 0:
+            out.delete(GONE, (*self.key, to_column(swallowed)))
+        self.log.release(first, last, out)
 
     def session_of(self, ordinal: int) -> Session:
         """Return the session that a message belongs to."""
@@ -439,7 +448,7 @@ class Subscription:
         base = UNLOCKED[mark.state]
         if base is State.ACTIVE and not mark.deliveries and mark.overlay is None:
             if mark.stored:
-                out.delete(MARKS, (*self.key, ordinal))
+                out.delete(MARKS, (*self.key, to_column(ordinal)))
                 mark.stored = False
             return
         mark.stored = True
@@ -447,7 +456,7 @@ class Subscription:
             MARKS,
             (
                 *self.key,
-                ordinal,
+                to_column(ordinal),
                 int(base),
                 mark.deliveries,
                 mark.due,
@@ -464,7 +473,8 @@ class Subscription:
             if not hold.ordinals:
                 out.delete(HOLDS, key)
                 continue
-            ordinals = array("q", chain.from_iterable(hold.ordinals.items())).tobytes()
+            # Each ordinal, and until when it is held.
+            ordinals = array(ORDINAL_CODE, chain.from_iterable(hold.ordinals.items())).tobytes()
             out.put(
                 HOLDS,
                 (

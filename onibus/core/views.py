@@ -25,8 +25,9 @@ def views(
     after = subscription.settings.expires_after_ms
     # Whatever is held has its mark at hand.
     mark_of = subscription.marks.get if hold is None else subscription.marks.hot.get
-    first_received = None if hold is None or hold.until == NEVER else hold.received
-    locked_until = None if hold is None else until
+    shown = subscription.partition.offsets.shown
+    first_received = None if hold is None or hold.until == NEVER else shown(hold.received)
+    locked_until = None if hold is None else shown(until)
     numbers = subscription.numbering.each(ordinals)
     rows = subscription.log.rows(ordinals)
     found = []
@@ -41,10 +42,10 @@ def views(
             state=STATE_WORDS[mark.state],
             token=None if hold is None else TOKEN.pack(number, hold.epoch, hold.check),
             locked_until_ms=locked_until,
-            expires_at_ms=None if expires == NEVER else expires,
+            expires_at_ms=None if expires == NEVER else entry[1] + expires - entry[6],
             first_received_ms=first_received,
         )
         if mark is not _UNMARKED:
-            apply_mark(received, mark)
+            apply_mark(received, mark, shown)
         found.append(received)
     return found

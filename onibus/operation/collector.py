@@ -1,8 +1,9 @@
 """Gathers the values of all metrics when somebody asks for them.
 
 Nothing is counted here: the core and the broker keep plain integers (core/tally.py), and this walks
-over them, a few milliseconds at a time, so that a namespace of thousands of queues can be looked at
-while it works.
+over them while a namespace of thousands of queues works. Work is counted, in samples and what takes
+about as long, and other clients have their turn after every slice of it. A page is kept for a
+second, and all requests within it get the same one.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import platform
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import apsw
@@ -18,14 +20,15 @@ from onibus.broker.claim_rows import RELEASING, STAGING
 from onibus.broker.entity import TOPIC, Entity, Seat
 from onibus.broker.namespace import NAME
 from onibus.broker.readers import lag_of
-from onibus.core.block import NEVER
 from onibus.core.errors import OnibusError
 from onibus.core.lifecycle import State
+from onibus.core.numbering import ORDINALS_END
 from onibus.core.partition import Partition
 from onibus.core.subscription import Subscription
 from onibus.core.tally import Durations, Tally
 from onibus.operation import metrics
 from onibus.operation.exposition import Labels, Metric, Samples
+from onibus.operation.peers import Peers
 from onibus.operation.traffic import Traffic
 from onibus.operation.version import own_version
 
@@ -33,8 +36,15 @@ if TYPE_CHECKING:
     from onibus.bus import Bus
     from onibus.store.interface import Store
 
-#: How long the page is worked at before others have their turn.
-SLICE_SECONDS = 0.004
+#: Samples taken, or lines written, before other clients have their turn: about a millisecond.
+SLICE = 500
+#: What reading a block counts, in samples.
+READ = 50
+#: For how long a page is given again.
+FRESH_SECONDS = 1.0
+
+#: A page in pieces, each of a slice of lines.
+Page = list[bytes]
 
 
 class Collector:
@@ -45,34 +55,60 @@ class Collector:
         self._traffic = traffic
         #: the connections of AMQP; none where it is not spoken
         self.amqp = Traffic()
+        #: the connections of all listeners
+        self.peers = Peers()
         self._started = time.time()
         #: the first waiting ordinal of (partition, subscription), and its stamp
         self._oldest: dict[tuple[int, int], tuple[int, int]] = {}
-        self._before = self._oldest
+        #: pages that are being made or are fresh, by whether they are of each object
+        self._pages: dict[bool, asyncio.Task[Page]] = {}
 
-    async def page(self, *, per_object: bool) -> str:
+    async def page(self, *, per_object: bool) -> Page:
         """Return all metrics; of each object, or added up."""
-        gathering = _Gathering()
-        # Only what is still there is remembered for the next page.
-        self._before, self._oldest = self._oldest, {}
+        task = self._pages.get(per_object)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._make(per_object))
+            self._pages[per_object] = task
+            task.add_done_callback(lambda _: self._keep(per_object))
+        return await asyncio.shield(task)
+
+    def _keep(self, per_object: bool) -> None:
+        """A page was made: give it to others for a while, and then let its memory go."""
+        asyncio.get_running_loop().call_later(FRESH_SECONDS, self._pages.pop, per_object, None)
+
+    async def _make(self, per_object: bool) -> Page:
+        gathering = _Gathering(per_object)
+        done = 0
+        for _ in self._gather(gathering):
+            if gathering.work - done >= SLICE:
+                done = gathering.work
+                await asyncio.sleep(0)
+        page: Page = []
+        for piece in gathering.pieces():
+            page.append(piece)
+            await asyncio.sleep(0)
+        return page
+
+    def _gather(self, gathering: _Gathering) -> Iterator[None]:
+        """Take all samples; between any two steps the bus may have changed."""
         self._process(gathering)
         self._stores(gathering)
         self._listener(gathering)
-        # What deleted entities did belongs to the sums, which must never fall.
+        # The counters of deleted entities belong to the sums, which must never fall: an entity
+        # that is deleted from here on is in the list below.
         _tally(gathering, "", self._broker.past)
-        pause = time.perf_counter() + SLICE_SECONDS
-        for entity in list(self._broker.namespace.entities.values()):
-            self._entity(gathering, entity)
-            if time.perf_counter() > pause:
-                await asyncio.sleep(0)
-                pause = time.perf_counter() + SLICE_SECONDS
-        return gathering.text(per_object)
+        entities = list(self._broker.namespace.entities.values())
+        # Only what is still there is remembered for the next page.
+        before, self._oldest = self._oldest, {}
+        for entity in entities:
+            yield from self._entity(gathering, entity, before)
 
     def _process(self, gathering: _Gathering) -> None:
         words = (own_version(), platform.python_version(), apsw.sqlite_lib_version())
         gathering.put(metrics.INFO, words, 1)
         gathering.put(metrics.START, (), self._started)
         gathering.put(metrics.ALARMS, (), self._broker.alarms.count)
+        gathering.put(metrics.CLOCK, (), int(not self._broker.clock.sure))
 
     def _stores(self, gathering: _Gathering) -> None:
         broker = self._broker
@@ -83,7 +119,7 @@ class Collector:
             opened[name] = (one.loop.store if one.loop is not None else None, one.commit_seconds)
         for name, (store, seconds) in opened.items():
             gathering.put(metrics.STORE_UP, (name,), int(store is not None))
-            gathering.samples[metrics.COMMITS].durations[(name,)] = seconds
+            gathering.put_durations(metrics.COMMITS, (name,), seconds)
             if store is None:
                 continue
             try:
@@ -100,32 +136,39 @@ class Collector:
         gathering.put(metrics.CONNECTIONS_REFUSED, (), traffic.turned_away)
         gathering.put(metrics.AMQP_CONNECTIONS, (), len(self.amqp.open))
         gathering.put(metrics.AMQP_CONNECTIONS_OPENED, (), self.amqp.opened)
+        gathering.put(metrics.PEERS, (), self.peers.count)
+        gathering.put(metrics.PEERS_ALLOWED, (), self.peers.connections_max)
+        gathering.put(metrics.EVICTED, (), self.peers.evicted)
+        gathering.put(metrics.THROTTLED, (), self.peers.attempts.refused)
         for key, seen in traffic.routes.items():
-            gathering.samples[metrics.REQUEST_SECONDS].durations[key] = seen.seconds
+            gathering.put_durations(metrics.REQUEST_SECONDS, key, seen.seconds)
             for digit, count in enumerate(seen.statuses):
                 if count:
                     gathering.put(metrics.REQUESTS, (f"{digit}xx", *key), count)
 
     # Entities
 
-    def _entity(self, gathering: _Gathering, entity: Entity) -> None:
+    def _entity(self, gathering: _Gathering, entity: Entity, before: _Oldest) -> Iterator[None]:
         name = entity.name
-        gathering.add(metrics.ENTITIES, (entity.kind,), 1)
+        gathering.put(metrics.ENTITIES, (entity.kind,), 1)
         gathering.put(metrics.WAITING, (name,), len(entity.waiters))
         offline = sum(seat.partition is None for seat in entity.seats)
         gathering.put(metrics.OFFLINE, (name,), offline)
         _tally(gathering, name, entity.tally)
+        yield
         for seat in entity.seats:
             partition = seat.partition
             part = None if partition is None else partition.subscriptions.get(entity.number)
             if partition is not None and part is not None:
-                self._partition(gathering, entity, seat, partition, part)
-        for reader in entity.readers.values():
+                yield from self._partition(gathering, entity, seat, partition, part, before)
+        for reader in list(entity.readers.values()):
             for seat in entity.seats:
-                if seat.partition is not None:
-                    lag = lag_of(entity, reader, seat.partition)
+                partition = seat.partition
+                if partition is not None and entity.number in partition.subscriptions:
+                    lag = lag_of(entity, reader, partition)
                     gathering.put(metrics.LAG, (name, reader.name, str(seat.index)), lag)
-        self._claims(gathering, entity)
+                yield
+        yield from self._claims(gathering, entity)
 
     def _partition(
         self,
@@ -134,7 +177,8 @@ class Collector:
         seat: Seat,
         partition: Partition,
         part: Subscription,
-    ) -> None:
+        before: _Oldest,
+    ) -> Iterator[None]:
         key = (entity.name, str(seat.index))
         for word, states in metrics.STATES.items():
             if entity.kind != TOPIC or word == "scheduled":
@@ -144,23 +188,40 @@ class Collector:
             gathering.put(metrics.SIZE, key, partition.log.live_bytes)
             gathering.put(metrics.IDS, key, partition.ids.count)
             gathering.put(metrics.IDS_BYTES, key, partition.ids.memory_bytes())
+        yield
         if entity.kind == TOPIC:
             return
         # The core's active count has those that are locked or delayed in it.
         waiting = part.active_count() - part.counts[State.LOCKED] - part.counts[State.DELAYED]
         gathering.put(metrics.MESSAGES, ("active", *key), waiting)
-        gathering.put(metrics.SESSIONS, key, part.sessions.locked_count())
-        gathering.put(metrics.OLDEST, key, self._age(seat, part))
+        in_use, first = 0, ORDINALS_END
+        for session in part.sessions.hot():
+            in_use += session.in_use
+            if session.ready:
+                first = min(first, session.ready[0])
+            gathering.work += 1
+            yield
+        gathering.put(metrics.SESSIONS, key, in_use)
+        if part.settings.requires_session:
+            first = min(first, part.sessions.first_cold())
+        else:
+            first = part.ready.firsts[0] if part.ready.count else ORDINALS_END
+        gathering.put(metrics.OLDEST, key, self._age(gathering, seat, part, first, before))
+        yield
 
-    def _age(self, seat: Seat, part: Subscription) -> float:
+    def _age(
+        self, gathering: _Gathering, seat: Seat, part: Subscription, first: int, before: _Oldest
+    ) -> float:
         """Return how long the first waiting message has been there; its block is read once."""
-        first = part.sessions.first_ready()
-        if not part.settings.requires_session:
-            first = part.ready.firsts[0] if part.ready.count else NEVER
-        if first >= part.log.visible_below:
+        partition = seat.partition
+        if partition is None or partition.subscriptions.get(part.number) is not part:
             return 0.0
-        known = self._before.get(part.key)
+        # It may have been settled since it was found.
+        if first >= part.log.visible_below or not part.is_live(first):
+            return 0.0
+        known = before.get(part.key)
         if known is None or known[0] != first:
+            gathering.work += READ
             try:
                 stamp = self._broker.ask(seat, lambda _: part.view(first).enqueued_time_ms)
             except OnibusError:
@@ -169,37 +230,60 @@ class Collector:
         self._oldest[part.key] = known
         return max(self._broker.clock.wall() - known[1], 0) / 1_000
 
-    def _claims(self, gathering: _Gathering, entity: Entity) -> None:
-        now = self._broker.clock.now()
-        for reader in self._broker.claims.readers.get(entity.incarnation, {}).values():
-            open_ones = [
-                held.info(now)
-                for held in reader.claims.values()
-                if held.stage not in (STAGING, RELEASING)
-            ]
+    def _claims(self, gathering: _Gathering, entity: Entity) -> Iterator[None]:
+        readers = self._broker.claims.readers.get(entity.incarnation, {})
+        for reader in list(readers.values()):
+            claims = messages = oldest_ms = 0
+            for held in list(reader.claims.values()):
+                if held.stage not in (STAGING, RELEASING):
+                    info = held.info(self._broker.clock)
+                    claims, messages = claims + 1, messages + info.count
+                    oldest_ms = max(oldest_ms, info.age_ms)
+                gathering.work += 1
+                yield
             key = (entity.name, reader.name)
-            oldest = max((one.age_ms for one in open_ones), default=0) / 1_000
-            gathering.put(metrics.CLAIMS, key, len(open_ones))
-            gathering.put(metrics.CLAIMED, key, sum(one.count for one in open_ones))
-            gathering.put(metrics.OLDEST_CLAIM, key, oldest)
+            gathering.put(metrics.CLAIMS, key, claims)
+            gathering.put(metrics.CLAIMED, key, messages)
+            gathering.put(metrics.OLDEST_CLAIM, key, oldest_ms / 1_000)
+            yield
+
+
+#: The first waiting ordinal of (partition, subscription), and its stamp.
+_Oldest = dict[tuple[int, int], tuple[int, int]]
 
 
 class _Gathering:
     """The samples of one page."""
 
-    def __init__(self) -> None:
-        self.samples = {metric: Samples(metric) for metric in metrics.METRICS}
+    def __init__(self, per_object: bool) -> None:
+        self._samples = {
+            metric: Samples(metric, per_object=per_object) for metric in metrics.METRICS
+        }
+        #: samples taken, and what takes as long
+        self.work = 0
 
     def put(self, metric: Metric, labels: Labels, value: float) -> None:
-        self.samples[metric].values[labels] = value
+        self.work += 1
+        self._samples[metric].put(labels, value)
 
-    def add(self, metric: Metric, labels: Labels, value: float) -> None:
-        values = self.samples[metric].values
-        values[labels] = values.get(labels, 0) + value
+    def put_durations(self, metric: Metric, labels: Labels, durations: Durations) -> None:
+        self.work += 1
+        self._samples[metric].put_durations(labels, durations)
 
-    def text(self, per_object: bool) -> str:
-        lines = [line for one in self.samples.values() for line in one.lines(per_object)]
-        return "\n".join((*lines, ""))
+    def pieces(self) -> Iterator[bytes]:
+        """Yield the page, some lines at a time."""
+        lines: list[str] = []
+        for samples in self._samples.values():
+            for line in samples.lines():
+                lines.append(line)
+                if len(lines) >= SLICE:
+                    yield _joined(lines)
+                    lines = []
+        yield _joined(lines)
+
+
+def _joined(lines: list[str]) -> bytes:
+    return "".join([f"{line}\n" for line in lines]).encode()
 
 
 def _tally(gathering: _Gathering, entity: str, tally: Tally) -> None:

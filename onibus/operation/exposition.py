@@ -1,8 +1,8 @@
 """The text in which Prometheus reads metrics (format 0.0.4), made at the moment it asks.
 
-Samples are gathered per object. The aggregate page has the same families without the labels that
-name objects, so that its length does not grow with the number of queues: `fold` says whether their
-values are added up or the largest counts.
+The aggregate page has the same families as the page of each object, without the labels that name
+objects, so that its length does not grow with the number of queues: `fold` says whether their
+values are added up or the largest counts. They are folded as they come: nothing large is kept.
 """
 
 from __future__ import annotations
@@ -38,35 +38,31 @@ class Metric:
 class Samples:
     """The values of one family, by the values of its labels."""
 
-    def __init__(self, metric: Metric) -> None:
+    def __init__(self, metric: Metric, *, per_object: bool) -> None:
         self.metric = metric
-        self.values: dict[Labels, float] = {}
-        self.durations: dict[Labels, Durations] = {}
+        self._shown = metric.labels + metric.objects if per_object else metric.labels
+        self._values: dict[Labels, float] = {}
+        self._durations: dict[Labels, Durations] = {}
 
-    def lines(self, per_object: bool) -> Iterable[str]:
+    def put(self, labels: Labels, value: float) -> None:
+        """Take a value; with others of the same labels on this page it makes one."""
+        key = labels[: len(self._shown)]
+        before = self._values.get(key)
+        self._values[key] = value if before is None else self.metric.fold((before, value))
+
+    def put_durations(self, labels: Labels, durations: Durations) -> None:
+        """The same, for a family of durations."""
+        self._durations.setdefault(labels[: len(self._shown)], Durations()).add(durations)
+
+    def lines(self) -> Iterable[str]:
         """Yield the lines of the family."""
-        metric = self.metric
-        shown = metric.labels + metric.objects if per_object else metric.labels
+        metric, shown = self.metric, self._shown
         yield f"# HELP {metric.name} {metric.help}"
         yield f"# TYPE {metric.name} {metric.kind}"
-        if metric.kind == HISTOGRAM:
-            for values, durations in self._folded_durations(len(shown)).items():
-                yield from _histogram(metric.name, _pairs(shown, values), durations)
-            return
-        for values, value in self._folded(len(shown)).items():
+        for values, durations in self._durations.items():
+            yield from _histogram(metric.name, _pairs(shown, values), durations)
+        for values, value in self._values.items():
             yield f"{metric.name}{_braces(_pairs(shown, values))} {_number(value)}"
-
-    def _folded(self, length: int) -> dict[Labels, float]:
-        grouped: dict[Labels, list[float]] = {}
-        for values, value in self.values.items():
-            grouped.setdefault(values[:length], []).append(value)
-        return {values: self.metric.fold(found) for values, found in grouped.items()}
-
-    def _folded_durations(self, length: int) -> dict[Labels, Durations]:
-        folded: dict[Labels, Durations] = {}
-        for values, durations in self.durations.items():
-            folded.setdefault(values[:length], Durations()).add(durations)
-        return folded
 
 
 def _histogram(name: str, pairs: list[str], durations: Durations) -> Iterable[str]:

@@ -2,7 +2,8 @@
 
 One line an event, on one stream. Requests are logged at debug, alarms of the bus at warning or
 error, each once. Credentials never get this far; should some text have one in it nevertheless, it
-is blotted out here, whoever wrote it.
+is blotted out here. Control characters are escaped, so that no string that a client chose can begin
+a new line.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any, TextIO
 
 from onibus.broker.alarms import Alarms
 from onibus.core.errors import Damaged
+from onibus.operation.visible import visible
 
 TEXT = "text"
 JSON = "json"
@@ -53,12 +55,19 @@ class Lines(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
         self.default_msec_format = "%s.%03d"
 
-    def format(self, record: logging.LogRecord) -> str:
-        line = super().format(record)
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  its name in logging
+        record.message = visible(record.message)
+        line = super().formatMessage(record)
         given = _given(record)
         if given:
-            line += " (" + ", ".join(f"{name}: {value}" for name, value in given.items()) + ")"
+            told = ", ".join(f"{name}: {value}" for name, value in given.items())
+            line += f" ({visible(told)})"
         return without_secrets(line)
+
+    def formatException(self, error: Any) -> str:  # noqa: N802
+        """Return a traceback, indented: no line of it looks like another event."""
+        lines = super().formatException(error).split("\n")
+        return without_secrets("\n".join(f"  {visible(line)}" for line in lines))
 
 
 class JsonLines(logging.Formatter):

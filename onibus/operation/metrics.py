@@ -124,6 +124,9 @@ COMMITS = _seconds(
     labels=("store",),
 )
 ALARMS = _counter("onibus_alarms_total", "Alarms raised.")
+CLOCK = _gauge(
+    "onibus_clock_in_doubt", "1 if the machine's clock is in doubt (`onibus clock`), otherwise 0."
+)
 
 REQUESTS = _counter(
     "onibus_http_requests_total",
@@ -141,11 +144,21 @@ REQUEST_SECONDS = _seconds(
 CONNECTIONS = _gauge("onibus_http_connections", "Connections that are open.")
 CONNECTIONS_OPENED = _counter("onibus_http_connections_opened_total", "Connections taken.")
 CONNECTIONS_REFUSED = _counter(
-    "onibus_http_connections_refused_total", "Connections turned away: there were too many."
+    "onibus_http_connections_refused_total", "Connections rejected at the connection limit."
 )
 AMQP_CONNECTIONS = _gauge("onibus_amqp_connections", "Connections of AMQP that are open.")
 AMQP_CONNECTIONS_OPENED = _counter(
     "onibus_amqp_connections_opened_total", "Connections of AMQP taken, over WebSocket too."
+)
+PEERS = _gauge("onibus_connections", "Open connections of all listeners.")
+PEERS_ALLOWED = _gauge("onibus_connections_max", "Connections that all listeners may have open.")
+EVICTED = _counter(
+    "onibus_connections_evicted_total",
+    "Unauthenticated connections closed to make room for others.",
+)
+THROTTLED = _counter(
+    "onibus_authentications_throttled_total",
+    "Authentication attempts rejected unchecked after too many failures from their address.",
 )
 
 INFO = _gauge("onibus_info", "1, with versions as labels.", labels=("version", "python", "sqlite"))
@@ -156,8 +169,8 @@ METRICS = (
     *(MESSAGES, OLDEST, SIZE, IDS, IDS_BYTES, SESSIONS, OFFLINE, WAITING, LAG),
     *(CLAIMS, CLAIMED, OLDEST_CLAIM, ENTITIES),
     *(ACCEPTED, DUPLICATES, DELIVERED, DEAD_LETTERED, FAILOVERS, *CHANGES),
-    *(STORE_UP, STORE_SIZE, STORE_FREE, COMMITS, ALARMS),
+    *(STORE_UP, STORE_SIZE, STORE_FREE, COMMITS, ALARMS, CLOCK),
     *(REQUESTS, REQUEST_SECONDS, CONNECTIONS, CONNECTIONS_OPENED, CONNECTIONS_REFUSED),
-    *(AMQP_CONNECTIONS, AMQP_CONNECTIONS_OPENED),
+    *(AMQP_CONNECTIONS, AMQP_CONNECTIONS_OPENED, PEERS, PEERS_ALLOWED, EVICTED, THROTTLED),
     *(INFO, START),
 )

@@ -47,8 +47,6 @@ class Traffic:
         self.open: set[Any] = set()
         self.opened = 0
         self.turned_away = 0
-        #: bytes of bodies that are being read or worked on, and of answers that wait for a reader
-        self.held_bytes = 0
 
     def answered(self, request: Asked, status: int, took: float) -> None:
         """A request was answered, after so many seconds."""

@@ -2,6 +2,10 @@
 
 A key of the configuration is changed there; it wins over a kept one of its name. A kept key is
 made, rotated and deleted here, and counts, or counts no more, as soon as that is on the disk.
+
+The well-known key is accepted until the bus has its own keys: one of the configuration, or one that
+an operator created, rotated or deleted. It is rejected at once then, and after every restart. The
+root key that a server makes at its first start does not count.
 """
 
 from __future__ import annotations
@@ -11,8 +15,10 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from onibus.bus import Bus
-from onibus.core.errors import InvalidArgument, KeyExists, KeyNotFound
+from onibus.core.errors import InvalidArgument, InvalidOperation, KeyExists, KeyNotFound
 from onibus.security.keys import ROOT_NAME, AccessKey, Keyring, check_key, generate
+from onibus.security.rights import Right
+from onibus.security.sas import as_bearer, make_token
 
 PRIMARY = "primary"
 SECONDARY = "secondary"
@@ -37,8 +43,19 @@ class KeptKeys:
             name: msgspec.json.decode(content, type=AccessKey)
             for name, content in self._rows.rows.items()
         }
+        if self.has_own:
+            self.keyring.development = False
         self.keyring.replace((self._kept | self._configured).values())
         self.changed()
+
+    @property
+    def has_own(self) -> bool:
+        """Whether the bus has, or had, a key that an operator chose.
+
+        Versions before did not write down that a key was created: others than the root tell it.
+        """
+        others = self._kept.keys() - {("", ROOT_NAME)}
+        return bool(self._configured or self._rows.managed or others)
 
     def list(self) -> list[tuple[AccessKey, bool]]:
         """Return all keys by entity and name, and whether each is of the configuration."""
@@ -51,6 +68,11 @@ class KeptKeys:
         name = (made.entity, made.name)
         if name in self._kept or name in self._configured:
             raise KeyExists(f"there is a key {made.name!r} already: rotate it")
+        if self.keyring.development and not any(map(_manages, (made, *self._kept.values()))):
+            raise InvalidOperation(
+                "the first key ends development, and the well-known key is rejected then: create a "
+                "key with Manage for the whole namespace first"
+            )
         await self._keep(made)
         return made
 
@@ -79,16 +101,24 @@ class KeptKeys:
 
     async def delete(self, entity: str, name: str) -> None:
         """Delete a key: tokens made with it are good no more."""
-        key = self._find(entity, name)
-        namespace = self._bus.broker.namespace
-        await self._bus.ask(
-            lambda reply: namespace.keep_key(key.entity, key.name, None, reply),
-        )
+        await self._write(self._find(entity, name), None)
+
+    def token(self, entity: str, name: str, which: str, until: int) -> str:
+        """Return a bearer token that allows until then what a key allows."""
+        keys = self._kept | self._configured
+        key = keys.get((entity.lower(), name))
+        if key is None:
+            raise _no_key(entity, name)
+        secret = {PRIMARY: key.primary, SECONDARY: key.secondary}.get(which)
+        if not secret:
+            raise InvalidArgument(f"key {name!r} has no {which} secret: use primary or secondary")
+        return as_bearer(make_token(f"sb://onibus/{key.entity}", key.name, secret, until))
 
     async def make_root(self) -> None:
         """Make the first key, where there is none at all."""
         if not self._kept and not self._configured:
-            await self.create(AccessKey(name=ROOT_NAME, primary=""))
+            root = checked_new(AccessKey(name=ROOT_NAME, primary=""))
+            await self._write(root, msgspec.json.encode(root), managed=False)
 
     @property
     def root(self) -> AccessKey | None:
@@ -100,15 +130,26 @@ class KeptKeys:
         if found in self._configured:
             raise InvalidArgument(f"key {name!r} is of the configuration: change it there")
         if found not in self._kept:
-            raise KeyNotFound(f"there is no key {name!r}" + (f" of {entity}" if entity else ""))
+            raise _no_key(entity, name)
         return self._kept[found]
 
     async def _keep(self, key: AccessKey) -> None:
-        content = msgspec.json.encode(key)
-        namespace = self._bus.broker.namespace
+        await self._write(key, msgspec.json.encode(key))
+
+    async def _write(self, key: AccessKey, content: bytes | None, managed: bool = True) -> None:
+        keep = self._bus.broker.namespace.keep_key
         await self._bus.ask(
-            lambda reply: namespace.keep_key(key.entity, key.name, content, reply),
+            lambda reply: keep(key.entity, key.name, content, reply, managed=managed)
         )
+
+
+def _no_key(entity: str, name: str) -> KeyNotFound:
+    return KeyNotFound(f"there is no key {name!r}" + (f" of {entity}" if entity else ""))
+
+
+def _manages(key: AccessKey) -> bool:
+    """Return whether a key allows everything."""
+    return Right.MANAGE in key.rights and not key.entity
 
 
 def checked_new(key: AccessKey) -> AccessKey:

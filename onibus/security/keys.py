@@ -1,6 +1,6 @@
 """Shared access keys: two a name, so that one can be replaced while the other is in use.
 
-The emulator's well-known key is accepted on loopback only, unless the operator says otherwise.
+The emulator's well-known key is accepted in development only, until the bus has its own keys.
 Comparisons take the same time whatever is wrong. No key is ever part of an error, a log line or
 what `repr` tells.
 """
@@ -10,17 +10,24 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Callable, Iterable
+from typing import Protocol
 
 import msgspec
 
 from onibus.core.errors import InvalidArgument, Unauthorized
 from onibus.core.settings import check_name
 from onibus.security.rights import ALL, Granted, Right
-from onibus.security.sas import PREFIX, Token
+from onibus.security.sas import BEARER, PREFIX, Token, of_bearer
 
 #: What the Service Bus emulator lets in, and every program that was written against it uses.
 ROOT_NAME = "RootManageSharedAccessKey"
 DEVELOPMENT_KEY = "SAS_KEY_VALUE"
+
+#: The error for clients that show it to any other server.
+WELL_KNOWN = (
+    "the emulator's well-known key is accepted in development only: use the connection string "
+    "in the server's data directory, or start the server with --development"
+)
 
 #: Tokens that were checked and found good are remembered; so many of them.
 TOKENS_KEPT = 10_000
@@ -70,7 +77,13 @@ def check_key(key: AccessKey) -> AccessKey:
     if not _NAME.fullmatch(key.name):
         raise InvalidArgument("a key's name has 1 to 256 letters, digits and . - _")
     if not key.rights:
-        raise InvalidArgument(f"key {key.name!r} allows nothing: give Send, Listen or Manage")
+        raise InvalidArgument(
+            f"key {key.name!r} allows nothing: give Send, Listen, Manage or Monitor"
+        )
+    if key.entity and Right.MONITOR in key.rights:
+        raise InvalidArgument(
+            f"key {key.name!r} has Monitor, a right on the whole namespace: leave the entity out"
+        )
     for which, text in (("primary", key.primary), ("secondary", key.secondary)):
         if text == DEVELOPMENT_KEY or (which == "secondary" and not text):
             continue
@@ -87,10 +100,27 @@ def check_key(key: AccessKey) -> AccessKey:
     return msgspec.structs.replace(key, entity=entity)
 
 
+class Doorkeeper(Protocol):
+    """Checks credentials."""
+
+    #: the well-known key is accepted
+    development: bool
+
+    def check(self, credentials: str, now: float) -> Granted:
+        """Return what credentials allow, or reject them."""
+
+    def remembers(self, credentials: str, now: float) -> bool:
+        """Return whether these credentials were checked before, and are still good."""
+
+    def watch(self, told: Callable[[], None]) -> None:
+        """Call back when keys are replaced."""
+
+
 class Keyring:
     """All keys, and the tokens that were found good."""
 
     def __init__(self, keys: Iterable[AccessKey] = (), *, development: bool = False) -> None:
+        #: whether the well-known key is accepted; `replace` follows it
         self.development = development
         self._keys: dict[tuple[str, str], list[AccessKey]] = {}
         self._named: dict[str, list[AccessKey]] = {}
@@ -113,14 +143,22 @@ class Keyring:
         """Call somebody when keys are replaced: what it let in before may be good no more."""
         self._watchers.append(told)
 
+    def remembers(self, credentials: str, now: float) -> bool:
+        """Return whether an Authorization header was accepted before and is still valid."""
+        granted = self._tokens.get(credentials)
+        return granted is not None and granted.until > now
+
     def check(self, credentials: str, now: float) -> Granted:
         """Return what the text of an Authorization header allows, or refuse it."""
         granted = self._tokens.get(credentials)
         if granted is not None and granted.until > now:
             return granted
-        if not credentials.startswith(PREFIX):
+        shown = credentials
+        if shown.startswith(BEARER):
+            shown = of_bearer(shown.removeprefix(BEARER).strip())
+        if not shown.startswith(PREFIX):
             raise Unauthorized("show a shared access signature in the Authorization header")
-        granted = self._check_token(Token(credentials), now)
+        granted = self._check_token(Token(shown), now)
         if len(self._tokens) >= TOKENS_KEPT:
             self._tokens.clear()
         self._tokens[credentials] = granted
@@ -134,7 +172,8 @@ class Keyring:
             if token.is_signed_by(key.secondary or _NO_KEY) or good:
                 found = key
         if found is None:
-            token.is_signed_by(_NO_KEY)
+            if token.is_signed_by(DEVELOPMENT_KEY) and not self.development:
+                raise Unauthorized(WELL_KNOWN)
             raise Unauthorized("the shared access signature is not one of this bus")
         until = int(token.expiry)
         if until <= now:

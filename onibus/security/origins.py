@@ -1,35 +1,112 @@
-"""Web pages of others, where no credentials are asked.
+"""Web pages and other hosts, where a server accepts a well-known key or none.
 
-A server that asks for nothing is bound to this machine, but so is the browser on it, and a page
-from anywhere may send requests to any address that the browser reaches. Such a request names where
-the page came from, or, when the page's own name was made to lead here, the page's name as host.
+A server that accepts the well-known key, or asks for no credentials, is for programs on this
+machine. A browser on this machine sends requests for any page it shows, and a page can sign with
+the well-known key. Such a request names the page's origin. If the page's own name was made to
+resolve to this machine (DNS rebinding), the request names that host. A program names neither.
+
+Every listener asks `Origins` first: the native API, management, SQS, and AMQP over WebSocket. Plain
+AMQP needs no check, since no browser can begin a connection with its header.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from ipaddress import ip_address
+from typing import Protocol
 
 from onibus.core.errors import Forbidden
 
+_PORT = re.compile(r":\d{1,5}$")
+#: What a browser says of a request that a page of this server made, or that no page made.
+_OWN_SITES = ("same-origin", "none")
+#: Headers that name the page for which a browser asks.
+_WHOSE = ("origin", "referer")
+#: Good hosts that are remembered, and characters of a bad one that an error shows.
+_HOSTS_KEPT = 64
+_SHOWN = 80
 
-def refuse_web_pages(headers: Mapping[str, str]) -> None:
-    """Refuse what a browser sends for a page that is not ours."""
-    host = headers.get("host", "localhost")
-    if not is_local(host):
-        raise Forbidden("this server asks for no credentials: reach it as localhost")
-    origin = headers.get("origin")
-    if origin is not None and origin.partition("://")[2] != host:
-        raise Forbidden("this server asks for no credentials: not for the pages of others")
+
+class Keys(Protocol):
+    """Knows whether the well-known key is accepted."""
+
+    development: bool
 
 
-def is_local(host: str) -> bool:
-    """Tell whether a host header, with a port or without, names this machine."""
-    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
-    name = name.strip("[]").lower()
+class Origins:
+    """Rejects requests of web pages, while the server accepts a well-known key or none."""
+
+    def __init__(self, keys: Keys | None, hosts: Iterable[str] = ()) -> None:
+        #: None if the server asks for no credentials
+        self._keys = keys
+        self._allowed = {host.lower() for host in hosts}
+        #: values of the Host header that were found good
+        self._good: set[str] = set()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the server accepts a well-known key or none."""
+        return self._keys is None or self._keys.development
+
+    def check(self, headers: Mapping[str, str]) -> None:
+        """Reject a request for another host, and any that a page of another site made."""
+        keys = self._keys
+        if keys is not None and not keys.development:
+            return
+        host = headers.get("host", "localhost")
+        if host not in self._good:
+            self._check_host(host)
+        if "origin" in headers or "referer" in headers or "sec-fetch-site" in headers:
+            _check_page(headers, host.lower())
+
+    def check_change(self, method: str) -> None:
+        """Reject a change by GET or the like: a page needs only an image for it."""
+        if method != "POST" and self.is_open:
+            raise Forbidden(
+                f"{method} cannot change anything while a well-known key or none is accepted: "
+                "use POST, or create a key"
+            )
+
+    def _check_host(self, host: str) -> None:
+        name = host_name(host)
+        if not is_local(name) and name not in self._allowed:
+            shown = repr(name[:_SHOWN])
+            raise Forbidden(
+                f"host {shown} is unknown, and a well-known key or none is accepted: use "
+                f"localhost, or start the server with --allow-host {shown}"
+            )
+        if len(self._good) >= _HOSTS_KEPT:
+            self._good.clear()
+        self._good.add(host)
+
+
+def _check_page(headers: Mapping[str, str], host: str) -> None:
+    """Reject what a browser sends for a page of another site."""
+    own = headers.get("sec-fetch-site", "none") in _OWN_SITES
+    if not own or any(_authority(headers[name]) != host for name in _WHOSE if name in headers):
+        raise Forbidden(
+            "web pages of other sites cannot use a server that accepts a well-known key or none: "
+            "create a key"
+        )
+
+
+def host_name(host: str) -> str:
+    """Return the name in a Host header, without its port, in lower case."""
+    bare = host if host.count(":") > 1 and not host.startswith("[") else _PORT.sub("", host)
+    return bare.strip("[]").rstrip(".").lower()
+
+
+def is_local(name: str) -> bool:
+    """Return whether a host's name stands for this machine, whatever DNS says."""
     if name == "localhost" or name.endswith(".localhost"):
         return True
     try:
         return ip_address(name).is_loopback
     except ValueError:
         return False
+
+
+def _authority(address: str) -> str:
+    """Return host and port of an address; of `null`, the origin of a sandbox, nothing."""
+    return address.partition("://")[2].partition("/")[0].lower()

@@ -1,8 +1,8 @@
 """Rights, and the one function that grants them.
 
 A shared access key gives rights on the whole namespace, or on one entity and what belongs to it. A
-token narrows that to a resource and what lies below it. Manage includes Send and Listen. Everything
-that a protocol does for a client asks `Granted.grant` first; a test walks all routes to prove it.
+token narrows that to a resource and its parts. Manage includes all others. Everything that
+a protocol does for a client asks `Granted.grant` first; a test walks all routes to prove it.
 """
 
 from __future__ import annotations
@@ -20,12 +20,15 @@ class Right(Enum):
     SEND = "Send"
     LISTEN = "Listen"
     MANAGE = "Manage"
+    #: read metrics, and nothing else; of the whole namespace only
+    MONITOR = "Monitor"
 
     #: There is one of each: it needs no hash of its name, which `Enum` computes in Python.
     __hash__ = object.__hash__
 
 
-ALL = frozenset(Right)
+#: Everything: Manage includes Monitor, even in keys that are older than that right.
+ALL = frozenset({Right.SEND, Right.LISTEN, Right.MANAGE})
 
 
 class Granted(msgspec.Struct, frozen=True, eq=False):

@@ -5,12 +5,16 @@
 The signature is the base64 of HMAC-SHA256 under the bytes of the key as text, of the resource
 exactly as it stands in the token (percent-encoded by whoever made it), a line feed, and the expiry
 in seconds since 1970. Parts may come in any order.
+
+Tools that only know bearer tokens, Prometheus among them, show the same in another form:
+
+    Bearer <base64url, without padding, of everything after "SharedAccessSignature ">
 """
 
 from __future__ import annotations
 
 import re
-from base64 import b64encode
+from base64 import b64encode, urlsafe_b64decode, urlsafe_b64encode
 from hashlib import sha256
 from hmac import compare_digest, new
 from urllib.parse import quote, unquote
@@ -18,6 +22,7 @@ from urllib.parse import quote, unquote
 from onibus.core.errors import Unauthorized
 
 PREFIX = "SharedAccessSignature "
+BEARER = "Bearer "
 #: Longer ones are no tokens of anybody.
 TOKEN_LENGTH_MAX = 4_096
 
@@ -72,6 +77,21 @@ def make_token(resource: str, key_name: str, key: str, expiry: int) -> str:
     encoded = quote(resource, safe="")
     signed = quote(signature(encoded, str(expiry), key), safe="")
     return f"{PREFIX}sr={encoded}&sig={signed}&se={expiry}&skn={quote(key_name, safe='')}"
+
+
+def as_bearer(token: str) -> str:
+    """Return a token in the form that follows `Bearer`."""
+    return urlsafe_b64encode(token.removeprefix(PREFIX).encode()).decode().rstrip("=")
+
+
+def of_bearer(text: str) -> str:
+    """Return the token that a bearer token stands for, or refuse it."""
+    try:
+        if len(text) > TOKEN_LENGTH_MAX:
+            raise ValueError
+        return PREFIX + urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode("ascii")
+    except ValueError:
+        raise Unauthorized("the bearer token is malformed: `onibus keys token` makes one") from None
 
 
 def scope_of(resource: str) -> str:

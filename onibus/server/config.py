@@ -8,6 +8,7 @@ value stands and say what to do; a name that nobody knows is refused.
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -40,7 +41,11 @@ ROOT_KEY_VARIABLE = "ONIBUS_ROOT_KEY"
 #: The well-known ports of AMQP, plain text and TLS.
 AMQP_PORT, AMQPS_PORT = 5672, 5671
 
+#: A name or an address of IPv4, or an address of IPv6.
+_HOST = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:]*::?[0-9A-Fa-f:.]*")
 _PATHS = ("data", "tls_certificate", "tls_key")
+#: Options that have another name now.
+_RENAMED = {"allow_development_key": "development"}
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,8 +77,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     insecure: bool = False
     #: let plain text in off loopback
     allow_plain_text: bool = False
-    #: let the emulator's well-known key in; by default on loopback, where no other is configured
-    allow_development_key: bool | None = None
+    #: accept the emulator's well-known key until the bus has its own keys; by default on
+    #: loopback with `ephemeral` or a Config.json
+    development: bool | None = None
+    #: further names by which clients reach the server in development
+    allow_host: tuple[str, ...] = ()
     #: offer what only tests need, with `ephemeral`: reset, and a clock that can be moved
     test_mode: bool = False
     #: sends are refused when less of the disk is free
@@ -92,6 +100,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits = Limits()
     keys: list[AccessKey] = []
     entities: list[Wanted] = []
+    #: the file is a Service Bus emulator's
+    of_emulator: bool = False
 
 
 OPTIONS = Options.__struct_fields__
@@ -130,7 +140,7 @@ def _read_file(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise InvalidArgument(f"{path}: no UTF-8: save it as such") from None
     if path.suffix == ".json" or text.lstrip().startswith(("{", "//", "/*")):
-        return {"entities": read_emulator(text, str(path))}
+        return {"entities": read_emulator(text, str(path)), "of_emulator": True}
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -139,6 +149,8 @@ def _read_file(path: Path) -> dict[str, Any]:
 
 
 def _read_toml(path: Path, table: dict[str, Any]) -> dict[str, Any]:
+    for name in _RENAMED.keys() & table.keys():
+        raise InvalidArgument(f"{path}: {name} is {_RENAMED[name]} now: write that")
     check_keys(f"{path}: ", table, (*OPTIONS, *_TABLES))
     options = {
         name: _value(f"{path}: {name}", name, table[name], strict=True)
@@ -174,11 +186,16 @@ def _of_environment(variables: Mapping[str, str]) -> dict[str, Any]:
     known = {PREFIX + name.upper(): name for name in OPTIONS}
     others = (PREFIX + "CONFIG", ROOT_KEY_VARIABLE)
     found = {}
+    for name, now in _RENAMED.items():
+        if variables.get(PREFIX + name.upper()):
+            raise InvalidArgument(f"{PREFIX}{name.upper()} is {PREFIX}{now.upper()} now: set that")
     for variable, value in variables.items():
         if not variable.startswith(PREFIX) or not value or variable in others:
             continue
         if variable in known:
-            found[known[variable]] = _value(variable, known[variable], value)
+            name = known[variable]
+            several = _TYPES[name] == tuple[str, ...]
+            found[name] = _value(variable, name, value.split(",") if several else value)
         elif near := get_close_matches(variable, known, 1, 0.9):
             # Clients have variables of this prefix too: only what looks like a slip is refused.
             raise InvalidArgument(f"{variable}: there is none: did you mean {near[0]}?")
@@ -224,6 +241,11 @@ def _check(config: Config) -> None:
         raise InvalidArgument("sqs_account is a number, such as 000000000000")
     if not options.host:
         raise InvalidArgument("host is empty: 0.0.0.0 listens on all addresses")
+    for name in options.allow_host:
+        if not _HOST.fullmatch(name):
+            raise InvalidArgument(
+                f"allow_host {name!r} is not a host: write a name or an address, without a port"
+            )
     if options.reserve_bytes < 0:
         raise InvalidArgument("reserve_bytes is below 0")
     if bool(options.tls_certificate) != bool(options.tls_key):

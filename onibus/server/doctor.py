@@ -21,6 +21,7 @@ import msgspec
 
 from onibus.broker.admission import RESERVE_BYTES
 from onibus.core.errors import OnibusError
+from onibus.server.connection_strings import CONNECTION_FILE
 from onibus.server.data_directory import Directory
 from onibus.store.connection import OLDEST_SQLITE, checksum_vfs, require_sqlite
 from onibus.store.files import free_bytes
@@ -136,7 +137,7 @@ def _directory(directory: Path) -> list[Examination]:
     access = _access(directory, there)
     if access.state == BAD:
         return [access]
-    return [access, _space(there), _syncs(there), _readers(there)]
+    return [access, _space(there), _syncs(there), _readers(there), _credentials(directory)]
 
 
 def _access(directory: Path, there: Path) -> Examination:
@@ -156,6 +157,19 @@ def _readers(directory: Path) -> Examination:
         advice = f"chmod 750 {directory}: messages, and the secret of tokens, are in there"
         return Examination("permissions", WARNING, f"{mode:o}: anybody can look into it", advice)
     return Examination("permissions", GOOD, f"{mode:o}")
+
+
+def _credentials(directory: Path) -> Examination:
+    """Say which key programs on this machine use: the emulator's is no longer one by default."""
+    name, path = "credentials", directory / CONNECTION_FILE
+    needs = "the well-known key works with --development only"
+    if not path.exists():
+        return Examination(name, GOOD, f"{path} is made at the first start; {needs}")
+    mode = path.stat().st_mode & 0o777
+    if mode & 0o077:
+        advice = f"chmod 600 {path}, then rotate the key: it allows everything"
+        return Examination(name, WARNING, f"{path} has mode {mode:o}: others can read it", advice)
+    return Examination(name, GOOD, f"{path} has the key; {needs}")
 
 
 def _space(directory: Path) -> Examination:

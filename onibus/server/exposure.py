@@ -1,7 +1,8 @@
 """What is refused before anything listens: settings that would let strangers in.
 
-A server on loopback is reached from this machine only. Anywhere else it asks for keys that not
-everybody knows, over TLS, unless the operator says otherwise in so many words.
+A server on loopback is reached from this machine only. Anywhere else it asks for its own keys, over
+TLS, unless the operator says otherwise explicitly: plain text where something else encrypts, the
+well-known key in a container that only this machine reaches.
 """
 
 from __future__ import annotations
@@ -43,21 +44,22 @@ def takes_plain_text(config: Config) -> bool:
     return options.allow_plain_text or is_loopback(options.host)
 
 
-def takes_development_key(config: Config) -> bool:
-    """Tell whether the emulator's well-known key is let in.
+def wants_development(config: Config) -> bool:
+    """Return whether the well-known key is accepted until the bus has its own keys.
 
-    On loopback it is, until the configuration has keys: then strangers may come through a proxy.
+    A file or a flag says so, or data in memory or a Service Bus emulator's file imply it: then only
+    on loopback. A key in the configuration ends it in any case.
     """
     options = config.options
-    if options.insecure:
+    if options.insecure or config.keys:
         return False
-    if options.allow_development_key is not None:
-        return options.allow_development_key
-    return is_loopback(options.host) and not config.keys
+    if options.development is not None:
+        return options.development
+    return (options.ephemeral or config.of_emulator) and is_loopback(options.host)
 
 
 def check_exposure(config: Config) -> None:
-    """Refuse to be open to strangers by accident."""
+    """Reject settings that expose the server by mistake."""
     options = config.options
     if not is_loopback(options.host):
         if options.insecure:
@@ -65,21 +67,25 @@ def check_exposure(config: Config) -> None:
                 f"insecure, and reachable from outside (host {options.host}): use keys, or listen "
                 "on 127.0.0.1"
             )
+        if options.development and not options.allow_host:
+            raise InvalidArgument(
+                f"development, and reachable from outside (host {options.host}): listen on "
+                "127.0.0.1; or, in a container whose ports are published on 127.0.0.1, name the "
+                "hosts that clients use with --allow-host"
+            )
         if not speaks_tls(config) and not options.allow_plain_text:
             raise InvalidArgument(
                 f"plain text, and reachable from outside (host {options.host}): give --tls (with a "
                 "self-made certificate), or --tls-certificate and --tls-key, or, where something "
                 "else encrypts, --allow-plain-text"
             )
-    allowed = options.allow_development_key
-    known = any(key.is_well_known for key in config.keys)
-    if known and not (is_loopback(options.host) if allowed is None else allowed):
+    if any(key.is_well_known for key in config.keys):
         raise InvalidArgument(
-            "a key is the emulator's SAS_KEY_VALUE, which everybody knows: choose another, or give "
-            "--allow-development-key"
+            "a key is the emulator's well-known SAS_KEY_VALUE: choose another, or "
+            "leave it out and give --development"
         )
-    if options.ephemeral and not (config.keys or options.insecure or takes_development_key(config)):
+    if options.ephemeral and not (config.keys or options.insecure or wants_development(config)):
         raise InvalidArgument(
             "an ephemeral bus has nowhere to keep a key that is made for it: name one under "
-            "[[keys]], or in ONIBUS_ROOT_KEY"
+            "[[keys]] or in ONIBUS_ROOT_KEY, or give --development"
         )

@@ -1,8 +1,9 @@
 """A port: plain text, TLS, or both, told apart by the first byte that a client sends.
 
-A TLS connection begins with a handshake record, whose first byte is 0x16; nothing else that is
-spoken here does. The byte is looked at and left where it is (MSG_PEEK), so that asyncio takes the
-connection over as if nobody had. What has not said anything yet is bounded in number and time.
+A TLS connection begins with a handshake record, whose first byte is 0x16. No other protocol of this
+server does. The listener peeks at the byte (MSG_PEEK), so that asyncio takes over an untouched
+connection. A silent connection has a deadline, and counts towards the limit of connections. At the
+limit the listener accepts nothing.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ import errno
 import socket
 import ssl
 from collections.abc import Callable
+from functools import partial
+
+from onibus.operation.peers import Peer, Peers
 
 _TLS_HANDSHAKE = b"\x16"
 #: New connections taken before others get their turn.
@@ -20,7 +24,7 @@ _ACCEPT_MAX = 100
 _REST_SECONDS = 0.5
 _NO_HANDLES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
-Factory = Callable[[], asyncio.Protocol]
+Factory = Callable[[Peer], asyncio.Protocol]
 
 
 class Listener:
@@ -32,19 +36,20 @@ class Listener:
         *,
         tls: ssl.SSLContext | None = None,
         plain: Factory | None = None,
-        silent_max: int = 20_000,
+        peers: Peers | None = None,
         silent_seconds: float = 10.0,
     ) -> None:
         self._factory = factory
         self._tls = tls
+        #: the peers of all listeners
+        self._peers = peers or Peers()
         #: who answers plain text where there is TLS too; the same as all, if not told
         self._plain = plain or factory
-        self._silent_max = silent_max
         self._silent_seconds = silent_seconds
         self._loop: asyncio.AbstractEventLoop
         self._sockets: list[socket.socket] = []
         #: connections that have not said anything yet
-        self._silent: dict[socket.socket, asyncio.TimerHandle] = {}
+        self._silent: dict[socket.socket, tuple[Peer, asyncio.TimerHandle]] = {}
         self._opening: set[asyncio.Task[None]] = set()
 
     @property
@@ -75,15 +80,18 @@ class Listener:
             sock.close()
         self._sockets.clear()
         for sock in list(self._silent):
-            self._forget(sock)
-            sock.close()
+            self._close_silent(sock)
         for task in self._opening:
             task.cancel()
 
     def _accept(self, listening: socket.socket) -> None:
         for _ in range(_ACCEPT_MAX):
+            if not self._peers.has_room:
+                self._loop.remove_reader(listening)
+                self._peers.when_room(partial(self._resume, listening))
+                return
             try:
-                sock, _ = listening.accept()
+                sock, address = listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
@@ -93,13 +101,13 @@ class Listener:
                 self._loop.call_later(_REST_SECONDS, self._resume, listening)
                 return
             sock.setblocking(False)
+            peer = self._peers.join(address)
             if self._tls is None:
-                self._open(sock, self._factory, None)
-            elif len(self._silent) + len(self._opening) >= self._silent_max:
-                sock.close()
+                self._open(sock, peer, self._factory, None)
             else:
                 late = self._loop.call_later(self._silent_seconds, self._close_silent, sock)
-                self._silent[sock] = late
+                self._silent[sock] = peer, late
+                peer.abort = partial(self._close_silent, sock)
                 self._loop.add_reader(sock, self._look, sock)
 
     def _resume(self, listening: socket.socket) -> None:
@@ -114,41 +122,62 @@ class Listener:
             return
         except OSError:
             first = b""
-        self._forget(sock)
+        peer = self._forget(sock)
         if not first:
             sock.close()
+            peer.leave()
         elif first == _TLS_HANDSHAKE:
-            self._open(sock, self._factory, self._tls)
+            self._open(sock, peer, self._factory, self._tls)
         else:
-            self._open(sock, self._plain, None)
+            self._open(sock, peer, self._plain, None)
 
-    def _forget(self, sock: socket.socket) -> None:
+    def _forget(self, sock: socket.socket) -> Peer:
         self._loop.remove_reader(sock)
-        self._silent.pop(sock).cancel()
+        peer, late = self._silent.pop(sock)
+        late.cancel()
+        return peer
 
     def _close_silent(self, sock: socket.socket) -> None:
-        self._forget(sock)
+        peer = self._forget(sock)
         sock.close()
+        peer.leave()
 
-    def _open(self, sock: socket.socket, factory: Factory, tls: ssl.SSLContext | None) -> None:
-        task = self._loop.create_task(self._hand_over(sock, factory, tls))
+    def _open(
+        self, sock: socket.socket, peer: Peer, factory: Factory, tls: ssl.SSLContext | None
+    ) -> None:
+        protocol = factory(peer)
+        task = self._loop.create_task(self._hand_over(sock, protocol, tls))
+        peer.abort = partial(_cancel, task)
         self._opening.add(task)
-        task.add_done_callback(self._opening.discard)
+        task.add_done_callback(partial(self._opened, sock, protocol))
 
     async def _hand_over(
-        self, sock: socket.socket, factory: Factory, tls: ssl.SSLContext | None
+        self, sock: socket.socket, protocol: asyncio.Protocol, tls: ssl.SSLContext | None
     ) -> None:
         timeout = None if tls is None else self._silent_seconds
-        try:
-            await self._loop.connect_accepted_socket(
-                factory, sock, ssl=tls, ssl_handshake_timeout=timeout
-            )
-        except (OSError, EOFError):
-            # A handshake that failed, or a client that has gone: nothing was asked yet.
+        await self._loop.connect_accepted_socket(
+            lambda: protocol, sock, ssl=tls, ssl_handshake_timeout=timeout
+        )
+
+    def _opened(
+        self, sock: socket.socket, protocol: asyncio.Protocol, task: asyncio.Task[None]
+    ) -> None:
+        """Release a connection whose handshake failed or was cancelled.
+
+        Asyncio does not call its protocol then. A task that is cancelled before its first step does
+        not run at all, so it cannot do this itself.
+        """
+        self._opening.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if task.cancelled() or error is not None:
             sock.close()
-        except asyncio.CancelledError:
-            sock.close()
-            raise
+            protocol.connection_lost(None)
+        if error is not None and not isinstance(error, OSError | EOFError):
+            self._loop.call_exception_handler({"message": "cannot accept", "exception": error})
+
+
+def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
 
 
 def _bound(family: int, protocol: int, address: object, backlog: int) -> socket.socket:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import resource
 import signal
 import ssl
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+import msgspec
 
 from onibus.broker.clock import Clock
 from onibus.bus import Bus
@@ -32,18 +33,17 @@ from onibus.server.connection_strings import (
 from onibus.server.exposure import (
     amqps_port,
     check_exposure,
+    is_loopback,
     speaks_tls,
-    takes_development_key,
     takes_plain_text,
+    wants_development,
 )
+from onibus.server.open_files import allow_open_files
 from onibus.server.server import Server
 from onibus.server.tls import context, self_made
 from onibus.server.wanted import create_missing
 
 _log = logging.getLogger("onibus.server")
-
-#: Files that a server has open beside its connections, with room to spare.
-_FILES_BESIDE = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Ready:
 async def serve(config: Config, announce: Callable[[Ready], None], begun: float) -> None:
     """Run a server until somebody asks it to stop."""
     check_exposure(config)
-    _allow_open_files(config.limits.connections_max)
+    config = _with_open_files(config)
     stopping = asyncio.Event()
     hurrying = asyncio.Event()
     _on_signals(stopping, hurrying)
@@ -88,7 +88,14 @@ async def serve(config: Config, announce: Callable[[Ready], None], begun: float)
         await bus.close()
         raise
     announce(ready)
-    _log.info("ready", extra={"http": ready.http, "seconds": round(ready.seconds, 3)})
+    _log.info(
+        "ready",
+        extra={
+            "http": ready.http,
+            "seconds": round(ready.seconds, 3),
+            "connections_max": config.limits.connections_max,
+        },
+    )
     await stopping.wait()
     _log.info("stopping: no new work, what is under way is finished")
     finish = asyncio.ensure_future(server.stop())
@@ -125,10 +132,10 @@ async def _start(config: Config, bus: Bus, begun: float) -> tuple[Server, Ready]
     made = await create_missing(bus, config.entities)
     keys = None
     if not options.insecure:
-        keyring = Keyring(development=takes_development_key(config))
-        keys = KeptKeys(bus, keyring, config.keys)
+        keys = KeptKeys(bus, Keyring(development=wants_development(config)), config.keys)
         if not options.ephemeral:
             await keys.make_root()
+        _log_development(config, keys)
     tls, certificate = _tls(config)
     server = Server(
         bus,
@@ -144,10 +151,26 @@ async def _start(config: Config, bus: Bus, begun: float) -> tuple[Server, Ready]
         sqs_port=options.sqs_port,
         sqs_profile=PROFILES[options.sqs_profile],
         sqs_account=options.sqs_account,
+        allow_host=options.allow_host,
     )
     await server.start()
     ready = _ready(config, server, keys, certificate, made, time.monotonic() - begun)
     return server, ready
+
+
+def _log_development(config: Config, keys: KeptKeys) -> None:
+    """Log what may surprise the users of the well-known key."""
+    if keys.keyring.development:
+        if not is_loopback(config.options.host):
+            _log.warning("well-known key accepted off loopback: any program may use this server")
+        return
+    if config.options.development and keys.has_own:
+        _log.warning("well-known key rejected: this bus has its own keys")
+    elif not keys.has_own:
+        _log.info(
+            "well-known key rejected: use the connection string in %s, or start with --development",
+            Path(config.options.data) / CONNECTION_FILE,
+        )
 
 
 def _tls(config: Config) -> tuple[ssl.SSLContext | None, str]:
@@ -176,7 +199,7 @@ def _ready(
     assert amqp_port is not None
     development = service_bus = ""
     file = ""
-    if takes_development_key(config):
+    if keys is not None and keys.keyring.development:
         development = connection_string(DEVELOPMENT, name, port, tls=tls)
         service_bus = connection_string(DEVELOPMENT, name, amqp_port, tls=tls)
     if keys is not None and not options.ephemeral:
@@ -200,17 +223,13 @@ def _ready(
     )
 
 
-def _allow_open_files(connections: int) -> None:
-    """Let the process have as many connections as it may, as far as the system allows that.
-
-    Many systems allow 1,024 open files unless a program asks for more.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = connections + _FILES_BESIDE
-    if hard != resource.RLIM_INFINITY:
-        wanted = min(wanted, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+def _with_open_files(config: Config) -> Config:
+    """Return the configuration with the connections that the open files allow."""
+    wanted = config.limits.connections_max
+    # The namespace has its own store.
+    stores = 0 if config.options.ephemeral else max(len(config.stores), 1) + 1
+    limits = replace(config.limits, connections_max=allow_open_files(wanted, stores))
+    return msgspec.structs.replace(config, limits=limits)
 
 
 def _on_signals(stopping: asyncio.Event, hurrying: asyncio.Event) -> None:

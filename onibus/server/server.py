@@ -10,12 +10,14 @@ import asyncio
 import errno
 import os
 import ssl
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
 from onibus.bus import Bus
 from onibus.core.errors import Stopping
 from onibus.operation.logs import log_alarms
+from onibus.operation.peers import Peers
 from onibus.protocols.amqp.serving import AmqpConnections, PlainAmqpRefused
 from onibus.protocols.amqp.websocket import Upgrades
 from onibus.protocols.atom.app import AtomApp
@@ -27,9 +29,11 @@ from onibus.protocols.http.routes import router
 from onibus.protocols.sqs.profile import AWS, Profile
 from onibus.protocols.sqs.queues import ACCOUNT
 from onibus.protocols.sqs.serving import SqsConnections
+from onibus.security.attempts import FailedAttempts
 from onibus.security.kept_keys import KeptKeys
 from onibus.security.keys import Keyring
-from onibus.server.listener import Listener
+from onibus.security.origins import Origins
+from onibus.server.listener import Factory, Listener
 from onibus.server.notify import READY, STOPPING, notify
 
 #: How long requests that are under way may take to finish when the server stops.
@@ -72,54 +76,55 @@ class Server:
         sqs_port: int | None = None,
         sqs_profile: Profile = AWS,
         sqs_account: str = ACCOUNT,
+        allow_host: Iterable[str] = (),
     ) -> None:
         self.bus = bus
         keyring = keys.keyring if isinstance(keys, KeptKeys) else keys
-        self.app = HttpApp(bus, router(), keyring, limits=limits, test_mode=test_mode)
+        origins = Origins(keyring, {host, *allow_host} - {"0.0.0.0", "::"})
+        self.app = HttpApp(
+            bus, router(), keyring, limits=limits, test_mode=test_mode, origins=origins
+        )
         self.app.kept_keys = keys if isinstance(keys, KeptKeys) else None
-        self.app.management = AtomApp(bus, keys)
+        self.app.management = AtomApp(bus, keys, origins)
         self._host = host
         self._http_port = http_port
-        self._connections = Connections(self.app, self.app.limits, self.app.traffic)
         chosen = self.app.limits
-        self._listener = Listener(
-            self._connections,
-            tls=tls,
-            plain=None if plain_text else PlainTextRefused,
-            silent_max=chosen.connections_max,
-            silent_seconds=chosen.head_seconds,
+        #: the peers of all listeners
+        self.peers = Peers(
+            chosen.connections_max,
+            chosen.strangers_bytes_max,
+            FailedAttempts(chosen.failures_max, chosen.failures_per_second),
+            self.app.bodies,
         )
+        self._connections = Connections(self.app, chosen, self.app.traffic, self.peers)
+        plain_http = None if plain_text else PlainTextRefused
+
+        def listener(factory: Factory, plain: Factory | None) -> Listener:
+            seconds = chosen.head_seconds
+            return Listener(factory, tls=tls, plain=plain, peers=self.peers, silent_seconds=seconds)
+
+        self._listener = listener(self._connections, plain_http)
         self._amqp_port = amqp_port
-        self.amqp = AmqpConnections(bus, keyring, connections_max=chosen.connections_max)
+        self.amqp = AmqpConnections(bus, keyring, peers=self.peers)
         self.app.collector.amqp = self.amqp.traffic
+        self.app.collector.peers = self.peers
         if amqp_port is not None:
-            self._connections.upgrades = Upgrades(self.amqp)
-        self._amqp_listener = Listener(
-            self.amqp,
-            tls=tls,
-            plain=None if plain_text else PlainAmqpRefused,
-            silent_max=chosen.connections_max,
-            silent_seconds=chosen.head_seconds,
-        )
+            self._connections.upgrades = Upgrades(self.amqp, origins)
+        self._amqp_listener = listener(self.amqp, None if plain_text else PlainAmqpRefused)
         self._amqps_port = amqps_port
-        self._amqps_listener = Listener(
-            self.amqp,
-            tls=tls,
-            plain=PlainAmqpRefused,
-            silent_max=chosen.connections_max,
-            silent_seconds=chosen.head_seconds,
-        )
+        self._amqps_listener = listener(self.amqp, PlainAmqpRefused)
         self._sqs_port = sqs_port
         self.sqs = SqsConnections(
-            bus, keyring, chosen, self.app.traffic, profile=sqs_profile, account=sqs_account
+            bus,
+            keyring,
+            chosen,
+            self.app.traffic,
+            peers=self.peers,
+            profile=sqs_profile,
+            account=sqs_account,
+            origins=origins,
         )
-        self._sqs_listener = Listener(
-            self.sqs,
-            tls=tls,
-            plain=None if plain_text else PlainTextRefused,
-            silent_max=chosen.connections_max,
-            silent_seconds=chosen.head_seconds,
-        )
+        self._sqs_listener = listener(self.sqs, plain_http)
         amqp = (self._amqp_listener, self._amqps_listener)
         self._listeners = (self._listener, *amqp, self._sqs_listener)
 

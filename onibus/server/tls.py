@@ -32,6 +32,8 @@ def context(certificate: Path, key: Path) -> ssl.SSLContext:
     """Return what a server needs to speak TLS with a certificate and its key."""
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     made.minimum_version = ssl.TLSVersion.TLSv1_2
+    # A client that asks for new keys again and again would cost us more than it pays.
+    made.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
     for file in (certificate, key):
         if not os.access(file, os.R_OK):
             raise InvalidArgument(f"{file} cannot be read")

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from onibus.client.connecting import Target
+from onibus.client.finding import find_key
 from onibus.core.errors import InvalidArgument
 from onibus.core.limits import (
     CLAIM_COUNT_MAX,
@@ -261,6 +262,8 @@ def parse(given: Mapping[str, str], table: Table) -> dict[str, Any]:
         raise InvalidArgument("give the queue, topic or subscription: option entity")
     if ("key" in values) != ("key_name" in values):
         raise InvalidArgument("options key and keyName come together")
+    if "key" not in values and not target.key:
+        values["key_name"], values["key"] = find_key(target)
     return values
 
 

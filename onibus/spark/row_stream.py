@@ -85,7 +85,9 @@ class RowStream:
                 problem = problem_of(Answer(response.status, content, kind))
                 raise problem or AnswerLost(f"status {response.status} was not expected")
             with pa.ipc.open_stream(pa.PythonFile(response, mode="r")) as batches:
-                yield from batches
+                for batch in batches:
+                    batch.validate(full=True)
+                    yield batch
 
     def _connection(self) -> http.client.HTTPConnection:
         host, port = self._place

@@ -26,6 +26,7 @@ import mmap
 import os
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
+from itertools import islice
 from typing import Protocol, cast
 
 from xxhash import xxh3_64_intdigest
@@ -40,6 +41,8 @@ FILE_BYTES_MIN = 512 << 10
 #: What a fingerprint is made of.
 HEAD_BYTES = 4_096
 SYNCS_AT_A_TIME = 4
+#: Block files open at once, however many a commit writes: the limit of open files is shared.
+FILES_AT_A_TIME = 16
 #: What is written at once past the cache, and what addresses and lengths are multiples of there.
 STAGING_BYTES = 4 << 20
 ALIGNED_BYTES = 4_096
@@ -90,13 +93,15 @@ class DirectoryFiles:
             os.makedirs(self._directory, exist_ok=True)
             sync_directory(os.path.dirname(self._directory))
             self._made = True
-        with contextlib.ExitStack() as opened:
-            handles = []
-            for block, payload in blocks:
-                handle = self._write(self._name(block), payload)
-                opened.callback(os.close, handle)
-                handles.append(handle)
-            self._sync(handles)
+        left = iter(blocks)
+        while some := list(islice(left, FILES_AT_A_TIME)):
+            with contextlib.ExitStack() as opened:
+                handles = []
+                for block, payload in some:
+                    handle = self._write(self._name(block), payload)
+                    opened.callback(os.close, handle)
+                    handles.append(handle)
+                self._sync(handles)
 
     def _write(self, name: str, payload: bytes) -> int:
         """Write a file; return it open, and to be synced."""

@@ -16,6 +16,8 @@ import apsw
 import apsw.sqlite_extra
 
 from onibus.core.errors import Damaged, OnibusError, StoreFailed
+from onibus.core.records import FORMAT_VERSION
+from onibus.store import sql
 
 #: Older versions can lose commits when the log is reset (sqlite.org/wal.html#walresetbug).
 OLDEST_SQLITE = (3, 51, 3)
@@ -33,6 +35,16 @@ DAMAGES = (
     apsw.SQLITE_IOERR_SHORT_READ,
     apsw.SQLITE_IOERR_CORRUPTFS,
 )
+
+
+def migrate(writer: apsw.Connection, version: int) -> None:
+    """Take a store of an earlier version to today's format, all of it in one transaction."""
+    writer.execute(sql.BEGIN)
+    for step in range(version, FORMAT_VERSION):
+        for statement in sql.MIGRATIONS[step]:
+            writer.execute(statement)
+    writer.execute(sql.PUT_META, ("format", FORMAT_VERSION))
+    writer.execute(sql.COMMIT)
 
 
 def require_sqlite(version: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 from onibus.core.errors import AlreadyOpen
 
@@ -16,6 +17,13 @@ def free_bytes(directory: str) -> int:
     """Return how many bytes an ordinary user can still write on that directory's disk."""
     disk = os.statvfs(directory)
     return disk.f_bavail * disk.f_frsize
+
+
+def written_ms(path: Path) -> int | None:
+    """Return when a database or its log was last written, by the clock of that time."""
+    files = (path, path.with_name(f"{path.name}-wal"))
+    times = [file.stat().st_mtime_ns // 1_000_000 for file in files if file.exists()]
+    return max(times, default=None)
 
 
 def sync_directory(directory: str) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from onibus.core.records import META, TABLES, Table
+from onibus.core.records import META, REPAIRS, TABLES, Table
 
 BEGIN = "BEGIN IMMEDIATE"
 COMMIT = "COMMIT"
@@ -67,4 +67,6 @@ def _statements(table: Table) -> Statements:
 
 
 SCHEMA = tuple(create(table) for table in TABLES)
+#: What takes a store from a format to the next one.
+MIGRATIONS = {1: ('ALTER TABLE "outcomes" ADD COLUMN "stamp"', create(REPAIRS))}
 STATEMENTS = {table.name: _statements(table) for table in TABLES}

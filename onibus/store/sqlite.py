@@ -37,6 +37,7 @@ from onibus.store.connection import (
     BUSY_MS,
     PAGE_BYTES,
     close,
+    migrate,
     open_reader,
     open_writer,
     require_sqlite,
@@ -235,6 +236,8 @@ class SqliteStore:
             )
         if name != self.name:
             raise StoreFailed(f"{self.path} holds the store {name!r}, not {self.name!r}")
+        if version < FORMAT_VERSION:
+            migrate(self._writer, version)
 
     def _check_witness(self, testimony: witness.Testimony | None) -> None:
         if testimony is None:

@@ -53,7 +53,7 @@ class Clients:
             return
         if isinstance(op.value, tuple):
             found, seat, accepted = op.reply.value
-            entity, index, _, lock = op.value
+            entity, index, _, lock, _ = op.value
             self.sessions.append(Session((found, seat), entity, index, lock.id, accepted))
             return
         if not isinstance(op.value, list):
@@ -64,8 +64,8 @@ class Clients:
                     continue
                 self.numbers.append((op.words.split()[1], model[0]))
                 continue
-            entity, index, row, _ = model
-            number = entity.log.parts[index].base + row.ordinal
+            entity, _, row, _ = model
+            number = row.number
             self.numbers.append((entity.name, number))
             if real.token is not None and row.lock is not None:
                 self.held.append(Held(entity.name, entity.uid, number, row.lock.id, real.token))
@@ -310,7 +310,7 @@ class Clients:
         self._settle(
             f"renew {visibility}",
             lambda subscription, token, now, out: renew(subscription, token, now, out, visibility),
-            lambda model, row, now: model.renew(row, now, visibility),
+            lambda model, row, now: self.sim.model.time.shown(model.renew(row, now, visibility)),
         )
 
     # By number
@@ -327,7 +327,7 @@ class Clients:
     def _in_state(self, wanted: Callable[[Row], bool]) -> tuple[str, list[int]]:
         """Return numbers that are mostly in a state."""
         found = [
-            (entity.name, partition.base + row.ordinal)
+            (entity.name, row.number)
             for entity in self.sim.model.entities.values()
             for partition in entity.partitions
             for row in partition.rows.values()

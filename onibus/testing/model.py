@@ -1,7 +1,8 @@
 """One partition as the promises describe it: plain dictionaries, no indexes, nothing on a disk.
 
 Rows never change: a change replaces the row, so a copy of the dictionaries is a snapshot. Every
-question is answered by walking all rows. Ordinals start at 1; `rows` is in their order.
+question is answered by walking all rows. Ordinals start at 1; `rows` is in their order. Numbers are
+counted apart from them: a counter rolls over, and skips numbers that are in use (S8).
 """
 
 from __future__ import annotations
@@ -30,15 +31,21 @@ from onibus.testing.model_rows import (
     next_hold,
     time_to_live,
 )
+from onibus.testing.model_time import Moment
 
 
 class PartitionModel:
     """The state of one partition."""
 
-    def __init__(self, settings: AnySettings, base: int = 0) -> None:
+    def __init__(self, settings: AnySettings, base: int = 0, bits: int = 63) -> None:
         self.settings: Any = settings
-        #: sequence number = base + ordinal
-        self.base = base
+        #: a sequence number is this plus the counter, which has that number of bits
+        self.base, self.bits = base, bits
+        self.counter = 1
+        #: whether a number may have been issued before
+        self.rolled = False
+        #: the counter skipped numbers before the row of this ordinal: the log has a hole there
+        self.hole = 0
         self.rows: dict[int, Row] = {}
         self.locks: dict[str, Lock] = {}
         self.states: dict[str, bytes] = {}
@@ -49,18 +56,18 @@ class PartitionModel:
         self.trace: list[tuple[str | None, int, int]] = []
         self.duplicates = 0
         self.next = 1
-        #: the body of every row that was ever stored; shared by all snapshots
-        self.history: dict[int, bytes] = {}
+        #: number and body of every row that was ever stored; shared by all snapshots
+        self.history: dict[int, tuple[int, bytes]] = {}
         #: ordinals below are durable, and may be seen
         self.shown = 1
         self.stamp = 0
         self.seen = 0
-        #: nothing happens by itself before
-        self.calm = 0
+        #: nothing happens by itself before this bus time, and this moment of the wall clock
+        self.calm = self.calm_schedule = 0
 
     def copy(self) -> PartitionModel:
         """Return a snapshot."""
-        new = PartitionModel(self.settings, self.base)
+        new = PartitionModel(self.settings, self.base, self.bits)
         self.fill(new)
         new.shown = self.next
         return new
@@ -80,42 +87,77 @@ class PartitionModel:
         new = self.rows[row.ordinal] = replace(row, **changes)
         return new
 
+    # Numbers
+
+    def issue(self) -> tuple[int, int]:
+        """Return the ordinal and the number of the next row."""
+        ordinal, self.next = self.next, self.next + 1
+        while self.rolled and self.in_use(self.base + self.counter):
+            self.count_on()
+            self.hole = ordinal
+        number = self.base + self.counter
+        self.count_on()
+        return ordinal, number
+
+    def before_issue(self, at: Moment) -> None:
+        """A message is about to get its number."""
+
+    def count_on(self) -> None:
+        self.counter += 1
+        if self.counter == 1 << self.bits:
+            self.counter, self.rolled = 0, True
+
+    def set_counter(self, counter: int) -> None:
+        """The next row gets that number."""
+        self.counter, self.hole = counter, self.next
+
+    def ordinal_of(self, number: int) -> int | None:
+        """Return the youngest ordinal that has a number, or the next one."""
+        if number == self.base + self.counter:
+            return self.next
+        ordinals = range(self.next - 1, 0, -1)
+        return next((at for at in ordinals if self.history[at][0] == number), None)
+
+    def in_use(self, number: int) -> bool:
+        return any(row.number == number for row in self.rows.values())
+
     # Sending
 
-    def send(self, prepared: Prepared, now: int, wall: int) -> tuple[int, int | None]:
+    def send(self, prepared: Prepared, at: Moment) -> tuple[int, int | None]:
         """Store a message unless it is a duplicate; return (number, number it repeats)."""
-        self.seen = now
+        self.seen = now = at.now
         for identity in prepared.identities:
-            ordinal, recorded = self.ids.get(identity, (0, -FOREVER))
+            number, recorded = self.ids.get(identity, (0, -FOREVER))
             if now - recorded < self.settings.duplicate_detection_window_ms:
                 self.duplicates += 1
-                self.trace.append((prepared.message.message_id, now, self.base + ordinal))
-                return self.base + ordinal, self.base + ordinal
-        ordinal = self.store(prepared.message, prepared.ttl, now, wall)
+                self.trace.append((prepared.message.message_id, now, number))
+                return number, number
+        number = self.store(prepared.message, prepared.ttl, at)
         for identity in prepared.identities:
-            self.ids[identity] = (ordinal, now)
-        return self.base + ordinal, None
+            self.ids[identity] = (number, now)
+        return number, None
 
-    def store(self, message: Message, ttl: int | None, now: int, wall: int) -> int:
-        ordinal, self.next = self.next, self.next + 1
-        self.stamp = max(self.stamp, wall)
-        row = Row(ordinal, message, self.stamp, FOREVER if ttl is None else now + ttl)
-        wait = (message.scheduled_enqueue_time_ms or 0) - wall
-        if wait > 0:
-            row = replace(row, expires=FOREVER, state="scheduled", due=now + wait)
-        self.arrive(row, now)
-        return ordinal
+    def store(self, message: Message, ttl: int | None, at: Moment) -> int:
+        self.before_issue(at)
+        ordinal, number = self.issue()
+        self.stamp = max(self.stamp, at.wall)
+        row = Row(ordinal, number, message, self.stamp, FOREVER if ttl is None else at.now + ttl)
+        due = message.scheduled_enqueue_time_ms or 0
+        if due > at.due:
+            row = replace(row, expires=FOREVER, state="scheduled", due=due)
+        self.arrive(row, at.now)
+        return number
 
     def arrive(self, row: Row, now: int) -> None:
         """A message is there; in a subscription with sessions it needs one."""
-        self.history[row.ordinal] = row.message.body
+        self.history[row.ordinal] = (row.number, row.message.body)
         row = self.put(row, arrived=now, expires_anyhow=row.expires)
         if isinstance(self.settings, SubscriptionSettings):
             self._age(row)
             if self.settings.requires_session and row.message.session_id is None:
                 self.kill(self.rows[row.ordinal], *REASONS["no session"])
 
-    def arrived(self, now: int, wall: int) -> None:
+    def arrived(self, at: Moment) -> None:
         """Everything that came together is there."""
 
     def _age(self, row: Row) -> None:
@@ -140,10 +182,15 @@ class PartitionModel:
 
     # Time
 
-    def advance(self, now: int, wall: int) -> None:
+    def is_calm(self, at: Moment) -> bool:
+        """Tell whether nothing happens by itself yet."""
+        return at.now < self.calm and at.due < self.calm_schedule
+
+    def advance(self, at: Moment) -> None:
         """Do what happens by itself up to now."""
-        if now < self.calm:
+        if self.is_calm(at):
             return
+        now = at.now
         for session in [name for name, lock in self.locks.items() if lock.until <= now]:
             self.end_session(session, now, counted=True)
         for row in [*self.rows.values()]:
@@ -152,29 +199,35 @@ class PartitionModel:
         for row in [*self.rows.values()]:
             if row.due and row.due <= now and row.lock is None and row.state != "scheduled":
                 self.put(row, state="active", due=0)
-        due = [row for row in self.rows.values() if row.state == "scheduled" and row.due <= now]
+        # Delays are durations; a schedule is a moment of the wall clock.
+        due = [row for row in self.rows.values() if row.state == "scheduled" and row.due <= at.due]
         for row in sorted(due, key=lambda row: (row.due, row.ordinal)):
+            self._activate(row, at)
+        self.arrived(at)
+        for row in due:
+            # Only now are their old numbers free.
             del self.rows[row.ordinal]
-            self._activate(row, now, wall)
-        self.arrived(now, wall)
         for row in [*self.rows.values()]:
             if not row.dead and row.lock is None and row.expires <= now:
                 self.expire(row)
         for attempt in [name for name, (until, _) in self.attempts.items() if until <= now]:
             del self.attempts[attempt]
         self.calm = min(self._deadlines(), default=FOREVER)
+        scheduled = [row.due for row in self.rows.values() if row.state == "scheduled"]
+        self.calm_schedule = min(scheduled, default=FOREVER)
 
-    def _activate(self, row: Row, now: int, wall: int) -> None:
+    def _activate(self, row: Row, at: Moment) -> None:
         """Enqueue a scheduled message as if it were sent now (S6)."""
         ttl = time_to_live(row.message, self.settings)
-        self.stamp = max(self.stamp, wall)
-        expires = FOREVER if ttl is None else now + ttl
-        ordinal, self.next = self.next, self.next + 1
-        self.arrive(Row(ordinal, row.message, self.stamp, expires), now)
+        self.stamp = max(self.stamp, at.wall)
+        expires = FOREVER if ttl is None else at.now + ttl
+        self.before_issue(at)
+        self.arrive(Row(*self.issue(), row.message, self.stamp, expires), at.now)
 
     def _deadlines(self) -> Iterator[int]:
         for row in self.rows.values():
-            yield row.lock.until if row.lock else min(row.expires, row.due or FOREVER)
+            delay = FOREVER if row.state == "scheduled" else row.due or FOREVER
+            yield row.lock.until if row.lock else min(row.expires, delay)
         yield from (lock.until for lock in self.locks.values())
         yield from (until for until, _ in self.attempts.values())
 
@@ -287,8 +340,12 @@ class PartitionModel:
 
     # Settling
 
-    def held(self, ordinal: int, lock: int) -> Row:
-        row = self.rows.get(ordinal)
+    def by_number(self, number: int) -> Row | None:
+        """Return the row that has a number."""
+        return next((row for row in self.rows.values() if row.number == number), None)
+
+    def held(self, number: int, lock: int) -> Row:
+        row = self.by_number(number)
         if row is None or row.lock is None or row.lock.id != lock:
             raise LockLost("not held")
         return row
@@ -350,7 +407,7 @@ class PartitionModel:
     # By number
 
     def find(self, number: int, allowed: Callable[[Row], bool]) -> Row:
-        row = self.rows.get(number - self.base)
+        row = self.by_number(number)
         if row is None or row.ordinal >= self.shown or not allowed(row):
             raise MessageNotFound(str(number))
         return row

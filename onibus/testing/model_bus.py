@@ -108,8 +108,8 @@ class BusModel(Moves):
             return entity, index, row, None
         by = row.lock.by
         if by is not None and not entity.settings.fifo:
-            return entity, index, row, entity.partitions[index].locks[by].until
-        return entity, index, row, row.lock.until
+            return entity, index, row, self.time.shown(entity.partitions[index].locks[by].until)
+        return entity, index, row, self.time.shown(row.lock.until)
 
     def receive_fifo(
         self, op: Op, name: str, limit: int, visibility: int | None, attempt: str | None
@@ -143,7 +143,8 @@ class BusModel(Moves):
                 taken = self.part(entity, index).accept(session, self.time.now())
                 if taken is not None:
                     op.errors.discard(NoSession)
-                    op.resolve((entity, index, taken, entity.partitions[index].locks[taken]))
+                    lock = entity.partitions[index].locks[taken]
+                    op.resolve((entity, index, taken, lock, self.time.shown(lock.until)))
                     op.fetch = None
                     return True
             return False
@@ -217,7 +218,7 @@ class BusModel(Moves):
             partition = parts[index]
             if any(uid != entity.uid for uid, _, _ in proofs):
                 raise LockLost(name)
-            found = [partition.held(number - partition.base, lock) for _, number, lock in proofs]
+            found = [partition.held(number, lock) for _, number, lock in proofs]
             if len({row.ordinal for row in found}) < len(found):
                 raise InvalidArgument(name)
             rows += [(partition, row) for row in found]
@@ -242,7 +243,7 @@ class BusModel(Moves):
         partition = self.part(entity, index)
         if uid != entity.uid:
             raise LockLost(name)
-        value = act(partition, partition.held(number - partition.base, lock))
+        value = act(partition, partition.held(number, lock))
         self.part(entity, index, op)
         op.resolve(value)
 

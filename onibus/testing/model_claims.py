@@ -90,11 +90,11 @@ class ClaimsModel(ProducersModel):
             if op.audit is not None:
                 op.tolerated |= FAULTS
 
-    def crashed(self, kept: dict[str, bool], *given: Any) -> None:
+    def crashed(self, kept: dict[str, bool]) -> None:
         if kept.get("namespace"):
             self._keep_claims()
         self._claims_flying, self._claims_gathering = {}, {}
-        super().crashed(kept, *given)
+        super().crashed(kept)
 
     def delete(self, name: str) -> None:
         entity = self.entities[name]
@@ -109,7 +109,8 @@ class ClaimsModel(ProducersModel):
 
     def held_by(self, entity: EntityModel, index: int, owner: str) -> list[Row]:
         rows = entity.partition(index).rows.values()
-        return [row for row in rows if row.lock is not None and row.lock.owner == owner]
+        held = [row for row in rows if row.lock is not None and row.lock.owner == owner]
+        return sorted(held, key=lambda row: row.ordinal)
 
     def set_aside(
         self, entity: EntityModel, index: int, owner: str, limit: int, count: int
@@ -130,24 +131,30 @@ class ClaimsModel(ProducersModel):
             partition.put(row, lock=lock)
 
     def complete_claimed(
-        self, entity: EntityModel, index: int, owner: str, letters: dict[int, Any]
+        self, entity: EntityModel, index: int, owner: str, letters: dict[int, Any], limit: int
     ) -> None:
-        """The bus completes what a claim has: it must have been committed, for good."""
+        """The bus completes the next messages of a claim, whose commit must be durable."""
         row = self.claim_rows.get(key_of(entity.uid, owner), {})
         check(bool(row.get("committing")), f"{owner} is completed, and was not committed")
         partition = self.part(entity, index)
-        for held in self.held_by(entity, index, owner):
-            if partition.base + held.ordinal in letters:
-                partition.kill(held, *letters[partition.base + held.ordinal])
+        for held in self.held_by(entity, index, owner)[:limit]:
+            if held.number in letters:
+                partition.kill(held, *letters[held.number])
             else:
                 del partition.rows[held.ordinal]
 
-    def release_claimed(self, entity: EntityModel, index: int, owner: str) -> None:
-        """The bus gives back what a claim had: its row must be gone, for good."""
-        there = key_of(entity.uid, owner) in self.claim_rows
-        check(not there, f"{owner} is given back, while its row is there")
+    def release_claimed(
+        self, entity: EntityModel, index: int, owner: str, limit: int | None
+    ) -> None:
+        """The bus releases the next messages of a claim, whose row must be deleted durably.
+
+        Messages that a failed claim of the same number has left do not belong to this claim.
+        """
+        row = self.claim_rows.get(key_of(entity.uid, owner), {"partitions": []})
+        mine = index in dict(row["partitions"])
+        check(not mine, f"{owner} is given back, while its row is there")
         partition: PartitionModel = self.part(entity, index)
-        for held in self.held_by(entity, index, owner):
+        for held in self.held_by(entity, index, owner)[:limit]:
             partition.give_back(held, self.time.now(), counted=False)
 
     def claim_op(self, op: Op, name: str) -> EntityModel:

@@ -19,15 +19,19 @@ from onibus.core.errors import (
 )
 from onibus.core.settings import AnySettings
 from onibus.testing.model import PartitionModel
-from onibus.testing.model_parts import EntityModel, Op, StoreModel, SubscriptionModel, Time
+from onibus.testing.model_parts import EntityModel, Op, StoreModel, SubscriptionModel
 from onibus.testing.model_rows import Prepared
+from onibus.testing.model_time import BusTime
 from onibus.testing.model_topics import TopicPartition
+
+#: Stamps that are ahead by no more than this are not set back.
+STAMPS_SLACK_MS = 60_000
 
 
 class Commits:
     """All entities and stores, and what is on its way to them."""
 
-    def __init__(self, stores: Sequence[str], time: Time) -> None:
+    def __init__(self, stores: Sequence[str], time: BusTime) -> None:
         self.time = time
         self.stores = {name: StoreModel() for name in stores}
         self.entities: dict[str, EntityModel] = {}
@@ -56,9 +60,17 @@ class Commits:
         return entity.partition(index)
 
     def advance(self, entity: EntityModel, index: int) -> None:
-        now, log = self.time.now(), entity.log
-        if now >= log.parts[index].calm and self.online(log, index):
-            self.part(log, index).advance(now, self.time.wall())
+        at, log = self.time.at(), entity.log
+        if not log.parts[index].is_calm(at) and self.online(log, index):
+            self.part(log, index).advance(at)
+
+    def set_stamps_back(self, wall: int) -> None:
+        """Let stamps follow the clock again where they are in the future."""
+        for entity in self.logs():
+            for index, part in enumerate(entity.parts):
+                if self.online(entity, index) and part.stamp > wall + STAMPS_SLACK_MS:
+                    self.part(entity, index)
+                    part.stamp = wall
 
     def advance_all(self) -> None:
         for entity in self.logs():
@@ -145,7 +157,7 @@ class Commits:
     def apply_inbox(self, name: str) -> None:
         """Apply the sends that gathered."""
         store = self.stores[name]
-        now, wall = self.time.now(), self.time.wall()
+        at = self.time.at()
         requests, store.inbox = store.inbox, []
         for request in requests:
             if self.entities.get(request.entity.name) is not request.entity:
@@ -153,10 +165,10 @@ class Commits:
                 continue
             partition = self.part(request.entity, request.index, request.op)
             for place, prepared in zip(request.places, request.batch, strict=True):
-                request.op.value[place] = partition.send(prepared, now, wall)
+                request.op.value[place] = partition.send(prepared, at)
             request.op.left = 0
         for request in requests:
-            request.entity.parts[request.index].arrived(now, wall)
+            request.entity.parts[request.index].arrived(at)
 
     def commit_started(self, name: str) -> None:
         """Sends that gathered are applied, then everything written so far is on its way."""
@@ -250,10 +262,9 @@ class Commits:
             assert isinstance(partition, TopicPartition)
             partition.subscribe(entity.uid, entity.settings)
 
-    def crashed(self, kept: dict[str, bool], time: Time) -> None:
+    def crashed(self, kept: dict[str, bool]) -> None:
         """All memory is gone; a commit that was on its way is there or is not."""
         self.ops = []
-        self.time = time
         for entity in self.entities.values():
             entity.next_send = entity.next_receive = 0
         for name, store in self.stores.items():

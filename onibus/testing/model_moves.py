@@ -19,6 +19,8 @@ from onibus.testing.model_rows import Prepared, Row, prepare
 from onibus.testing.model_works import Change, Place, WorkPart, Works
 
 HOPS_MAX = 4
+#: Messages of a partition that one operation forwards.
+FORWARD_SLICE = 4
 TOO_MANY_HOPS = (
     "MaxTransferHopCountExceeded",
     "The message was forwarded 4 times already.",
@@ -40,9 +42,9 @@ class Moves(Works):
         #: dead letters that their destination does not take
         self.kept: dict[Key, set[int]] = {}
 
-    def crashed(self, *given: Any) -> None:
+    def crashed(self, kept: dict[str, bool]) -> None:
         self.moving, self.kept = {}, {}
-        super().crashed(*given)
+        super().crashed(kept)
 
     def store_failed(self, name: str, kept: bool) -> None:
         self.kept = {key: letters for key, letters in self.kept.items() if not self._in(name, key)}
@@ -60,7 +62,7 @@ class Moves(Works):
         super().change(entity, settings)
 
     def to_be_forwarded(self, source: EntityModel, index: int, dead: bool) -> list[Row]:
-        """Return what of a partition could go on just now."""
+        """Return the messages of a partition that the next operation forwards."""
         key = (source.uid, index, dead)
         if key in self.moving or not self.online(source, index):
             return []
@@ -68,7 +70,7 @@ class Moves(Works):
         kept = self.kept.get(key, set())
         partition = source.partition(index)
         rows = partition.ready(dead=dead)
-        return [row for row in rows if row.ordinal not in kept]
+        return [row for row in rows if row.ordinal not in kept][:FORWARD_SLICE]
 
     def target(self, source: EntityModel, dead: bool) -> EntityModel | None:
         """Return where messages, or dead letters, go on to, if any leave and are taken now."""
@@ -87,11 +89,10 @@ class Moves(Works):
         target = self.target(source, dead)
         if not rows or target is None or self._in_doubt(source, index):
             return False
-        base = source.log.parts[index].base
         chosen: list[tuple[Row, Prepared]] = []
         for row in rows:
             try:
-                message = forwarded(row, base + row.ordinal, source if dead else None)
+                message = forwarded(row, source if dead else None)
                 prepared = prepare(message, target.settings)
                 if dead and target.settings.fifo:
                     prepared = replace(prepared, identities=())
@@ -165,13 +166,13 @@ class Moves(Works):
         return self.stores[store].online
 
 
-def forwarded(row: Row, number: int, morgue_of: EntityModel | None) -> Message:
+def forwarded(row: Row, morgue_of: EntityModel | None) -> Message:
     """Return a message as its next entity gets it; `morgue_of`: whose dead letter it is."""
-    message = row.message
+    message, number = row.message, row.number
     if message.hop_count >= HOPS_MAX:
         raise TooManyHops("too many hops")
     properties = message.properties | row.properties
-    origin = message.dead_letter_of
+    first, origin = message.enqueued_sequence_number, message.dead_letter_of
     if morgue_of is not None:
         properties |= {
             "DeadLetterReason": row.reason,
@@ -183,7 +184,7 @@ def forwarded(row: Row, number: int, morgue_of: EntityModel | None) -> Message:
     return replace(
         message,
         hop_count=message.hop_count + 1,
-        enqueued_sequence_number=message.enqueued_sequence_number or number,
+        enqueued_sequence_number=number if first is None else first,
         scheduled_enqueue_time_ms=None,
         time_to_live_ms=message.time_to_live_ms if morgue_of is None else None,
         properties=properties,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 from onibus.broker.replies import Outcome
 from onibus.core.path.peek import Filter
@@ -12,23 +12,17 @@ from onibus.testing.model import PartitionModel
 from onibus.testing.model_rows import Prepared, Row
 from onibus.testing.model_topics import TopicPartition
 
-#: A message that is given out: entity, partition, row, until when it is locked (None: it is not).
+#: A message that is given out: entity, partition, row, the lock's end as shown (None: no lock).
 Given = tuple["EntityModel", int, Row, int | None]
-
-
-class Time(Protocol):
-    """Bus time and wall time."""
-
-    def now(self) -> int: ...
-
-    def wall(self) -> int: ...
 
 
 class Op:
     """A command under way: how it may be answered, and not before which commits."""
 
-    def __init__(self, words: str) -> None:
+    def __init__(self, words: str, told: Callable[[Op], None] | None = None) -> None:
         self.words = words
+        #: gets the command when it is answered
+        self._told = told
         self.reply = Outcome(self._answered)
         self.answered = False
         self.value: Any = None
@@ -61,6 +55,8 @@ class Op:
     def _answered(self, _: Outcome) -> None:
         self.answered = True
         self.finished = {name: store.finished for name, store in self.stores.items()}
+        if self._told is not None:
+            self._told(self)
 
     def fail(self, kind: type[BaseException]) -> None:
         """It cannot be done; what is known first is what is told."""
@@ -129,10 +125,10 @@ class EntityModel:
         return self.parts[index]
 
     def empty(self, index: int) -> PartitionModel:
-        base = index << 48 if self.settings.enable_partitioning else 0
+        base, bits = (index << 48, 48) if self.settings.enable_partitioning else (0, 63)
         if isinstance(self.settings, TopicSettings):
-            return TopicPartition(self.settings, base, self.rules)
-        return PartitionModel(self.settings, base)
+            return TopicPartition(self.settings, base, bits, self.rules)
+        return PartitionModel(self.settings, base, bits)
 
     def index_of(self, number: int) -> int:
         return number >> 48 if self.log.settings.enable_partitioning else 0

@@ -57,7 +57,9 @@ class Lock(msgspec.Struct, frozen=True):
 class Row(msgspec.Struct, frozen=True):
     """A message and everything that is known of it."""
 
+    #: its place among all rows, and the number that clients know it by
     ordinal: int
+    number: int
     message: Message
     stamp: int
     expires: int = FOREVER

@@ -18,6 +18,7 @@ from onibus.core.rules.rule import FalseFilter, Rule, SqlAction, SqlFilter, True
 from onibus.core.settings import SubscriptionSettings, TopicSettings
 from onibus.testing.model import PartitionModel
 from onibus.testing.model_rows import FOREVER, Row, time_to_live
+from onibus.testing.model_time import Moment
 
 FILTER_FAILED = "FilterEvaluationException"
 DIVIDED = "a whole number is divided by zero"
@@ -146,12 +147,15 @@ def deal(message: Message, rules: list[str]) -> Copies:
 class TopicPartition(PartitionModel):
     """One partition of a topic: what waits for its time, and what each subscription has."""
 
-    def __init__(self, settings: TopicSettings, base: int, rules: dict[int, list[str]]) -> None:
+    def __init__(
+        self, settings: TopicSettings, base: int, bits: int, rules: dict[int, list[str]]
+    ) -> None:
         #: the rules of each subscription, by its number, as they are now
         self.rules = rules
         self.outlets: dict[int, PartitionModel] = {}
-        self.copies: list[tuple[int, int, Message]] = []
-        super().__init__(settings, base)
+        #: subscription, ordinal and number of the original, and the copy
+        self.copies: list[tuple[int, int, int, Message]] = []
+        super().__init__(settings, base, bits)
 
     @property
     def calm(self) -> int:
@@ -162,7 +166,7 @@ class TopicPartition(PartitionModel):
         self._calm = value
 
     def copy(self) -> TopicPartition:
-        new = TopicPartition(self.settings, self.base, self.rules)
+        new = TopicPartition(self.settings, self.base, self.bits, self.rules)
         self.fill(new)
         new.copies = []
         new.outlets = {number: outlet.copy() for number, outlet in self.outlets.items()}
@@ -174,20 +178,29 @@ class TopicPartition(PartitionModel):
         for outlet in self.outlets.values():
             outlet.shown = below
 
+    def in_use(self, number: int) -> bool:
+        outlets = self.outlets.values()
+        return super().in_use(number) or any(outlet.in_use(number) for outlet in outlets)
+
     def subscribe(self, number: int, settings: SubscriptionSettings) -> None:
         """A subscription gets what is sent from now on; or one of before is found again."""
-        outlet = self.outlets.setdefault(number, PartitionModel(settings, self.base))
+        outlet = self.outlets.setdefault(number, PartitionModel(settings, self.base, self.bits))
         outlet.shown = self.shown
         outlet.change_settings(settings, 0)
 
-    def advance(self, now: int, wall: int) -> None:
-        super().advance(now, wall)
+    def advance(self, at: Moment) -> None:
+        super().advance(at)
         for outlet in self.outlets.values():
-            outlet.advance(now, wall)
+            outlet.advance(at)
+
+    def before_issue(self, at: Moment) -> None:
+        # A skipped number divides a batch, and its copies follow each part.
+        if self.rolled and self.copies and self.in_use(self.base + self.counter):
+            self.arrived(at)
 
     def arrive(self, row: Row, now: int) -> None:
         """Deal a message out to the subscriptions that want it."""
-        self.history[row.ordinal] = row.message.body
+        self.history[row.ordinal] = (row.number, row.message.body)
         if row.state == "scheduled":
             self.put(row)
             return
@@ -201,18 +214,17 @@ class TopicPartition(PartitionModel):
                 dead = outlet.rows[row.ordinal]
                 outlet.kill(dead, FILTER_FAILED, found.failure)
             for message in found.others:
-                self.copies.append((number, row.ordinal, message))
+                self.copies.append((number, row.ordinal, row.number, message))
 
-    def arrived(self, now: int, wall: int) -> None:
+    def arrived(self, at: Moment) -> None:
         """What rules made besides follows everything that came with it."""
         copies, self.copies = sorted(self.copies, key=lambda copy: copy[:2]), []
-        for number, ordinal, message in copies:
+        for outlet, _, number, message in copies:
             ttl = time_to_live(message, self.settings)
             if message.enqueued_sequence_number is None:
-                message = replace(message, enqueued_sequence_number=self.base + ordinal)
-            expires = FOREVER if ttl is None else now + ttl
-            self.stamp = max(self.stamp, wall)
-            row = Row(self.next, message, self.stamp, expires)
-            self.history[row.ordinal] = message.body
-            self.next += 1
-            self.outlets[number].arrive(row, now)
+                message = replace(message, enqueued_sequence_number=number)
+            expires = FOREVER if ttl is None else at.now + ttl
+            self.stamp = max(self.stamp, at.wall)
+            row = Row(*self.issue(), message, self.stamp, expires)
+            self.history[row.ordinal] = (row.number, message.body)
+            self.outlets[outlet].arrive(row, at.now)

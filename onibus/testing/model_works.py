@@ -174,16 +174,16 @@ class Works(Commits):
     ) -> list[tuple[int, int | None]]:
         """Do what a part says to its partition; return what was sent."""
         partition = self.part(entity, index, op)
-        now, wall = self.time.now(), self.time.wall()
-        sent = [partition.send(prepared, now, wall) for prepared in part.batch]
-        partition.arrived(now, wall)
+        at = self.time.at()
+        sent = [partition.send(prepared, at) for prepared in part.batch]
+        partition.arrived(at)
         for place, one in zip(part.places, sent, strict=True):
             if op.value is not None:
                 op.value[place] = one
         for change in part.changes:
             outlet = outlet_of(partition, change.uid)
             if outlet is not None:
-                _change(outlet, outlet.rows[change.ordinal], change, now)
+                _change(outlet, outlet.rows[change.ordinal], change, at.now)
         return sent
 
     # The steps of a work over several stores
@@ -371,7 +371,7 @@ class Works(Commits):
                     else:
                         self.unstage(entity, index, number)
 
-    def crashed(self, kept: dict[str, bool], *given: Any) -> None:
+    def crashed(self, kept: dict[str, bool]) -> None:
         before = self.namespace
         if kept.get("namespace"):
             before.keep(before.flying or [])
@@ -384,10 +384,13 @@ class Works(Commits):
             for number, work in self.works.items()
             if work.recorded and number not in namespace.decided
         }
+        for work in self.works.values():
+            # The crash lost the pending decision: it waits to be published as before.
+            work.deciding = 0
         namespace.known = {
             number: work for number, work in before.known.items() if work.number in self.works
         }
-        super().crashed(kept, *given)
+        super().crashed(kept)
 
 
 def _change(outlet: PartitionModel, row: Row, change: Change, now: int) -> None:

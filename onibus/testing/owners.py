@@ -23,6 +23,7 @@ from onibus.core.records import ENTITIES
 from onibus.core.settings import QueueSettings, SubscriptionSettings, TopicSettings
 from onibus.testing.client_parts import TOPICS, given_for
 from onibus.testing.compare import compare_row
+from onibus.testing.counters import set_counter
 from onibus.testing.mismatch import same
 from onibus.testing.model_parts import EntityModel, Op, SubscriptionModel, meant
 from onibus.testing.model_topics import RULES
@@ -280,6 +281,43 @@ class Owners(SessionClients):
             lambda op: sim.model.purge(op, name, wanted, forget),
         )
 
+    def set_counter(self) -> None:
+        """Bring a counter to a few numbers before it rolls over (S8)."""
+        sim, name = self.sim, self.random.choice(self.targets)
+        entity = sim.model.entities.get(name)
+        if entity is None:
+            return
+        index, left = self.random.randrange(len(entity.parts)), self.random.randrange(1, 8)
+        part = entity.parts[index]
+        counter = (1 << part.bits) - left
+        # Of ordinals there are no more than for two rounds of the widest counter.
+        if not sim.model.online(entity, index) or (part.rolled and part.bits == 63):
+            return
+        if part.counter >= counter:
+            return
+        sim.step(f"set counter {name} {index} to {counter}")
+        ordinal = sim.broker.find(name).seats[index].online().log.next_ordinal
+        same(f"counter of {name} {index}", ordinal % (1 << part.bits), part.counter)
+        set_counter(sim.broker, name, ordinal - part.counter + counter, index)
+        sim.model.part(entity, index).set_counter(counter)
+        sim.settle_down()
+
+    def start_of_peek(self, entity: EntityModel) -> tuple[int, int]:
+        """Return an ordinal of the first partition, and the number from which a peek starts."""
+        if not self.sim.sets_counters:
+            start = self.random.randrange(20)
+            return start, start
+        log, partition = entity.log.parts[0], entity.partition(0)
+        rows = [row for row in partition.rows.values() if row.ordinal >= log.hole]
+        row = self.random.choice([None, *rows])
+        if row is None or not row.number:
+            # 0 stands for the beginning.
+            return 0, 0
+        before = partition.by_number(row.number - 1)
+        if log.rolled and before is not None:
+            return before.ordinal + 1, row.number
+        return row.ordinal, row.number
+
     def peek(self) -> None:
         """Look at messages through a filter, from somewhere on (P7, X5)."""
         sim, name, wanted = self.sim, self.entity(), self.filter()
@@ -287,7 +325,8 @@ class Owners(SessionClients):
         if entity is None or not sim.model.online(entity, 0):
             return
         dead = wanted.state in (None, "dead-lettered") and self.random.random() < 0.3
-        start, limit = self.random.randrange(20), self.limit()
+        first, start = self.start_of_peek(entity)
+        limit = self.limit()
         real = settling.peek_all(sim.broker, name, start, limit, wanted, dead)
         expected: list[Any] = []
         for index, partition in enumerate(entity.partitions):
@@ -295,9 +334,9 @@ class Owners(SessionClients):
             if expected or not sim.model.online(entity, index):
                 continue
             expected = [
-                (partition.base, row)
+                row
                 for row in partition.rows.values()
-                if (index or row.ordinal >= start)
+                if (index or row.ordinal >= first)
                 and row.ordinal < partition.shown
                 and meant(row, wanted, dead)
             ][:limit]
@@ -305,7 +344,7 @@ class Owners(SessionClients):
         same(
             words,
             [one.sequence_number for one in real],
-            [base + row.ordinal for base, row in expected],
+            [row.number for row in expected],
         )
-        for one, (base, row) in zip(real, expected, strict=True):
-            compare_row(words, one, row, base)
+        for one, row in zip(real, expected, strict=True):
+            compare_row(words, one, row)

@@ -32,7 +32,7 @@ class SessionClients(Clients):
                 session,
                 "renew",
                 lambda subscription, real, now, out: renew_session(subscription, real, now, out),
-                lambda model, now: model.renew_session(session.id, now),
+                lambda model, now: self.sim.model.time.shown(model.renew_session(session.id, now)),
             )
         elif choice < 0.9:
             state = self.random.choice((None, b"%d" % self.bodies))
@@ -85,7 +85,7 @@ class SessionClients(Clients):
             return
         partition = session.entity.partitions[session.index]
         numbers = [
-            partition.base + row.ordinal
+            row.number
             for row in partition.rows.values()
             if row.state == "deferred" and row.message.session_id == session.id
         ]

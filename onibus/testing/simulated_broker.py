@@ -4,7 +4,7 @@ stores, decide, forward, and set messages aside for claims.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,9 +19,10 @@ from onibus.broker.works import Works
 from onibus.core.path import claim as claim_path
 from onibus.core.records import CLAIMS, PRODUCERS, WORKS, WriteBatch
 from onibus.store.interface import Store
-from onibus.testing.mismatch import check
+from onibus.testing.mismatch import Mismatch, check
 from onibus.testing.model_claims import ClaimsModel
 from onibus.testing.model_parts import Op
+from onibus.testing.trace import shown
 
 if TYPE_CHECKING:
     from onibus.testing.simulation import Simulation
@@ -51,12 +52,17 @@ def watch_claims(simulation: Simulation) -> None:
             entity = model.by_uid(uid)
             if entity is None:
                 return result
-            if name == "claim":
-                model.set_aside(entity, index, owner, given[0], result[0] if result else 0)
-            elif name == "release_claimed":
-                model.release_claimed(entity, index, owner)
-            else:
-                model.complete_claimed(entity, index, owner, given[0])
+            try:
+                if name == "claim":
+                    model.set_aside(entity, index, owner, given[0], result[0] if result else 0)
+                elif name == "release_claimed":
+                    model.release_claimed(entity, index, owner, given[0])
+                else:
+                    model.complete_claimed(entity, index, owner, given[0], given[1])
+            except Mismatch as mismatch:
+                # The bus would take it for its own failure, and the partition offline.
+                simulation.mismatch = mismatch
+                raise
             return result
 
         setattr(owner, name, told)
@@ -125,10 +131,12 @@ class SimulatedForwarding(Forwarding):
         check(begun == (key in self._moving and not before), f"{op.words}: model says {begun}")
         if begun:
             model.ops.append(op)
+            self._simulated.note(op.words)
 
     def _moved(self, source: Entity, key: tuple[int, int, bool], outcome: Outcome) -> None:
         model = self._simulated.model
         op = model.moving.pop((key[0], key[1] % PARTITIONS_MAX, key[2]))
+        self._simulated.note(f"end of {op.words}: {shown(outcome.error)}")
         if outcome.error is not None:
             op.reply.set_exception(outcome.error)
         else:
@@ -142,6 +150,8 @@ class SimulatedBroker(Broker):
     """A broker that tells the model when it brings a partition up to the present."""
 
     model: ClaimsModel
+    #: adds a line to the trace
+    note: Callable[[str], None]
     #: a store was opened since the answers were looked at last
     opened_now = False
 

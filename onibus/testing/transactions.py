@@ -74,7 +74,7 @@ class TransactionModel:
         partition = entity.partition(entity.index_of(number))
         if uid != entity.uid:
             raise LockLost(entity.name)
-        return partition.held(number - partition.base, lock)
+        return partition.held(number, lock)
 
     def commit(self, op: Op) -> None:
         self.open()
@@ -116,7 +116,7 @@ class Transactions(Owners):
         """Open a transaction, gather, and end it or leave it open."""
         sim = self.sim
         pair = (Transaction(sim.broker, LIMIT), TransactionModel(sim.model))
-        sim.history.append("transaction")
+        sim.step("transaction")
         for _ in range(self.random.randrange(1, 5)):
             self._gather(*pair)
         if self.random.random() < 0.2 and len(self.unfinished) < 3:
@@ -134,7 +134,7 @@ class Transactions(Owners):
 
     def _both(self, words: str, real: Callable[[], None], model: Callable[[], None]) -> None:
         """Do something to both at once; they refuse alike."""
-        self.sim.history.append(words)
+        self.sim.step(words)
         errors: list[OnibusError | None] = []
         for act in (real, model):
             try:
@@ -177,7 +177,7 @@ class Transactions(Owners):
 
     def _end(self, real: Transaction, model: TransactionModel) -> None:
         if self.random.random() < 0.1:
-            self.sim.history.append("  roll back")
+            self.sim.step("  roll back")
             real.rollback()
             model.ended = True
             return

@@ -7,15 +7,19 @@ from an empty bus; a difference from the model is raised with the command that r
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import accumulate
 
 from onibus.broker.namespace import NAME
 from onibus.testing.log_readers import LogReaders
 from onibus.testing.mismatch import Mismatch
 from onibus.testing.owners import HOUR
 from onibus.testing.simulation import Simulation, replay_of, small_sizes
+from onibus.testing.trace import Write
 
 SECOND = 1_000
-DAY = 24 * HOUR
+MINUTE, DAY = 60 * SECOND, 24 * HOUR
+YEAR = 365 * DAY
+EARLIEST, LATEST = 12 * YEAR, 120 * YEAR
 
 
 class Workload(LogReaders):
@@ -26,8 +30,11 @@ class Workload(LogReaders):
         for name in self.names:
             self.create(name)
         table = self._table()
+        if simulation.sets_counters:
+            table.append((self.set_counter, 12))
         self.commands = [command for command, _ in table]
-        self.weights = [weight for _, weight in table]
+        #: added up: it need not be done for every command
+        self.weights = list(accumulate(weight for _, weight in table))
 
     def _table(self) -> list[tuple[Callable[[], None], int]]:
         return [
@@ -61,6 +68,8 @@ class Workload(LogReaders):
             (self.bad_settings, 3),
             (self.pass_time, 90),
             (self.jump, 8),
+            (self.reboot, 2),
+            (self.accept_clock, 2),
             (self.finish, 300),
             (self.fail, 4),
             (self.crash, 5),
@@ -73,7 +82,9 @@ class Workload(LogReaders):
         choose = self.random.choices
         for _ in range(commands):
             sim.commands += 1
-            choose(self.commands, self.weights)[0]()
+            command = choose(self.commands, cum_weights=self.weights)[0]
+            sim.note(command.__name__)
+            command()
             if sim.commands % 12 == 0:
                 sim.compare_entity(self.random.choice(self.names))
                 if sim.commands % 120 == 0:
@@ -90,7 +101,22 @@ class Workload(LogReaders):
         )
 
     def jump(self) -> None:
-        self.sim.jump(self.random.choice((-1, 1)) * self.random.choice((SECOND, HOUR, DAY)))
+        self.sim.jump(self._error((SECOND, SECOND, HOUR, HOUR, DAY, DAY, 10 * YEAR)))
+
+    def _error(self, sizes: tuple[int, ...]) -> int:
+        """Return by how much a clock is wrong: no machine's clock is before 1970 or after 2100."""
+        size, wall = self.random.choice(sizes), self.sim.clock.wall()
+        back = wall > LATEST or (wall > EARLIEST and self.random.random() < 0.5)
+        return -size if back else size
+
+    def reboot(self) -> None:
+        """Switch the machine off and on; its clock is right then, or wrong by hours or years."""
+        off = self.random.choice((SECOND, MINUTE, HOUR, DAY))
+        self.sim.reboot(off, self._error((0, 0, SECOND, HOUR, 10 * YEAR)))
+        self._after_restart()
+
+    def accept_clock(self) -> None:
+        self.sim.accept_clock()
 
     def finish(self) -> None:
         """Let a commit finish, or several; of decisions some get lost just then."""
@@ -136,10 +162,15 @@ class Workload(LogReaders):
         self.publish_again()
 
 
-def run_seed(seed: int, commands: int, kinds: list[str] | None = None) -> Simulation:
-    """Run commands from an empty bus on; raise `Mismatch` where bus and model differ."""
+def run_seed(
+    seed: int, commands: int, kinds: list[str] | None = None, write: Write | None = None
+) -> Simulation:
+    """Run commands from an empty bus on; raise `Mismatch` if bus and model differ.
+
+    `write`, if given, gets every line of the trace.
+    """
     with small_sizes():
-        simulation = Simulation(seed)
+        simulation = Simulation(seed, write)
         try:
             Workload(simulation, kinds).run(commands)
         except Exception as error:
@@ -147,6 +178,6 @@ def run_seed(seed: int, commands: int, kinds: list[str] | None = None) -> Simula
             trail = "\n".join(f"  {words[:300]}" for words in simulation.history)
             raise Mismatch(
                 f"seed {seed}, command {done}: {type(error).__name__}: {error}\n"
-                f"last commands:\n{trail}\nreplay: {replay_of(seed, done)}"
+                f"last commands:\n{trail}\nreplay: {replay_of(seed, done, kinds)}"
             ) from error
         return simulation

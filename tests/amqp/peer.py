@@ -15,7 +15,8 @@ from onibus.protocols.amqp.connection import Connection
 from onibus.protocols.amqp.decode import decode
 from onibus.protocols.amqp.frames import PROTOCOL_HEADER, Cutter, frame
 from onibus.protocols.amqp.service_bus import sections
-from onibus.protocols.amqp.service_bus.client import Client, Doorkeeper
+from onibus.protocols.amqp.service_bus.client import Client
+from onibus.security.keys import Doorkeeper
 from tests.amqp.raw_client import attach, transfer
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from onibus import Bus, Message
 from onibus.core.limits import TRANSACTION_MS_MAX
+from onibus.operation.peers import Bodies
 from onibus.protocols.amqp import encode as to
 from onibus.protocols.amqp import link as links
 from onibus.protocols.amqp import performatives as say
@@ -189,6 +190,30 @@ async def test_deliveries_that_are_not_whole_have_a_bound(monkeypatch: pytest.Mo
         assert bus.queue("q").active_count == 1
         peer.connection.lost()
         assert (peer.connection.held_bytes, peer.connection.unfinished_bytes) == (0, 0)
+
+
+@run
+async def test_incomplete_deliveries_are_rejected_while_all_clients_hold_too_much() -> None:
+    bodies = Bodies(10_000)
+    async with greeted() as (peer, bus), greeted() as (other, _):
+        for one in (peer, other):
+            one.connection.bodies = bodies
+            one.attach(0, say.SENDER, "q")
+            one.attach(1, say.SENDER, "q")
+            one.heard()
+            one.say(transfer(0, 0, message(b"x" * 6_000), more=True))
+        assert bodies.held_bytes > bodies.most
+        other.say(transfer(1, 1, message(b"x" * 1_000), more=True))
+        [ended] = [one for one in other.heard() if one.code == say.DETACH]
+        assert (ended.fields[0], ended.condition) == (1, "amqp:resource-limit-exceeded")
+        # Complete deliveries are stored and release memory.
+        peer.say(transfer(1, 1, message(b"y")))
+        await peer.hear(say.DISPOSITION)
+        peer.say(transfer(0, 0, b""))
+        await peer.hear(say.DISPOSITION)
+        assert bus.queue("q").active_count == 2
+        other.connection.lost()
+        assert bodies.held_bytes == 0
 
 
 @run

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.amqp.fuzz.run import corpus_of, has_atheris
 from tests.amqp.fuzz.seeds import SEEDS
+from tests.fuzz.registry import PROTOCOLS, TARGETS
+from tests.fuzz.run import has_atheris
 from tests.source_tree import ROOT
 
 _RUNS = 50_000
@@ -21,9 +22,9 @@ _PATIENCE_S = 1_800
 
 @pytest.mark.parametrize("target", SEEDS)
 def test_whatever_comes_we_are_never_at_fault(target: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.amqp.fuzz.run", target]
+    command = [sys.executable, "-m", "tests.fuzz.run", target, "--guided"]
     ended = subprocess.run(
-        [*command, "--runs", str(_RUNS), "--seed", "6"],
+        [*command, "--inputs", str(_RUNS), "--seed", "6"],
         cwd=tmp_path,
         # Sets are gone through in the same order each time.
         env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "0"},
@@ -37,11 +38,16 @@ def test_whatever_comes_we_are_never_at_fault(target: str, tmp_path: Path) -> No
     assert ended.returncode == 0, f"{ended.stdout}\n{ended.stderr[-4_000:]}\n{crashes}"
     if has_atheris():
         [executed] = re.findall(r"number_of_executed_units: (\d+)", ended.stderr)
-        assert int(executed) >= _RUNS + len(corpus_of(target))
+        assert int(executed) >= _RUNS + len(TARGETS[target].corpus())
     else:
-        assert f"{_RUNS} of the plain mutator" in ended.stdout
+        assert f"{_RUNS} inputs of seed 6: no failure" in ended.stdout
 
 
 @pytest.mark.parametrize("target", SEEDS)
 def test_a_corpus_has_at_least_as_much_as_its_seeds(target: str) -> None:
-    assert len(set(corpus_of(target))) >= len(set(SEEDS[target]())) > 5
+    kept = TARGETS[target].corpus_file.read_text("ascii").split()
+    assert len(set(kept)) >= len(set(SEEDS[target]())) > 5
+
+
+def test_every_target_is_run() -> None:
+    assert list(SEEDS) == PROTOCOLS["amqp"]

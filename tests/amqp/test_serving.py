@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
 from wsproto.connection import Connection as WebSocket
@@ -12,10 +13,11 @@ from wsproto.events import BytesMessage
 from onibus import Message
 from onibus.protocols.amqp import encode as to
 from onibus.protocols.amqp import performatives as say
+from onibus.protocols.amqp import serving
 from onibus.protocols.amqp.frames import PROTOCOL_HEADER, frame
 from onibus.protocols.amqp.websocket import WebSocketBridge
 from onibus.security.keys import AccessKey, Keyring
-from tests.amqp.raw_client import attach
+from tests.amqp.raw_client import attach, message, transfer
 from tests.amqp.stream_client import NAME, SECRET, StreamClient, listening
 from tests.bus_helpers import run
 
@@ -71,6 +73,25 @@ async def test_a_client_that_does_not_read_is_not_read_from() -> None:
 
 
 @run
+async def test_a_sender_of_settled_deliveries_is_read_from_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The server pauses it until its deliveries are stored, and sends no disposition for them."""
+    monkeypatch.setattr(serving, "HELD_BYTES_MAX", 1_000)
+    async with listening(None) as (bus, _, port):
+        client = StreamClient(port)
+        await client.open()
+        client.say(attach(0, say.SENDER, "me", "q"))
+        await client.expect(say.ATTACH)
+        for number in range(1, 6):
+            client.say(transfer(0, number, message(b"x" * 2_000), settled=True))
+            async with asyncio.timeout(60):
+                while bus.queue("q").active_count < number:
+                    await asyncio.sleep(0.01)
+        client.writer.close()
+
+
+@run
 async def test_a_client_that_is_idle_does_not_hold_up_a_stop() -> None:
     """The plain client of Python answers nothing until it is used again."""
     async with listening(None) as (_, connections, port):
@@ -88,7 +109,9 @@ async def test_a_client_that_is_idle_does_not_hold_up_a_stop() -> None:
 async def test_a_client_over_websocket_does_not_spoil_a_stop() -> None:
     async with listening(None) as (_, connections, _):
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(lambda: WebSocketBridge(connections), "127.0.0.1", 0)
+        bridge = partial(WebSocketBridge, connections)
+        peers = connections.peers
+        server = await loop.create_server(lambda: bridge(peers.join()), "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         opened = say.performative(say.OPEN, [to.string("me")])

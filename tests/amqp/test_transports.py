@@ -26,7 +26,7 @@ from tests.amqp.peer import Peer
 from tests.amqp.raw_client import RawClient, message, transfer
 from tests.amqp.sdk_helpers import Name, closing_sockets, receive
 from tests.bus_helpers import run
-from tests.server.processes import Served, served
+from tests.server.processes import OWN_KEY_ONLY, Served, served
 
 
 def test_tls_is_told_apart_on_the_same_port(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_the_port_of_http_takes_amqp_too(server: Served, owner: Client, name: Na
 
 def test_plain_text_is_told_that_tls_is_spoken(tmp_path: Path) -> None:
     with (
-        served("--data", tmp_path / "data", "--tls", "--host", "0.0.0.0") as server,
+        served("--data", tmp_path / "data", "--tls", "--host", "0.0.0.0", **OWN_KEY_ONLY) as server,
         RawClient(int(server.ready["amqp"].rpartition(":")[2])) as plain,
     ):
         plain.send(SASL_HEADER)
@@ -143,6 +143,26 @@ async def _over_websocket(server: Served, queue: str) -> None:
             [found] = await receiver.receive_messages(1, max_wait_time=5)
             assert len(b"".join(found.body)) == 300_000
             await receiver.complete_message(found)
+
+
+def test_amqp_over_websocket_as_plain_programs_speak_it(
+    server: Served, owner: Client, name: Name
+) -> None:
+    """This client names an origin, as a browser does: the server's own."""
+    queue = name("orders")
+    owner.create_queue(queue)
+    with ServiceBusClient.from_connection_string(
+        server.service_bus,
+        custom_endpoint_address=f"sb://localhost:{server.port}",
+        transport_type=TransportType.AmqpOverWebsocket,
+        retry_total=0,
+    ) as client:
+        with client.get_queue_sender(queue) as sender:
+            sender.send_messages(ServiceBusMessage("over a WebSocket"))
+        with client.get_queue_receiver(queue) as receiver:
+            [found] = receive(receiver, 1)
+            receiver.complete_message(found)
+    assert str(found) == "over a WebSocket"
 
 
 @pytest.mark.parametrize("path", ["/$servicebus/websocket", "/elsewhere"])
@@ -250,4 +270,5 @@ def test_a_stop_stores_what_was_sent_and_says_so(tmp_path: Path) -> None:
     with served("--data", data) as again, Client.connect(again.ready["development"]) as owner:
         assert owner.queue("q").active_count == accepted
         with again.client() as http:
-            assert "onibus_amqp_connections 0" in http.get("/metrics").text
+            told = http.get("/metrics", headers={"authorization": token}).text
+            assert "onibus_amqp_connections 0" in told

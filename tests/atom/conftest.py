@@ -13,9 +13,9 @@ import pytest
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from onibus.client import Client
-from tests.atom.helpers import administration
-from tests.client.server_helpers import development_string
+from tests.atom.helpers import administration, connection
 from tests.server.processes import Served, served
+from tests.server.server_helpers import SECRET
 
 _numbers = count(1)
 
@@ -23,14 +23,17 @@ _numbers = count(1)
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     data: Path = tmp_path_factory.mktemp("atom") / "data"
-    with served("--data", data, "--tls", "--log-level", "warning") as started:
+    # Clients create keys too, which ends development: use another root key.
+    flags = ("--data", data, "--tls", "--log-level", "warning")
+    with served(*flags, ONIBUS_ROOT_KEY=SECRET) as started:
         yield started
 
 
 @pytest.fixture(scope="session")
 def owner(server: Served) -> Iterator[Client]:
     """A client of our own, which sends and looks into entities."""
-    with Client.connect(development_string(server.port)) as client:
+    trust = server.ready["certificate"]
+    with Client.connect(connection(server), verify=trust) as client:
         yield client
 
 

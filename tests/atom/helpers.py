@@ -9,14 +9,15 @@ import httpx
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from onibus.protocols.atom.xml import ATOM, INSTANCE, SERVICE_BUS
-from onibus.security.keys import DEVELOPMENT_KEY, ROOT_NAME
+from onibus.security.keys import ROOT_NAME
 from tests.server.processes import PATIENCE_S, Served
 
 Name = Callable[[str], str]
 
 
-def connection(server: Served, name: str = ROOT_NAME, key: str = DEVELOPMENT_KEY) -> str:
+def connection(server: Served, name: str = ROOT_NAME, key: str | None = None) -> str:
     """Return the connection string of a client that manages."""
+    key = server.root_key if key is None else key
     where = f"Endpoint=sb://localhost:{server.port}"
     return f"{where};SharedAccessKeyName={name};SharedAccessKey={key}"
 
@@ -24,7 +25,7 @@ def connection(server: Served, name: str = ROOT_NAME, key: str = DEVELOPMENT_KEY
 def administration(
     server: Served,
     name: str = ROOT_NAME,
-    key: str = DEVELOPMENT_KEY,
+    key: str | None = None,
     kind: Any = ServiceBusAdministrationClient,
 ) -> Any:
     """Return an administration client of Python that asks once."""

@@ -26,13 +26,13 @@ from onibus.protocols.atom.xml import (
 )
 from tests.atom.helpers import Name, body, plain
 from tests.server.processes import Served
-from tests.server.server_helpers import developing
+from tests.server.server_helpers import signed
 
 
 @pytest.fixture(scope="module")
 def client(server: Served) -> Iterator[httpx.Client]:
     with plain(server) as found:
-        found.headers.update(developing())
+        found.headers.update(signed())
         yield found
 
 
@@ -157,7 +157,7 @@ def test_the_native_api_and_health_are_where_they_were(server: Served) -> None:
 def test_everything_asks_for_a_right(server: Served, method: str, path: str) -> None:
     with plain(server) as client:
         assert client.request(method, f"/t{path}").status_code == 401
-        token = developing("sb://localhost/another")
+        token = signed("sb://localhost/another")
         answer = client.request(method, f"/t{path}", headers=token)
         assert (answer.status_code, "is for another only" in answer.text) == (401, True)
 

@@ -9,16 +9,14 @@ import httpx
 from onibus import Bus
 from onibus.protocols.atom.xml import INSTANCE
 from onibus.security.keys import AccessKey
-from onibus.security.rights import Right
+from onibus.security.rights import ALL
 from onibus.server.server import Server
 from tests.atom.helpers import body
 from tests.bus_helpers import run
 from tests.server.server_helpers import ROOT, SECRET, serving, signed
 
 VERSION = {"api-version": "2021-05"}
-CONFIGURED = AccessKey(
-    name="boss", primary="p" * 44, secondary="s" * 44, rights=frozenset(Right), entity="q"
-)
+CONFIGURED = AccessKey(name="boss", primary="p" * 44, secondary="s" * 44, rights=ALL, entity="q")
 
 
 def described(answer: httpx.Response) -> str:
@@ -72,7 +70,7 @@ async def test_a_server_without_keys_takes_none_and_no_web_pages() -> None:
         async with httpx.AsyncClient(base_url=address, params=VERSION, trust_env=False) as client:
             assert (await client.put("/q", content=body())).status_code == 201
             page = await client.get("/q", headers={"origin": "http://elsewhere.example"})
-            assert (page.status_code, "pages of others" in page.text) == (401, True)
+            assert (page.status_code, "web pages of other sites" in page.text) == (401, True)
             key = "<AuthorizationRule><KeyName>k</KeyName><Rights><AccessRights>Send</AccessRights>"
             rules = f"<AuthorizationRules>{key}</Rights></AuthorizationRule></AuthorizationRules>"
             refused = await client.put("/other", content=body(rules))

@@ -50,7 +50,7 @@ def claimed_anywhere(bus: Bus) -> set[str]:
     for seat in bus.broker.find("q").seats:
         if seat.partition is not None:
             assert violations(seat.partition) == []
-            found |= owners(seat.partition.subscription)
+            found |= set(owners(seat.partition.subscription))
     return found
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from onibus import Bus
 from onibus.core.errors import AlreadyOpen, Damaged, InvalidArgument, NewerFormat
+from onibus.core.records import FORMAT_VERSION
 from tests.bus_helpers import ManualClock, bodies, get, picture, run, send
 from tests.source_tree import ROOT
 
@@ -69,12 +70,12 @@ def contents(directory: Path) -> dict[str, bytes]:
 @run
 async def test_a_newer_format_is_refused(tmp_path: Path, clock: ManualClock, store: str) -> None:
     await with_one_message(tmp_path, clock)
-    _set_format(tmp_path / f"{store}.sqlite", 2)
+    _set_format(tmp_path / f"{store}.sqlite", FORMAT_VERSION + 1)
     before = contents(tmp_path)
-    with pytest.raises(NewerFormat, match="format 2"):
+    with pytest.raises(NewerFormat, match=f"format {FORMAT_VERSION + 1}"):
         await Bus.open(tmp_path, clock=clock)
     assert contents(tmp_path)[f"{store}.sqlite"] == before[f"{store}.sqlite"]
-    _set_format(tmp_path / f"{store}.sqlite", 1)
+    _set_format(tmp_path / f"{store}.sqlite", FORMAT_VERSION)
     async with Bus.open(tmp_path, clock=clock) as bus:
         assert bodies(await get(bus, "q")) == ["x"]
 

@@ -22,7 +22,6 @@ from tests.bus_helpers import (
     keys_of,
     msg,
     numbers,
-    partition_at,
     pass_ms,
     peek_everything,
     picture,
@@ -130,12 +129,11 @@ async def test_the_stamp_never_runs_backwards(tmp_path: Path, clock: ManualClock
 @pytest.mark.promise("S4")
 @pytest.mark.parametrize("jump", [DAY, -DAY])
 @run
-async def test_a_clock_that_jumps_neither_fires_nor_freezes_timers(
+async def test_a_clock_that_jumps_neither_fires_nor_freezes_durations(
     clock: ManualClock, jump: int
 ) -> None:
     async with Bus.ephemeral(clock=clock) as bus:
         await bus.create_queue("q", lock_duration_ms=MINUTE)
-        await bus.schedule("q", msg("later"), clock.wall() + 2 * MINUTE)
         await send(bus, "q", "locked")
         await get_one(bus, "q")
         clock.jump(jump)
@@ -144,11 +142,31 @@ async def test_a_clock_that_jumps_neither_fires_nor_freezes_timers(
         assert bus.queue("q").held_count == 1
         await pass_ms(bus, clock, 1)
         assert bus.queue("q").held_count == 0, "the lock ended after its minute"
+        await pass_ms(bus, clock, MINUTE)
+        assert bus.queue("q").active_count == 2
+        await pass_ms(bus, clock, MINUTE)
+        assert bodies(await get(bus, "q")) == ["locked"]
+
+
+@pytest.mark.promise("S6")
+@run
+async def test_a_scheduled_message_follows_a_clock_that_is_set(clock: ManualClock) -> None:
+    async with Bus.ephemeral(clock=clock) as bus:
+        await bus.create_queue("q")
+        due = clock.wall() + DAY
+        await bus.schedule("q", msg("later"), due)
+        clock.jump(-HOUR)
+        await pass_ms(bus, clock, DAY)
+        assert bus.queue("q").scheduled_count == 1, "by the clock it is an hour early"
+        clock.jump(HOUR - 1)
+        await pass_ms(bus, clock, 0)
         assert bus.queue("q").scheduled_count == 1
-        await pass_ms(bus, clock, MINUTE)
+        # The broker looks at the clock once a second.
+        clock.jump(1)
+        await pass_ms(bus, clock, SECOND)
         assert bus.queue("q").scheduled_count == 0
-        await pass_ms(bus, clock, MINUTE)
-        assert bodies(await get(bus, "q")) == ["locked", "later"]
+        (message,) = bus.peek("q")
+        assert due <= message.enqueued_time_ms <= due + SECOND
 
 
 @pytest.mark.promise("S4", "B7")
@@ -261,31 +279,6 @@ async def test_scheduled_messages_are_peeked_survive_and_come_due_while_the_bus_
         ]
         assert bodies(await get(bus, "q")) == ["0", "1"]
         assert numbers(peek_everything(bus, "q", where=Filter(state="scheduled"))) == [3]
-
-
-@pytest.mark.promise("S8")
-@run
-async def test_the_counter_of_48_bits_rolls_over_to_zero(
-    tmp_path: Path, clock: ManualClock
-) -> None:
-    (key,) = keys_of(3, 1)
-    base, last = 3 << 48, (1 << 48) - 1
-    async with Bus.open(tmp_path, clock=clock) as bus:
-        await bus.create_queue("q", enable_partitioning=True)
-        log = partition_at(bus, "q", 3).log
-        gone = partition_at(bus, "q", 3).subscription.gone
-        gone.add(1, last - 2)
-        log.next_ordinal = log.visible_below = last - 1
-        sent = [(await send(bus, "q", f"{n}", partition_key=key))[0] for n in range(4)]
-        expected = [base + last - 1, base + last, base, base + 1]
-        assert [one.sequence_number for one in sent] == expected
-        received = await get(bus, "q")
-        assert bodies(received) == ["0", "1", "2", "3"], "their order does not wrap"
-        receiver = bus.receiver("q")
-        await receiver.defer(received[2])
-        (again,) = await receiver.receive_deferred([base])
-        assert bodies([again]) == ["2"]
-        await receiver.complete(again)
 
 
 @pytest.mark.promise("S3", "D9")

@@ -14,7 +14,7 @@ import pytest
 
 from onibus.cli import serve
 from tests.cli.conftest import Onibus
-from tests.server.processes import PATIENCE_S, command, environment
+from tests.server.processes import OWN_KEY_ONLY, PATIENCE_S, command, environment
 from tests.source_tree import ROOT, text_of
 
 
@@ -43,7 +43,7 @@ def announced(directory: Path, *args: str) -> Iterator[str]:
     """Run a server as people do; give what it says before it is ready."""
     process = subprocess.Popen(
         command("--http-port", "0", "--amqp-port", "0", "--sqs-port", "0", *args),
-        env=environment(COLUMNS="300"),
+        env=environment(COLUMNS="300", **OWN_KEY_ONLY),
         cwd=directory,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

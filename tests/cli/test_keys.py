@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import time
+
+import httpx
+
 from onibus.client import Target
+from onibus.security.keys import ROOT_NAME
 from tests.cli.conftest import Onibus
 from tests.client.server_helpers import ServerThread
 
@@ -32,7 +38,7 @@ def test_a_key_of_an_entity_over_its_life(onibus: Onibus) -> None:
     Onibus(third["connection_string"]).run("send", "orders", "five")
     onibus.run("keys", "delete", "worker", "-e", "orders", "--yes")
     second.run("send", "orders", "six", code=1)
-    assert onibus.told("keys", "list") == []
+    assert [one["name"] for one in onibus.told("keys", "list")] == [ROOT_NAME]
 
 
 def test_a_key_of_the_whole_namespace(onibus: Onibus, server: ServerThread) -> None:
@@ -41,7 +47,7 @@ def test_a_key_of_the_whole_namespace(onibus: Onibus, server: ServerThread) -> N
     target = Target.parse(shown.strip())
     assert (target.url, target.entity) == (f"http://localhost:{server.port}", "")
     Onibus(shown.strip()).run("receive", "orders")
-    [listed] = onibus.told("keys", "list")
+    [_, listed] = onibus.told("keys", "list")
     assert listed == {"name": "reader", "entity": "", "rights": ["Listen"], "configured": False}
     assert "the whole namespace" in onibus.shown("keys", "list")
     assert target.key not in onibus.run("keys", "list").output
@@ -52,6 +58,31 @@ def test_people_see_the_secrets_and_are_told_to_keep_them(onibus: Onibus) -> Non
     assert "Keep this: secrets are not shown again." in result.stderr
     line = next(one for one in result.stdout.splitlines() if one.startswith("Endpoint="))
     Onibus(line).run("queue", "create", "orders")
+
+
+def test_a_token_for_tools_that_cannot_sign(onibus: Onibus, server: ServerThread) -> None:
+    onibus.run("keys", "create", "watcher", "--right", "monitor")
+    token = onibus.shown("keys", "token", "watcher", "--for", "90d").strip()
+    assert re.fullmatch(r"[A-Za-z0-9_-]+", token)
+    address = f"http://localhost:{server.port}"
+    with httpx.Client(base_url=address, trust_env=False) as client:
+
+        def status(path: str, token: str) -> int:
+            return client.get(path, headers={"authorization": f"Bearer {token}"}).status_code
+
+        assert (status("/metrics", token), status("/v1/queues", token)) == (200, 403)
+        [told] = onibus.told("keys", "token", "watcher", "--for", "1h", "--which", "secondary")
+        assert 0 < told["expires_at"] - time.time() <= 3_600
+        assert status("/metrics", told["token"]) == 200
+        # It ends with the secret that signed it.
+        onibus.run("keys", "rotate", "watcher", "primary", "--yes")
+        assert (status("/metrics", token), status("/metrics", told["token"])) == (401, 200)
+        for wrong in ("x", "=", token[:-4], token * 100, "é"):
+            shown = {b"authorization": f"Bearer {wrong}".encode()}
+            assert client.get("/metrics", headers=shown).status_code == 401
+    onibus.run("keys", "token", "nobody", code=1)
+    onibus.run("keys", "token", "watcher", "--for", "some time", code=2)
+    onibus.run("keys", "create", "odd", "--right", "Monitor", "--entity", "orders", code=1)
 
 
 def test_what_is_asked_for_first(onibus: Onibus) -> None:

@@ -32,12 +32,16 @@ class ServerThread:
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
         self._loop: asyncio.AbstractEventLoop
         self._end: asyncio.Event
+        self._key = ""
         self.port = 0
 
     async def _serve(self) -> None:
         self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
         async with Bus.ephemeral() as bus:
-            keys = KeptKeys(bus, Keyring(development=True))
+            keys = KeptKeys(bus, Keyring())
+            await keys.make_root()
+            assert keys.root is not None
+            self._key = keys.root.primary
             async with Server(bus, keys, http_port=0) as server:
                 self.port = server.http_port
                 self._ready.set()
@@ -59,7 +63,7 @@ class ServerThread:
 
     @property
     def connection_string(self) -> str:
-        return development_string(self.port)
+        return development_string(self.port, self._key)
 
     def client(self, retry: Retry | None = None) -> Client:
         return Client.connect(self.connection_string, retry=retry)
@@ -125,7 +129,7 @@ class ServerProcess:
 
     def start(self) -> None:
         """Start it, on the port of HTTP that it had before if it had one."""
-        command = [sys.executable, "-m", "onibus", "serve", "--json"]
+        command = [sys.executable, "-m", "onibus", "serve", "--development", "--json"]
         command += ["--data", str(self._data), "--http-port", str(self.port)]
         command += ["--amqp-port", "0", "--sqs-port", "0"]
         command += ["--log-level", "error"]
@@ -166,9 +170,9 @@ class ServerProcess:
         return development_string(self.port)
 
 
-def development_string(port: int) -> str:
+def development_string(port: int, key: str = DEVELOPMENT_KEY) -> str:
     """Return the emulator's connection string, for a server on this machine."""
     return (
         f"Endpoint=sb://localhost:{port};SharedAccessKeyName={ROOT_NAME};"
-        f"SharedAccessKey={DEVELOPMENT_KEY};UseDevelopmentEmulator=true;"
+        f"SharedAccessKey={key};UseDevelopmentEmulator=true;"
     )

@@ -23,7 +23,8 @@ from onibus.core.errors import (
     Unauthorized,
 )
 from onibus.protocols.http.problems import problem
-from tests.client.server_helpers import ServerThread
+from onibus.security.keys import DEVELOPMENT_KEY
+from tests.client.server_helpers import ServerThread, development_string
 
 KINDS = [
     kind
@@ -87,10 +88,11 @@ def test_wrong_credentials(server: ServerThread) -> None:
     address = f"http://127.0.0.1:{server.port}"
     with Client.connect(address) as nobody, pytest.raises(Unauthorized):
         nobody.queues()
-    wrong = server.connection_string.replace("SAS_KEY_VALUE", "SAS_KEY_VALUF")
-    with Client.connect(wrong) as stranger, pytest.raises(Unauthorized) as told:
-        stranger.queues()
-    assert "SAS_KEY" not in str(told.value)
+    for wrong, said in (("SAS_KEY_VALUF", "not one of this bus"), (DEVELOPMENT_KEY, "--develop")):
+        string = development_string(server.port, wrong)
+        with Client.connect(string) as stranger, pytest.raises(Unauthorized, match=said) as told:
+            stranger.queues()
+        assert wrong not in str(told.value)
     with Client.connect(f"{server.connection_string}EntityPath=mine;") as owner:
         with pytest.raises(Forbidden):
             owner.create_queue("yours")

@@ -38,13 +38,13 @@ def test_each_slice_takes_no_more_than_it_activates(
     if restart:
         bench.restart()
     taken = []
-    pop_due = Marks.pop_due
+    pop_scheduled = Marks.pop_scheduled
 
-    def counted(self: Marks, now: int) -> int | None:
-        taken.append(now)
-        return pop_due(self, now)
+    def counted(self: Marks, moment: int) -> int | None:
+        taken.append(moment)
+        return pop_scheduled(self, moment)
 
-    monkeypatch.setattr(Marks, "pop_due", counted)
+    monkeypatch.setattr(Marks, "pop_scheduled", counted)
     bench.now += LATER
     for left in range(SLICES - 1, -1, -1):
         assert bench.partition.next_wake() <= bench.now, "there is more to do"

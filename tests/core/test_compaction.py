@@ -136,7 +136,7 @@ def test_where_retention_ends_is_found_by_reading_a_few_blocks(old: int) -> None
         bench.send(b"%d" % n)
     bench.restart()
     bench.store.blocks_read = 0
-    wall = bench.now + (60_001 if old == 200 else 0)
-    forget_retained(bench.partition, wall, bench.out)
+    now = bench.now + (60_001 if old == 200 else 0)
+    forget_retained(bench.partition, now, bench.out)
     assert bench.partition.log.floor == old + 1
     assert bench.store.blocks_read <= 9

@@ -11,8 +11,8 @@ import pytest
 
 from onibus import Bus
 from onibus.core.errors import LockLost, QuotaExceeded, SessionLocked
-from onibus.core.records import GONE, WriteBatch
-from tests.bus_helpers import ManualClock, keys_of, partition_at
+from onibus.testing.counters import set_counter
+from tests.bus_helpers import KEYS, ManualClock
 from tests.over_http.helpers import (
     HOUR,
     MINUTE,
@@ -175,27 +175,23 @@ async def test_a_clock_that_was_set_back_does_not_take_time_back(place: Place) -
 
 
 @pytest.mark.promise("S8")
+@pytest.mark.parametrize("partitioned", [False, True], ids=["63 bits", "48 bits"])
 @run
-async def test_numbers_roll_over(place: Place) -> None:
-    """The counter is brought near its end by hand: nobody sends 2^48 messages."""
-    (key,) = keys_of(3, 1)
-    base, last = 3 << 48, (1 << 48) - 1
+async def test_numbers_roll_over(place: Place, partitioned: bool) -> None:
+    key = KEYS[3] if partitioned else None
+    base, last = (3 << 48, (1 << 48) - 1) if partitioned else (0, (1 << 63) - 1)
     async with Bus.open(place.data, stores=place.stores, reserve_bytes=0) as bus:
-        await bus.create_queue("q", enable_partitioning=True)
-        partition = partition_at(bus, "q", 3)
-        partition.subscription.gone.add(1, last - 2)
-        partition.log.next_ordinal = partition.log.visible_below = last - 1
-        records = WriteBatch()
-        records.put(GONE, (partition.id, 0, 1, last - 2))
-        loop = bus.broker.find("q").seats[3].store.loop
-        assert loop is not None
-        loop.write(records)
+        await bus.create_queue("q", enable_partitioning=partitioned)
+        set_counter(bus.broker, "q", last - 1, 3 if partitioned else 0)
         await bus.send("q", msg("0", partition_key=key))
     with place.serve() as server:
         async with place.client() as client:
             sent = await send(client, "q", "1", "2", "3", partition_key=key)
             expected = [base + last, base, base + 1]
             assert [one.sequence_number for one in sent] == expected
+            page = await client.peek("q", limit=2)
+            rest = await client.peek("q", start=page[-1].sequence_number + 1)
+            assert numbers(page + rest) == [base + last - 1, *expected]
             kill(server)
             with place.serve():
                 received = await get(client, "q")

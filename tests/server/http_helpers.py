@@ -23,12 +23,13 @@ from onibus.server.server import Server
 KEYS = [
     AccessKey(name="sender", primary="send-key", rights=frozenset({Right.SEND})),
     AccessKey(name="listener", primary="listen-key", rights=frozenset({Right.LISTEN})),
+    AccessKey(name="watcher", primary="monitor-key", rights=frozenset({Right.MONITOR})),
     AccessKey(name="owner", primary="manage-key", secondary="manage-key-2"),
 ]
 JSON_TYPE = {"content-type": "application/json"}
 
 #: What anybody may ask: nothing of it tells of messages.
-PUBLIC = {"/openapi.json", "/health", "/livez", "/readyz", "/metrics"}
+PUBLIC = {"/openapi.json", "/health", "/livez", "/readyz"}
 
 
 class Client:

@@ -15,11 +15,15 @@ from typing import Any
 
 import httpx
 
+from onibus.security.keys import DEVELOPMENT_KEY
 from tests.source_tree import ROOT
 
 PATIENCE_S = 120
 #: Servers of several tests run at once.
 ANY_PORTS = {"ONIBUS_AMQP_PORT": "0", "ONIBUS_SQS_PORT": "0"}
+#: Most tests use the well-known key, and this one says that they must not.
+DEVELOPING = {"ONIBUS_DEVELOPMENT": "true"}
+OWN_KEY_ONLY = {"ONIBUS_DEVELOPMENT": ""}
 
 
 class Served:
@@ -32,6 +36,8 @@ class Served:
         self.port = int(self.http.rpartition(":")[2])
         #: what clients of Service Bus are given
         self.service_bus: str = ready["service_bus"]
+        #: the secret of the root key that tests use
+        self.root_key = DEVELOPMENT_KEY
 
     def client(self, **how: Any) -> httpx.Client:
         return httpx.Client(base_url=self.http, trust_env=False, timeout=PATIENCE_S, **how)
@@ -49,13 +55,18 @@ def command(*args: str | Path) -> list[str]:
 
 def environment(**variables: str) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("ONIBUS_")}
-    return {**kept, **ANY_PORTS, "PYTHONPATH": str(ROOT), **variables}
+    return {**kept, **ANY_PORTS, **DEVELOPING, "PYTHONPATH": str(ROOT), **variables}
 
 
-def refused(*args: str | Path, **variables: str) -> tuple[int, str]:
+def limited(files_max: int | str, whole: list[str]) -> list[str]:
+    """Return a command with a limit of open files; 0 sets none."""
+    return ["prlimit", f"--nofile={files_max}", *whole] if files_max else whole
+
+
+def refused(*args: str | Path, files_max: int | str = 0, **variables: str) -> tuple[int, str]:
     """Start a server that does not start; return its exit code and what it wrote."""
     done = subprocess.run(
-        command(*args),
+        limited(files_max, command(*args)),
         env=environment(**variables),
         capture_output=True,
         text=True,
@@ -73,11 +84,8 @@ def served(*args: str | Path, files_max: int | str = 0, **variables: str) -> Ite
     `files_max` is how many files it may have open: a number, or what it begins with and what it may
     ask for, as soft:hard.
     """
-    whole = command("--http-port", "0", "--json", *args)
-    if files_max:
-        whole = ["prlimit", f"--nofile={files_max}", *whole]
     process = subprocess.Popen(
-        whole,
+        limited(files_max, command("--http-port", "0", "--json", *args)),
         env=environment(**variables),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -88,7 +96,9 @@ def served(*args: str | Path, files_max: int | str = 0, **variables: str) -> Ite
         line = process.stdout.readline()
         if not line:
             raise AssertionError(f"it did not start: {process.communicate()[1]}")
-        yield Served(process, json.loads(line))
+        running = Served(process, json.loads(line))
+        running.root_key = variables.get("ONIBUS_ROOT_KEY", DEVELOPMENT_KEY)
+        yield running
     finally:
         process.kill()
         process.communicate()

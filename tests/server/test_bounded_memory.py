@@ -40,7 +40,7 @@ def small(tmp_path: Path) -> Iterator[Served]:
 
 
 def head(length: int, *more: str) -> bytes:
-    lines = (f"POST {PATH} HTTP/1.1", "host: x", "content-type: application/json", *more)
+    lines = (f"POST {PATH} HTTP/1.1", "host: localhost", "content-type: application/json", *more)
     return "\r\n".join([*lines, f"content-length: {length}", "", ""]).encode()
 
 
@@ -147,7 +147,11 @@ async def check_pipelining(server: Served) -> None:
         body = {"body": "x" * (4 * MB)}
         sent = await client.post(PATH, json=body, headers=developing())
         assert sent.status_code == 200, sent.text
-    lines = ("POST /v1/entities/q/peek HTTP/1.1", "host: x", "content-type: application/json")
+    lines = (
+        "POST /v1/entities/q/peek HTTP/1.1",
+        "host: localhost",
+        "content-type: application/json",
+    )
     signature = f"authorization: {developing()['authorization']}"
     ask = "\r\n".join([*lines, signature, "content-length: 2", "", "{}"]).encode()
     # Each of 100 connections asks for 2 GB of answers, and reads none of them.

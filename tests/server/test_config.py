@@ -62,7 +62,7 @@ def test_the_file_may_be_named_by_a_variable(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("text", "value"), [("true", True), ("1", True), ("false", False)])
 def test_variables_say_yes_and_no(text: str, value: bool) -> None:
     assert load(None, {"ONIBUS_INSECURE": text}).options.insecure is value
-    assert load(None, {"ONIBUS_ALLOW_DEVELOPMENT_KEY": text}).options.allow_development_key is value
+    assert load(None, {"ONIBUS_DEVELOPMENT": text}).options.development is value
 
 
 @pytest.mark.parametrize(
@@ -196,6 +196,12 @@ MISTAKES = [
     ("http_port = 5672", "http_port and amqp_port are both 5672"),
     ("amqps_port = 9324", "amqps_port and sqs_port are both 9324"),
     ('host = ""', "host is empty"),
+    ("allow_development_key = true", "allow_development_key is development now: write that"),
+    ('development = "yes"', "development: Expected `bool | null`, got `str`"),
+    ('allow_host = "bus"', "allow_host: Expected `array`, got `str`"),
+    ('allow_host = ["http://bus"]', "allow_host 'http://bus' is not a host"),
+    ('allow_host = ["bus:5300"]', "allow_host 'bus:5300' is not a host"),
+    ('allow_host = ["bus", ""]', "allow_host '' is not a host"),
     ('data = ""', "data is empty"),
     ("reserve_bytes = -1", "reserve_bytes is below 0"),
     ('tls_key = "x"', "tls_certificate and tls_key go together"),
@@ -275,6 +281,7 @@ def test_what_cannot_be_read_at_all(tmp_path: Path) -> None:
     [
         ({"ONIBUS_HTTP_PORT": "x"}, "ONIBUS_HTTP_PORT: Expected `int`"),
         ({"ONIBUS_TLS": "perhaps"}, "ONIBUS_TLS: Expected `bool`"),
+        ({"ONIBUS_ALLOW_DEVELOPMENT_KEY": "0"}, "is ONIBUS_DEVELOPMENT now: set that"),
         ({"ONIBUS_HTTP_PROT": "1"}, "ONIBUS_HTTP_PROT: there is none: did you mean ONIBUS_HTTP_"),
         ({"ONIBUS_ROOT_KEY": "short-secret"}, "ONIBUS_ROOT_KEY: the primary key of"),
         ({"ONIBUS_ROOT_KEY": "with ; in its midst"}, "and no ;"),

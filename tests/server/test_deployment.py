@@ -12,9 +12,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import pytest
 
-from tests.server.processes import PATIENCE_S, environment
+from tests.server.processes import OWN_KEY_ONLY, PATIENCE_S, environment
+from tests.server.server_helpers import developing
 from tests.source_tree import ROOT, text_of
 
 UNIT = "examples/onibus.service"
@@ -36,7 +38,7 @@ def running(words: list[str]) -> Iterator[str]:
     assert words[0].endswith("/onibus")
     process = subprocess.Popen(
         [sys.executable, "-m", "onibus", *words[1:], *PORTS],
-        env=environment(),
+        env=environment(**OWN_KEY_ONLY),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -64,6 +66,22 @@ def test_the_container_starts_and_finds_itself_healthy(tmp_path: Path) -> None:
         assert port in check[-1]
         subprocess.run(check, check=True, timeout=PATIENCE_S)
     assert (tmp_path / "data" / "tls-certificate.pem").is_file()
+
+
+def test_the_container_replaces_the_emulator_as_its_comment_says(tmp_path: Path) -> None:
+    (line,) = re.findall(r"^# +(--development .*)$", text_of(IMAGE), re.M)
+    assert line in text_of("docs/security.md")
+    words = [*instruction("ENTRYPOINT"), *shlex.split(line), "--quiet"]
+    words[words.index("/data")] = str(tmp_path / "data")
+    with running(words) as address:
+        port = address.rpartition(":")[2]
+        for host, status in (("localhost", 200), ("evil.example", 403)):
+            answer = httpx.get(
+                f"http://127.0.0.1:{port}/v1/queues",
+                headers={"host": f"{host}:{port}", **developing()},
+                trust_env=False,
+            )
+            assert answer.status_code == status
 
 
 def test_the_unit_starts_a_server(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def test_everything_is_looked_at(tmp_path: Path) -> None:
     found = doctor(tmp_path, ports=[0])
     assert {one.name for one in found} == {
         *("python", "sqlite", "uvloop", "open files", "clock", "port 0"),
-        *("data directory", "disk space", "disk sync", "permissions"),
+        *("data directory", "disk space", "disk sync", "permissions", "credentials"),
     }
     for one in found:
         assert one.state in (GOOD, WARNING, BAD)
@@ -64,6 +64,21 @@ def test_a_directory_that_anybody_reads_is_seen(tmp_path: Path) -> None:
     assert named(doctor(tmp_path), "permissions").state == WARNING
     tmp_path.chmod(0o750)
     assert named(doctor(tmp_path), "permissions").state == GOOD
+
+
+def test_the_key_of_programs_is_named_and_guarded(tmp_path: Path) -> None:
+    assert "is made at the first start" in named(doctor(tmp_path), "credentials").found
+    path = tmp_path / "connection-string"
+    path.write_text("Endpoint=sb://localhost;SharedAccessKey=secret")
+    path.chmod(0o600)
+    good = named(doctor(tmp_path), "credentials")
+    assert (good.state, "--development" in good.found, "secret" in good.found) == (
+        GOOD,
+        True,
+        False,
+    )
+    path.chmod(0o644)
+    assert named(doctor(tmp_path), "credentials").state == WARNING
 
 
 def test_few_open_files_are_seen() -> None:

@@ -165,12 +165,13 @@ async def test_a_configured_key_wins_over_a_kept_one(tmp_path: Path) -> None:
 
 
 @run
-async def test_the_development_key_can_be_used_beside_others() -> None:
+async def test_a_configured_key_ends_development() -> None:
+    async with serving(development=True) as (_, client):
+        assert (await client.get("/v1/keys", headers=developing())).status_code == 200
     async with serving(ROOT, development=True) as (_, client):
-        for headers in (developing(), signed()):
-            assert (await client.get("/v1/keys", headers=headers)).status_code == 200
-    async with serving(ROOT) as (_, client):
-        assert (await client.get("/v1/keys", headers=developing())).status_code == 401
+        assert (await client.get("/v1/keys", headers=signed())).status_code == 200
+        answer = await client.get("/v1/keys", headers=developing())
+        assert (answer.status_code, "--development" in answer.json()["detail"]) == (401, True)
 
 
 @run

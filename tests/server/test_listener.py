@@ -7,6 +7,9 @@ import contextlib
 import socket
 from typing import Any
 
+import pytest
+
+from onibus.operation.peers import Peers
 from onibus.protocols.http.connections import Connections
 from onibus.protocols.http.messages import Request, Respond, Response
 from onibus.server.listener import Listener
@@ -25,7 +28,7 @@ class Noting(asyncio.Protocol):
 @run
 async def test_small_answers_do_not_wait_for_others() -> None:
     Noting.came = []
-    listener = Listener(Noting)
+    listener = Listener(lambda peer: Noting())
     await listener.start("localhost", 0)
     _, writer = await asyncio.open_connection("localhost", listener.port)
     while not Noting.came:
@@ -34,6 +37,31 @@ async def test_small_answers_do_not_wait_for_others() -> None:
     assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
     listener.close()
     writer.close()
+
+
+@run
+async def test_a_connection_that_is_evicted_as_soon_as_it_is_accepted_leaves_nothing() -> None:
+    peers = Peers(connections_max=1)
+    listener = Listener(Connections(Never(), peers=peers), peers=peers)
+    await listener.start("127.0.0.1", 0)
+    # The loop accepts all of them in one turn: only the last one stays.
+    socks = [socket.create_connection(("127.0.0.1", listener.port)) for _ in range(10)]
+    async with asyncio.timeout(20):
+        while peers.evicted < 9 or peers.count > 1:
+            await asyncio.sleep(0.001)
+    for sock in socks[:-1]:
+        sock.settimeout(20)
+        with contextlib.suppress(ConnectionError):
+            assert sock.recv(1) == b""
+    socks[-1].setblocking(False)
+    with pytest.raises(BlockingIOError):
+        socks[-1].recv(1)
+    for sock in socks:
+        sock.close()
+    listener.close()
+    async with asyncio.timeout(20):
+        while peers.count:
+            await asyncio.sleep(0.001)
 
 
 class Never:

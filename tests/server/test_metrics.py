@@ -5,16 +5,20 @@ from __future__ import annotations
 import re
 import time
 
+import httpx
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from onibus import Bus
 from onibus.broker import forwarding
 from onibus.core.path import dead_letter, fan_out
 from onibus.core.tally import BROKER_REASONS, BY_APPLICATION, Durations
+from onibus.operation import collector
 from onibus.operation.exposition import COUNTER
 from onibus.operation.metrics import METRICS
-from onibus.security.keys import DEVELOPMENT_KEY, ROOT_NAME, Keyring
-from onibus.security.sas import make_token
+from onibus.security.kept_keys import KeptKeys
+from onibus.security.keys import AccessKey, Keyring
+from onibus.security.rights import Right
 from onibus.server.server import Server
 from tests.bus_helpers import (
     MINUTE,
@@ -45,6 +49,12 @@ async def scrape(server: Server, path: str = "/metrics", **headers: str) -> Samp
         for family in text_string_to_metric_families(answer.text)
         for sample in family.samples
     }
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every page be a new one."""
+    monkeypatch.setattr(collector, "FRESH_SECONDS", 0.0)
 
 
 def value(samples: Samples, name: str, **labels: str) -> float:
@@ -127,8 +137,7 @@ async def test_ages_sizes_sessions_readers_and_claims() -> None:
         assert await bus.claim("plain", "spark", 1) is not None
         await pass_ms(bus, clock, 5_000)
         await bus.accept_session("s", "one")
-        token = make_token("sb://localhost", ROOT_NAME, DEVELOPMENT_KEY, 9_999_999_999)
-        detailed = await scrape(server, "/metrics/per-object", authorization=token)
+        detailed = await scrape(server, "/metrics/per-object")
         totals = await scrape(server)
     labels = {"entity": "plain", "partition": "0"}
     assert value(detailed, "onibus_oldest_message_age_seconds", **labels) == 5
@@ -187,15 +196,32 @@ async def test_sums_do_not_fall_when_an_entity_or_a_store_goes() -> None:
 
 
 @run
-async def test_names_of_entities_are_shown_to_managers_only() -> None:
-    async with Bus.ephemeral() as bus, serving(bus, Keyring(development=True)) as server:
+async def test_metrics_are_for_keys_that_may_monitor() -> None:
+    async with Bus.ephemeral() as bus:
+        keys = KeptKeys(bus, Keyring())
+        for name, right in (("watcher", Right.MONITOR), ("owner", Right.MANAGE)):
+            await keys.create(AccessKey(name=name, primary="", rights=frozenset([right])))
+        for name in ("sender", "listener"):
+            right = Right.SEND if name == "sender" else Right.LISTEN
+            await keys.create(AccessKey(name=name, primary="", rights=frozenset([right])))
         await bus.create_queue("secret-project")
-        assert (await ask(server, "GET", "/metrics")).status_code == 200
-        assert b"secret-project" not in (await ask(server, "GET", "/metrics")).content
-        assert (await ask(server, "GET", "/metrics/per-object")).status_code == 401
-        token = make_token("sb://localhost", ROOT_NAME, DEVELOPMENT_KEY, 9_999_999_999)
-        answer = await ask(server, "GET", "/metrics/per-object", headers={"authorization": token})
-        assert b"secret-project" in answer.content
+        async with Server(bus, keys, http_port=0) as server:
+            for path, named in (("/metrics", False), ("/metrics/per-object", True)):
+                nobody = await ask(server, "GET", path)
+                assert (nobody.status_code, b"secret-project" in nobody.content) == (401, False)
+                for name, expected in (("sender", 403), ("listener", 403), ("owner", 200)):
+                    assert (await _shown(server, keys, name, path)).status_code == expected, name
+                answer = await _shown(server, keys, "watcher", path)
+                assert (answer.status_code, b"secret-project" in answer.content) == (200, named)
+            # It reads metrics, and nothing else.
+            for path in ("/v1/queues", "/v1/alarms", "/v1/keys"):
+                assert (await _shown(server, keys, "watcher", path)).status_code == 403
+
+
+async def _shown(server: Server, keys: KeptKeys, name: str, path: str) -> httpx.Response:
+    """Ask as Prometheus does: with a bearer token of a key."""
+    token = keys.token("", name, "primary", int(time.time()) + 60)
+    return await ask(server, "GET", path, headers={"authorization": f"Bearer {token}"})
 
 
 @run

@@ -10,6 +10,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 
+from onibus.protocols.http.limits import Limits
 from onibus.protocols.http.route import Route
 from onibus.protocols.http.routes import routes
 from onibus.security.keys import DEVELOPMENT_KEY, ROOT_NAME, AccessKey, Keyring
@@ -24,7 +25,8 @@ DAY_S = 86_400
 OWNER = token(NAMESPACE, "owner", "manage-key", seconds=DAY_S)
 SENDER = token(NAMESPACE, "sender", "send-key", seconds=DAY_S)
 LISTENER = token(NAMESPACE, "listener", "listen-key", seconds=DAY_S)
-HOLDERS = {"Send": SENDER, "Listen": LISTENER, "Manage": OWNER}
+WATCHER = token(NAMESPACE, "watcher", "monitor-key", seconds=DAY_S)
+HOLDERS = {"Send": SENDER, "Listen": LISTENER, "Manage": OWNER, "Monitor": WATCHER}
 
 #: Which right each call needs, written down once more by hand: a route that changes its mind, and
 #: a new route, have to be looked at here.
@@ -54,12 +56,15 @@ def calls_in(text: str) -> set[tuple[str, str]]:
 
 def wanted_right(route: Route) -> Right:
     key = (route.method, route.path)
+    if route.path in MONITOR:
+        return Right.MONITOR
     if key in calls_in(SEND):
         return Right.SEND
     return Right.LISTEN if key in calls_in(LISTEN) else Right.MANAGE
 
 
-PUBLIC = {"/openapi.json", "/livez", "/readyz", "/health", "/metrics"}
+PUBLIC = {"/openapi.json", "/livez", "/readyz", "/health"}
+MONITOR = {"/metrics", "/metrics/per-object"}
 #: Asks for rights on the entities that its body names; see below.
 INSIDE = {"/v1/transactions"}
 
@@ -100,7 +105,7 @@ async def test_each_right_opens_exactly_its_routes() -> None:
 
 @run
 async def test_nobody_gets_anything_without_credentials() -> None:
-    async with serving(keys=keyring()) as client:
+    async with serving(keys=keyring(), limits=Limits(failures_max=10_000)) as client:
         for route in routes():
             for headers in ({}, {"authorization": "Bearer x"}, {"authorization": ""}):
                 response = await ask(client, route, headers)

@@ -22,7 +22,7 @@ from onibus.security.keys import (
     Keyring,
     check_key,
 )
-from onibus.security.origins import refuse_web_pages
+from onibus.security.origins import Origins
 from onibus.security.rights import ALL, Granted, Right
 from onibus.security.sas import make_token, scope_of
 from tests.server.server_helpers import SECRET, token
@@ -171,7 +171,7 @@ def test_an_entitys_key_signs_for_nothing_else() -> None:
 def test_rights(right: Right) -> None:
     granted = Granted("k", frozenset([right]))
     reached = {one for one in Right if allowed(granted, "orders", one)}
-    assert reached == (ALL if right is Right.MANAGE else {right})
+    assert reached == (set(Right) if right is Right.MANAGE else {right})
 
 
 # What is refused
@@ -301,7 +301,11 @@ def test_a_key_is_in_no_text_of_itself() -> None:
         assert OTHER not in text
 
 
-# Where nothing is asked
+# A well-known key, or none; tests/server/test_web_pages.py has more
+
+
+def opened(*hosts: str) -> list[Origins]:
+    return [Origins(None, hosts), Origins(Keyring(development=True), hosts)]
 
 
 @pytest.mark.parametrize(
@@ -313,12 +317,23 @@ def test_a_key_is_in_no_text_of_itself() -> None:
         {"host": "localhost:5300", "origin": "http://evil.example"},
         {"host": "localhost:5300", "origin": "null"},
         {"host": "localhost:5300", "origin": "http://localhost:8080"},
+        {"host": "localhost:5300", "origin": "http://localhost:5300.evil.example"},
+        {"host": "localhost:5300", "origin": ""},
+        {"host": "localhost:5300", "referer": "http://evil.example/localhost:5300"},
+        {"host": "localhost:5300", "sec-fetch-site": "cross-site"},
+        {"host": "localhost:5300", "sec-fetch-site": "anything"},
         {"host": "192.168.0.7"},
+        {"host": "0.0.0.0:5300"},
+        {"host": "::"},
+        {"host": ""},
+        {"host": "localhost:99999999"},
     ],
 )
-def test_web_pages_of_others_are_refused(headers: dict[str, str]) -> None:
-    with pytest.raises(Forbidden, match="asks for no credentials"):
-        refuse_web_pages(headers)
+def test_web_pages_and_other_hosts_are_rejected(headers: dict[str, str]) -> None:
+    for origins in opened("bus", "10.0.0.1"):
+        with pytest.raises(Forbidden, match="a well-known key or none"):
+            origins.check(headers)
+    Origins(Keyring([KEY])).check(headers)
 
 
 @pytest.mark.parametrize(
@@ -327,9 +342,33 @@ def test_web_pages_of_others_are_refused(headers: dict[str, str]) -> None:
         {},
         {"host": "localhost"},
         {"host": "LocalHost:5300"},
+        {"host": "localhost.:5300"},
         {"host": "[::1]:5300"},
+        {"host": "::1"},
+        {"host": "Bus:80"},
+        {"host": "10.0.0.1"},
         {"host": "127.0.0.1:5300", "origin": "http://127.0.0.1:5300"},
+        {"host": "Bus:80", "origin": "http://bus:80", "sec-fetch-site": "same-origin"},
+        {"host": "localhost", "sec-fetch-site": "none"},
     ],
 )
 def test_programs_and_our_own_pages_are_not(headers: dict[str, str]) -> None:
-    refuse_web_pages(headers)
+    for origins in opened("bus", "10.0.0.1"):
+        for _ in range(2):
+            origins.check(headers)
+
+
+def test_hosts_that_were_found_good_are_bounded() -> None:
+    (origins, _) = opened()
+    for port in range(1_000):
+        origins.check({"host": f"localhost:{port}"})
+    assert len(origins._good) <= 64
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE"])
+def test_changes_are_asked_for_with_post(method: str) -> None:
+    for origins in opened():
+        origins.check_change("POST")
+        with pytest.raises(Forbidden, match="use POST, or create a key"):
+            origins.check_change(method)
+    Origins(Keyring([KEY])).check_change(method)

@@ -16,6 +16,7 @@ import httpx
 
 from tests.server.http_helpers import token
 from tests.server.process_helpers import server_process
+from tests.server.server_helpers import SECRET
 from tests.source_tree import ROOT
 
 SEED = 1
@@ -50,9 +51,13 @@ def prepare(address: str, headers: dict[str, str]) -> None:
 
 
 def test_made_up_requests_break_nothing(tmp_path: Path) -> None:
-    headers = token("sb://localhost/", "RootManageSharedAccessKey", "SAS_KEY_VALUE", 3_600)
+    # Keys are among what is made up: the well-known one would be rejected after the first.
+    config = tmp_path / "onibus.toml"
+    config.write_text(f'[[keys]]\nname = "owner"\nprimary = "{SECRET}"\n')
+    headers = token("sb://localhost/", "owner", SECRET, 3_600)
     log = tmp_path / "server.log"
-    with server_process(log, "--ephemeral", "--test-mode") as (address, _):
+    flags = ("--ephemeral", "--test-mode", "--config", str(config))
+    with server_process(log, *flags) as (address, _):
         prepare(address, headers)
         command = [
             *(sys.executable, "-c", "from schemathesis.cli import schemathesis; schemathesis()"),

@@ -19,7 +19,15 @@ import pytest
 
 from onibus.security.keys import DEVELOPMENT_KEY
 from onibus.server.exposure import is_loopback
-from tests.server.processes import Served, command, environment, refused, served, wait_for
+from tests.server.processes import (
+    OWN_KEY_ONLY,
+    Served,
+    command,
+    environment,
+    refused,
+    served,
+    wait_for,
+)
 from tests.server.server_helpers import developing, signed
 
 CONFIG = """
@@ -237,9 +245,8 @@ def test_a_port_in_use(tmp_path: Path) -> None:
 
 
 def test_an_address_that_is_not_ours(tmp_path: Path) -> None:
-    code, told = refused(
-        "--data", tmp_path / "data", "--host", "192.0.2.1", "--allow-plain-text", "--http-port", "0"
-    )
+    flags = ("--host", "192.0.2.1", "--allow-plain-text", "--http-port", "0")
+    code, told = refused("--data", tmp_path / "data", *flags, **OWN_KEY_ONLY)
     assert (code, "192.0.2.1" in told) == (5, True)
 
 
@@ -281,21 +288,6 @@ def test_mistakes_of_configuration_end_it_with_one_line(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("how", [(), ("--tls",)])
-def test_more_connections_than_the_system_lets_it_have(
-    tmp_path: Path, how: tuple[str, ...]
-) -> None:
-    with served("--data", tmp_path / "data", *how, files_max=60) as server:
-        server.http = server.http.replace("https", "http")
-        crowd = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(80)]
-        wait_for(lambda: len(list(Path(f"/proc/{server.process.pid}/fd").iterdir())) >= 60)
-        for one in crowd:
-            one.close()
-        assert status(server, developing()) == 200
-        code, _, err = server.stop()
-        assert (code, "Traceback" in err) == (0, False), err
-
-
 def test_a_server_asks_for_as_many_files_as_it_may_have() -> None:
     with served("--ephemeral", files_max="60:400") as server:
         crowd = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(200)]
@@ -304,7 +296,10 @@ def test_a_server_asks_for_as_many_files_as_it_may_have() -> None:
             one.close()
 
 
-# Who is let in
+# Credentials; tests/server/test_development.py has more
+
+
+OUTSIDE = ("--host", "0.0.0.0", "--allow-plain-text")
 
 
 @pytest.mark.parametrize(
@@ -314,26 +309,28 @@ def test_a_server_asks_for_as_many_files_as_it_may_have() -> None:
         (["--host", "::"], "plain text, and reachable from outside (host ::)"),
         (["--host", "0.0.0.0", "--insecure", "--tls"], "insecure, and reachable from outside"),
         (["--host", "0.0.0.0", "--insecure", "--allow-plain-text"], "use keys, or listen on 127"),
-        (["--host", "0.0.0.0", "--allow-plain-text", "--ephemeral"], "ONIBUS_ROOT_KEY"),
+        ([*OUTSIDE, "--insecure", "--allow-host", "bus"], "insecure, and reachable from outside"),
+        ([*OUTSIDE, "--ephemeral"], "ONIBUS_ROOT_KEY"),
+        ([*OUTSIDE, "--development"], "development, and reachable from outside (host 0.0.0.0)"),
+        (["--host", "0.0.0.0", "--tls", "--development"], "name the hosts that clients use with"),
+        (["--host", "0.0.0.0", "--development", "--allow-host", "bus"], "plain text, and reachabl"),
         (["--host", "no.such.name.invalid"], "host 'no.such.name.invalid' has no address"),
-        (["--ephemeral", "--refuse-development-key"], "nowhere to keep a key"),
+        (["--ephemeral", "--no-development"], "nowhere to keep a key"),
     ],
 )
 def test_what_would_let_strangers_in_is_refused(tmp_path: Path, args: list[str], told: str) -> None:
     data = tmp_path / "data"
-    code, found = refused(*args, "--data", data, "--http-port", "0")
+    code, found = refused(*args, "--data", data, "--http-port", "0", **OWN_KEY_ONLY)
     assert (code, told in found) == (2, True), found
     assert not data.exists()
 
 
-def test_the_well_known_key_is_refused_from_outside_under_any_name(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", [(), ("--development",), (*OUTSIDE, "--allow-host", "bus")])
+def test_the_well_known_key_is_refused_under_any_name(tmp_path: Path, how: tuple[str, ...]) -> None:
     path = tmp_path / "onibus.toml"
     path.write_text(f'[[keys]]\nname = "mine"\nprimary = "{DEVELOPMENT_KEY}"')
-    outside = ("--config", path, "--ephemeral", "--host", "0.0.0.0", "--allow-plain-text")
-    code, told = refused(*outside)
-    assert (code, "which everybody knows" in told) == (2, True)
-    with served(*outside, "--allow-development-key") as server:
-        assert server.stop()[0] == 0
+    code, told = refused("--config", path, "--ephemeral", *how)
+    assert (code, "well-known SAS_KEY_VALUE" in told) == (2, True)
 
 
 def status(server: Served, headers: dict[str, str], **how: Any) -> int:
@@ -341,30 +338,9 @@ def status(server: Served, headers: dict[str, str], **how: Any) -> int:
         return client.get("/v1/queues", headers=headers).status_code
 
 
-def test_on_loopback_both_the_emulators_key_and_our_own_are_good(tmp_path: Path) -> None:
-    with served("--data", tmp_path / "data") as server:
-        own = secret_of(server.ready["connection_file"])
-        assert status(server, developing()) == 200
-        assert status(server, signed(key=own)) == 200
-        assert status(server, signed(key="x" * 40)) == 401
-        assert status(server, {}) == 401
-    with served("--data", tmp_path / "data", "--refuse-development-key") as server:
-        assert server.ready["development"] == ""
-        assert status(server, developing()) == 401
-        assert status(server, signed(key=own)) == 200
-
-
-def test_a_configured_key_turns_the_emulators_off() -> None:
-    key = "from-the-environment"
-    with served("--ephemeral", ONIBUS_ROOT_KEY=key) as server:
-        assert status(server, signed(key=key)) == 200
-        assert status(server, developing()) == 401
-    with served("--ephemeral", "--allow-development-key", ONIBUS_ROOT_KEY=key) as server:
-        assert status(server, developing()) == status(server, signed(key=key)) == 200
-
-
 def test_from_outside_only_tls_and_keys_of_our_own(tmp_path: Path) -> None:
-    with served("--data", tmp_path / "data", "--host", "0.0.0.0", "--tls") as server:
+    flags = ("--data", tmp_path / "data", "--host", "0.0.0.0", "--tls")
+    with served(*flags, **OWN_KEY_ONLY) as server:
         assert server.ready["development"] == ""
         own = secret_of(server.ready["connection_file"])
         trust = ssl.create_default_context(cafile=server.ready["certificate"])

@@ -138,9 +138,10 @@ def check_same_in_pieces(data: bytes, *cuts: int, unread: Collection[int] = ()) 
 def request(
     *lines: bytes, first: bytes = b"POST / HTTP/1.1", body: bytes = b"{}", length: bytes = b""
 ) -> bytes:
-    """Return the bytes of a request."""
+    """Return the bytes of a request; of any host, unless the lines say which."""
+    host = () if any(b"host" in line.lower() for line in lines) else (b"Host: a",)
     last = b"Content-Length: " + (length or b"%d" % len(body))
-    return b"\r\n".join((first, *lines, last, b"", body))
+    return b"\r\n".join((first, *host, *lines, last, b"", body))
 
 
 def test_what_clients_send_is_read_without_the_parser() -> None:
@@ -148,6 +149,7 @@ def test_what_clients_send_is_read_without_the_parser() -> None:
     assert check_same(request(*USUAL, first=b"POST /000000000000/orders.fifo HTTP/1.1"))
     assert check_same(request(*USUAL, body=b"\r\n\r\nPOST / HTTP/1.1\r\n\r\n"))
     assert check_same(request(body=b""))
+    assert check_same(request(b"Host: [::1]:9324"))
 
 
 @pytest.mark.parametrize(
@@ -165,6 +167,9 @@ def test_what_clients_send_is_read_without_the_parser() -> None:
         request(b"Content-Length: 2"),
         request(b"content-length: 3"),
         request(b"Host: a", b"host: a"),
+        request(b"Host: a, b"),
+        request(b"Host: a/b"),
+        request(b"Not-Host: a"),
         request(length=b"+2"),
         request(length=b"02"),
         request(length=b"3"),

@@ -16,10 +16,12 @@ from onibus.testing.mismatch import Mismatch
 from onibus.testing.simulation import Simulation
 from onibus.testing.workload import Workload, run_seed
 from tests.simulation.mutants import MUTANTS as OF_QUEUES
+from tests.simulation.mutants_of_numbers import OF_NUMBERS
+from tests.simulation.mutants_of_time import OF_TIME
 from tests.simulation.mutants_of_works import OF_WORKS
 from tests.simulation.mutating import Mutant, applied
 
-MUTANTS = OF_QUEUES | OF_WORKS
+MUTANTS = OF_QUEUES | OF_WORKS | OF_NUMBERS | OF_TIME
 #: Of the processor, however much else it has to do.
 SECONDS = 10.0
 COMMANDS = 700
@@ -42,6 +44,7 @@ def is_caught(mutant: Mutant) -> bool:
 def test_there_are_enough() -> None:
     assert len(OF_QUEUES) >= 20
     assert len(OF_WORKS) >= 14
+    assert len(OF_TIME) >= 7
 
 
 @pytest.mark.parametrize("name", MUTANTS)

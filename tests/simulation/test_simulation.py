@@ -6,7 +6,7 @@ import pytest
 
 from onibus.testing.clock import SimulatedClock
 from onibus.testing.mismatch import Mismatch
-from onibus.testing.simulate import COMMANDS_A_SEED, main, run, tasks_of
+from onibus.testing.simulate import COMMANDS_A_SEED, main, run, run_all, tasks_of
 from onibus.testing.simulation import replay_of
 from onibus.testing.workload import run_seed
 
@@ -19,29 +19,21 @@ SEEDS = COMMANDS // COMMANDS_A_SEED // CHUNKS
     "D1", "D2", "D3", "D4", "D5", "D8", "D9", "D10", "D11",
     "F1", "F2", "F4", "F5", "F6", "F7", "F8", "F9", "F10",
     "P2", "P3", "P4", "P5", "P6", "P7", "P10", "P12", "P13",
-    "S1", "S2", "S3", "S4", "S5", "S6", "S7",
+    "S1", "S2", "S3", "S4", "S5", "S6", "S7", "S8",
     "L1", "L2", "L3", "L4", "L5", "B1", "B2", "B3", "B4", "B5", "B6", "B7", "B8",
     "D6", "P8", "P9", "P11", "R2", "R3", "R5", "R6", "R7",
     "X1", "X2", "X3", "X4", "X5", "X8", "X9",
 )  # fmt: skip
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_bus_and_model_agree(chunk: int) -> None:
-    crashes = failures = commands = 0
-    for task in tasks_of(1 + chunk * SEEDS, SEEDS, COMMANDS // CHUNKS):
-        figures = run(task)
-        commands += figures[0]
-        crashes += figures[1]
-        failures += figures[2]
+    tasks = tasks_of(1 + chunk * SEEDS, SEEDS, COMMANDS // CHUNKS)
+    runs = [run(task) for task in tasks]
+    assert [one.mismatch for one in runs if one.mismatch] == []
+    commands = sum(one.commands for one in runs)
     assert commands == COMMANDS // CHUNKS
     # The faults were among them, and not just a few.
-    assert crashes > commands // 2_000
-    assert failures > commands // 5_000
-
-
-def test_a_seed_is_a_run() -> None:
-    first, second = run_seed(3, 400), run_seed(3, 400)
-    assert list(first.history) == list(second.history)
-    assert first.clock.wall() == second.clock.wall()
+    assert sum(one.crashes for one in runs) > commands // 2_000
+    assert sum(one.failures for one in runs) > commands // 5_000
 
 
 def test_a_failing_seed_tells_how_to_replay_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,10 +42,39 @@ def test_a_failing_seed_tells_how_to_replay_it(monkeypatch: pytest.MonkeyPatch) 
         run_seed(5, 500)
 
 
-def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--seed", "2", "--commands", "300", "--seeds", "2", "--processes", "1"]) == 0
-    assert "no difference between bus and model: 300 commands, 2 seeds" in capsys.readouterr().out
+@pytest.mark.parametrize("processes", ["1", "2"])
+@pytest.mark.parametrize("dealt", [("--seeds", "2"), ("--each", "150")])
+def test_the_command_line(
+    dealt: tuple[str, str], processes: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--seed", "2", "--commands", "300", *dealt, "--processes", processes]) == 0
+    told = capsys.readouterr().out
+    assert "no difference between bus and model: 300 commands, 2 seeds" in told
+    assert f"digest {run_all([(2, 150), (3, 150)], 1).digest()}" in told
+
+
+def test_every_seed_that_fails_is_named_with_its_replay(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(SimulatedClock, "advance", lambda self, ms: 1 / 0)
+    arguments = ["--seed", "5", "--commands", "1000", "--seeds", "2", "--processes", "1"]
+    assert main(arguments) == 1
+    told = capsys.readouterr().err
+    for seed in (5, 6):
+        assert f"replay: {replay_of(seed, 0)[:-1]}" in told
+    assert "bus and model differ: 0 commands, 2 seeds" in told
+
+
+def test_how_a_run_is_replayed() -> None:
     assert replay_of(7, 9) == "python -m onibus.testing.simulate --seed 7 --commands 9"
+    chosen = "python -m onibus.testing.simulate --seed 7 --commands 9 --kinds plain,news"
+    assert replay_of(7, 9, ["plain", "news"]) == chosen
+
+
+def test_kinds_that_are_not_there_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--kinds", "plain,none"])
+    assert "unknown: none" in capsys.readouterr().err
 
 
 def test_the_clock_moves_as_told() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -81,12 +83,16 @@ def case(
     return Case(spark, server, client, entity, tmp_path / "lake")
 
 
+#: A formula that is none, and control characters.
+REASON = "NoStock $x^{$ \x1b[2J\x00"
+
+
 def settle_some(case: Case) -> None:
     """Complete, dead-letter and defer what is in two sessions."""
     for _ in range(2):
         with case.client.accept_session(case.entity, wait_ms=1_000) as session:
             held = session.receive(20)
-            session.dead_letter(held[0], reason="NoStock")
+            session.dead_letter(held[0], reason=REASON)
             session.defer(held[1])
             session.complete(*held[2:])
 
@@ -113,7 +119,10 @@ def test_everything_is_captured_once_and_the_audit_proves_it(
     page = report(
         spark, case.source, case.folder, tmp_path / "report.html", verdict=verdict
     ).read_text("utf-8")
-    assert "NoStock" in page
+    assert r"NoStock $x^{$ \x1b[2J\x00" in page
+    assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f]", page)
+    for svg in re.findall("<svg.*?</svg>", page, re.DOTALL):
+        ElementTree.fromstring(svg)
     assert "10 duplicates were dropped" in page
     assert page.count("<svg") == 6
     # The broker knows what it need not keep for the capture any more.

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, In, LessThan, LessThanOrEqual, Not
 
+from onibus.client import Client
 from onibus.core.errors import InvalidArgument
 from onibus.spark.filters import narrow
 from onibus.spark.options import READ, Position, read_options
 from onibus.spark.ranges import Range, share, split
 from onibus.spark.schema import CLAIMED, LOG, OUTCOMES, PRESENT, schema_of
+from tests.client.server_helpers import ServerProcess
 from tests.source_tree import text_of
 from tests.test_docs import rows, word
 
@@ -71,6 +74,47 @@ def test_server_and_entity_are_needed() -> None:
         read_options({"entity": "orders"})
     with pytest.raises(InvalidArgument, match="option entity"):
         read_options({"url": "http://localhost"})
+
+
+@pytest.fixture
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory without a server's file, and no variable that names a server."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("ONIBUS_CONNECTION", raising=False)
+    return tmp_path
+
+
+def shown(url: str, **more: str) -> tuple[str, str]:
+    """Return name and secret of the key that a read shows to a server."""
+    target = read_options({"url": url, "entity": "orders", **more}).target()
+    return target.key_name, target.key
+
+
+def test_on_this_machine_the_key_is_found_as_the_command_line_finds_it(
+    alone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = ("RootManageSharedAccessKey", "SAS_KEY_VALUE")
+    assert shown("http://localhost:5300") == shown("http://127.0.0.1:5301") == known
+    (alone / "data").mkdir()
+    text = "Endpoint=sb://localhost:{};SharedAccessKeyName={};SharedAccessKey={};"
+    (alone / "data/connection-string").write_text(text.format(5300, "root", "of-the-file"))
+    assert shown("http://127.0.0.1:5300") == ("root", "of-the-file")
+    assert shown("http://localhost") == known, "which is port 80"
+    monkeypatch.setenv("ONIBUS_CONNECTION", text.format(5301, "mine", "of-the-variable"))
+    assert shown("http://[::1]:5301") == ("mine", "of-the-variable")
+    # A key is not shown to another server, and what was given counts.
+    assert shown("http://localhost:5300") == known
+    assert shown("http://elsewhere.example:5301") == ("", "")
+    assert shown("http://localhost:5301", keyName="k", key="given") == ("k", "given")
+
+
+def test_a_server_in_development_is_read_by_its_address_alone(alone: Path) -> None:
+    with ServerProcess(alone / "bus") as server:
+        with Client.connect(server.connection_string) as owner:
+            owner.create_queue("orders")
+        address = f"http://localhost:{server.port}"
+        with read_options({"url": address, "entity": "orders"}).client() as client:
+            assert client.queues() == ["orders"]
 
 
 def test_filters_narrow_what_is_read() -> None:

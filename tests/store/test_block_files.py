@@ -12,6 +12,7 @@ from onibus.core.records import BLOCKS, COUNTERS, WriteBatch
 from onibus.store.block_files import (
     ALIGNED_BYTES,
     FILE_BYTES_MIN,
+    FILES_AT_A_TIME,
     HEAD_BYTES,
     STAGING_BYTES,
     DirectoryFiles,
@@ -148,6 +149,27 @@ def test_files_of_every_length(path: Path, direct: bool, more: int) -> None:
     assert files.sizes() == {2: 4}
     with pytest.raises(FileNotFoundError):
         files.read(1)
+    files.close()
+
+
+def test_a_commit_of_many_large_blocks_opens_few_files(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files are shared with connections: a commit must not need more the larger it is."""
+    files, sync, most = DirectoryFiles(f"{path}.blocks"), os.fsync, 0
+
+    def noting(handle: int) -> None:
+        nonlocal most
+        most = max(most, len(os.listdir("/dev/fd")))
+        sync(handle)
+
+    monkeypatch.setattr(os, "fsync", noting)
+    before = len(os.listdir("/dev/fd"))
+    blocks = [(number, b"%d" % number * 100) for number in range(100)]
+    files.write(blocks)
+    assert files.sizes() == {number: len(content) for number, content in blocks}
+    # The directory is synced too; /dev/fd itself counts on both sides.
+    assert most <= before + FILES_AT_A_TIME + 1
     files.close()
 
 

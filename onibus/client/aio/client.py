@@ -9,6 +9,7 @@ from typing import Self
 from onibus.bus import Bus
 from onibus.client.aio.caller import AsyncTransport
 from onibus.client.aio.claims import AsyncClaimCalls
+from onibus.client.aio.clock import AsyncClockCalls
 from onibus.client.aio.entities import AsyncEntityCalls
 from onibus.client.aio.fifo import AsyncFifoReceiver
 from onibus.client.aio.in_process import InProcess
@@ -38,6 +39,7 @@ class AsyncClient(
     AsyncClaimCalls,
     AsyncStagingCalls,
     AsyncKeyCalls,
+    AsyncClockCalls,
     AsyncTestCalls,
 ):
     """A server, as programs use it. Make it with `connect`."""

@@ -8,6 +8,7 @@ from typing import Self
 
 from onibus.client.asking import WAIT_MS_MAX, path_of, post, without_none
 from onibus.client.blocking.claims import ClaimCalls
+from onibus.client.blocking.clock import ClockCalls
 from onibus.client.blocking.entities import EntityCalls
 from onibus.client.blocking.fifo import FifoReceiver
 from onibus.client.blocking.keys import KeyCalls
@@ -35,6 +36,7 @@ class Client(
     ClaimCalls,
     StagingCalls,
     KeyCalls,
+    ClockCalls,
     TestCalls,
 ):
     """A server, as programs use it. Make it with `connect`."""

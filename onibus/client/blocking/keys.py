@@ -8,7 +8,7 @@ from typing import Any
 from onibus.client.asking import get, path_of, post
 from onibus.client.blocking.caller import Caller
 from onibus.client.convert import key_of
-from onibus.protocols.http.api.keys import KeyOut, KeysOut, KeyWithSecrets
+from onibus.protocols.http.api.keys import KeyOut, KeysOut, KeyWithSecrets, TokenOut
 from onibus.security.kept_keys import PRIMARY
 from onibus.security.keys import AccessKey
 
@@ -24,9 +24,9 @@ class KeyCalls(Caller):
         return told.keys
 
     def create_key(self, name: str, rights: Iterable[str], *, entity: str = "") -> AccessKey:
-        """Make a key of the whole namespace, or of one entity; `rights` are Send, Listen, Manage.
+        """Create a key of the whole namespace, or of one entity, and return its secrets once.
 
-        Its secrets are told this once.
+        `rights` are Send, Listen, Manage, and for the whole namespace Monitor.
         """
         body = {"name": name, "rights": list(rights), "entity": entity}
         # Asked a second time it would be refused, and its secrets told to nobody.
@@ -36,6 +36,14 @@ class KeyCalls(Caller):
         """Replace the primary or the secondary secret of a key; the old one is good no more."""
         body = {"which": which, "entity": entity}
         return self._secrets(post(path_of(_KEYS, name, "rotate"), body))
+
+    def key_token(
+        self, name: str, seconds: int, *, which: str = PRIMARY, entity: str = ""
+    ) -> TokenOut:
+        """Make a bearer token that allows what a key allows, for tools that cannot sign."""
+        body = {"seconds": seconds, "which": which, "entity": entity}
+        told: TokenOut = self.ask(post(path_of(_KEYS, name, "token"), body), TokenOut)
+        return told
 
     def delete_key(self, name: str, *, entity: str = "") -> None:
         """Delete a key: tokens made with it are good no more."""

@@ -116,12 +116,12 @@ def decode_prepared(content: memoryview) -> PreparedBatch:
     """Return what `PreparedBatch.encode` made bytes of."""
     try:
         with pa.ipc.open_stream(content) as reader:
+            if not reader.schema.equals(_STAGED):
+                raise Damaged("a staged batch does not have the columns of staged messages")
             batch = reader.read_next_batch()
         batch.validate(full=True)
     except (pa.ArrowException, OSError, StopIteration) as error:
         raise Damaged(f"a staged batch is no Arrow stream: {error}") from error
-    if not batch.schema.equals(_STAGED):
-        raise Damaged("a staged batch has other columns than it should")
     identities = batch.column("identities")
     hashes = identities.flatten().to_pylist()
     owners: Sequence[int] = pc.list_parent_indices(identities).to_pylist()

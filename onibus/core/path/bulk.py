@@ -19,6 +19,7 @@ from onibus.core.arrow_block import EncodedBody, encode_arrow, messages_of
 from onibus.core.block import MESSAGE, NEVER, SCHEDULED, encode_rows
 from onibus.core.limits import BULK_BLOCK_BYTES_MAX
 from onibus.core.message import encode
+from onibus.core.numbering import ORDINAL, Ordinals, ordinals_from
 from onibus.core.path.admit_arrow import FOREVER, Numbers, PreparedBatch
 from onibus.core.path.deduplicate import find_originals
 from onibus.core.path.enqueue import Placed, note_duplicate, put_block, remember
@@ -73,21 +74,19 @@ def send(
     out: WriteBatch,
 ) -> SentRows:
     """Store what is new of a batch, as `find_duplicates` told; answer for each row in order."""
-    repeats = np.array(originals, np.int64)
-    dropped = repeats != -1
+    dropped = np.array([original != -1 for original in originals], bool)
     fresh = batch.take(np.flatnonzero(~dropped).tolist()) if dropped.any() else batch
-    stored = _store(partition, fresh, now, wall, out) if len(fresh) else np.zeros(0, np.int64)
+    stored = _store(partition, fresh, now, wall, out) if len(fresh) else np.zeros(0, ORDINAL)
     partition.subscription.tally.accepted += len(stored)
     recorded = stored if isinstance(fresh.owners, range) else stored[list(fresh.owners)]
     remember(partition, fresh.hashes, recorded.tolist(), now, out)
-    ordinals = np.empty(len(batch), np.int64)
+    ordinals = np.empty(len(batch), ORDINAL)
     ordinals[~dropped] = stored
-    # An original of this batch was stored, so its own ordinal is known by now.
-    inside = repeats < -1
-    ordinals[inside] = ordinals[-2 - repeats[inside]]
-    ordinals[repeats >= 0] = repeats[repeats >= 0]
     ids = batch.columns.column("message_id")
     for at in np.flatnonzero(dropped).tolist():
+        original = originals[at]
+        # An original of this batch was stored, so its own ordinal is known by now.
+        ordinals[at] = ordinals[-2 - original] if original < 0 else original
         note_duplicate(partition, ids[at].as_py(), int(ordinals[at]), now, out)
     return SentRows(partition.numbering.numbers(ordinals), dropped)
 
@@ -105,15 +104,15 @@ def _blocks(sizes: Numbers) -> Iterator[tuple[int, int]]:
 
 def _store(
     partition: Partition, batch: PreparedBatch, now: int, wall: int, out: WriteBatch
-) -> Numbers:
+) -> Ordinals:
     """Store rows, duplicates or not; return their ordinals."""
-    ordinals = np.empty(len(batch), np.int64)
+    ordinals = np.empty(len(batch), ORDINAL)
     for start, end in _blocks(batch.sizes):
         at = start
         while at < end:
             first, count, moment = stamp(partition, end - at, wall, out)
             _store_block(partition, batch, (at, at + count), first, moment, now, wall, out)
-            ordinals[at : at + count] = np.arange(first, first + count)
+            ordinals[at : at + count] = ordinals_from(first, count)
             at += count
     return ordinals
 
@@ -134,7 +133,8 @@ def _store_block(
     columns, ttls = batch.columns.slice(start, count), batch.ttls[start:end]
     expires = expiries(ttls, now)
     kinds = np.full(count, MESSAGE)
-    dues = dues_of(columns.column("scheduled_enqueue_time_ms"), now - wall, now)
+    moment = now + partition.offsets.moments
+    dues = dues_of(columns.column("scheduled_enqueue_time_ms"), moment)
     scheduled = [(at, int(dues[at])) for at in np.flatnonzero(dues).tolist()]
     for at, _ in scheduled:
         # Its time to live counts from its activation, as a row of its own (S6).
@@ -147,7 +147,7 @@ def _store_block(
             first, moment, now, expires.tolist(), hashes.tolist(), kinds.tolist(), encoded
         )
     else:
-        ordinals, body = np.arange(first, first + count), batch.bodies.get(rows)
+        ordinals, body = ordinals_from(first, count), batch.bodies.get(rows)
         payload = encode_arrow(ordinals, moment, now, expires, hashes, kinds, columns, body)
     waiting = [(first + at, due) for at, due in scheduled]
     block = Placed(first, moment, payload, int(expires.min()), sessions, keys, waiting)
@@ -164,13 +164,13 @@ def expiries(ttls: Numbers, now: int | Numbers) -> Numbers:
     return expires
 
 
-def dues_of(column: pa.Array, offset: int, now: int | Numbers) -> Numbers:
-    """Return when each row is to be seen, in bus time; 0 for at once: a past time is no wait."""
+def dues_of(column: pa.Array, moment: int | Numbers) -> Numbers:
+    """Return the moment for which each row is scheduled; 0 for at once: a past time is no wait."""
     if column.null_count == len(column):
         return np.zeros(len(column), np.int64)
     given = column.is_valid().to_numpy(zero_copy_only=False)
-    dues: Numbers = column.fill_null(0).to_numpy() + offset
-    return np.where(given & (dues > now), dues, 0)
+    dues: Numbers = column.fill_null(0).to_numpy()
+    return np.where(given & (dues > moment), dues, 0)
 
 
 def _sessions(
@@ -190,6 +190,6 @@ def _sessions(
     places = pc.fill_null(coded.indices, 0).to_numpy()
     hashes[present] = known[places[present]]
     keys = np.empty((count, 2), "<u8")
-    keys[:, 0] = np.arange(first, first + count)
+    keys[:, 0] = ordinals_from(first, count)
     keys[:, 1] = hashes
     return column.to_pylist(), hashes, keys.tobytes()

@@ -137,10 +137,10 @@ def _claim_sessions(
     return count
 
 
-def owners(subscription: Subscription) -> set[str]:
-    """Return the names of the claims that hold messages here."""
-    names = {hold.owner for hold in subscription.holds.values()}
-    return {owner for owner in names if owner.startswith(_PREFIX)}
+def owners(subscription: Subscription) -> list[str]:
+    """Return the names of the claims that hold messages here, in the order of their holds."""
+    names = dict.fromkeys(hold.owner for hold in subscription.holds.values())
+    return [owner for owner in names if owner.startswith(_PREFIX)]
 
 
 def claimed(subscription: Subscription, owner: str, limit: int | None = None) -> list[int]:

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from onibus.core.block import NEVER, Entry, encode_entries
+from onibus.core.block import Entry, encode_entries
 from onibus.core.fans import Members
 from onibus.core.limits import BLOCK_BYTES_MAX
 from onibus.core.log import BlockPlace, Log
+from onibus.core.numbering import ORDINAL, ORDINALS_END
 from onibus.core.records import WriteBatch
 
 if TYPE_CHECKING:
@@ -47,20 +48,20 @@ def compact(partition: Partition, out: WriteBatch, eager: bool = False) -> bool:
     return True
 
 
-def forget_retained(partition: Partition, wall: int, out: WriteBatch) -> None:
+def forget_retained(partition: Partition, now: int, out: WriteBatch) -> None:
     """Raise the floor over what was kept for as long as the owner wants, and readers need (R1, R2).
 
     A reader holds it down up to the owner's limits of age and size; past them it loses rows.
     """
     log, settings = partition.log, partition.settings
-    floor = NEVER
+    floor = ORDINALS_END
     if settings.retention_ms is not None:
-        floor = _first_younger(log, wall - settings.retention_ms, 0)
+        floor = _first_younger(log, now - settings.retention_ms, 0)
     if partition.readers:
         position = min(partition.readers.values())
         if settings.reader_age_ms_max is not None:
             at = log.reaching(position)
-            position = max(position, _first_younger(log, wall - settings.reader_age_ms_max, at))
+            position = max(position, _first_younger(log, now - settings.reader_age_ms_max, at))
         if settings.reader_bytes_max is not None:
             position = _first_within(log, position, floor, settings.reader_bytes_max)
         floor = min(floor, position)
@@ -69,11 +70,11 @@ def forget_retained(partition: Partition, wall: int, out: WriteBatch) -> None:
 
 
 def _first_younger(log: Log, moment: int, at: int) -> int:
-    """Return the first ordinal, from that block on, of a block that ends after a moment.
+    """Return the first ordinal, from that block on, of a block that ends after that bus time.
 
-    Stamps never fall (S4): of many blocks whose stamps nobody knows yet, only a few are read.
+    Bus time never falls: of many blocks whose times are not known yet, only a few are read.
     """
-    found = bisect_right(log.places, moment, lo=at, key=log.last_stamp_of)
+    found = bisect_right(log.places, moment, lo=at, key=log.last_arrival_in)
     return log.places[found].first if found < len(log.places) else log.next_ordinal
 
 
@@ -155,7 +156,7 @@ def _rewrite(partition: Partition, group: list[BlockPlace], out: WriteBatch) -> 
 
 def _members(partition: Partition, ordinals: list[int]) -> Members:
     """Return who still wants which of these rows of a topic."""
-    members = Members(np.array(ordinals, np.int64))
+    members = Members(np.array(ordinals, ORDINAL))
     for number, subscription in partition.subscriptions.items():
         members.add(
             number, [at for at, ordinal in enumerate(ordinals) if subscription.is_live(ordinal)]

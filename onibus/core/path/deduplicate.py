@@ -86,8 +86,8 @@ def find_repeats(
 
 def list_duplicates(partition: Partition) -> list[tuple[str | None, int, int]]:
     """Return the last dropped duplicates: MessageId, time, and the number each repeats (X1)."""
-    number = partition.numbering.number
+    number, shown = partition.numbering.number, partition.offsets.shown
     return [
-        (message_id, time, number(ordinal))
+        (message_id, shown(time), number(ordinal))
         for message_id, time, ordinal in partition.recent_duplicates
     ]

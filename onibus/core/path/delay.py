@@ -38,7 +38,7 @@ def delay(
     mark = subscription.marks.hot[ordinal] = Mark(State.DELAYED)
     mark.due = due
     subscription.counts[State.DELAYED] += 1
-    subscription.marks.watch(ordinal, due)
+    subscription.marks.watch(ordinal, mark)
     if subscription.settings.requires_session:
         assert session_id is not None
         insort(subscription.sessions.get(session_id).waiting, ordinal)

@@ -12,6 +12,7 @@ from onibus.core.holds import Attempt
 from onibus.core.lifecycle import Input, State
 from onibus.core.limits import FIFO_INTERVAL_MS
 from onibus.core.message import ReceivedMessage
+from onibus.core.numbering import ORDINAL_CODE
 from onibus.core.path.attempts import begin_attempt, end_attempt
 from onibus.core.path.dead_letter import expire_message
 from onibus.core.path.room import Room
@@ -70,7 +71,7 @@ def _put_back(
 ) -> None:
     """Make messages ready that were taken out and not touched: they come before all others."""
     if session is not None:
-        session.ready[:0] = array("q", ordinals)
+        session.ready[:0] = array(ORDINAL_CODE, ordinals)
         return
     ready = subscription.dead_ready if dead else subscription.ready
     for first, last in as_runs(ordinals):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from onibus.core.block import COPY, MESSAGE, NEVER, SCHEDULED, encode_rows
 from onibus.core.limits import BLOCK_BYTES_MAX, DUPLICATES_LISTED_MAX
 from onibus.core.message import Message, Sent, encode
+from onibus.core.numbering import to_column
 from onibus.core.path.admit import Prepared, time_to_live
 from onibus.core.path.deduplicate import deduplicate
 from onibus.core.path.delay import delay, delays
@@ -144,7 +145,7 @@ def _store_block(
     if not activated:
         times = [message.scheduled_enqueue_time_ms for message in messages]
         if times.count(None) != count:
-            scheduled = _scheduled(times, first, now - wall, now)
+            scheduled = _scheduled(times, first, now + partition.offsets.moments)
     expires = [
         NEVER if prepared.time_to_live_ms is None else now + prepared.time_to_live_ms
         for prepared in piece
@@ -178,7 +179,7 @@ class Placed:
     sessions: Sequence[str | None]
     #: what the block's index has of the sessions
     keys: bytes | None
-    #: (ordinal, due in bus time) of those that are not to be seen yet
+    #: (ordinal, moment by the wall clock) of those that are not to be seen yet
     scheduled: list[tuple[int, int]]
     #: in a topic, the subscription that gets them, whatever the rules say
     only: int = 0
@@ -247,14 +248,12 @@ def _store_copies(
         fan.show({}, out)
 
 
-def _scheduled(
-    times: Sequence[int | None], first: int, offset: int, now: int
-) -> list[tuple[int, int]]:
-    """Return (ordinal, due in bus time) of what is not to be seen yet; a past time is no wait."""
+def _scheduled(times: Sequence[int | None], first: int, moment: int) -> list[tuple[int, int]]:
+    """Return (ordinal, time) of messages for later than this moment; a past time is no wait."""
     return [
-        (ordinal, time + offset)
+        (ordinal, time)
         for ordinal, time in enumerate(times, first)
-        if time is not None and time + offset > now
+        if time is not None and time > moment
     ]
 
 
@@ -286,4 +285,4 @@ def note_duplicate(
     partition.duplicates += 1
     partition.subscription.tally.duplicates += 1
     partition.recent_duplicates.append((message_id, now, ordinal))
-    out.put(DUPLICATES, (partition.id, slot, message_id, now, ordinal))
+    out.put(DUPLICATES, (partition.id, slot, message_id, now, to_column(ordinal)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from onibus.core.numbering import to_column
 from onibus.core.records import (
     ATTEMPTS,
     BLOCK_INDEX,
@@ -13,6 +14,7 @@ from onibus.core.records import (
     GONE,
     HOLDS,
     MARKS,
+    REPAIRS,
     SESSIONS,
     WriteBatch,
 )
@@ -34,6 +36,8 @@ def erase(partition: Partition, out: WriteBatch) -> None:
         _erase_rows(subscription, out)
     for slot in range(len(partition.recent_duplicates)):
         out.delete(DUPLICATES, (partition.id, slot))
+    for repair in partition.log.repairs:
+        out.delete(REPAIRS, (partition.id, to_column(repair.ordinal)))
     out.delete(COUNTERS, (partition.id,))
     partition.ids.erase(out)
 
@@ -53,9 +57,9 @@ def unsubscribe(partition: Partition, number: int, out: WriteBatch) -> None:
 def _erase_rows(subscription: Subscription, out: WriteBatch) -> None:
     key = subscription.key
     for ordinal in subscription.marks:
-        out.delete(MARKS, (*key, ordinal))
+        out.delete(MARKS, (*key, to_column(ordinal)))
     for first in subscription.gone.firsts:
-        out.delete(GONE, (*key, first))
+        out.delete(GONE, (*key, to_column(first)))
     for epoch in subscription.holds:
         out.delete(HOLDS, (*key, epoch))
     for session_id in subscription.sessions.kept():

@@ -46,8 +46,7 @@ def pass_time(partition: Partition, now: int, wall: int, out: WriteBatch) -> boo
     for subscription in list(partition.subscriptions.values()):
         while (key := subscription.timers.pop(now)) is not None:
             _ring(subscription, key[0], key[1], now, out)
-        if subscription.marks.next_due() <= now:
-            _come_due(subscription, now, wall, out)
+        _come_due(subscription, now, wall, out)
     rows = 0
     for _ in range(BLOCKS_A_SLICE):
         place = partition.log.expired_block(now)
@@ -62,17 +61,21 @@ def pass_time(partition: Partition, now: int, wall: int, out: WriteBatch) -> boo
 
 
 def _come_due(subscription: Subscription, now: int, wall: int, out: WriteBatch) -> None:
-    """Give back, or enqueue, a slice of the messages whose time has come."""
-    scheduled = []
-    for _ in range(DUE_A_SLICE):
-        ordinal = subscription.marks.pop_due(now)
-        if ordinal is None:
-            break
-        mark = subscription.marks[ordinal]
-        if mark.state is State.SCHEDULED:
-            scheduled.append(ordinal)
-        elif mark.hold is None:
+    """Return a slice of the delayed messages to the queue, and enqueue a slice of the scheduled.
+
+    Delays are durations. Scheduled messages follow the wall clock, as far as it is proven.
+    """
+    marks = subscription.marks
+    left = DUE_A_SLICE
+    while left and (ordinal := marks.pop_due(now)) is not None:
+        left -= 1
+        if marks[ordinal].hold is None:
             subscription.change(ordinal, Input.DUE, out)
+    scheduled = []
+    moment = now + subscription.partition.offsets.moments
+    while left and (ordinal := marks.pop_scheduled(moment)) is not None:
+        left -= 1
+        scheduled.append(ordinal)
     if scheduled:
         activate(subscription.partition, scheduled, now, wall, out)
 

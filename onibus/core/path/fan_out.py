@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
 from msgspec import structs
 
 from onibus.core.errors import FilterFailed
@@ -19,6 +18,7 @@ from onibus.core.fans import Members
 from onibus.core.lifecycle import State
 from onibus.core.mark import Mark
 from onibus.core.message import Message, encode_overlay
+from onibus.core.numbering import ordinals_from
 from onibus.core.outcomes import Fate
 from onibus.core.records import WriteBatch
 from onibus.core.rules.rule import CompiledRule
@@ -104,7 +104,7 @@ class FanOut:
     def members(self) -> Members:
         """Return who takes which rows."""
         count = len(self._messages)
-        members = Members(np.arange(self._first, self._first + count, dtype=np.int64))
+        members = Members(ordinals_from(self._first, count))
         members.add(0, self._scheduled)
         for number, share in self._shares.items():
             members.add(number, share.positions)

@@ -9,8 +9,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
 from onibus.core.errors import InvalidArgument, LogGap
 from onibus.core.outcomes import OutcomeLog, OutcomePlace
 
@@ -103,13 +101,19 @@ def first_since(log: Log, time: int) -> int:
     Looks only where no row is missing; where none is so young, it is the next one to come.
     """
     start = log.reaching(log.complete_from)
-    # Stamps never run backwards (S4).
-    at = bisect_left(log.places, time, lo=start, key=log.last_stamp_of)
-    if at == len(log.places):
-        return log.visible_below
-    index = log.read(log.places[at]).index
-    ordinal = int(index["ordinal"][np.searchsorted(index["stamp"], time)])
-    return min(max(ordinal, log.complete_from), log.visible_below)
+    # Stamps never run backwards (S4), except where an operator set them back.
+    ends = [log.reaching(repair.ordinal) for repair in log.repairs]
+    for end in [*ends, len(log.places)]:
+        if end < start:
+            continue
+        at = bisect_left(log.places, time, lo=start, hi=end, key=log.last_stamp_of)
+        for place in (*log.places[at : at + 1], *log.places[end : end + 1]):
+            index = log.read(place).index
+            young = index["ordinal"][index["stamp"] >= time]
+            if len(young):
+                return min(max(int(young[0]), log.complete_from), log.visible_below)
+        start = end
+    return log.visible_below
 
 
 def reach(log: Log, start: int, end: int, size: int) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import insort
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,8 +18,9 @@ from onibus.core.errors import Damaged
 from onibus.core.fans import Fans, decode_fans
 from onibus.core.holds import Attempt, Hold
 from onibus.core.lifecycle import ASIDE, DEAD, Input, State, advance
-from onibus.core.log import BlockPlace
+from onibus.core.log import BlockPlace, Repair
 from onibus.core.mark import Mark
+from onibus.core.numbering import ORDINAL, ORDINAL_CODE, ORDINALS_END, SIGNED_END, from_column
 from onibus.core.records import (
     ATTEMPTS,
     BLOCK_INDEX,
@@ -31,6 +32,7 @@ from onibus.core.records import (
     MARKS,
     OUTCOMES,
     RECENT_IDS,
+    REPAIRS,
     SESSIONS,
     Row,
     Table,
@@ -47,7 +49,7 @@ Rows = dict[Table, list[Any]]
 #: Which columns recovery reads, where not all: reasons and properties stay where they are.
 COLUMNS: dict[Table, tuple[str, ...]] = {
     MARKS: ("partition", "subscription", "ordinal", "state", "due"),
-    OUTCOMES: ("partition", "subscription", "first", "last", "time", "size"),
+    OUTCOMES: ("partition", "subscription", "first", "last", "time", "size", "stamp"),
 }
 #: Tables that recovery reads, and the place of `partition` in their rows.
 SOURCES: dict[Table, int] = {
@@ -62,6 +64,15 @@ SOURCES: dict[Table, int] = {
     ID_RUNS: 1,
     DUPLICATES: 0,
     OUTCOMES: 0,
+    REPAIRS: 0,
+}
+#: Of those, which columns have ordinals.
+_ORDINALS: dict[Table, tuple[int, ...]] = {
+    BLOCK_INDEX: (2, 3),
+    MARKS: (2,),
+    GONE: (2, 3),
+    DUPLICATES: (4,),
+    REPAIRS: (1,),
 }
 
 
@@ -72,6 +83,9 @@ def recover(partition: Partition, rows: Rows) -> list[tuple[Table, Row]]:
     """
     floor = partition.log.floor
     _recover_counters(partition, rows.get(COUNTERS, []))
+    if partition.log.next_ordinal >= SIGNED_END:
+        rows = {table: _with_ordinals(table, found) for table, found in rows.items()}
+    partition.log.repairs = [Repair(*row[1:]) for row in rows.get(REPAIRS, [])]
     index = rows.get(BLOCK_INDEX, [])
     places = [BlockPlace(row[0], *row[2:7]) for row in index]
     places.sort(key=attrgetter("first"))
@@ -92,6 +106,20 @@ def recover(partition: Partition, rows: Rows) -> list[tuple[Table, Row]]:
     trace = sorted(rows.get(DUPLICATES, []), key=lambda row: row[3])
     partition.recent_duplicates.extend((row[2], row[3], row[4]) for row in trace)
     return left
+
+
+def _with_ordinals(table: Table, rows: list[Any]) -> list[Any]:
+    """Return rows whose ordinals the table holds as signed integers, in the order of ordinals."""
+    places = _ORDINALS.get(table)
+    if places is None:
+        return rows
+    found = []
+    for row in rows:
+        values = list(row)
+        for place in places:
+            values[place] = from_column(values[place])
+        found.append(tuple(values))
+    return sorted(found, key=itemgetter(*range(table.key)))
 
 
 def _by_subscription(
@@ -124,16 +152,16 @@ def _recover_counters(partition: Partition, rows: list[Row]) -> None:
     for row in rows:
         values: list[Any] = list(row)
         log = partition.log
-        _, log.next_ordinal, log.last_stamp, partition.epoch = values[:4]
-        partition.forgotten_before, partition.forget_below = values[4:6]
+        _, _, log.last_stamp, partition.epoch, partition.forgotten_before = values[:5]
+        log.next_ordinal, partition.forget_below = map(from_column, (values[1], values[5]))
         partition.duplicates, partition.accessed, partition.seen = values[6:9]
         log.visible_below = log.next_ordinal
 
 
 def _recover_gone(subscription: Subscription, rows: list[Any]) -> None:
     gone = subscription.gone
-    gone.firsts = array("q", [row[2] for row in rows])
-    gone.lasts = array("q", [row[3] for row in rows])
+    gone.firsts = array(ORDINAL_CODE, [row[2] for row in rows])
+    gone.lasts = array(ORDINAL_CODE, [row[3] for row in rows])
     gone.count = sum(gone.lasts) - sum(gone.firsts) + len(rows)
 
 
@@ -170,7 +198,7 @@ def _recover_fans(
                 taken[number].append(members)
     wanted: list[npt.NDArray[Any]] = []
     for number, subscription in partition.subscriptions.items():
-        members = np.sort(np.concatenate([np.zeros(0, "i8"), *taken[number]]))
+        members = np.sort(np.concatenate([np.zeros(0, ORDINAL), *taken[number]]))
         _recover_gone(subscription, own[number].get(GONE, []))
         gone = subscription.gone
         live = members[_outside_runs(members, gone.firsts, gone.lasts)]
@@ -180,7 +208,8 @@ def _recover_fans(
     for place in places:
         ordinals = ordinals_of[place.block]
         fans = place.fans = Fans(ordinals, np.zeros(len(ordinals), np.uint16))
-        start, end = np.searchsorted(everything, (place.first, place.last + 1))
+        ends = np.array((place.first, place.last + 1), ORDINAL)
+        start, end = np.searchsorted(everything, ends)
         fans.counts[np.searchsorted(ordinals, everything[start:end])] = counts[start:end]
         place.live = fans.live()
 
@@ -201,7 +230,7 @@ def _recover_marks(subscription: Subscription, rows: list[Any]) -> None:
     if not rows:
         return
     _, _, numbers, found, dues = zip(*rows, strict=True)
-    ordinals, states = array("q", numbers), array("b", found)
+    ordinals, states = array(ORDINAL_CODE, numbers), array("b", found)
     subscription.marks.load(ordinals, states, array("q", dues))
     kinds = np.frombuffer(states, "i1")
     subscription.counts[:] = np.bincount(kinds, minlength=len(State)).tolist()
@@ -210,7 +239,8 @@ def _recover_marks(subscription: Subscription, rows: list[Any]) -> None:
         (subscription.dead_ready, [int(State.DEAD_LETTERED)]),
         (subscription.aside, [int(state) for state in ASIDE]),
     ):
-        for first, last in as_runs(np.frombuffer(ordinals, "i8")[np.isin(kinds, wanted)].tolist()):
+        chosen = np.frombuffer(ordinals, ORDINAL)[np.isin(kinds, wanted)]
+        for first, last in as_runs(chosen.tolist()):
             runs.add(first, last)
 
 
@@ -222,14 +252,14 @@ def _recover_ready(subscription: Subscription, index: list[Any], marks: list[Any
         return
     keys = np.frombuffer(
         b"".join([row[7] for row in index if row[7] is not None]),
-        np.dtype([("ordinal", "<i8"), ("hash", "<u8")]),
+        np.dtype([("ordinal", ORDINAL), ("hash", "<u8")]),
     )
     ordinals, hashes = keys["ordinal"], keys["hash"]
     keep = (hashes != 0) & _outside_runs(
         ordinals, subscription.gone.firsts, subscription.gone.lasts
     )
     if aside and len(ordinals):
-        keep &= ~_among(ordinals, np.array(aside, "i8"))
+        keep &= ~_among(ordinals, np.array(aside, ORDINAL))
     subscription.sessions.load(ordinals[keep], hashes[keep])
     for row in marks:
         if row[3] == State.DELAYED:
@@ -252,8 +282,8 @@ def _outside_runs(
 ) -> npt.NDArray[np.bool_]:
     if not len(firsts) or not len(ordinals):
         return np.ones(len(ordinals), bool)
-    at = np.searchsorted(np.frombuffer(firsts, "i8"), ordinals, side="right") - 1
-    return (at < 0) | (ordinals > np.frombuffer(lasts, "i8")[np.maximum(at, 0)])
+    at = np.searchsorted(np.frombuffer(firsts, ORDINAL), ordinals, side="right") - 1
+    return (at < 0) | (ordinals > np.frombuffer(lasts, ORDINAL)[np.maximum(at, 0)])
 
 
 def _ready_runs(subscription: Subscription, aside: list[int]) -> None:
@@ -261,7 +291,7 @@ def _ready_runs(subscription: Subscription, aside: list[int]) -> None:
     ready, gone = subscription.ready, subscription.gone
     taken = sorted([*zip(gone.firsts, gone.lasts, strict=True), *((o, o) for o in aside)])
     start = 1
-    for first, last in [*taken, (subscription.log.next_ordinal, NEVER)]:
+    for first, last in [*taken, (subscription.log.next_ordinal, ORDINALS_END)]:
         if first > start:
             ready.firsts.append(start)
             ready.lasts.append(first - 1)
@@ -281,7 +311,7 @@ def _recover_sessions(subscription: Subscription, rows: list[Any]) -> None:
 def _recover_holds(subscription: Subscription, rows: list[Any], attempts: list[Any]) -> None:
     for _, _, epoch, until, duration, check, session_id, packed, owner in rows:
         hold = Hold(epoch, check, until, duration, session_id, owner)
-        pairs = array("q", packed)
+        pairs = array(ORDINAL_CODE, packed)
         for ordinal, held_until in zip(pairs[::2], pairs[1::2], strict=True):
             if not subscription.is_live(ordinal):
                 raise Damaged(f"partition {subscription.key[0]}: {ordinal} is held and gone")

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from onibus.core.block import NEVER
 from onibus.core.errors import InvalidArgument, SessionLocked, SessionLockLost
 from onibus.core.holds import TOKEN
 from onibus.core.lifecycle import Input
 from onibus.core.limits import SESSION_STATE_BYTES_MAX
+from onibus.core.numbering import ORDINALS_END
 from onibus.core.path.settle import give_back
 from onibus.core.records import SESSIONS, WriteBatch
 from onibus.core.sessions import Session, SessionLock
@@ -60,7 +60,7 @@ def accept_session(
     subscription.timers.set(("session", session.id), hold.until)
     _write(subscription, session, out)
     token = TOKEN.pack(subscription.numbering.number(0), hold.epoch, hold.check)
-    return AcceptedSession(session.id, token, hold.until)
+    return AcceptedSession(session.id, token, subscription.partition.offsets.shown(hold.until))
 
 
 def held_session(subscription: Subscription, session_id: str, token: bytes) -> Session:
@@ -75,12 +75,12 @@ def held_session(subscription: Subscription, session_id: str, token: bytes) -> S
 
 
 def renew_session(subscription: Subscription, session: Session, now: int, out: WriteBatch) -> int:
-    """Hold a session, and with it its messages, longer; return until when."""
+    """Hold a session, and with it its messages, longer; return until when, by the wall clock."""
     assert session.lock is not None
     session.lock.until = now + session.lock.duration
     subscription.timers.set(("session", session.id), session.lock.until)
     _write(subscription, session, out)
-    return session.lock.until
+    return subscription.partition.offsets.shown(session.lock.until)
 
 
 def end_session_lock(
@@ -126,13 +126,14 @@ def _write(subscription: Subscription, session: Session, out: WriteBatch) -> Non
 def list_sessions(subscription: Subscription) -> list[SessionInfo]:
     """Return the sessions that have messages, a lock or a state, by their ids."""
     listed = []
+    shown = subscription.partition.offsets.shown
     for session in subscription.sessions.all(subscription.session_name):
         held = _carried(subscription, session) + session.in_flight
         ready = [o for o in session.ready if o < subscription.log.visible_below]
-        first = min([*ready[:1], *session.waiting[:1], *held], default=NEVER)
-        if session.lock is None and session.state is None and first == NEVER:
+        first = min([*ready[:1], *session.waiting[:1], *held], default=ORDINALS_END)
+        if session.lock is None and session.state is None and first == ORDINALS_END:
             continue
-        oldest = None if first == NEVER else _stamp(subscription, first)
+        oldest = None if first == ORDINALS_END else _stamp(subscription, first)
         lock = session.lock
         listed.append(
             SessionInfo(
@@ -140,7 +141,7 @@ def list_sessions(subscription: Subscription) -> list[SessionInfo]:
                 len(ready) + len(session.waiting),
                 len(held),
                 oldest,
-                lock.until if lock else None,
+                shown(lock.until) if lock else None,
                 lock.owner if lock else None,
                 session.state,
             )

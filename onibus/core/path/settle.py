@@ -72,7 +72,7 @@ def reject(
 def renew(
     subscription: Subscription, token: bytes, now: int, out: WriteBatch, duration: int | None = None
 ) -> int:
-    """Hold a message longer, or, with a duration, for so long from now; return until when."""
+    """Hold a message longer, or for `duration` from now; return until when, by the wall clock."""
     ordinal, _, hold = subscription.held_by(token)
     if hold.carried:
         raise InvalidOperation("the session's lock holds this message: renew that one")
@@ -87,7 +87,7 @@ def renew(
     spoil_attempt(subscription, hold, out)
     until = now + (hold.duration if duration is None else duration)
     subscription.renew(hold, ordinal, until)
-    return until
+    return subscription.partition.offsets.shown(until)
 
 
 def give_back(

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from onibus.core.errors import InvalidOperation
+from onibus.core.numbering import ORDINALS_END
 from onibus.core.records import WriteBatch
 
 if TYPE_CHECKING:
@@ -23,17 +25,26 @@ def stamp(partition: Partition, count: int, wall: int, out: WriteBatch) -> tuple
     log.last_stamp = max(wall, log.last_stamp)
     if log.next_ordinal + count > partition.numbering.span:
         while _in_use(partition, log.next_ordinal):
-            log.next_ordinal += 1
-            log.complete_from = log.next_ordinal
-            for subscription in partition.subscriptions.values():
-                subscription.depart([log.next_ordinal - 1], out)
+            pass_over(partition, log.next_ordinal + 1, out)
         for taken in range(1, count):
             if _in_use(partition, log.next_ordinal + taken):
                 count = taken
                 break
+    if log.next_ordinal + count >= ORDINALS_END:
+        raise InvalidOperation(f"partition {partition.id} has used all {ORDINALS_END} ordinals")
     first = log.next_ordinal
     log.next_ordinal += count
     return first, count, log.last_stamp
+
+
+def pass_over(partition: Partition, ordinal: int, out: WriteBatch) -> None:
+    """Leave out the ordinals up to that one, without it: no message ever has them."""
+    log = partition.log
+    assert log.next_ordinal < ordinal < ORDINALS_END
+    first, log.next_ordinal = log.next_ordinal, ordinal
+    log.complete_from = ordinal
+    for subscription in partition.subscriptions.values():
+        subscription.depart_run(first, ordinal - 1, out)
 
 
 def stamps(last: int, walls: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -221,9 +221,9 @@ def _in(node: tree.In) -> Condition:
     operand = value(node.operand)
     constants = [element.value for element in node.elements if isinstance(element, tree.Constant)]
     if len(constants) == len(node.elements):
-        kinds = {kind_of(constant) for constant in constants}
-        if len(kinds) == 1 and kinds <= ORDERED and all(c == c for c in constants):
-            return _in_set(operand, frozenset(constants), kinds.pop())
+        kind, *others = dict.fromkeys(map(kind_of, constants))
+        if not others and kind in ORDERED and all(c == c for c in constants):
+            return _in_set(operand, frozenset(constants), kind)
     elements = [value(element) for element in node.elements]
 
     def among(subject: Subject) -> bool | None:
@@ -245,15 +245,16 @@ def _in(node: tree.In) -> Condition:
 def _choice(terms: tuple[tree.Predicate, ...]) -> tree.In | None:
     """Return a = 1 OR a = 2 OR a = 3 as what it means: a IN (1, 2, 3)."""
     elements: list[tree.Value] = []
-    operands = set()
+    operands: dict[tree.Value, None] = {}
     for term in terms:
         if not isinstance(term, tree.Comparison) or term.sign != "=":
             return None
         if not isinstance(term.right, tree.Constant) or not isinstance(term.left, tree.PROPERTIES):
             return None
         elements.append(term.right)
-        operands.add(term.left)
-    return tree.In(operands.pop(), tuple(elements)) if len(operands) == 1 else None
+        operands[term.left] = None
+    operand, *others = operands
+    return None if others else tree.In(operand, tuple(elements))
 
 
 def _in_set(operand: Evaluate, constants: frozenset[Any], kind: str | None) -> Condition:

@@ -38,7 +38,7 @@ from onibus.core.rules.sql_lexer import Token, tokens_of
 from onibus.core.rules.subject import SYSTEM_PROPERTIES
 from onibus.core.rules.values import INTEGER_MAX, INTEGER_MIN, kind_of
 
-_COMPARISONS = frozenset({"=", "<>", "<", "<=", ">", ">="})
+_COMPARISONS = ("=", "<>", "<", "<=", ">", ">=")
 _LITERALS = {"TRUE": True, "FALSE": False, "NULL": None}
 _VALUE = "a value"
 _CONDITION = "a condition"

@@ -122,7 +122,7 @@ class Timeline:
         until = max(until, self.now)
         originals = self._originals(arrivals, times)
         fresh = np.flatnonzero(originals == -1)
-        dues = _NONE if arrivals.dues is None else dues_of(arrivals.dues, 0, times)
+        dues = _NONE if arrivals.dues is None else dues_of(arrivals.dues, times)
         ttls = np.full(count, FOREVER) if arrivals.ttls is None else arrivals.ttls
         due, ordinals, due_ordinals, moments = self._order(
             arrivals, times, fresh, dues, ttls, until

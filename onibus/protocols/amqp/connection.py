@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import Any, Protocol
 
+from onibus.core.errors import TooManyFailures
+from onibus.operation.peers import Bodies
 from onibus.protocols.amqp import performatives as say
 from onibus.protocols.amqp import sasl
 from onibus.protocols.amqp.errors import (
@@ -96,7 +98,7 @@ class Application(Protocol):
     """What a connection is for."""
 
     def let_in(self, name: str, secret: str) -> bool:
-        """Tell whether a name and its secret are good."""
+        """Return whether a name and its secret are good; may raise TooManyFailures."""
 
     def attach(self, link: Link) -> None:
         """A link wants to be attached: answer or refuse it, now or later."""
@@ -109,6 +111,31 @@ class Application(Protocol):
 
     def closed(self) -> None:
         """The connection is no more."""
+
+
+class _Nobody:
+    """The application of a connection that has ended.
+
+    The real application refers to its connection. If the connection kept it, reference counting
+    could free neither.
+    """
+
+    def let_in(self, name: str, secret: str) -> bool:
+        return False
+
+    def attach(self, link: Link) -> None:
+        """Ignore the link."""
+
+    def passed_over(self, state: Any) -> None:
+        """Ignore the state."""
+
+    def burst_over(self) -> None:
+        """Do nothing."""
+
+    closed = burst_over
+
+
+_NOBODY = _Nobody()
 
 
 class Flushed(Protocol):
@@ -138,6 +165,8 @@ class Connection:
         self.link_count = 0
         #: how many sessions the peer may have just now
         self.sessions_max = CHANNEL_MAX + 1
+        #: what all connections hold
+        self.bodies = Bodies()
         #: bytes of deliveries that are not whole, or not settled yet; and of the former alone
         self.held_bytes = 0
         self.unfinished_bytes = 0
@@ -197,6 +226,21 @@ class Connection:
         if self._behind or not self._cutter.is_short:
             self.read_on(now)
 
+    def hold(self, size: int) -> None:
+        """Add to the bytes of deliveries that are held; negative when they are released."""
+        self.held_bytes += size
+        self.bodies.held_bytes += size
+
+    def stored(self) -> None:
+        """Report a stored delivery that the peer has settled: there may be room to read more."""
+        if self.on_output is not None:
+            self.on_output()
+
+    @property
+    def kept_bytes(self) -> int:
+        """Return the bytes kept for the peer: received and unsent ones."""
+        return self._cutter.kept_bytes + self.held_bytes + self.unsent_bytes
+
     @property
     def is_behind(self) -> bool:
         """Tell whether something arrived that waits: `read_on` takes more of it.
@@ -209,6 +253,7 @@ class Connection:
         """Take what arrived and was not taken yet."""
         self._now = now
         self._behind = False
+        application = self.application  # reading may end the connection
         try:
             self._read()
         except ConnectionFailed as error:
@@ -216,7 +261,7 @@ class Connection:
         except Exception as error:
             _log.error("a connection failed", exc_info=error)
             self.close(INTERNAL_ERROR, "the server failed; its log says more")
-        self.application.burst_over()
+        application.burst_over()
 
     def _read(self) -> None:
         for _ in range(_STEPS_MAX):
@@ -283,10 +328,14 @@ class Connection:
                 FRAMING_ERROR, f"a frame of type {kind} while {self.state.value}"
             )
         if kind == SASL:
-            good = sasl.is_let_in(body, self.application.let_in)
-            self.write(sasl.outcome(sasl.OK if good else sasl.AUTH))
+            try:
+                good = sasl.is_let_in(body, self.application.let_in)
+                outcome = sasl.OK if good else sasl.AUTH
+            except TooManyFailures:
+                outcome = sasl.LATER
+            self.write(sasl.outcome(outcome))
             self._advance("sasl frame")
-            if not good:
+            if outcome != sasl.OK:
                 self._end()
             return
         if not body:
@@ -395,7 +444,11 @@ class Connection:
         self.state = State.CLOSED
         if self.on_output is not None:
             self.on_output()
-        self.application.closed()
+        application, self.application = self.application, _NOBODY
+        application.closed()
+        self._cutter.clear()
+        self._singly = iter(())
+        self._later.clear()
 
     def _forget(self) -> None:
         sessions, self.sessions = list(self.sessions.values()), {}

@@ -55,10 +55,20 @@ class Cutter:
         """Tell whether what is there is not enough for anything."""
         return self._have < self._need
 
+    @property
+    def kept_bytes(self) -> int:
+        """Return the number of bytes that wait to be cut."""
+        return self._have
+
     def feed(self, data: bytes) -> None:
         """Take bytes."""
         self._more.append(data)
         self._have += len(data)
+
+    def clear(self) -> None:
+        """Drop all waiting bytes."""
+        self._data, self._more = b"", []
+        self._at = self._have = 0
 
     def header(self) -> bytes | None:
         """Return a protocol header, if it is there."""

@@ -257,6 +257,9 @@ class IncomingLink(Link):
             # Waiting does not help: nothing of them is stored before it is whole.
             told = f"deliveries that are not whole have at most {UNFINISHED_BYTES_MAX} bytes"
             raise LinkFailed(RESOURCE_LIMIT_EXCEEDED, told)
+        elif transfer.more and connection.bodies.crowded:
+            told = "too much is being sent or received at once: try again later"
+            raise LinkFailed(RESOURCE_LIMIT_EXCEEDED, told)
         else:
             self._parts.append(payload)
             self.session.held(len(payload))
@@ -309,6 +312,7 @@ class IncomingLink(Link):
         if self._first is not None:
             self.session.connection.passed_over(self._first.state)
         self._clear()
+        self.on_run = None
         super().forget()
 
 

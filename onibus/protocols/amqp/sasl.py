@@ -14,7 +14,8 @@ from onibus.protocols.amqp.frames import SASL, frame
 from onibus.protocols.amqp.performatives import performative, read_list
 
 MECHANISMS, INIT, OUTCOME = 0x40, 0x41, 0x44
-OK, AUTH = 0, 1
+#: Outcomes: success, wrong credentials, and unchecked ones that may be sent again later (5.3.3.6).
+OK, AUTH, LATER = 0, 1, 4
 NAMELESS = ("MSSBCBS", "ANONYMOUS", "EXTERNAL")
 PLAIN = "PLAIN"
 

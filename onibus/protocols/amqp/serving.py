@@ -13,11 +13,14 @@ from collections.abc import Callable
 from typing import cast
 
 from onibus.bus import Bus
+from onibus.operation.peers import Peer, Peers
 from onibus.operation.traffic import Traffic
 from onibus.protocols.amqp.connection import Connection, State
 from onibus.protocols.amqp.errors import CONNECTION_FORCED
 from onibus.protocols.amqp.frames import TLS_HEADER
-from onibus.protocols.amqp.service_bus.client import Client, Doorkeeper
+from onibus.protocols.amqp.service_bus.client import Client
+from onibus.protocols.ended import ENDED
+from onibus.security.keys import Doorkeeper
 
 #: Bytes of deliveries that one client may have under way.
 HELD_BYTES_MAX = 64 << 20
@@ -27,7 +30,7 @@ _UNREAD_BYTES_MAX = 1 << 20
 #: something to read, a megabyte and more, and hearing that can take longer than its sending.
 _TURN_S = 0.05
 #: For a client to read what it was told last.
-_LINGER_S = 5.0
+LINGER_S = 5.0
 #: For clients to go when the server stops. Some read nothing until they are used again, as the
 #: plain client of Python: what they were told waits for them, and the stop does not.
 _GOODBYE_S = 1.0
@@ -36,18 +39,19 @@ _GOODBYE_S = 1.0
 class AmqpConnections:
     """All AMQP connections of a server."""
 
-    def __init__(self, bus: Bus, keys: Doorkeeper | None, *, connections_max: int = 20_000) -> None:
+    def __init__(self, bus: Bus, keys: Doorkeeper | None, *, peers: Peers | None = None) -> None:
         self.bus = bus
         self.keys = keys
-        self.connections_max = connections_max
+        #: the peers of all listeners
+        self.peers = peers or Peers()
         self.traffic = Traffic()
         self.open: set[AmqpProtocol] = self.traffic.open
         self.closing = False
         if keys is not None:
             keys.watch(self._keys_replaced)
 
-    def __call__(self) -> AmqpProtocol:
-        return AmqpProtocol(self)
+    def __call__(self, peer: Peer | None = None) -> AmqpProtocol:
+        return AmqpProtocol(self, self.peers.join() if peer is None else peer)
 
     def _keys_replaced(self) -> None:
         for one in list(self.open):
@@ -80,12 +84,14 @@ class AmqpConnections:
 class AmqpProtocol(asyncio.Protocol):
     """One connection."""
 
-    def __init__(self, connections: AmqpConnections) -> None:
+    def __init__(self, connections: AmqpConnections, peer: Peer) -> None:
         self._connections = connections
         self._loop = asyncio.get_running_loop()
-        self._transport: asyncio.Transport
+        self._peer = peer
+        self._transport: asyncio.Transport = ENDED
         self._connection = Connection("onibus", self._loop.time())
-        self._client = Client(connections.bus, connections.keys, self._connection)
+        self._connection.bodies = connections.peers.bodies
+        self._client = Client(connections.bus, connections.keys, self._connection, peer)
         self._connection.application = self._client
         self._connection.on_output = self._output
         self._writing = False
@@ -105,8 +111,9 @@ class AmqpProtocol(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=_UNREAD_BYTES_MAX)
+        self._peer.abort = self.abort
         connections = self._connections
-        if connections.closing or len(connections.open) >= connections.connections_max:
+        if connections.closing or self._peer.is_rejected:
             connections.traffic.turned_away += 1
             self._transport.abort()
             return
@@ -120,18 +127,26 @@ class AmqpProtocol(asyncio.Protocol):
         self._connection.feed(data, self._loop.time())
         self._feeding = False
         self._write()
+        if self._peer.is_stranger:
+            self._count_kept()
         long = time.monotonic() - begun > _TURN_S
-        if long or self._connection.is_behind or self._storing_bytes > HELD_BYTES_MAX:
+        if long or self._connection.is_behind or self._stores_much(HELD_BYTES_MAX):
             self._pause()
         if self._wake_at() < self._due:
             # The client wants to hear of us more often, or its token is a short one.
             self._arm()
+
+    def _count_kept(self) -> None:
+        """Record the bytes kept for a stranger."""
+        self._peer.hold(self._connection.kept_bytes + self._unread_bytes)
 
     def eof_received(self) -> bool:
         return False
 
     def pause_writing(self) -> None:
         self._connection.is_full = True
+        if self._peer.is_stranger:
+            self._count_kept()
         # What it asks for would only be answered into our memory.
         self._pause()
 
@@ -176,11 +191,14 @@ class AmqpProtocol(asyncio.Protocol):
             self._transport.resume_reading()
 
     def connection_lost(self, error: Exception | None) -> None:
+        """Release everything: a reference cycle would keep it until the collector runs."""
         self._over = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._stop_timer()
+        self._peer.leave()
         self._connections.open.discard(self)
         self._connection.lost()
+        self._connection.on_output = None
+        self._transport = ENDED
 
     # Writing, once a burst
 
@@ -212,9 +230,8 @@ class AmqpProtocol(asyncio.Protocol):
         if self._over:
             return
         self._over = True
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._loop.call_later(_LINGER_S, self._transport.abort)
+        self._stop_timer()
+        self._timer = self._loop.call_later(LINGER_S, self._transport.abort)
         self._transport.close()
 
     @property
@@ -224,12 +241,17 @@ class AmqpProtocol(asyncio.Protocol):
             return False
         if self._connection.is_full or self._connection.is_behind:
             return False
-        return self._storing_bytes * 2 <= HELD_BYTES_MAX
+        return not self._stores_much(HELD_BYTES_MAX // 2)
 
-    @property
-    def _storing_bytes(self) -> int:
-        """Return what will be let go when it is stored: of a delivery only when it is whole."""
-        return self._connection.held_bytes - self._connection.unfinished_bytes
+    def _stores_much(self, most: int) -> bool:
+        """Return whether reading must wait until deliveries are stored.
+
+        Incomplete deliveries do not count: storing does not release them. While all clients
+        together hold too much, each waits for its own deliveries.
+        """
+        connection = self._connection
+        storing = connection.held_bytes - connection.unfinished_bytes
+        return storing > most or (storing > 0 and connection.bodies.crowded)
 
     # Time
 
@@ -242,10 +264,14 @@ class AmqpProtocol(asyncio.Protocol):
     def _arm(self) -> None:
         if self._over:
             return
-        if self._timer is not None:
-            self._timer.cancel()
+        self._stop_timer()
         self._due = self._wake_at()
         self._timer = self._loop.call_at(self._due, self._tick)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _tick(self) -> None:
         self._connection.tick(self._loop.time())
@@ -273,7 +299,11 @@ class AmqpProtocol(asyncio.Protocol):
     @property
     def is_unsent(self) -> bool:
         """Tell whether something that was written has not left this machine."""
-        return self._transport.get_write_buffer_size() > 0
+        return self._unread_bytes > 0
+
+    @property
+    def _unread_bytes(self) -> int:
+        return self._transport.get_write_buffer_size()
 
     def stop_reading(self) -> None:
         """Take nothing more from the client, and give it no more messages."""
@@ -293,12 +323,18 @@ class AmqpProtocol(asyncio.Protocol):
 class PlainAmqpRefused(asyncio.Protocol):
     """Tells who speaks plain text where TLS is asked for that TLS is spoken here, and closes."""
 
-    def __init__(self) -> None:
-        self._transport: asyncio.Transport
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+        self._transport: asyncio.Transport = ENDED
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        self._peer.abort = self._transport.abort
 
     def data_received(self, data: bytes) -> None:
         self._transport.write(TLS_HEADER)
         self._transport.close()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._peer.leave()
+        self._transport = ENDED

@@ -170,7 +170,7 @@ class Session:
 
     def held(self, size: int) -> None:
         """Bytes of a delivery that is not whole are kept, or let go."""
-        self.connection.held_bytes += size
+        self.connection.hold(size)
         self.connection.unfinished_bytes += size
 
     # In

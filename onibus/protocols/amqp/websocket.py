@@ -7,15 +7,17 @@ is AMQP, however it is cut. The bytes go to an `AmqpProtocol` as if a socket had
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import Mapping
 from typing import Any, cast
 
-from wsproto.connection import Connection, ConnectionState, ConnectionType
-from wsproto.events import BytesMessage, CloseConnection, Ping, TextMessage
-from wsproto.utilities import LocalProtocolError, RemoteProtocolError, generate_accept_token
+from wsproto.frame_protocol import Frame, FrameDecoder, MessageDecoder, Opcode, ParseFailed
+from wsproto.utilities import generate_accept_token
 
-from onibus.protocols.amqp.serving import AmqpConnections
-from onibus.security.origins import refuse_web_pages
+from onibus.operation.peers import Peer
+from onibus.protocols.amqp.serving import LINGER_S, AmqpConnections
+from onibus.protocols.ended import ENDED
+from onibus.security.origins import Origins
 
 PATH = b"/$servicebus/websocket"
 _PATHS = (PATH, PATH.replace(b"$", b"%24"))
@@ -23,7 +25,9 @@ SUBPROTOCOL = "AMQPWSB10"
 #: What every connection of AMQP begins with, whether SASL, TLS or AMQP itself comes first.
 _AMQP = b"AMQP"
 #: Why a stream ends (RFC 6455, 7.4.1).
-_GOING_AWAY, _PROTOCOL_ERROR, _UNSUPPORTED = 1001, 1002, 1003
+_NORMAL, _GOING_AWAY, _UNSUPPORTED = 1000, 1001, 1003
+#: The first byte of a frame that is a message, or an end, as a whole.
+_WHOLE = 0x80
 
 
 def is_wanted(url: bytes, headers: Mapping[str, str]) -> bool:
@@ -55,33 +59,38 @@ def accepted(headers: Mapping[str, str]) -> bytes:
 class Upgrades:
     """Takes connections of HTTP over that want to speak AMQP."""
 
-    def __init__(self, connections: AmqpConnections) -> None:
+    def __init__(self, connections: AmqpConnections, origins: Origins) -> None:
         self._connections = connections
+        self._origins = origins
 
     def take(
-        self, transport: asyncio.Transport, url: bytes, headers: Mapping[str, str], rest: bytes
+        self,
+        peer: Peer,
+        transport: asyncio.Transport,
+        url: bytes,
+        headers: Mapping[str, str],
+        rest: bytes,
     ) -> bool:
         """Take a connection over, with what it sent ahead; tell whether it was."""
         if not is_wanted(url, headers):
             return False
-        if self._connections.keys is None:
-            refuse_web_pages(headers)
+        self._origins.check(headers)
         transport.write(accepted(headers))
-        bridge = WebSocketBridge(self._connections)
+        bridge = WebSocketBridge(self._connections, peer)
         transport.set_protocol(bridge)
         bridge.connection_made(transport)
         if rest:
             bridge.data_received(rest)
         return True
 
-    def take_at_once(self, transport: asyncio.Transport, data: bytes) -> bool:
+    def take_at_once(self, peer: Peer, transport: asyncio.Transport, data: bytes) -> bool:
         """Take a connection over that speaks AMQP without asking; tell whether it does.
 
         Clients that manage entities and send messages have one connection string, with one port.
         """
         if not data.startswith(_AMQP):
             return False
-        protocol = self._connections()
+        protocol = self._connections(peer)
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
         protocol.data_received(data)
@@ -121,53 +130,64 @@ class _Stream(asyncio.Transport):
 class WebSocketBridge(asyncio.Protocol):
     """Messages of a WebSocket in, the bytes that they carry out; and back."""
 
-    def __init__(self, connections: AmqpConnections) -> None:
-        self._amqp = connections()
-        self._frames = Connection(ConnectionType.SERVER)
-        self._transport: asyncio.Transport
+    def __init__(self, connections: AmqpConnections, peer: Peer) -> None:
+        self._amqp = connections(peer)
+        self._frames = FrameDecoder(client=False)
+        self._messages = MessageDecoder()
+        self._transport: asyncio.Transport = ENDED
+        #: reading and writing have ended
+        self._over = False
+        self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._amqp.connection_made(_Stream(self, self._transport))
 
     def data_received(self, data: bytes) -> None:
+        if self._over:
+            return
+        self._frames.receive_bytes(data)
         try:
-            self._frames.receive_data(data)
-            for event in self._frames.events():
-                self._take(event)
-        except RemoteProtocolError:
-            self._say(CloseConnection(code=_PROTOCOL_ERROR))
-            self._transport.close()
+            while not self._over and (frame := self._frames.process_buffer()) is not None:
+                self._take(frame)
+        except ParseFailed as error:
+            self._close(_code(error.code))
 
-    def _take(self, event: Any) -> None:
-        if isinstance(event, BytesMessage):
-            self._amqp.data_received(bytes(event.data))
-        elif isinstance(event, Ping):
-            self._say(event.response())
-        elif isinstance(event, CloseConnection):
-            self._say(event.response())
-            self._transport.close()
-        elif isinstance(event, TextMessage):
-            self._say(CloseConnection(code=_UNSUPPORTED))
-            self._transport.close()
+    def _take(self, frame: Frame) -> None:
+        content = cast("bytes", frame.payload)
+        if frame.opcode is Opcode.PING:
+            self._say(Opcode.PONG, content)
+        elif frame.opcode is Opcode.CLOSE:
+            # Echo the peer's code (RFC 6455, 5.5.1).
+            self._close(content[:2] if len(content) >= 2 else _code(_NORMAL))
+        elif frame.opcode is not Opcode.PONG:
+            whole = self._messages.process_frame(frame)
+            if whole.opcode is Opcode.TEXT:
+                self._close(_code(_UNSUPPORTED))
+            else:
+                self._amqp.data_received(content)
 
     def send(self, data: bytes) -> None:
         """Write bytes of AMQP."""
-        self._say(BytesMessage(data=data))
+        self._say(Opcode.BINARY, data)
 
     def end(self) -> None:
         """The AMQP connection is over."""
-        self._say(CloseConnection(code=_GOING_AWAY))
-        self._transport.close()
+        self._close(_code(_GOING_AWAY))
 
-    def _say(self, event: Any) -> None:
-        if self._frames.state is ConnectionState.CLOSED or self._transport.is_closing():
+    def _say(self, opcode: Opcode, content: bytes) -> None:
+        if not self._over and not self._transport.is_closing():
+            self._transport.write(_frame(opcode, content))
+
+    def _close(self, why: bytes) -> None:
+        """Send a close frame, and close when the peer has read it or time is up."""
+        if self._over:
             return
-        try:
-            self._transport.write(self._frames.send(event))
-        except LocalProtocolError:
-            # The peer has said goodbye already: nothing is said after that.
-            return
+        self._say(Opcode.CLOSE, why)
+        self._over = True
+        self._transport.close()
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(LINGER_S, self._transport.abort)
 
     def eof_received(self) -> bool:
         return False
@@ -179,4 +199,23 @@ class WebSocketBridge(asyncio.Protocol):
         self._amqp.resume_writing()
 
     def connection_lost(self, error: Exception | None) -> None:
+        self._over = True
+        self._transport = ENDED
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         self._amqp.connection_lost(error)
+
+
+def _code(code: int) -> bytes:
+    return struct.pack("!H", code)
+
+
+def _frame(opcode: Opcode, content: bytes) -> bytes:
+    """Return an unmasked frame with a whole message."""
+    first, length = _WHOLE | opcode, len(content)
+    if length < 126:
+        return struct.pack("!BB", first, length) + content
+    if length < 1 << 16:
+        return struct.pack("!BBH", first, 126, length) + content
+    return struct.pack("!BBQ", first, 127, length) + content

@@ -11,19 +11,22 @@ from onibus.bus import Bus
 from onibus.core.errors import Failed, Forbidden, OnibusError, Unauthorized
 from onibus.protocols.atom import entities, namespace, paths, rule_calls
 from onibus.protocols.atom.call import Call
-from onibus.protocols.atom.errors import NoSuchMethod, OversizeBody, refusal
+from onibus.protocols.atom.errors import NoSuchMethod, refusal
 from onibus.protocols.atom.paths import Place, place_of
 from onibus.protocols.atom.xml import BODY_BYTES_MAX
 from onibus.protocols.http.messages import Request, Respond, Response
+from onibus.protocols.http.problems import BodyTooLarge
 from onibus.security.kept_keys import KeptKeys
 from onibus.security.keys import Keyring
-from onibus.security.origins import refuse_web_pages
+from onibus.security.origins import Origins
 from onibus.security.rights import ALL, Granted, Right
 
 _log = logging.getLogger("onibus.atom")
 
 Action = Callable[[Call], Awaitable[Response]]
 
+#: What everything here needs, on what the path names.
+RIGHT = Right.MANAGE
 #: What can be asked, by what the path names and the method.
 ACTIONS: dict[str, dict[str, Action]] = {
     paths.NAMESPACE: {"GET": namespace.show_namespace},
@@ -52,11 +55,14 @@ ACTIONS: dict[str, dict[str, Action]] = {
 class AtomApp:
     """Management of one bus as Service Bus has it."""
 
-    def __init__(self, bus: Bus, keys: KeptKeys | Keyring | None) -> None:
+    def __init__(
+        self, bus: Bus, keys: KeptKeys | Keyring | None, origins: Origins | None = None
+    ) -> None:
         self.bus = bus
         self.kept_keys = keys if isinstance(keys, KeptKeys) else None
         #: None where the operator asks for no credentials
         self._keys = keys.keyring if isinstance(keys, KeptKeys) else keys
+        self._origins = origins or Origins(self._keys)
         self._tasks: set[asyncio.Task[None]] = set()
 
     @staticmethod
@@ -76,20 +82,20 @@ class AtomApp:
 
     def look(self, request: Request) -> Response:
         """Refuse a body that is too large to be a description."""
-        return refusal(OversizeBody(f"a body has at most {BODY_BYTES_MAX} bytes"))
+        return refusal(BodyTooLarge(f"a body has at most {BODY_BYTES_MAX} bytes"))
 
-    def known(self, credentials: str | None) -> Granted:
-        """Return who shows these credentials, or refuse him."""
+    def known(self, request: Request, credentials: str | None) -> Granted:
+        """Return what the credentials of a request allow, or reject them."""
         if self._keys is None:
+            request.peer.know()
             return Granted("", ALL)
         if credentials is None:
             raise Unauthorized("show a shared access signature in the Authorization header")
-        return self._keys.check(credentials, time.time())
+        return request.peer.authenticate(self._keys, credentials, time.time())
 
     def _call(self, request: Request) -> tuple[Call, Action]:
-        if self._keys is None:
-            refuse_web_pages(request.headers)
-        granted = self.known(request.headers.get("authorization"))
+        self._origins.check(request.headers)
+        granted = self.known(request, request.headers.get("authorization"))
         place = place_of(request.path)
         _grant(granted, place, request)
         actions = ACTIONS[place.kind]
@@ -116,9 +122,9 @@ def _grant(granted: Granted, place: Place, request: Request) -> None:
     """Ask for the right to manage what a request names."""
     now = time.time()
     try:
-        granted.grant(Right.MANAGE, place.resource, now)
+        granted.grant(RIGHT, place.resource, now)
     except Forbidden:
         if "%" not in request.path:
             raise
         # Who signs the address of a request signs it as it is sent.
-        granted.grant(Right.MANAGE, request.path.strip("/"), now)
+        granted.grant(RIGHT, request.path.strip("/"), now)

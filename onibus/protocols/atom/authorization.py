@@ -15,7 +15,7 @@ from onibus.security.keys import AccessKey
 from onibus.security.rights import Right
 
 _KIND = "SharedAccessAuthorizationRule"
-#: The order in which the service tells rights.
+#: The rights that the service knows, in the order in which it tells them.
 _RIGHTS = (Right.MANAGE, Right.SEND, Right.LISTEN)
 
 
@@ -58,7 +58,7 @@ def _read(rule: Element, entity: str) -> AccessKey:
 
     if type_of(rule) not in ("", _KIND):
         raise InvalidArgument(f"an authorization rule is a {_KIND}")
-    known = {right.value: right for right in Right}
+    known = {right.value: right for right in _RIGHTS}
     rights = set()
     for right in rule.iterfind(f"{{{SERVICE_BUS}}}Rights/{{{SERVICE_BUS}}}AccessRights"):
         if text_of(right) not in known:

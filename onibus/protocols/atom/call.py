@@ -100,4 +100,4 @@ class Call:
                 shown = self.request.headers.get(header)
                 if shown is None:
                     raise
-                self.app.known(shown).grant(Right.MANAGE, target, now)
+                self.app.known(self.request, shown).grant(Right.MANAGE, target, now)

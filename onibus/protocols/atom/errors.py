@@ -6,6 +6,7 @@ from onibus.core import errors
 from onibus.core.errors import OnibusError
 from onibus.protocols.atom.xml import escaped, tag
 from onibus.protocols.http.messages import Response
+from onibus.protocols.http.problems import BodyTooLarge, headers_of
 
 CONTENT_TYPE = "application/xml; charset=utf-8"
 
@@ -16,15 +17,10 @@ class NoSuchMethod(errors.Refused):
     code = "no-such-method"
 
 
-class OversizeBody(errors.Refused):
-    """The body is too large to be a description."""
-
-    code = "body-too-large"
-
-
 #: Statuses by error; the nearest class counts. Others are 400 where refused, 500 where ours.
 STATUSES: dict[type[OnibusError], int] = {
     errors.Unauthorized: 401,
+    errors.TooManyFailures: 429,
     # 403 is what a full namespace is told: who may not do this is told to show another key.
     errors.Forbidden: 401,
     errors.EntityNotFound: 404,
@@ -37,7 +33,7 @@ STATUSES: dict[type[OnibusError], int] = {
     errors.BusClosed: 503,
     errors.Unknown: 503,
     NoSuchMethod: 405,
-    OversizeBody: 413,
+    BodyTooLarge: 413,
     errors.Refused: 400,
 }
 
@@ -53,5 +49,5 @@ def refusal(error: BaseException) -> Response:
         error = errors.Failed("something went wrong on our side; the log has the details")
     status = status_of(error)
     inner = tag("Code", str(status)) + tag("Detail", escaped(str(error)))
-    headers = (("www-authenticate", "SharedAccessSignature"),) if status == 401 else ()
-    return Response(status, tag("Error", inner).encode(), CONTENT_TYPE, headers)
+    told = tag("Error", inner).encode()
+    return Response(status, told, CONTENT_TYPE, headers_of(error, status))

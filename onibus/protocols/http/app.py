@@ -6,30 +6,28 @@ import asyncio
 import logging
 import time
 from collections.abc import Coroutine
+from io import BytesIO
 from typing import Any, Protocol
 
 from onibus.bus import Bus
 from onibus.core.errors import Failed, OnibusError, Unauthorized
 from onibus.operation.collector import Collector
+from onibus.operation.peers import Bodies
 from onibus.operation.traffic import Traffic
+from onibus.protocols.http.content_encoding import decompress, is_encoded
 from onibus.protocols.http.limits import Limits
 from onibus.protocols.http.messages import App, Request, Respond, Response
 from onibus.protocols.http.problems import Overloaded, problem, refusal
 from onibus.protocols.http.route import Call, Route, Router, encoded
 from onibus.security.kept_keys import KeptKeys
-from onibus.security.origins import refuse_web_pages
+from onibus.security.keys import Doorkeeper
+from onibus.security.origins import Origins
 from onibus.security.rights import ALL, Granted
 
 _log = logging.getLogger("onibus.http")
 
 #: Somebody whom nobody asks: the server is open, or the call needs no right.
 ANYBODY = Granted("", ALL)
-
-
-class Doorkeeper(Protocol):
-    """Knows who shows which credentials."""
-
-    def check(self, credentials: str, now: float) -> Granted: ...
 
 
 class Management(App, Protocol):
@@ -49,19 +47,25 @@ class HttpApp:
         *,
         limits: Limits | None = None,
         test_mode: bool = False,
+        origins: Origins | None = None,
     ) -> None:
         self.bus = bus
         self._router = router
         #: None where the operator asks for no credentials
         self._keys = keys
+        self._origins = origins or Origins(keys)
         #: what is asked about keys themselves
         self.kept_keys: KeptKeys | None = None
         #: what answers requests for the management of Service Bus, if it is spoken
         self.management: Management | None = None
         self.test_mode = test_mode
+        #: the OpenAPI document, built on the first request for it, which needs no right
+        self.described = b""
         self.limits = limits or Limits()
         self._tasks: set[asyncio.Task[None]] = set()
         self.traffic = Traffic()
+        #: the bytes that all connections hold
+        self.bodies = Bodies(self.limits.all_bodies_bytes_max)
         self.collector = Collector(bus, self.traffic)
 
     @property
@@ -78,19 +82,50 @@ class HttpApp:
                     return
                 found = self._find(request)
                 if isinstance(found, Response):
+                    # It may be an offer of another protocol that was not taken up for this reason.
+                    self._origins.check(request.headers)
                     respond(found)
                     return
                 request.head.found = found
             route, names = found
             request.route = route.key
             call = Call(self, route, request, names, self._grant(route, request, names), respond)
-            if route.fast is not None:
-                route.fast(call)
+            compressed = "content-encoding" in request.head.headers and is_encoded(request.headers)
+            # A call without a body may need no right: what a stranger sends there is not touched.
+            if compressed and route.takes is not None:
+                self._start(self._answer_encoded(call))
             else:
-                assert route.handler is not None
-                self.run(route.handler(call), call)
+                self._answer(call)
         except Exception as error:
             self.fail(error, respond)
+
+    def _answer(self, call: Call) -> None:
+        route = call.route
+        if route.fast is not None:
+            route.fast(call)
+        else:
+            assert route.handler is not None
+            self.run(route.handler(call), call)
+
+    async def _answer_encoded(self, call: Call) -> None:
+        """Answer a request whose body is compressed. Its decompressed bytes count as held."""
+        held, respond, body = 0, call.respond, BytesIO()
+
+        def release_and_respond(response: Response) -> None:
+            self.bodies.held_bytes -= held
+            respond(response)
+
+        call.respond = release_and_respond
+        try:
+            async for piece in decompress(call.body, self.limits.body_bytes_max):
+                held += len(piece)
+                self.bodies.held_bytes += len(piece)
+                self.refuse_crowds()
+                body.write(piece)
+            call.body = body.getvalue()
+            self._answer(call)
+        except Exception as error:
+            self.fail(error, call.respond)
 
     def look(self, request: Request) -> Response | None:
         """Refuse a request of which only the head is there, or let it send its large body."""
@@ -101,6 +136,7 @@ class HttpApp:
             if isinstance(found, Response):
                 return found
             self._grant(found[0], request, found[1])
+            is_encoded(request.headers)
         except OnibusError as error:
             return problem(error)
         return None
@@ -124,15 +160,17 @@ class HttpApp:
 
     def _grant(self, route: Route, request: Request, names: dict[str, str]) -> Granted:
         """Ask for the right that a route needs, and tell who asks."""
+        if not route.probe:
+            self._origins.check(request.head.headers)
         if self._keys is None:
-            refuse_web_pages(request.headers)
+            request.peer.know()
         if route.right is None or self._keys is None:
             return ANYBODY
         credentials = request.head.headers.get("authorization")
         if credentials is None:
             raise Unauthorized("show a shared access signature in the Authorization header")
         now = time.time()
-        granted = self._keys.check(credentials, now)
+        granted = request.peer.authenticate(self._keys, credentials, now)
         if not route.names_entities_inside:
             granted.grant(route.right, names.get("entity", ""), now)
         return granted
@@ -142,12 +180,15 @@ class HttpApp:
 
         Requests that came in the same moment were all let in before any of them was answered.
         """
-        if self.traffic.held_bytes > self.limits.all_bodies_bytes_max:
+        if self.bodies.crowded:
             raise Overloaded
 
     def run(self, answer: Coroutine[Any, Any, Any], call: Call) -> None:
         """Answer with what a coroutine returns."""
-        task = asyncio.get_running_loop().create_task(self._run(answer, call))
+        self._start(self._run(answer, call))
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator, Iterable
 from typing import TYPE_CHECKING, Any
 
 from onibus.core.errors import InvalidArgument, MessageTooLarge
+from onibus.core.limits import BATCH_COUNT_MAX
+from onibus.protocols.http.arrow_headers import read_headers
 from onibus.protocols.http.messages import ARROW, Response
 
 if TYPE_CHECKING:
@@ -15,25 +17,36 @@ _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 
 def read_stream(body: bytes, bytes_max: int) -> pa.Table:
-    """Return the table of a stream that came from a client; any thread may do it.
+    """Return the rows that a client sent, validated; any thread may call this.
 
-    A stream can be compressed: `bytes_max` is what its rows may become in memory.
+    Nothing of the stream reaches Arrow before its headers are checked (arrow_headers.py), and
+    nothing reads a batch before it is validated: Arrow follows offsets wherever they lead.
     """
-    # pyarrow takes its time to import: not before somebody wants it.
+    # pyarrow takes long to import: only clients that send in columns wait for it.
     import pyarrow as pa
 
-    batches = []
-    size = 0
-    try:
-        with pa.ipc.open_stream(body) as reader:
-            for batch in reader:
-                size += batch.nbytes
-                if size > bytes_max:
-                    raise MessageTooLarge(f"rows have at most {bytes_max} bytes in memory")
-                batches.append(batch)
-            return pa.Table.from_batches(batches, reader.schema)
-    except (pa.ArrowException, OSError, ValueError, TypeError) as error:
-        raise InvalidArgument(f"the body is no Arrow IPC stream: {error}") from None
+    from onibus.core.arrow_block import SCHEMA, check_columns
+
+    columns, headers = read_headers(body, len(SCHEMA))
+    schema = pa.schema([(column.name, getattr(pa, column.kind)()) for column in columns])
+    check_columns(schema)
+    content, rows, size = pa.py_buffer(body), 0, 0
+    batches: list[pa.RecordBatch] = []
+    for header in headers:
+        rows += header.rows
+        if header.rows < 0 or rows > BATCH_COUNT_MAX or len(batches) == BATCH_COUNT_MAX:
+            raise InvalidArgument(f"a request has at most {BATCH_COUNT_MAX} rows and Arrow batches")
+        try:
+            message = content.slice(header.start, header.end - header.start)
+            batch = pa.ipc.read_record_batch(message, schema)
+            batch.validate(full=True)
+        except (pa.ArrowException, OSError) as error:
+            raise InvalidArgument(f"the body is not a valid Arrow IPC stream: {error}") from None
+        size += batch.nbytes
+        if size > bytes_max:
+            raise MessageTooLarge(f"the rows of a request have at most {bytes_max} bytes in memory")
+        batches.append(batch)
+    return pa.Table.from_batches(batches, schema)
 
 
 def table_response(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Response:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from onibus.core.errors import OnibusError
+from onibus.operation.peers import Bodies, Peer, Peers
 from onibus.operation.traffic import Traffic
 from onibus.protocols.http.connection import Connection
 from onibus.protocols.http.heads import Heads
@@ -18,20 +19,30 @@ from onibus.protocols.http.usual_heads import UsualHeads
 class Upgrades(Protocol):
     """Takes connections over."""
 
-    def take(self, transport: Any, url: bytes, headers: Mapping[str, str], rest: bytes) -> bool: ...
+    def take(
+        self, peer: Peer, transport: Any, url: bytes, headers: Mapping[str, str], rest: bytes
+    ) -> bool: ...
 
-    def take_at_once(self, transport: Any, data: bytes) -> bool: ...
+    def take_at_once(self, peer: Peer, transport: Any, data: bytes) -> bool: ...
 
 
 class Connections:
     """All open connections of a listener."""
 
     def __init__(
-        self, app: App, limits: Limits | None = None, traffic: Traffic | None = None
+        self,
+        app: App,
+        limits: Limits | None = None,
+        traffic: Traffic | None = None,
+        peers: Peers | None = None,
     ) -> None:
         self.app = app
         self.limits = limits or Limits()
         self.traffic = traffic or Traffic()
+        #: the peers of all listeners
+        self.peers = peers or Peers(
+            self.limits.connections_max, bodies=Bodies(self.limits.all_bodies_bytes_max)
+        )
         self.open: set[Connection] = self.traffic.open
         #: reads what it can without the parser
         self.heads: Heads | UsualHeads = Heads(self.limits.unknown_bytes_max)
@@ -39,8 +50,8 @@ class Connections:
         #: who takes connections over that want to speak something else
         self.upgrades: Upgrades | None = None
 
-    def __call__(self) -> Connection:
-        return Connection(self)
+    def __call__(self, peer: Peer | None = None) -> Connection:
+        return Connection(self, self.peers.join() if peer is None else peer)
 
     def hand_over(
         self,
@@ -54,21 +65,21 @@ class Connections:
         if self.upgrades is None or self.closing:
             return False
         try:
-            taken = self.upgrades.take(transport, url, headers, rest)
+            taken = self.upgrades.take(connection.peer, transport, url, headers, rest)
         except OnibusError:
             # Answered as what it is besides: a request for a path that is not there.
             return False
         if taken:
-            connection.connection_lost(None)
+            connection.let_go()
         return taken
 
     def hand_over_at_once(self, connection: Connection, transport: Any, data: bytes) -> bool:
         """Let a connection go that begins with something else; tell whether it does."""
         if self.upgrades is None or self.closing:
             return False
-        if not self.upgrades.take_at_once(transport, data):
+        if not self.upgrades.take_at_once(connection.peer, transport, data):
             return False
-        connection.connection_lost(None)
+        connection.let_go()
         return True
 
     async def drain(self, seconds: float) -> None:

@@ -30,9 +30,10 @@ class Deadline:
         """Do not call back."""
         self._at = _NEVER
 
-    def cancel(self) -> None:
-        """Let the timer go, for good."""
+    def end(self) -> None:
+        """Cancel for the last time, and drop the callback."""
         self.clear()
+        self._late = _nothing
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -53,3 +54,7 @@ class Deadline:
         else:
             self._at = _NEVER
             self._late()
+
+
+def _nothing() -> None:
+    """Do nothing: the deadline has ended."""

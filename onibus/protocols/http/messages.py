@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl, unquote
 
 import msgspec
 
+from onibus.operation.peers import LOCAL, Peer
 from onibus.operation.traffic import NOWHERE, RouteKey
 from onibus.protocols.http.date import date_line
 
@@ -80,6 +81,8 @@ class Request(msgspec.Struct, eq=False):
     route: RouteKey = NOWHERE
     #: when it was handed out, in the loop's time
     begun: float = 0.0
+    #: the client that sent it
+    peer: Peer = LOCAL
 
     @property
     def is_plain(self) -> bool:

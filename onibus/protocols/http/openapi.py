@@ -49,7 +49,7 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
                     "type": "apiKey",
                     "in": "header",
                     "name": "Authorization",
-                    "description": "SharedAccessSignature sr=…&sig=…&se=…&skn=…",
+                    "description": "SharedAccessSignature sr=…&sig=…&se=…&skn=…, or Bearer …",
                 }
             },
         },

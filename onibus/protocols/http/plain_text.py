@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from onibus.operation.peers import Peer
+from onibus.protocols.ended import ENDED
 from onibus.protocols.http.messages import PROBLEM
 from onibus.protocols.http.problems import Problem
 
@@ -27,12 +29,18 @@ _ANSWER = (
 class PlainTextRefused(asyncio.Protocol):
     """Answers whatever is said first, and closes."""
 
-    def __init__(self) -> None:
-        self._transport: Any = None
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+        self._transport: Any = ENDED
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
+        self._peer.abort = transport.abort
 
     def data_received(self, data: bytes) -> None:
         self._transport.write(_ANSWER + _BODY)
         self._transport.close()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._peer.leave()
+        self._transport = ENDED

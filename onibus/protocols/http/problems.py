@@ -15,6 +15,7 @@ from onibus.protocols.http.messages import PROBLEM, Response
 #: HTTP statuses by error; the nearest class counts. Others are 400 where refused, 500 where ours.
 STATUSES: dict[type[OnibusError], int] = {
     errors.Unauthorized: 401,
+    errors.TooManyFailures: 429,
     errors.Forbidden: 403,
     errors.EntityNotFound: 404,
     errors.MessageNotFound: 404,
@@ -43,6 +44,10 @@ STATUSES: dict[type[OnibusError], int] = {
 }
 
 
+#: Characters of an error that are told.
+_DETAIL_LENGTH = 2_000
+
+
 class Problem(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What went wrong."""
 
@@ -69,6 +74,16 @@ class WrongContentType(errors.Refused):
     code = "wrong-content-type"
 
 
+class WrongContentEncoding(WrongContentType):
+    """The body is compressed in a way that the server does not support."""
+
+
+class BodyTooLarge(errors.Refused):
+    """The body is larger than the server accepts, perhaps once it is decompressed."""
+
+    code = "body-too-large"
+
+
 #: What is told while all connections together hold too much.
 CROWDED = "too much is being sent or received at once: try again later"
 
@@ -89,7 +104,7 @@ HTTP_TYPES = {
     404: "no-such-path",
     405: "no-such-method",
     408: "request-timeout",
-    413: "body-too-large",
+    413: BodyTooLarge.code,
     415: WrongContentType.code,
     431: "head-too-large",
     503: Overloaded.code,
@@ -120,12 +135,19 @@ def status_of(error: OnibusError) -> int:
     """Return the HTTP status of an error."""
     if isinstance(error, WrongContentType):
         return 415
+    if isinstance(error, BodyTooLarge):
+        return 413
     if isinstance(error, Overloaded):
         return 503
     for kind in type(error).__mro__:
         if kind in STATUSES:
             return STATUSES[kind]
     return 500
+
+
+def _short(detail: str) -> str:
+    """Return what an error says; it may repeat a name that is as long as the body."""
+    return detail if len(detail) <= _DETAIL_LENGTH else detail[:_DETAIL_LENGTH] + "…"
 
 
 def problem(error: BaseException) -> Response:
@@ -138,12 +160,20 @@ def problem(error: BaseException) -> Response:
         outcome=outcome_of(error),
         title=error.code.replace("-", " "),
         status=status,
-        detail=str(error),
+        detail=_short(str(error)),
         retryable=error.retryable,
     )
     if isinstance(error, errors.LogGap):
         document.first, document.last = error.first, error.last
     elif isinstance(error, errors.InvalidFilter):
         document.position, document.expected = error.position, error.expected or None
-    headers = (("www-authenticate", "SharedAccessSignature"),) if status == 401 else ()
-    return Response(status, msgspec.json.encode(document), PROBLEM, headers)
+    return Response(status, msgspec.json.encode(document), PROBLEM, headers_of(error, status))
+
+
+def headers_of(error: OnibusError, status: int) -> tuple[tuple[str, str], ...]:
+    """Return the headers that say what a client can do about an error."""
+    if isinstance(error, errors.TooManyFailures):
+        return (("retry-after", "1"),)
+    if isinstance(error, WrongContentEncoding):
+        return (("accept-encoding", "gzip"),)
+    return (("www-authenticate", "SharedAccessSignature"),) if status == 401 else ()

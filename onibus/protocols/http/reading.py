@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import Any
 
@@ -11,6 +12,47 @@ from onibus.protocols.http.messages import Head
 
 #: Headers by which a client offers to speak something else.
 _OFFERS = ("upgrade", "connection", "http2-settings")
+#: Headers with a single value. Of two values, one reader takes the first and another the last.
+SINGLE = frozenset(
+    {
+        *("authorization", "content-length", "content-type", "expect", "host", "origin"),
+        *("sec-websocket-key", "sec-websocket-version", "transfer-encoding", "traceparent"),
+        *("x-amz-content-sha256", "x-amz-date", "x-amz-security-token", "x-amz-target"),
+    }
+)
+HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
+
+
+def misleading(version: str, target: bytes, headers: dict[str, str]) -> str:
+    """Return why headers are ambiguous; an empty string if they are not.
+
+    RFC 9112, 3.2 and 6.1: exactly one Host, equal to the host of an absolute target, and no framing
+    other than a length or chunks.
+    """
+    if version not in ("1.0", "1.1"):
+        return f"unsupported version HTTP/{version}: use HTTP/1.1"
+    host = headers.get("host")
+    if host is None:
+        if version == "1.1":
+            return "no host header: send one"
+    elif not HOST.fullmatch(host):
+        return "invalid host header: send a host name or address, with or without a port"
+    if not target.startswith((b"/", b"*")) and not _is_at(target, host):
+        return "the request target and the host header name different hosts"
+    if b"#" in target:
+        return "the request target has a fragment: leave it out"
+    coding = headers.get("transfer-encoding")
+    if coding is not None and (coding.lower() != "chunked" or version == "1.0"):
+        return "unsupported transfer-encoding: use chunked, with HTTP/1.1"
+    return ""
+
+
+def _is_at(target: bytes, host: str | None) -> bool:
+    """Return whether an absolute target names this host."""
+    scheme, mark, rest = target.decode("latin-1").partition("://")
+    authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
+    known = mark and scheme.lower() in ("http", "https")
+    return bool(known) and host is not None and authority.lower() == host.lower()
 
 
 def read_head(method: bytes, url: bytes, headers: dict[str, str]) -> Head | None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 class Call:
     """One request on its way through a route."""
 
-    __slots__ = ("_granted", "app", "names", "request", "respond", "route")
+    __slots__ = ("_granted", "app", "body", "names", "request", "respond", "route")
 
     def __init__(
         self,
@@ -45,6 +45,8 @@ class Call:
         self.app = app
         self.route = route
         self.request = request
+        #: the body of the request, decompressed
+        self.body = request.body
         #: what stands in the path where the route has braces
         self.names = names
         self._granted = granted
@@ -78,7 +80,7 @@ class Call:
         if self.request.content_type != JSON:
             raise WrongContentType(f"send {JSON}, not {self.request.content_type}")
         try:
-            return decoder.decode(self.request.body or b"{}")
+            return decoder.decode(self.body or b"{}")
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidArgument(f"the body cannot be read: {error}") from None
 
@@ -168,6 +170,8 @@ class Route:
     may_be_down: bool = False
     #: only where the server is in test mode
     test_mode: bool = False
+    #: it says only how the server is, and responds under any name of its host
+    probe: bool = False
     tag: str = ""
     #: the right is asked for each entity that the body names, by the handler
     names_entities_inside: bool = False

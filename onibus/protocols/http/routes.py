@@ -5,6 +5,7 @@ from __future__ import annotations
 from onibus.protocols.http.api import (
     about,
     claims,
+    clock,
     entities,
     keys,
     log,
@@ -35,6 +36,7 @@ GROUPS = (
     claims,
     staging,
     keys,
+    clock,
     testing,
     operation,
     about,

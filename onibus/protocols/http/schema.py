@@ -27,6 +27,8 @@ WAIT_MS_MAX = 20_000
 Json = Any
 #: Sequence numbers, numbers of claims, positions in logs.
 Number = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+#: Where a peek starts: also one above the highest number, which is where a counter rolls over.
+Start = Annotated[int, Meta(ge=0)]
 Numbers = Annotated[list[Number], Meta(min_length=1, max_length=BATCH_COUNT_MAX)]
 #: How many messages one request is about.
 Count = Annotated[int, Meta(ge=1, le=BATCH_COUNT_MAX)]

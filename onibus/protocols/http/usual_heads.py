@@ -4,8 +4,8 @@ Clients that sign say nearly the same each time: of a dozen headers all but the 
 the signature and an id are what they were before, and what was read of such a line is remembered.
 Only what leaves no question is read here: one whole request that came in one piece, or in two, its
 head and its body; POST of a plain path, each header once, in printable ASCII, after a colon and one
-space, with the length of what follows, and nothing about the connection. Everything else goes
-through the parser; what it would refuse, or read in another way, is never taken here.
+space, with a host and the length of what follows, and nothing about the connection. Everything else
+goes through the parser; what it would refuse, or read in another way, is never taken here.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from functools import lru_cache
 
 from onibus.protocols.http.heads import Heads
 from onibus.protocols.http.messages import Head, Request
+from onibus.protocols.http.reading import HOST
 
 _END = b"\r\n\r\n"
 #: Lines that are remembered, and how long a whole head can be: 4 MB, whatever anybody sends.
@@ -41,6 +42,8 @@ class Lines(dict[bytes, tuple[str, str]]):
             raise ValueError(line)
         name = _name(name)
         if name == "connection" and value.lower() != "keep-alive":
+            raise ValueError(line)
+        if name == "host" and not HOST.fullmatch(value):
             raise ValueError(line)
         if name not in _NEW_EACH_TIME:
             if len(self) >= LINES_KEPT:
@@ -87,7 +90,8 @@ class UsualHeads:
             headers = dict(map(self._field, lines))
         except ValueError:
             return None
-        return Head("POST", path, "", headers) if len(headers) == len(lines) else None
+        once = len(headers) == len(lines)
+        return Head("POST", path, "", headers) if once and "host" in headers else None
 
     def keep(self, data: bytes, request: Request) -> None:
         """Nothing is kept of what the parser had to read: it will come in another way again."""

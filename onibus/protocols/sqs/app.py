@@ -22,8 +22,8 @@ from onibus.protocols.sqs.md5 import Digests
 from onibus.protocols.sqs.move_tasks import MoveTasks
 from onibus.protocols.sqs.profile import AWS, Profile
 from onibus.protocols.sqs.queues import ACCOUNT, Queues
-from onibus.security.keys import Keyring
-from onibus.security.origins import refuse_web_pages
+from onibus.security.keys import AccessKey, Keyring
+from onibus.security.origins import Origins
 from onibus.security.rights import ALL, Granted
 
 _log = logging.getLogger("onibus.sqs")
@@ -49,8 +49,10 @@ class SqsApp:
         *,
         profile: Profile = AWS,
         account: str = ACCOUNT,
+        origins: Origins | None = None,
     ) -> None:
         self.bus = bus
+        self._origins = origins or Origins(keys)
         self.queues = Queues(bus, profile, account)
         #: None where the operator asks for no credentials
         self._verifier = None if keys is None else sigv4.Verifier(keys)
@@ -73,11 +75,12 @@ class SqsApp:
         call = Call(self, self.bus, self.queues, request, respond, request_id, REGION)
         try:
             now = time.time()
+            self._origins.check(request.head.headers)
             if self._verifier is None:
-                refuse_web_pages(request.headers)
+                request.peer.know()
                 call.granted, call.region = _ANYBODY, sigv4.region_of(request) or REGION
             else:
-                key, call.region = self._verifier.check(request, now)
+                key, call.region = self._authenticate(self._verifier, request, now)
                 call.granted = Granted(key.name, key.rights, key.entity)
             action, given = self._read(call)
             self._grant(call, action, given, now)
@@ -88,6 +91,21 @@ class SqsApp:
                 self._run(action.slow(call, given), call)
         except Exception as error:
             self.fail(call, error)
+
+    def _authenticate(
+        self, verifier: sigv4.Verifier, request: Request, now: float
+    ) -> tuple[AccessKey, str]:
+        """Return the key that signed a request, and its region; count a wrong signature."""
+        peer = request.peer
+        peer.check_attempts()
+        try:
+            found = verifier.check(request, now)
+        except SqsError as error:
+            if error.kind in errors.WRONG_CREDENTIALS:
+                peer.failed()
+            raise
+        peer.know()
+        return found
 
     def look(self, request: Request) -> Response | None:
         """Let a large body in only where its head at least looks like one of a known key."""
@@ -106,7 +124,7 @@ class SqsApp:
             if asked is None:
                 name = json_protocol.action_of(target)
                 raise SqsError(errors.UNKNOWN_OPERATION, f"The action {name} is not valid.")
-            call.action, action, request.route = asked
+            action = self._named(call, asked)
             return action, json_protocol.read(request.body, action.takes)
         given = query_protocol.parameters(request)
         name = query_protocol.action_of(given)
@@ -114,8 +132,16 @@ class SqsApp:
         if asked is None:
             text = f"The action {name} is not valid for this endpoint."
             raise SqsError(errors.INVALID_ACTION, text)
-        call.action, action, request.route = asked
+        action = self._named(call, asked)
         return action, query_protocol.read(given, request.path, action.takes)
+
+    def _named(self, call: Call, asked: tuple[str, Action, RouteKey]) -> Action:
+        """Return the action that a request names, or reject its method."""
+        request = call.request
+        call.action, action, request.route = asked
+        if request.head.method != "POST" and not action.reads:
+            self._origins.check_change(request.head.method)
+        return action
 
     def _grant(self, call: Call, action: Action, given: Any, now: float) -> None:
         """Ask for one of the rights that are enough."""

@@ -131,3 +131,5 @@ class Action:
     entity: Callable[[Queues, Any], str]
     fast: Fast | None = None
     slow: Slow | None = None
+    #: it changes nothing
+    reads: bool = False

@@ -22,6 +22,7 @@ from onibus.core.errors import (
     OnibusError,
     PartitionOffline,
     QuotaExceeded,
+    TooManyFailures,
     Unauthorized,
     Unchangeable,
 )
@@ -75,10 +76,15 @@ MISSING_TOKEN = Kind("MissingAuthenticationToken", "MissingAuthenticationToken",
 INVALID_KEY = Kind("InvalidClientTokenId", "InvalidClientTokenId", 403)
 SIGNATURE_DIFFERS = Kind("SignatureDoesNotMatch", "SignatureDoesNotMatch", 403)
 EXPIRED = Kind("RequestExpired", "RequestExpired")
+THROTTLED = Kind("RequestThrottled", "RequestThrottled", 403)
 ACCESS_DENIED = Kind("AccessDeniedException", "AccessDenied", 403)
 
 UNAVAILABLE = Kind("ServiceUnavailable", "ServiceUnavailable", 503)
 INTERNAL = Kind("InternalFailure", "InternalFailure", 500)
+
+
+#: Errors for wrong credentials, which count against the client's address.
+WRONG_CREDENTIALS = (INVALID_KEY, SIGNATURE_DIFFERS)
 
 
 class SqsError(Exception):
@@ -113,6 +119,7 @@ _OF_BUS: tuple[tuple[type[OnibusError], Kind], ...] = (
     (EntityDisabled, UNSUPPORTED),
     (Forbidden, ACCESS_DENIED),
     (Unauthorized, INVALID_KEY),
+    (TooManyFailures, THROTTLED),
     (InvalidName, INVALID_PARAMETER),
     (MessageTooLarge, INVALID_PARAMETER),
     (Unchangeable, INVALID_ATTRIBUTE_VALUE),

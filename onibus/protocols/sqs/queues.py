@@ -46,7 +46,7 @@ class Queues:
         """Return the queue that a URL, or its path, means."""
         if not url:
             raise errors.missing("QueueUrl")
-        entity = self.bus.broker.namespace.entities.get(name_in(url))
+        entity = self.bus.broker.namespace.entities.get(name_in(url, self.account))
         if entity is None or type(entity.settings) is not QueueSettings:
             raise errors.no_queue()
         return entity
@@ -68,11 +68,17 @@ class Queues:
         parts = arn.split(":")
         if len(parts) < 6 or not parts[-1]:
             raise errors.invalid(what, arn, "Must be the ARN of a queue.")
-        entity = self.find(parts[-1])
+        name = self.name_in_arn(arn)
+        entity = None if name is None else self.find(name)
         if entity is None:
             text = f"The resource that you specified for the {what} parameter doesn't exist."
             raise SqsError(errors.NOT_FOUND, text)
         return entity
+
+    def name_in_arn(self, arn: str) -> str | None:
+        """Return the queue name in an ARN; None if the account differs."""
+        before, _, name = arn.rpartition(":")
+        return name if before.rpartition(":")[2] == self.account else None
 
     def all(self) -> list[Entity]:
         """Return all queues, by name."""
@@ -107,12 +113,18 @@ def queue_name(entity: Entity) -> str:
 
 
 @lru_cache(1_024)
-def name_in(url: str) -> str:
-    """Return under which name the bus has the queue of a URL, or of its path."""
+def name_in(url: str, account: str) -> str:
+    """Return under which name the bus has the queue of a URL, or of its path.
+
+    A URL of a different account names no queue. A bare queue name is accepted, as in AWS.
+    """
     if len(url) > URL_LENGTH_MAX:
         # Longer than any that is given out; and only what is no error is remembered.
         raise errors.no_queue()
-    return entity_name(unquote(url.rpartition("/")[2]))
+    before, slash, name = url.rpartition("/")
+    if slash and before.rpartition("/")[2] != account:
+        raise errors.no_queue()
+    return entity_name(unquote(name))
 
 
 def entity_name(name: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from onibus.bus import Bus
+from onibus.operation.peers import Peers
 from onibus.operation.traffic import Traffic
 from onibus.protocols.http.connections import Connections
 from onibus.protocols.http.limits import Limits
@@ -13,6 +14,7 @@ from onibus.protocols.sqs.app import SqsApp
 from onibus.protocols.sqs.profile import AWS, Profile
 from onibus.protocols.sqs.queues import ACCOUNT
 from onibus.security.keys import Keyring
+from onibus.security.origins import Origins
 
 #: A megabyte of message may be six times as long on the wire: as JSON that escapes, or in percents.
 BODY_BYTES_MAX = 8 << 20
@@ -28,14 +30,16 @@ class SqsConnections(Connections):
         limits: Limits,
         counted: Traffic,
         *,
+        peers: Peers | None = None,
         profile: Profile = AWS,
         account: str = ACCOUNT,
+        origins: Origins | None = None,
     ) -> None:
-        self._app = SqsApp(bus, keys, profile=profile, account=account)
+        self._app = SqsApp(bus, keys, profile=profile, account=account, origins=origins)
         traffic = Traffic()
         traffic.routes = counted.routes
         bounded = replace(limits, body_bytes_max=min(limits.body_bytes_max, BODY_BYTES_MAX))
-        super().__init__(self._app, bounded, traffic)
+        super().__init__(self._app, bounded, traffic, peers)
         # Each request has a signature of its own: no head is like one before.
         self.heads = UsualHeads(bounded.unknown_bytes_max)
 

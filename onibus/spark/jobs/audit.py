@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from onibus.broker.entity_info import EntityInfo
+from onibus.broker.named_reader import StampsSetBack
 from onibus.client import Client
 from onibus.core.errors import EntityNotFound
 from onibus.spark.lake_tables import LakeTables, log_of, open_lake
@@ -101,6 +103,8 @@ class _Broker:
     #: the window of duplicate detection; None where there is none
     window_ms: int | None
     partitioned: bool
+    #: where an operator set enqueued times back, after a wrong clock
+    set_back: tuple[StampsSetBack, ...]
 
     def first_number(self, partition: int) -> int:
         """Return the number of the first message that a partition ever had (S2)."""
@@ -120,6 +124,7 @@ class _Broker:
             _present(info) if info.kind == "queue" else None,
             settings.duplicate_detection_window_ms if detects else None,
             len(positions.latest) > 1,
+            positions.set_back,
         )
 
 
@@ -163,6 +168,9 @@ def _numbers(tables: LakeTables, broker: _Broker | None) -> Iterator[Finding]:
     # One pass counts; what is found, which is nothing, is looked at again.
     twice, hole = F.expr("sequence_number = before"), F.expr("sequence_number - before > 1")
     back = F.expr("enqueued_time < time_before")
+    for one in () if broker is None else broker.set_back:
+        number = one.sequence_number
+        back &= ~F.expr(f"before < {number} AND sequence_number >= {number}")
     counted = steps.agg(
         F.count_if(twice).alias("twice"),
         F.sum(F.when(hole, F.expr("sequence_number - before - 1")).otherwise(0)).alias("missing"),
@@ -290,6 +298,10 @@ def _outcomes_behind(tables: LakeTables, broker: _Broker) -> int:
     return behind
 
 
+def _moment(ms: int) -> str:
+    return f"{datetime.fromtimestamp(ms / 1_000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
 def _remarks(tables: LakeTables, broker: _Broker | None) -> Iterator[str]:
     """Yield what limits the verdict."""
     if not tables.has_outcomes:
@@ -301,6 +313,12 @@ def _remarks(tables: LakeTables, broker: _Broker | None) -> Iterator[str]:
         yield (
             "messages of a topic end in its subscriptions, and rules decide what those take: one "
             "without an end is no contradiction"
+        )
+    for one in broker.set_back:
+        yield (
+            f"an operator set enqueued times of partition {one.partition} back at number "
+            f"{one.sequence_number}, from {_moment(one.before_ms)} to {_moment(one.after_ms)}: "
+            "a clock was wrong before that number"
         )
     if broker.window_ms is None:
         yield "the entity does not detect duplicates: ids may repeat"

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from onibus.operation.visible import visible
+
 #: Blue for what is, orange for what went wrong.
 GOOD, BAD = "#2a6f97", "#c8553d"
 _SIZE = (7.2, 2.6)
+#: Characters of a name below a bar: a dead-letter reason may have thousands.
+_NAME_LENGTH = 40
 
 
 def _figure() -> tuple[Any, Any]:
@@ -30,7 +35,10 @@ def _svg(figure: Any) -> str:
     from matplotlib import pyplot as plt
 
     text = io.StringIO()
-    figure.savefig(text, format="svg", metadata={"Date": None})
+    with warnings.catch_warnings():
+        # The page's reader has the fonts for these characters, whether or not this machine has.
+        warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
+        figure.savefig(text, format="svg", metadata={"Date": None})
     plt.close(figure)
     # Without the XML declaration it can stand inside a page.
     return text.getvalue()[text.getvalue().index("<svg") :]
@@ -50,13 +58,20 @@ def lines(times: Sequence[datetime], series: Mapping[str, Sequence[float]], unit
 
 
 def bars(names: Sequence[str], values: Sequence[float], unit: str, colour: str = GOOD) -> str:
-    """Return a bar for each name."""
+    """Return a bar for each name, which others may have chosen."""
     figure, axes = _figure()
-    axes.bar(names, values, color=colour)
+    places = range(len(names))
+    axes.bar(places, values, color=colour)
+    # Names may contain $, which would begin a formula.
+    axes.set_xticks(places, [_short(visible(name)) for name in names], parse_math=False)
     axes.set_ylabel(unit)
     if max(map(len, names), default=0) > 4:
         axes.tick_params(axis="x", rotation=20)
     return _svg(figure)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _NAME_LENGTH else name[: _NAME_LENGTH - 1] + "…"
 
 
 def histogram(edges: Sequence[float], counts: Sequence[int], unit: str, of: str) -> str:

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from onibus.operation.visible import visible
 from onibus.spark.jobs import plots
 from onibus.spark.jobs.audit import Verdict, entity_info
 from onibus.spark.lake_tables import LakeTables, open_lake
@@ -76,13 +77,18 @@ def report(
             info = entity_info(client, options.entity)
             dropped = f"{info.duplicates_dropped:,} duplicates were dropped"
         sections.append(Section("Duplicates", f"<p>{dropped}.</p>"))
-    body = [f"<h1>{html.escape(options.entity)}</h1>", f"<p class='note'>{_now()}</p>"]
-    body += [f"<h2>{html.escape(one.title)}</h2>\n{one.content}" for one in sections]
+    body = [f"<h1>{_escaped(options.entity)}</h1>", f"<p class='note'>{_now()}</p>"]
+    body += [f"<h2>{_escaped(one.title)}</h2>\n{one.content}" for one in sections]
     path = Path(to)
     path.parent.mkdir(parents=True, exist_ok=True)
-    title = html.escape(f"{options.entity}: report")
+    title = _escaped(f"{options.entity}: report")
     path.write_text(_PAGE.format(title=title, body="\n".join(body)), "utf-8")
     return path
+
+
+def _escaped(text: str) -> str:
+    """Return a string that others chose, escaped for a page."""
+    return html.escape(visible(text))
 
 
 def _now() -> str:
@@ -93,11 +99,11 @@ def _verdict(verdict: Verdict) -> Section:
     """Return the findings of an audit as a table."""
     word = ("passed", "passed") if verdict.passed else ("failed", "contradictions found")
     rows = "".join(
-        f"<tr><td>{html.escape(one.check)}</td><td class='number'>{one.count:,}</td>"
-        f"<td>{html.escape('; '.join(one.examples))}</td></tr>"
+        f"<tr><td>{_escaped(one.check)}</td><td class='number'>{one.count:,}</td>"
+        f"<td>{_escaped('; '.join(one.examples))}</td></tr>"
         for one in verdict.findings
     )
-    remarks = "".join(f"<p class='note'>{html.escape(one)}</p>" for one in verdict.remarks)
+    remarks = "".join(f"<p class='note'>{_escaped(one)}</p>" for one in verdict.remarks)
     return Section(
         "Audit",
         f"<p class='{word[0]}'>{word[1]}: {verdict.messages:,} messages, "

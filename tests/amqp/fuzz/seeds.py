@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from uuid import UUID
 
 from onibus.broker import receiving
@@ -20,9 +19,9 @@ from onibus.protocols.amqp.service_bus.client import TRANSFER_DESTINATION
 from onibus.protocols.amqp.service_bus.incoming import BATCH_FORMAT
 from onibus.protocols.amqp.service_bus.session_receiver import SESSION_FILTER
 from onibus.security.sas import make_token
-from tests.amqp.fuzz.run import CORPUS, corpus_of
 from tests.amqp.fuzz.world import NOW_MS, World
 from tests.amqp.raw_client import attach, message, transfer
+from tests.fuzz.registry import TARGETS, write_corpus
 
 _NAME, _SECRET = "RootManageSharedAccessKey", "SAS_KEY_VALUE"
 _FOREVER_S = 1 << 40
@@ -345,16 +344,10 @@ SEEDS: dict[str, Callable[[], list[bytes]]] = {
 }
 
 
-def write_corpus(path: Path, corpus: list[bytes]) -> None:
-    """Write inputs, each once, a line each."""
-    lines = dict.fromkeys(data.hex() for data in corpus if data)
-    path.write_text("".join(f"{line}\n" for line in lines), "ascii")
-
-
 def main() -> None:
-    for target, make in SEEDS.items():
-        path = CORPUS / f"{target}.hex"
-        write_corpus(path, [*make(), *(corpus_of(target) if path.exists() else [])])
+    for name, make in SEEDS.items():
+        target = TARGETS[name]
+        write_corpus(target, [*make(), *target.corpus()])
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ that is gone leaves nothing behind.
 
 from __future__ import annotations
 
-import logging
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
@@ -141,20 +140,6 @@ def _write(message: Message) -> None:
 
 
 _KEPT = ("body", "format", "session_id", "subject", "to", "correlation_id")
-
-
-class _Faults(logging.Handler):
-    """What is logged as an error is a fault of ours."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        raise AssertionError(record.getMessage()) from (record.exc_info or (None, None))[1]
-
-
-def watch_log() -> None:
-    """Let every fault that is logged be one that is raised."""
-    logger = logging.getLogger("onibus")
-    logger.propagate = False
-    logger.addHandler(_Faults(logging.ERROR))
 
 
 #: The well-known key: nobody needs another.

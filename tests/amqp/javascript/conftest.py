@@ -17,6 +17,7 @@ from tests.amqp.javascript.playing import Others, Play, Player
 from tests.bus_helpers import keys_of
 from tests.client.server_helpers import development_string
 from tests.server.processes import Served, served
+from tests.server.server_helpers import SECRET
 
 
 @pytest.fixture(scope="session")
@@ -35,14 +36,16 @@ def player(tls: tuple[Path, Path]) -> Iterator[Player]:
 @pytest.fixture(scope="session")
 def server(tls: tuple[Path, Path]) -> Iterator[Served]:
     files = ("--tls", "--tls-certificate", tls[0], "--tls-key", tls[1])
-    with served("--ephemeral", "--test-mode", "--log-level", "error", *files) as running:
+    flags = ("--ephemeral", "--test-mode", "--log-level", "error", *files)
+    # Keys are made here too, which ends development.
+    with served(*flags, ONIBUS_ROOT_KEY=SECRET) as running:
         yield running
 
 
 @pytest.fixture
 def play(player: Player, server: Served) -> Iterator[Play]:
     """Run a scenario on the server whose clock moves."""
-    connection = development_string(server.port)
+    connection = development_string(server.port, server.root_key)
     with Client.connect(connection) as client:
         yield lambda scenario: player.play(scenario, connection, others(client))
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from onibus import Bus, Message
-from onibus.core.records import GONE, WriteBatch
+from onibus.testing.counters import set_counter
 from tests.amqp.javascript.on_disk import Stage
 from tests.amqp.javascript.playing import Player
-from tests.bus_helpers import HOUR, KEYS, MINUTE, ManualClock, partition_at
+from tests.bus_helpers import HOUR, KEYS, MINUTE, ManualClock
 from tests.over_http.on_disk import Place, kill, stop
 from tests.server.processes import Served
 
@@ -72,7 +72,6 @@ async def _sent_an_hour_ahead(place: Place) -> None:
 
 @pytest.mark.promise("S8")
 def test_numbers_roll_over(stage: Stage) -> None:
-    """The counter is brought near its end by hand: nobody sends 2^48 messages."""
     asyncio.run(_nearly_all_numbers_given(stage.place))
     with stage.started():
         stage.play("restarts.numbersRollOver", kill)
@@ -82,12 +81,5 @@ async def _nearly_all_numbers_given(place: Place) -> None:
     last = (1 << 48) - 1
     async with Bus.open(place.data, stores=place.stores, reserve_bytes=0) as bus:
         await bus.create_queue("q", enable_partitioning=True)
-        partition = partition_at(bus, "q", 3)
-        partition.subscription.gone.add(1, last - 2)
-        partition.log.next_ordinal = partition.log.visible_below = last - 1
-        records = WriteBatch()
-        records.put(GONE, (partition.id, 0, 1, last - 2))
-        loop = bus.broker.find("q").seats[3].store.loop
-        assert loop is not None
-        loop.write(records)
+        set_counter(bus.broker, "q", last - 1, 3)
         await bus.send("q", Message(body=b"0", partition_key=KEYS[3]))

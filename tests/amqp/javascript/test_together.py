@@ -80,7 +80,7 @@ def beside() -> Iterator[Beside]:
 
 @pytest.fixture
 def owner(server: Served) -> Iterator[Client]:
-    with Client.connect(development_string(server.port)) as client:
+    with Client.connect(development_string(server.port, server.root_key)) as client:
         yield client
 
 
@@ -88,7 +88,7 @@ def owner(server: Served) -> Iterator[Client]:
 def test_they_share_a_queue(player: Player, server: Served, owner: Client, beside: Beside) -> None:
     """All send the same ids, and all hold messages at once: each is stored and completed once."""
     queue, count, held_by_each = "shared-by-languages", 60, 5
-    connection = development_string(server.port)
+    connection = development_string(server.port, server.root_key)
     owner.create_queue(queue, requires_duplicate_detection=True)
     meeting = threading.Barrier(len(_LANGUAGES), timeout=_PATIENCE_S)
     wanted = [f"m-{n}" for n in range(count)]
@@ -133,7 +133,7 @@ def test_they_share_a_session(
 ) -> None:
     """Each takes the session when it is free, and adds to its state what it has received."""
     queue, turns, each = "session-of-languages", 2, 4
-    connection = development_string(server.port)
+    connection = development_string(server.port, server.root_key)
     owner.create_queue(queue, requires_session=True)
     last = turns * len(_LANGUAGES) * each - 1
 

@@ -14,6 +14,7 @@ from tests.amqp.sdk.towns import Town
 from tests.amqp.sdk.world import World
 from tests.amqp.sdk_helpers import closing_sockets
 from tests.server.processes import Served, served
+from tests.server.server_helpers import SECRET
 
 
 @pytest.fixture(scope="session")
@@ -24,7 +25,10 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Kind, Ser
     flags = ("--tls", "--tls-certificate", certificate, "--tls-key", key, "--log-level", "error")
     with ExitStack() as stack:
         running = {
-            kind: stack.enter_context(served("--ephemeral", "--test-mode", *flags))
+            # Keys are made here too, which ends development.
+            kind: stack.enter_context(
+                served("--ephemeral", "--test-mode", *flags, ONIBUS_ROOT_KEY=SECRET)
+            )
             for kind in KINDS
         }
         for server in running.values():

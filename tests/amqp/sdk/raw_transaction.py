@@ -13,7 +13,7 @@ from onibus.protocols.amqp import encode as to
 from onibus.protocols.amqp import performatives as say
 from onibus.protocols.amqp.decode import decode
 from onibus.protocols.amqp.service_bus import sections
-from onibus.security.keys import DEVELOPMENT_KEY, ROOT_NAME
+from onibus.security.keys import ROOT_NAME
 from onibus.security.sas import make_token
 from tests.amqp.raw_client import RawClient, transfer
 from tests.server.processes import Served
@@ -32,7 +32,7 @@ class RawTransactions:
         client = self._client
         client.open()
         client.begin()
-        token = make_token("sb://x/", ROOT_NAME, DEVELOPMENT_KEY, int(time.time()) + 3_600)
+        token = make_token("sb://x/", ROOT_NAME, server.root_key, int(time.time()) + 3_600)
         assert client.put_token("sb://x/", token) == 202
         coordinator = say.performative(say.COORDINATOR, [])
         client.attach(_COORDINATOR, say.SENDER, "me", "", terminus=coordinator)

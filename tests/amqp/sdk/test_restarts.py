@@ -13,7 +13,7 @@ from azure.servicebus import ServiceBusMessageState, ServiceBusSubQueue
 from azure.servicebus.exceptions import MessageLockLostError, ServiceBusError
 
 from onibus import Bus
-from onibus.core.records import GONE, WriteBatch
+from onibus.testing.counters import set_counter
 from tests.amqp.sdk.stage import scenario
 from tests.amqp.sdk.towns import Town
 from tests.amqp.sdk.world import (
@@ -29,7 +29,7 @@ from tests.amqp.sdk.world import (
     peek_all,
     until,
 )
-from tests.bus_helpers import ManualClock, keys_of, partition_at
+from tests.bus_helpers import ManualClock, keys_of
 from tests.bus_helpers import msg as our_msg
 from tests.over_http.on_disk import kill, stop
 from tests.server.processes import Served
@@ -225,10 +225,7 @@ class Sender:
 @pytest.mark.promise("S4", "S8")
 @scenario
 async def test_clocks_that_were_set_back_and_numbers_that_roll_over(town: Town) -> None:
-    """A bus writes the disk by which the server starts: its clock is an hour ahead.
-
-    The counter of a partition is brought near its end by hand: nobody sends 2^48 messages.
-    """
+    """A bus writes the disk by which the server starts: its clock is an hour ahead."""
     (key,) = keys_of(3, 1)
     base, last, place = 3 << 48, (1 << 48) - 1, town.place
     ahead = ManualClock(wall() + HOUR)
@@ -236,21 +233,18 @@ async def test_clocks_that_were_set_back_and_numbers_that_roll_over(town: Town) 
         await bus.create_queue("clock")
         await bus.send("clock", our_msg("an hour ahead"))
         await bus.create_queue("numbers", enable_partitioning=True)
-        partition = partition_at(bus, "numbers", 3)
-        partition.subscription.gone.add(1, last - 2)
-        partition.log.next_ordinal = partition.log.visible_below = last - 1
-        records = WriteBatch()
-        records.put(GONE, (partition.id, 0, 1, last - 2))
-        loop = bus.broker.find("numbers").seats[3].store.loop
-        assert loop is not None
-        loop.write(records)
+        set_counter(bus.broker, "numbers", last - 1, 3)
         await bus.send("numbers", our_msg("0", partition_key=key))
+        await bus.create_queue("wide")
+        set_counter(bus.broker, "wide", 2**63 - 2)
     async with town.serve() as server:
         world = town.world(server)
         sender, receiver, to_numbers = await world.open(
             world.to("clock"), world.of("clock"), world.to("numbers")
         )
         await to_numbers.send_messages([msg(body, partition_key=key) for body in "123"])
+        to_wide = await world.sender("wide")
+        await to_wide.send_messages([msg(body) for body in "0123"])
         await _times_run_on(sender, receiver)
         await asyncio.to_thread(kill, server)
     async with town.serve() as server:
@@ -261,6 +255,13 @@ async def test_clocks_that_were_set_back_and_numbers_that_roll_over(town: Town) 
         await receiver.defer_message(received[2])
         [again] = await receiver.receive_deferred_messages(base)
         assert str(again) == "2"
+        receiver = await town.world(server).receiver("wide")
+        received = await get(receiver, 4)
+        assert bodies(received) == ["0", "1", "2", "3"]
+        assert numbers(received) == [2**63 - 2, 2**63 - 1, 0, 1]
+        for message in received:
+            await receiver.complete_message(message)
+        assert await receiver.peek_messages(10) == []
 
 
 async def _times_run_on(sender: Any, receiver: Any) -> None:

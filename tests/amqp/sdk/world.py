@@ -83,13 +83,14 @@ class World:
         self.kind = kind
         self.server = server
         port = server.port if one_port else int(server.ready["amqp"].rpartition(":")[2])
-        self.client = official(kind, development_string(port), **how)
+        self.client = official(kind, development_string(port, server.root_key), **how)
         self.admin: Any
         if kind == "sync":
             self.admin = Awaited(administration(server, kind=ServiceBusAdministrationClient))
         else:
             self.admin = administration(server, kind=AsyncServiceBusAdministrationClient)
-        self.owner = AsyncClient.connect(development_string(server.port), retry=Retry(attempts=1))
+        owner = development_string(server.port, server.root_key)
+        self.owner = AsyncClient.connect(owner, retry=Retry(attempts=1))
         self._links: list[Any] = []
 
     def connection(self, name: str, key: str) -> str:

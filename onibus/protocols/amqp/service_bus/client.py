@@ -8,12 +8,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from onibus.broker import sending
 from onibus.broker.broker import Broker
 from onibus.bus import Bus
-from onibus.core.errors import Forbidden, InvalidOperation, OnibusError, Unauthorized
+from onibus.core.errors import (
+    Forbidden,
+    InvalidOperation,
+    OnibusError,
+    TooManyFailures,
+    Unauthorized,
+)
+from onibus.operation.peers import LOCAL, Peer
 from onibus.protocols.amqp import performatives as say
 from onibus.protocols.amqp.connection import CHANNEL_MAX, Connection
 from onibus.protocols.amqp.errors import (
@@ -36,6 +43,7 @@ from onibus.protocols.amqp.service_bus.session_receiver import (
     session_filter,
 )
 from onibus.protocols.amqp.service_bus.transactions import CoordinatorNode, Transactions
+from onibus.security.keys import Doorkeeper
 from onibus.security.rights import ALL, Granted, Right
 from onibus.security.sas import make_token
 
@@ -50,25 +58,29 @@ NAMELESS_LINKS_MAX = 16
 TRANSFER_DESTINATION = "com.microsoft:transfer-destination-address"
 #: Deliveries that a sender may have under way.
 CREDIT = 1_000
-#: Stands for the path of a coordinator, which any token at all allows.
-_COORDINATOR = "the coordinator"
-
-
-class Doorkeeper(Protocol):
-    """Knows who shows which credentials."""
-
-    def check(self, credentials: str, now: float) -> Granted: ...
-
-    def watch(self, told: Callable[[], None]) -> None: ...
+#: Kinds of links, with what each needs on its entity: one of these rights. Any token at all is
+#: enough for the coordinator, and none is needed to put one. tools/rights.py shows it.
+TOKENS, COORDINATOR = "link to $cbs", "link to the coordinator of transactions"
+REQUESTS, SENDER, RECEIVER = "link to $management", "link that sends", "link that receives"
+LINKS: dict[str, tuple[Right, ...] | None] = {
+    TOKENS: None,
+    COORDINATOR: (),
+    REQUESTS: (Right.LISTEN, Right.SEND),
+    SENDER: (Right.SEND,),
+    RECEIVER: (Right.LISTEN,),
+}
 
 
 class Client:
     """The application of one connection."""
 
-    def __init__(self, bus: Bus, keys: Doorkeeper | None, connection: Connection) -> None:
+    def __init__(
+        self, bus: Bus, keys: Doorkeeper | None, connection: Connection, peer: Peer = LOCAL
+    ) -> None:
         self.bus = bus
         self.connection = connection
         self._keys = keys
+        self._peer = peer
         #: what was granted, by the resource that a token was put for
         self._granted: dict[str, Granted] = {}
         #: how the same is asked again, when keys were replaced
@@ -77,11 +89,13 @@ class Client:
             self._granted[""] = Granted("", ALL)
         else:
             connection.sessions_max = NAMELESS_LINKS_MAX
-        self._links: dict[Link, tuple[Right | None, str]] = {}
+        #: links with their kind, and the path that they need a right on
+        self._links: dict[Link, tuple[str, str]] = {}
         self._begun = time.time()
         self._find_wake_at()
-        self.tokens = TokenNode(self)
         self.transactions = Transactions(self.broker)
+        #: nodes that answer requests, by their path
+        self._tokens: TokenNode | None = None
         self._management: dict[str, ManagementNode] = {}
         self._unread: set[ReceiverNode] = set()
         #: receivers of sessions, for requests about the sessions that they hold
@@ -107,6 +121,8 @@ class Client:
 
         try:
             self._take("", ask)
+        except TooManyFailures:
+            raise
         except OnibusError:
             return False
         return True
@@ -121,7 +137,13 @@ class Client:
         self._take(resource, lambda now: keys.check(token, now))
 
     def _take(self, resource: str, ask: Callable[[float], Granted]) -> None:
-        self._granted[resource] = ask(time.time())
+        self._peer.check_attempts()
+        try:
+            self._granted[resource] = ask(time.time())
+        except Unauthorized:
+            self._peer.failed()
+            raise
+        self._peer.know()
         self._asks[resource] = ask
         self.connection.sessions_max = CHANNEL_MAX + 1
         self._find_wake_at()
@@ -155,12 +177,20 @@ class Client:
         if not self._granted:
             raise Unauthorized("put a token to $cbs first")
 
-    def _grant_any(self, path: str) -> None:
-        """Let a client ask about an entity for which it has any right at all."""
-        try:
-            self.grant(Right.LISTEN, path)
-        except Forbidden:
-            self.grant(Right.SEND, path)
+    def _grant_link(self, kind: str, path: str) -> None:
+        """Let the client have a link, or refuse."""
+        rights = LINKS[kind]
+        if rights is None:
+            return
+        self._check_known()
+        for right in rights[:-1]:
+            try:
+                self.grant(right, path)
+            except Forbidden:
+                continue
+            return
+        for right in rights[-1:]:
+            self.grant(right, path)
 
     def wake_at(self) -> float:
         """Return the wall time at which something is to be looked at again."""
@@ -188,14 +218,9 @@ class Client:
 
     def _end_links(self, now: float) -> None:
         """End links that are allowed no more."""
-        for link, (right, path) in list(self._links.items()):
+        for link, (kind, path) in list(self._links.items()):
             try:
-                if path == _COORDINATOR:
-                    self._check_known()
-                elif right is None:
-                    self._grant_any(path)
-                else:
-                    self.grant(right, path)
+                self._grant_link(kind, path)
             except OnibusError as error:
                 link.detach(UNAUTHORIZED, f"the token for {path} is good no more: {error}")
         self._begun = now
@@ -205,6 +230,8 @@ class Client:
 
     def attach(self, link: Link) -> None:
         """Lead a link to its node, or refuse it."""
+        if self._keys is None:
+            self._peer.know()
         if not self._granted and self.connection.link_count > NAMELESS_LINKS_MAX:
             told = f"without a token a connection has at most {NAMELESS_LINKS_MAX} links"
             raise SessionFailed(RESOURCE_LIMIT_EXCEEDED, told)
@@ -220,30 +247,34 @@ class Client:
         attach = link.attach
         if isinstance(link, IncomingLink):
             if say.is_coordinator(attach.target):
-                self._check_known()
-                self._links[link] = (None, _COORDINATOR)
+                self._keep(link, COORDINATOR, "the coordinator")
                 link.open(CoordinatorNode(self), CREDIT, _WORD_BYTES_MAX)
                 return
             address = say.address_of(attach.target)
         else:
             address = say.address_of(attach.source)
         if path_of(address) == CBS:
-            self._open(link, self.tokens, _WORD_BYTES_MAX)
+            if self._tokens is None:
+                self._tokens = TokenNode(self)
+            self._open(link, self._tokens, _WORD_BYTES_MAX)
             return
         place = place_of(address)
         if place.management:
-            self._grant_any(place.path)
-            self._links[link] = (None, place.path)
+            self._keep(link, REQUESTS, place.path)
             self.broker.find(place.entity)
             self._open(link, self._management_of(place), _REQUEST_BYTES_MAX)
         elif isinstance(link, IncomingLink):
-            self.grant(Right.SEND, place.path)
+            self._grant_link(SENDER, place.path)
             self._attach_sender(link, place)
         else:
             assert isinstance(link, OutgoingLink)
-            self.grant(Right.LISTEN, place.path)
-            self._links[link] = (Right.LISTEN, place.path)
+            self._keep(link, RECEIVER, place.path)
             self._attach_receiver(link, place)
+
+    def _keep(self, link: Link, kind: str, path: str) -> None:
+        """Ask for what a link needs, now and when tokens or keys change."""
+        self._grant_link(kind, path)
+        self._links[link] = (kind, path)
 
     def _management_of(self, place: Place) -> ManagementNode:
         node = self._management.get(place.path)
@@ -263,11 +294,11 @@ class Client:
         if isinstance(onward, str):
             sending.open_for_sends(self.broker, place.entity)
             place = place_of(onward)
-            self.grant(Right.SEND, place.path)
+            self._grant_link(SENDER, place.path)
         if place.dead or place.management:
             raise InvalidOperation("nobody sends to a dead-letter queue")
         node = SenderNode(self, link, place.entity)
-        self._links[link] = (Right.SEND, place.path)
+        self._links[link] = (SENDER, place.path)
         link.open(node, CREDIT, node.message_bytes_max)
 
     def _attach_receiver(self, link: OutgoingLink, place: Place) -> None:
@@ -325,6 +356,10 @@ class Client:
         self.transactions.forget_all()
         self._links.clear()
         self._unread.clear()
+        # Nodes know their client: none of them may be kept by it.
+        self._tokens = None
+        self._management.clear()
+        self.sessions.clear()
 
 
 #: A request: nothing in it is large but the messages that are to be scheduled.

@@ -37,6 +37,7 @@ CONDITIONS: tuple[tuple[type[BaseException], str, int], ...] = (
     (errors.MessageTooLarge, amqp.MESSAGE_SIZE_EXCEEDED, 400),
     (errors.QuotaExceeded, amqp.RESOURCE_LIMIT_EXCEEDED, 403),
     (errors.Unauthorized, amqp.UNAUTHORIZED, 401),
+    (errors.TooManyFailures, SERVER_BUSY, 503),
     (errors.Forbidden, amqp.UNAUTHORIZED, 401),
     (errors.InvalidArgument, ARGUMENT_ERROR, 400),
     (errors.InvalidOperation, amqp.NOT_ALLOWED, 400),

@@ -54,11 +54,13 @@ class Stored:
     def _settle(self, state: bytes) -> None:
         self._told = True
         session = self._link.session
-        session.connection.held_bytes -= self._held_bytes
+        session.connection.hold(-self._held_bytes)
         session.connection.under_way -= len(self._ids)
         ids = [one for one in self._ids if one is not None]
         if ids:
             session.settle(ids, state)
+        else:
+            session.connection.stored()
 
 
 class SenderNode:
@@ -102,7 +104,7 @@ class SenderNode:
     def _take_single(self, delivery_id: int | None, data: bytes, start: int, end: int) -> None:
         """Keep a message until the burst is over."""
         connection, size = self._client.connection, end - start
-        connection.held_bytes += size
+        connection.hold(size)
         connection.under_way += 1
         try:
             message = read_message(data, start, end)
@@ -117,7 +119,7 @@ class SenderNode:
 
     def _take_batch(self, delivery_id: int | None, payload: bytes) -> None:
         connection = self._client.connection
-        connection.held_bytes += len(payload)
+        connection.hold(len(payload))
         connection.under_way += 1
         stored = Stored(self._link, [delivery_id], len(payload))
         try:

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
+from onibus.protocols.http.messages import Response
 from onibus.protocols.http.openapi import document
 from onibus.protocols.http.route import Call, Route
 
 
-async def openapi(call: Call) -> dict[str, Any]:
+async def openapi(call: Call) -> Response:
     """Return the OpenAPI document of what this server can be asked."""
     app = call.app
-    return document(route for route in app.routes if app.test_mode or not route.test_mode)
+    if not app.described:
+        routes = (route for route in app.routes if app.test_mode or not route.test_mode)
+        app.described = msgspec.json.encode(document(routes))
+    return Response(200, app.described)
 
 
 ROUTES = [

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from typing import Annotated
+
 import msgspec
 
 from onibus.core.errors import InvalidOperation
@@ -62,6 +65,25 @@ class Rotation(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     entity: str = ""
 
 
+class TokenIn(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What a token is for, and how long it is good."""
+
+    #: from now on; at most a hundred years
+    seconds: Annotated[int, msgspec.Meta(ge=1, le=3_155_760_000)]
+    #: the secret that signs it, primary or secondary: it is good until that is rotated
+    which: str = PRIMARY
+    #: the entity that the key is for; empty for the whole namespace
+    entity: str = ""
+
+
+class TokenOut(msgspec.Struct, kw_only=True):
+    """A token, to be shown as `Authorization: Bearer TOKEN`."""
+
+    token: str
+    #: seconds since 1970
+    expires_at: int
+
+
 def _keys(call: Call) -> KeptKeys:
     keys = call.app.kept_keys
     if keys is None:
@@ -108,6 +130,14 @@ async def rotate_key(call: Call) -> KeyWithSecrets:
     return _with_secrets(await _keys(call).rotate(given.entity, call.names["name"], given.which))
 
 
+async def make_token(call: Call) -> TokenOut:
+    """Make a bearer token for tools that cannot sign; nothing is kept of it."""
+    given: TokenIn = call.decode(TokenIn)
+    until = int(time.time()) + given.seconds
+    token = _keys(call).token(given.entity, call.names["name"], given.which, until)
+    return TokenOut(token=token, expires_at=until)
+
+
 async def delete_key(call: Call) -> None:
     """Delete a key: tokens made with it are good no more."""
     given: Whose = call.query(Whose)
@@ -143,6 +173,16 @@ ROUTES = [
         handler=rotate_key,
         takes=Rotation,
         gives=KeyWithSecrets,
+        tag="keys",
+    ),
+    Route(
+        method="POST",
+        path="/v1/keys/{name}/token",
+        summary="Make a bearer token that allows what a key allows.",
+        right=Right.MANAGE,
+        handler=make_token,
+        takes=TokenIn,
+        gives=TokenOut,
         tag="keys",
     ),
     Route(

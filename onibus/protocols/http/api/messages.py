@@ -73,7 +73,7 @@ def send_batch(call: Call) -> None:
     """Store messages together: as JSON, or in bulk as an Arrow IPC stream."""
     if call.request.content_type == ARROW:
         call.app.run(_send_arrow(call), call)
-    elif len(call.request.body) > _READ_HERE_BYTES:
+    elif len(call.body) > _READ_HERE_BYTES:
         call.app.run(_send_many(call), call)
     else:
         messages = read_batch(call)
@@ -101,7 +101,7 @@ async def _send_many(call: Call) -> SentBatchOut:
 
 
 async def _send_arrow(call: Call) -> SentBatchOut | Response:
-    table = await asyncio.to_thread(read_stream, call.request.body, call.app.limits.table_bytes_max)
+    table = await asyncio.to_thread(read_stream, call.body, call.app.limits.table_bytes_max)
     result = await call.bus.send_arrow(call.entity, table)
     if not call.request.accepts(ARROW):
         return SentBatchOut(result.accepted, result.duplicates)

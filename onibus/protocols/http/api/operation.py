@@ -1,9 +1,11 @@
-"""Watching the server over HTTP: metrics and health.
+"""Watching the server over HTTP: probes for any client, metrics for a key with Monitor.
 
-Without credentials, except where the names of entities show.
+Probes say only how the server is, and respond under any name of its host.
 """
 
 from __future__ import annotations
+
+from collections.abc import AsyncIterator
 
 import msgspec
 
@@ -26,7 +28,7 @@ async def live(call: Call) -> Alive:
 
 
 async def ready(call: Call) -> Response:
-    """Tell whether everything is up, and what is not."""
+    """Return whether everything is up."""
     found = readiness(call.bus)
     return Response(200 if found.ready else 503, msgspec.json.encode(found))
 
@@ -48,8 +50,15 @@ async def metrics_per_object(call: Call) -> Response:
 
 
 async def _page(call: Call, *, per_object: bool) -> Response:
-    text = await call.app.collector.page(per_object=per_object)
-    return Response(200, text.encode(), CONTENT_TYPE)
+    pieces = await call.app.collector.page(per_object=per_object)
+    if len(pieces) == 1:
+        return Response(200, pieces[0], CONTENT_TYPE)
+    return Response(200, content_type=CONTENT_TYPE, stream=_stream(pieces))
+
+
+async def _stream(pieces: list[bytes]) -> AsyncIterator[bytes]:
+    for piece in pieces:
+        yield piece
 
 
 ROUTES = [
@@ -58,6 +67,7 @@ ROUTES = [
         path="/livez",
         summary="Tell whether the process answers.",
         right=None,
+        probe=True,
         handler=live,
         gives=Alive,
         tag="operation",
@@ -65,8 +75,9 @@ ROUTES = [
     Route(
         method="GET",
         path="/readyz",
-        summary="Tell whether everything is up, and what is not.",
+        summary="Return whether every store and partition is up.",
         right=None,
+        probe=True,
         handler=ready,
         gives=Readiness,
         may_be_down=True,
@@ -77,6 +88,7 @@ ROUTES = [
         path="/health",
         summary="Tell whether the bus works, as the Service Bus emulator does.",
         right=None,
+        probe=True,
         handler=healthy,
         gives=Health,
         may_be_down=True,
@@ -86,7 +98,7 @@ ROUTES = [
         method="GET",
         path="/metrics",
         summary="Return metrics for Prometheus, added up over entities.",
-        right=None,
+        right=Right.MONITOR,
         handler=metrics,
         gives_text=True,
         tag="operation",
@@ -95,7 +107,7 @@ ROUTES = [
         method="GET",
         path="/metrics/per-object",
         summary="Return metrics for Prometheus of each entity, partition and reader.",
-        right=Right.MANAGE,
+        right=Right.MONITOR,
         handler=metrics_per_object,
         gives_text=True,
         tag="operation",

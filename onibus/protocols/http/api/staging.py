@@ -73,9 +73,7 @@ async def stage(call: Call) -> None:
     given: StageQuery = call.query(StageQuery)
     whose: dict[str, Any] = msgspec.structs.asdict(given)
     if call.request.content_type == ARROW:
-        table = await asyncio.to_thread(
-            read_stream, call.request.body, call.app.limits.table_bytes_max
-        )
+        table = await asyncio.to_thread(read_stream, call.body, call.app.limits.table_bytes_max)
         await call.bus.stage_arrow(call.entity, table, **whose)
     else:
         messages = await asyncio.to_thread(read_batch, call)

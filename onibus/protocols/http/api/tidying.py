@@ -13,8 +13,8 @@ from onibus.protocols.http.schema import (
     Count,
     FilterIn,
     Messages,
-    Number,
     Numbers,
+    Start,
     filter_of,
     messages_out,
 )
@@ -25,7 +25,7 @@ class Peek(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Where to begin, and which messages to show."""
 
     #: the sequence number from which on messages are shown
-    start: Number = 0
+    start: Start = 0
     limit: Count = 100
     dead_letters: bool = False
     where: FilterIn | None = None

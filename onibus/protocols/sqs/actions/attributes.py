@@ -59,7 +59,11 @@ async def set_attributes(call: Call, given: SetAttributesIn) -> None:
 
 ACTIONS: dict[str, Action] = {
     "GetQueueAttributes": Action(
-        takes=GetAttributesIn, rights=ANY_RIGHT, entity=naming.by_url, slow=get_attributes
+        takes=GetAttributesIn,
+        rights=ANY_RIGHT,
+        entity=naming.by_url,
+        slow=get_attributes,
+        reads=True,
     ),
     "SetQueueAttributes": Action(
         takes=SetAttributesIn, rights=(Right.MANAGE,), entity=naming.by_url, slow=set_attributes

@@ -139,7 +139,7 @@ ACTIONS: dict[str, Action] = {
         takes=StartMoveIn, rights=(Right.MANAGE,), entity=_by_source, slow=start_task
     ),
     "ListMessageMoveTasks": Action(
-        takes=ListMovesIn, rights=(Right.MANAGE,), entity=_by_source, slow=list_tasks
+        takes=ListMovesIn, rights=(Right.MANAGE,), entity=_by_source, slow=list_tasks, reads=True
     ),
     "CancelMessageMoveTask": Action(
         takes=CancelMoveIn, rights=(Right.MANAGE,), entity=_by_handle, slow=cancel_task

@@ -12,7 +12,7 @@ def by_url(queues: Queues, given: Any) -> str:
     """The queue of QueueUrl."""
     if not given.queue_url:
         raise errors.missing("QueueUrl")
-    return name_in(given.queue_url)
+    return name_in(given.queue_url, queues.account)
 
 
 def by_name(queues: Queues, given: Any) -> str:

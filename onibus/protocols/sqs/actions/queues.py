@@ -142,10 +142,10 @@ ACTIONS: dict[str, Action] = {
         takes=CreateQueueIn, rights=(Right.MANAGE,), entity=naming.by_name, slow=create_queue
     ),
     "GetQueueUrl": Action(
-        takes=GetQueueUrlIn, rights=ANY_RIGHT, entity=naming.by_name, slow=get_queue_url
+        takes=GetQueueUrlIn, rights=ANY_RIGHT, entity=naming.by_name, slow=get_queue_url, reads=True
     ),
     "ListQueues": Action(
-        takes=ListQueuesIn, rights=ANY_RIGHT, entity=naming.everything, slow=list_queues
+        takes=ListQueuesIn, rights=ANY_RIGHT, entity=naming.everything, slow=list_queues, reads=True
     ),
     "DeleteQueue": Action(
         takes=QueueIn, rights=(Right.MANAGE,), entity=naming.by_url, slow=delete_queue

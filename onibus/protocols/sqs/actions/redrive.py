@@ -45,14 +45,16 @@ def settings_of_policy(call: Call, name: str, text: str, *, fifo: bool) -> dict[
         raise _bad(text, "Dead letter target does not exist.")
     if settings_of(target).fifo != fifo:
         raise _bad(text, "Dead-letter target must be same type of queue as the source.")
-    if not _allows(target, name):
+    if not _allows(call, target, name):
         raise _bad(text, "Queue is not allowed by the redrive allow policy of its target.")
     return {"forward_dead_letters_to": target.name, "max_delivery_count": int(count)}
 
 
 def _target(call: Call, arn: str) -> Entity | None:
     """Return the queue of an ARN; who sends dead letters to a queue must own that, too."""
-    name = arn.rpartition(":")[2]
+    name = call.queues.name_in_arn(arn)
+    if name is None:
+        return None
     call.grant(Right.MANAGE, entity_name(name))
     return call.queues.find(name)
 
@@ -88,15 +90,15 @@ def check_allow_policy(text: str) -> None:
         )
 
 
-def _allows(target: Entity, name: str) -> bool:
+def _allows(call: Call, target: Entity, name: str) -> bool:
     text = kept(settings_of(target), "RedriveAllowPolicy")
     if text is None:
         return True
     policy = msgspec.json.decode(text, type=dict[str, Any])
     if policy["redrivePermission"] == "byQueue":
         wanted = entity_name(name)
-        names = [str(arn).rpartition(":")[2] for arn in policy["sourceQueueArns"]]
-        return wanted in [entity_name(one) for one in names]
+        names = [call.queues.name_in_arn(str(arn)) for arn in policy["sourceQueueArns"]]
+        return wanted in [entity_name(one) for one in names if one is not None]
     return bool(policy["redrivePermission"] == "allowAll")
 
 
@@ -118,6 +120,6 @@ async def list_sources(call: Call, given: ListSourcesIn) -> ListSourcesOut:
 
 ACTIONS: dict[str, Action] = {
     "ListDeadLetterSourceQueues": Action(
-        takes=ListSourcesIn, rights=ANY_RIGHT, entity=naming.by_url, slow=list_sources
+        takes=ListSourcesIn, rights=ANY_RIGHT, entity=naming.by_url, slow=list_sources, reads=True
     ),
 }

@@ -224,7 +224,7 @@ def send_message(call: Call, given: SendIn) -> None:
 def _scheduled(call: Call, entity: Entity, prepared: Ready) -> int | None:
     """Return a message's delay; over several partitions it is scheduled instead."""
     if prepared.delay_ms and len(entity.seats) > 1:
-        due = call.bus.broker.clock.wall() + prepared.delay_ms
+        due = call.bus.broker.clock.moment() + prepared.delay_ms
         prepared.message.scheduled_enqueue_time_ms = due
         return None
     return prepared.delay_ms

@@ -94,5 +94,7 @@ ACTIONS: dict[str, Action] = {
     "UntagQueue": Action(
         takes=UntagIn, rights=(Right.MANAGE,), entity=naming.by_url, slow=untag_queue
     ),
-    "ListQueueTags": Action(takes=QueueIn, rights=ANY_RIGHT, entity=naming.by_url, slow=list_tags),
+    "ListQueueTags": Action(
+        takes=QueueIn, rights=ANY_RIGHT, entity=naming.by_url, slow=list_tags, reads=True
+    ),
 }

@@ -1,0 +1,200 @@
+"""Timekeeping: the clock over restarts, the alarm when it is in doubt, and an operator's word.
+
+What bus time continues from after a restart is a row of the namespace's own store. Once a second
+the broker looks at the wall clock; it writes the row when that was set, and every ten minutes.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from onibus.broker.clock import DAY_MS, SLACK_MS, ClockRecord
+from onibus.broker.commit_loop import CommitLoop
+from onibus.broker.named_reader import StampsSetBack
+from onibus.broker.replies import Outcome, Reply, fail
+from onibus.core.errors import ClockInDoubt, Damaged, PartitionOffline
+from onibus.core.log import Repair
+from onibus.core.records import META, WriteBatch
+from onibus.store.interface import Store
+
+if TYPE_CHECKING:
+    from onibus.broker.broker import Broker
+    from onibus.broker.entity import Seat
+
+#: The name of the row.
+CLOCK_ROW = "clock"
+LOOK_EVERY_MS = 1_000
+_ALARM = "clock"
+
+
+class StampsAhead(msgspec.Struct, frozen=True):
+    """A partition whose newest stamp is ahead of the wall clock."""
+
+    entity: str
+    partition: int
+    ahead_ms: int
+
+
+class ClockInfo(msgspec.Struct, frozen=True):
+    """What the bus takes the time for."""
+
+    #: the machine's wall clock
+    wall_ms: int
+    #: the wall clock as far as it is proven
+    proven_ms: int
+    #: the wall clock is plausible: the bus follows it
+    sure: bool
+    #: partitions whose newest stamp is ahead of the wall clock
+    stamps_ahead: list[StampsAhead]
+
+
+def resume(broker: Broker, store: Store) -> None:
+    """Continue bus time from what the store kept; earlier versions kept the time of files only."""
+    row, written_ms = store.read(META, (CLOCK_ROW,)), broker.written_ms
+    if row is not None:
+        try:
+            record = msgspec.json.decode(str(row[1]), type=ClockRecord)
+        except msgspec.DecodeError as error:
+            raise Damaged(f"the namespace's row {CLOCK_ROW!r} cannot be read: {error}") from error
+        broker.clock.resume(record)
+    elif written_ms is not None:
+        broker.clock.resume(ClockRecord(bus=written_ms, proven=written_ms, monotonic=0, boot=""))
+
+
+def keep_time(broker: Broker) -> None:
+    """Look at the wall clock, say when it is in doubt, and keep what a restart needs."""
+    clock = broker.clock
+    clock.observe()
+    doubt = _doubt(broker)
+    if doubt:
+        broker.alarms.raise_once(_ALARM, ClockInDoubt(doubt))
+    else:
+        broker.alarms.over(_ALARM)
+    if broker.namespace.online and (record := clock.record()) is not None:
+        broker.namespace.commit(_row(record), Outcome())
+    broker.timers.set(("clock", ""), clock.now() + LOOK_EVERY_MS)
+
+
+def clock_info(broker: Broker) -> ClockInfo:
+    """Return what the bus takes the time for."""
+    clock = broker.clock
+    return ClockInfo(clock.machine.wall(), clock.proven(), clock.sure, _stamps_ahead(broker))
+
+
+def accept_clock(broker: Broker, reply: Reply) -> None:
+    """Take the wall clock for right, because an operator says so; answer with what was set back.
+
+    The time in doubt counts from now on, so messages expire and ids are forgotten that it makes
+    old. Stamps that a wrong clock put into the future are set back, and that is kept.
+    """
+    clock, namespace = broker.clock, broker.namespace
+    if not namespace.online:
+        raise PartitionOffline("the namespace's own store is down: try again when it is back")
+    clock.accept()
+    wall = clock.wall()
+    repaired: list[StampsSetBack] = []
+    loops: dict[CommitLoop, None] = {}
+    for seat in _online(broker):
+        if seat.online().log.last_stamp > wall + SLACK_MS:
+            # Before time passes: messages that are due now get a stamp of the right clock.
+            repair = broker.apply(
+                seat, lambda partition, _, out: partition.set_stamps_back(wall, out), clock.now()
+            )
+            repaired.append(_set_back(seat, repair))
+            assert seat.store.loop is not None
+            loops[seat.store.loop] = None
+    left = len(loops)
+
+    def stored(outcome: Outcome) -> None:
+        nonlocal left
+        left -= 1
+        if outcome.error is not None:
+            fail(reply, outcome.error)
+        elif not left:
+            keep()
+
+    def keep() -> None:
+        try:
+            namespace.commit(_row(clock.record_now()), reply, repaired)
+        except PartitionOffline as error:
+            fail(reply, error)
+
+    for loop in loops:
+        loop.answer_after(Outcome(stored), None)
+        loop.start()
+    if not loops:
+        keep()
+
+
+def stamps_set_back(seat: Seat) -> list[StampsSetBack]:
+    """Return where the stamps of a partition were set back."""
+    return [_set_back(seat, repair) for repair in seat.online().log.repairs]
+
+
+def _row(record: ClockRecord) -> WriteBatch:
+    batch = WriteBatch()
+    batch.put(META, (CLOCK_ROW, msgspec.json.encode(record).decode()))
+    return batch
+
+
+def _set_back(seat: Seat, repair: Repair) -> StampsSetBack:
+    number = seat.online().numbering.number(repair.ordinal)
+    return StampsSetBack(
+        entity=seat.entity.name,
+        partition=seat.index,
+        sequence_number=number,
+        before_ms=repair.before,
+        after_ms=repair.after,
+    )
+
+
+def _online(broker: Broker) -> list[Seat]:
+    return [seat for seat in broker.seats.values() if seat.partition is not None]
+
+
+def _stamps_ahead(broker: Broker) -> list[StampsAhead]:
+    wall = broker.clock.wall()
+    return [
+        StampsAhead(seat.entity.name, seat.index, seat.online().log.last_stamp - wall)
+        for seat in _online(broker)
+        if seat.online().log.last_stamp > wall + SLACK_MS
+    ]
+
+
+def _doubt(broker: Broker) -> str:
+    """Return what is doubtful about the clock, and what to do; empty if nothing is."""
+    clock = broker.clock
+    doubt_ms = clock.in_doubt_ms
+    if doubt_ms:
+        said, known = _moment(clock.machine.wall()), _moment(clock.proven())
+        return (
+            f"the machine's clock says {said}, {_days(doubt_ms)} the time that is proven, {known}: "
+            "no message expires or is enqueued because of that difference. Set the clock, or "
+            "confirm it with `onibus clock accept`"
+        )
+    ahead = _stamps_ahead(broker)
+    if ahead:
+        worst = max(ahead, key=lambda one: one.ahead_ms)
+        return (
+            f"the newest message of partition {worst.partition} of {worst.entity} is stamped "
+            f"{_days(worst.ahead_ms)} the machine's clock, as are {len(ahead) - 1} other "
+            "partitions: new messages get the same time until the clock has come there. Set the "
+            "clock, or set the stamps back with `onibus clock accept`"
+        )
+    return ""
+
+
+def _moment(ms: int) -> str:
+    try:
+        return f"{datetime.fromtimestamp(ms / 1_000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    except (ValueError, OverflowError, OSError):
+        return f"{ms} ms since 1970"
+
+
+def _days(ms: int) -> str:
+    size = abs(ms)
+    length = f"{size / DAY_MS:,.1f} days" if size >= DAY_MS else f"{size // 1_000:,} seconds"
+    return f"{length} {'ahead of' if ms > 0 else 'behind'}"

@@ -1,0 +1,46 @@
+"""The clock over HTTP: show whether the machine's clock is in doubt, and confirm it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from onibus.broker.named_reader import StampsSetBack
+from onibus.broker.timekeeping import ClockInfo
+from onibus.protocols.http.route import Call, Route
+from onibus.security.rights import Right
+
+
+class ClockAccepted(msgspec.Struct):
+    """The partitions whose stamps were set back."""
+
+    set_back: list[StampsSetBack]
+
+
+async def clock(call: Call) -> ClockInfo:
+    return call.bus.clock()
+
+
+async def accept(call: Call) -> ClockAccepted:
+    return ClockAccepted(await call.bus.accept_clock())
+
+
+ROUTES = [
+    Route(
+        method="GET",
+        path="/v1/clock",
+        summary="Show the time that the server takes for right, and whether its clock is in doubt.",
+        right=Right.MANAGE,
+        handler=clock,
+        gives=ClockInfo,
+        tag="clock",
+    ),
+    Route(
+        method="POST",
+        path="/v1/clock/accept",
+        summary="Confirm the server's clock: count the time in doubt, and set stamps back to it.",
+        right=Right.MANAGE,
+        handler=accept,
+        gives=ClockAccepted,
+        tag="clock",
+    ),
+]

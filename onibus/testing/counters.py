@@ -1,0 +1,24 @@
+"""Counters of sequence numbers that a test sets ahead, to see them roll over (S8)."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from onibus.broker.broker import Broker
+from onibus.core.partition import Partition
+from onibus.core.path.stamp import pass_over
+from onibus.core.records import WriteBatch
+
+
+def set_counter(broker: Broker, name: str, ordinal: int, index: int = 0) -> None:
+    """Give the next message of a partition that ordinal, higher than all before.
+
+    It is durable with the next commit of the partition's store.
+    """
+    seat = broker.find(name).seats[index]
+    broker.apply(seat, partial(_set, ordinal))
+    broker.flush_later(seat.store)
+
+
+def _set(ordinal: int, partition: Partition, _now: int, out: WriteBatch) -> None:
+    pass_over(partition, ordinal, out)

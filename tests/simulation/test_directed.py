@@ -1,0 +1,118 @@
+"""Small runs that repeat, step by step, the differences that long random runs showed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from onibus.broker.namespace import NAME
+from onibus.broker.producers import Note
+from onibus.core.errors import PartitionOffline
+from onibus.core.message import Message
+from onibus.testing.model_moves import FORWARD_SLICE
+from onibus.testing.model_works import Note as NoteModel
+from onibus.testing.simulation import Simulation, small_sizes
+from onibus.testing.workload import Workload
+
+
+@pytest.fixture(autouse=True)
+def _small() -> Iterator[None]:
+    with small_sizes():
+        yield
+
+
+def change(clients: Workload, name: str, **given: object) -> None:
+    """Change an entity's settings in bus and model."""
+    sim = clients.sim
+    entity = sim.model.entities[name]
+    wanted = type(entity.settings)(
+        **{field: getattr(entity.settings, field) for field in entity.settings.__struct_fields__}
+        | given
+    )
+    clients._decide(
+        f"change {name} {given}",
+        lambda reply: sim.broker.namespace.change(name, given, reply),
+        lambda: None,
+        lambda: sim.model.change(entity, wanted),
+        may_crash=False,
+    )
+
+
+def test_what_piled_up_is_forwarded_slice_by_slice() -> None:
+    sim = Simulation(1)
+    clients = Workload(sim, ["hop-4"])
+    change(clients, "keyed", status="send-disabled")
+    for number in range(2 * FORWARD_SLICE + 1):
+        clients._send("hop-4", [Message(body=b"%d" % number, message_id=str(number))])
+        sim.finish_all()
+    sim.compare()
+    change(clients, "keyed", status="active")
+    # Forwarding that was refused is tried again after a while.
+    sim.advance(1_000)
+    sim.finish_all()
+    sim.compare()
+    assert [len(part.rows) for part in sim.model.entities["hop-4"].parts] == [0]
+    there = sum(len(part.rows) for part in sim.model.entities["keyed"].parts)
+    assert there == 2 * FORWARD_SLICE + 1
+
+
+def stage(clients: Workload, name: str, lease_ms: int, attempt: tuple[int, int] = (0, 1)) -> None:
+    """Stage a message as an attempt of batch 1 of producer p."""
+    sim = clients.sim
+    messages = [Message(body=b"%d" % attempt[0], partition_key="k", properties={"n": 4})]
+    note = NoteModel(
+        sim.model.entities[name].uid, "p", 1, *attempt, sim.model.time.now() + lease_ms
+    )
+    sim.do(
+        f"stage {name}",
+        lambda reply: sim.broker.producers.stage(
+            name, messages, Note(0, "p", 1, *attempt, 0, 0, 0), lease_ms, reply
+        ),
+        lambda op: sim.model.stage_for(op, name, messages, note),
+    )
+    sim.finish_all()
+
+
+def test_what_a_crash_kept_from_being_dropped_can_be_published() -> None:
+    sim = Simulation(1)
+    clients = Workload(sim, ["spread"])
+    stage(clients, "spread", 1_000)
+    # The lease expires. That it goes is on its way to the disk when all memory is lost.
+    sim.advance(1_000)
+    assert sim.busy() == [NAME]
+    sim.writers[NAME].take()
+    # The machine's clock is behind at its next start: the lease has not expired there.
+    sim.reboot(1_000, -3_600_000)
+    # Other things are decided; then the namespace's store fails.
+    for batch in range(4):
+        clients._publish(("spread", "q"), batch, [])
+        sim.finish_all()
+    clients._publish(("spread", "q"), 4, [])
+    sim.fail(NAME, kept=False)
+    told: list[BaseException | None] = []
+    sim.on_answer = lambda op: told.append(op.reply.error)
+    clients._publish(("spread", "p"), 1, [(0, 1)])
+    assert [type(error) for error in told] == [PartitionOffline]
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_what_is_published_together_is_numbered_in_the_order_it_was_named(lost: bool) -> None:
+    sim = Simulation(1)
+    clients = Workload(sim, ["spread-news"])
+    for attempt in ((0, 1), (1, 2), (2, 3)):
+        stage(clients, "spread-news", 60_000, attempt)
+    named = [(2, 3), (0, 1), (1, 2)]
+    clients._publish(("spread-news", "p"), 1, named)
+    # It is decided; in one of two runs all memory is lost before a store has carried it out.
+    sim.finish(NAME)
+    if lost:
+        for store in sim.busy():
+            sim.writers[store].take()
+        sim.crash()
+    sim.finish_all()
+    sim.compare()
+    partitions = sim.model.entities["spread-news/subscriptions/copies"].partitions
+    bodies = [row.message.body for part in partitions for row in part.rows.values()]
+    # Each message, then the copies that rules made of it.
+    assert bodies == [b"2"] * 3 + [b"0"] * 3 + [b"1"] * 3

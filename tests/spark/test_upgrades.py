@@ -1,0 +1,48 @@
+"""A lake that an earlier version made is continued, and its audit passes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from onibus import Message
+from onibus.client import Client
+from onibus.spark.lake import MESSAGES, Lake
+from tests.server.processes import environment, served
+from tests.upgrades.contents import STORES
+from tests.upgrades.earlier import VERSIONS, unpack
+
+
+def pipeline(*arguments: str) -> dict[str, Any]:
+    """Run a job of the command line; return what it printed."""
+    command = [sys.executable, "-m", "onibus", "pipeline", *arguments, "--json"]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    printed: dict[str, Any] = json.loads(done.stdout)
+    return printed
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_capture_goes_on(version: str, tmp_path: Path) -> None:
+    data, lake = unpack(version, "data", tmp_path), unpack(version, "lake", tmp_path)
+    config = tmp_path / "onibus.toml"
+    config.write_text("[stores]\n" + "".join(f"{name} = {str(data)!r}\n" for name in STORES))
+    with served("--data", data, "--config", config) as server:
+        connection = (data / "connection-string").read_text().strip()
+        with Client.connect(connection) as client:
+            client.send_batch("orders", [Message(message_id=f"new-{at}") for at in range(3)])
+        lake_of = ("--lake", str(lake), "--connect", connection)
+        pipeline("capture", "orders", *lake_of)
+        assert pipeline("audit", "orders", *lake_of)["passed"]
+        assert server.process.poll() is None
+    rows = pq.read_table(
+        Lake(str(lake), "orders").paths(MESSAGES), columns=["message_id"], partitioning=None
+    )
+    ids = rows.column("message_id").to_pylist()
+    assert sorted(ids) == sorted([f"o-{at}" for at in range(60)] + [f"new-{at}" for at in range(3)])

@@ -1,0 +1,27 @@
+"""Data directories and lakes that earlier versions made."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parent
+#: the versions that have a folder here
+VERSIONS = sorted(path.name for path in FOLDER.iterdir() if (path / "data.tar.gz").exists())
+
+
+def unpack(version: str, name: str, into: Path) -> Path:
+    """Unpack the data directory (`data`) or the lake (`lake`) of a version; return its folder."""
+    with tarfile.open(FOLDER / version / f"{name}.tar.gz") as archive:
+        archive.extractall(into, filter="data")
+    return into / name
+
+
+def expected(version: str) -> dict[str, Any]:
+    """Return what the version itself listed: `made_ms`, and `entities` by name."""
+    with gzip.open(FOLDER / version / "expected.json.gz", "rt") as file:
+        listed: dict[str, Any] = json.load(file)
+    return listed

@@ -1,0 +1,77 @@
+"""A data directory of every earlier version opens, shows what it had, and goes on from there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from onibus import Bus, Message
+from tests.bus_helpers import ManualClock, run
+from tests.upgrades.contents import STORES, listed
+from tests.upgrades.earlier import VERSIONS, expected, unpack
+
+
+def test_the_first_version_is_here() -> None:
+    assert "0.1.0" in VERSIONS
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_everything_is_still_there(version: str, tmp_path: Path) -> None:
+    @run
+    async def look() -> None:
+        wanted = expected(version)
+        data = unpack(version, "data", tmp_path)
+        for _ in range(2):
+            clock = ManualClock(wall=wanted["made_ms"])
+            async with Bus.open(data, stores=STORES, clock=clock) as bus:
+                shown = await listed(bus)
+                assert bus.alarms == []
+            assert shown.keys() == wanted["entities"].keys()
+            for name, kept in wanted["entities"].items():
+                assert shown[name] == kept, name
+
+    look()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.promise("D1", "S3", "L2", "B1", "B4", "F9", "R3", "R6")
+def test_work_continues(version: str, tmp_path: Path) -> None:
+    @run
+    async def work() -> None:
+        wanted = expected(version)["entities"]
+        data = unpack(version, "data", tmp_path)
+        clock = ManualClock(wall=expected(version)["made_ms"])
+        async with Bus.open(data, stores=STORES, clock=clock) as bus:
+            assert (await bus.send("orders", Message(message_id="o-3"))).duplicate_of is not None
+            before = max(row["sequence_number"] for row in wanted["plain"]["log"])
+            assert (await bus.send("plain", Message())).sequence_number == before + 1
+
+            plain = bus.receiver("plain")
+            deferred = [m for m in wanted["plain"]["messages"] if m["state"] == "deferred"]
+            [message] = await plain.receive_deferred([deferred[0]["sequence_number"]])
+            await plain.complete(message)
+            [scheduled] = [m for m in wanted["plain"]["messages"] if m["state"] == "scheduled"]
+            await bus.cancel_scheduled("plain", [scheduled["sequence_number"]])
+
+            session = await bus.accept_session("sessions", "s-0")
+            assert await session.get_state() == b"half-way"
+
+            # What the earlier version had in flight is locked for as long as it promised.
+            fifo = bus.fifo_receiver("fifo.fifo")
+            [held] = await fifo.receive(1, attempt_id="attempt-1")
+            assert held.body == b"entry 0"
+
+            [claim] = bus.claims("bulk")
+            await bus.commit_claim("bulk", claim.reader, claim.number)
+            published = await bus.publish(
+                "bulk", producer="job", batch=1, attempts=[(0, 0)], checkpoint="c-1"
+            )
+            assert published.accepted == 1
+
+            clock.advance(600_000)
+            bodies = [one.body for one in await plain.receive(30)]
+            assert b"plain 5" in bodies, "its lock has expired"
+            assert len(bodies) == 18
+
+    work()
