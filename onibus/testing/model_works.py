@@ -255,12 +255,17 @@ class Works(Commits):
         assert work.note is not None
         over = work.note.until <= self.time.now()
         check(over or work.passed_over, f"{work.op.words}: dropped, while it could be published")
-        self.abort(work, Unknown)
+        # The call that staged it succeeds: its row came first, in this commit at the latest.
+        self.forget(work)
 
     def abort(self, work: WorkModel, error: type[OnibusError]) -> None:
-        """A work will not happen: what was staged of it is forgotten."""
-        del self.works[work.number]
+        """Fail a multi-partition operation and discard its staged parts."""
         work.op.fail(error)
+        self.forget(work)
+
+    def forget(self, work: WorkModel) -> None:
+        """Discard the staged parts of a multi-partition operation."""
+        del self.works[work.number]
         for entity, index in work.parts:
             if self._is_there(entity) and self.online(entity, index):
                 self.unstage(entity, index, work.number)

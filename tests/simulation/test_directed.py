@@ -71,13 +71,13 @@ def stage(clients: Workload, name: str, lease_ms: int, attempt: tuple[int, int] 
         ),
         lambda op: sim.model.stage_for(op, name, messages, note),
     )
-    sim.finish_all()
 
 
 def test_what_a_crash_kept_from_being_dropped_can_be_published() -> None:
     sim = Simulation(1)
     clients = Workload(sim, ["spread"])
     stage(clients, "spread", 1_000)
+    sim.finish_all()
     # The lease expires. That it goes is on its way to the disk when all memory is lost.
     sim.advance(1_000)
     assert sim.busy() == [NAME]
@@ -102,6 +102,7 @@ def test_what_is_published_together_is_numbered_in_the_order_it_was_named(lost: 
     clients = Workload(sim, ["spread-news"])
     for attempt in ((0, 1), (1, 2), (2, 3)):
         stage(clients, "spread-news", 60_000, attempt)
+        sim.finish_all()
     named = [(2, 3), (0, 1), (1, 2)]
     clients._publish(("spread-news", "p"), 1, named)
     # It is decided; in one of two runs all memory is lost before a store has carried it out.
@@ -116,3 +117,22 @@ def test_what_is_published_together_is_numbered_in_the_order_it_was_named(lost: 
     bodies = [row.message.body for part in partitions for row in part.rows.values()]
     # Each message, then the copies that rules made of it.
     assert bodies == [b"2"] * 3 + [b"0"] * 3 + [b"1"] * 3
+
+
+def test_staging_succeeds_although_a_later_batch_drops_it_in_the_same_commit() -> None:
+    sim = Simulation(1)
+    clients = Workload(sim, ["spread"])
+    # The store of the namespace is busy, so the next two rows share a commit.
+    clients._publish(("spread", "q"), 1, [])
+    assert sim.busy() == [NAME]
+    stage(clients, "spread", 60_000)
+    for store in sim.busy():
+        if store != NAME:
+            sim.finish(store)
+    errors: list[BaseException | None] = []
+    sim.on_answer = lambda op: errors.append(op.reply.error)
+    clients._publish(("spread", "p"), 2, [])
+    sim.finish_all()
+    assert errors == [None, None, None]
+    assert sim.model.works == {}
+    sim.compare()
