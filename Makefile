@@ -18,6 +18,9 @@ PYTHON ?= $(shell for candidate in python3 python3.14 python3.13 python3.12 pyth
 COMMANDS ?= 1000000
 EACH ?= 100000
 SEED ?= 1
+#: make against REVISION=main~20 ROUNDS=9
+REVISION ?= HEAD
+ROUNDS ?= 9
 #: make kill KILLS=500 SEED=7
 KILLS ?= 200
 #: make fuzz TARGET=arrow INPUTS=2000000 SEED=7: amqp, http, sqs, atom or arrow; all by default
@@ -30,7 +33,7 @@ PROCESSES ?= 2
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo demonstrate test lint bench simulate kill fuzz corpus docs promises clean
+.PHONY: help setup run demo demonstrate test lint bench against simulate kill fuzz corpus docs promises clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,6 +59,9 @@ lint: $(READY) ## Check style, format and types
 
 bench: $(READY) ## Measure, and print one table
 	$(BIN)/python -m bench $(ARGS)
+
+against: $(READY) ## Compare the speed with an earlier commit (REVISION=HEAD, ROUNDS=9)
+	$(BIN)/python -m bench.against $(REVISION) --rounds $(ROUNDS)
 
 simulate: $(READY) ## Run the simulator (COMMANDS=1000000, EACH=100000 per seed, SEED=1)
 	$(BIN)/python -m onibus.testing.simulate --commands $(COMMANDS) --each $(EACH) \

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -26,19 +27,30 @@ class Served:
 
 
 @contextmanager
-def served(path: Path) -> Iterator[Served]:
-    """Run a server of a directory, on free ports."""
+def served(path: Path, code: Path | None = None) -> Iterator[Served]:
+    """Run a server with the data directory `path`, on free ports; `code` is another tree."""
     ports = ("--http-port", "0", "--amqp-port", "0", "--sqs-port", "0")
-    options = ("--json", "--reserve-bytes", "0", "--log-level", "warning", "--development")
-    command = [sys.executable, "-m", "onibus", "serve", "--data", str(path), *ports, *options]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    options = ["--json", "--reserve-bytes", "0", "--log-level", "warning"]
+    serve = [sys.executable, "-m", "onibus", "serve"]
+    # `-m` takes modules from the working directory first.
+    environment = os.environ | ({"PYTHONPATH": str(code)} if code else {})
+    told = subprocess.run(
+        [*serve, "--help"], cwd=code, env=environment, stdout=subprocess.PIPE, check=True
+    )
+    if b"--development" in told.stdout:
+        # Earlier versions accept the well-known key without it.
+        options.append("--development")
+    command = [*serve, "--data", str(path), *ports, *options]
+    process = subprocess.Popen(
+        command, cwd=code, env=environment, stdout=subprocess.PIPE, text=True
+    )
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
         if not line:
             raise SystemExit("the server did not start")
-        told = json.loads(line)
-        addresses = {name: told[name] for name in ("http", "amqp", "sqs")}
+        printed = json.loads(line)
+        addresses = {name: printed[name] for name in ("http", "amqp", "sqs")}
         yield Served(process.pid, addresses)
     finally:
         process.terminate()
