@@ -42,7 +42,7 @@ SHARE_MIN = 0.95
 _TARGET = "/v1/entities/queue"
 _IN_PROCESS = Path(__file__).with_name("in_process.py")
 
-#: What was measured → messages per second, and microseconds of processor time per message.
+#: The load → messages per second, and microseconds of processor time per message.
 Found = dict[str, tuple[float, float]]
 
 
