@@ -117,6 +117,8 @@ class Transaction:
             seat = seat_of_token(settlement.entity, settlement.token)
             parts[seat] = Part()
             self._broker.advance(seat, now)
+            # A deleted entity comes before a lost lock: no retry helps there.
+            self._broker.ask(seat, settlement.entity.part_of)
         for settlement in self._settlements:
             self._find(settlement, parts)
         self._route(parts, positions)

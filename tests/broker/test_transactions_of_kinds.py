@@ -100,6 +100,21 @@ async def test_a_subscription_or_queue_that_was_deleted_before_the_commit(
 
 
 @pytest.mark.promise("B5")
+@run
+async def test_a_deleted_subscription_is_named_before_a_lost_lock(clock: ManualClock) -> None:
+    async with Disks().bus(clock, "a") as bus:
+        left, right = await topic_with(bus, "left", "right")
+        await send(bus, "t", "first")
+        tx = bus.transaction()
+        for name in (right, left):
+            await tx.complete(name, await get_one(bus, name))
+        await bus.delete_subscription(left)
+        await pass_ms(bus, clock, MINUTE)
+        with pytest.raises(EntityNotFound):
+            await tx.commit()
+
+
+@pytest.mark.promise("B5")
 @stores
 @run
 async def test_dead_letters_are_settled_in_a_transaction(
