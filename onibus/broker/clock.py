@@ -182,6 +182,8 @@ class BusClock:
                 self._proven -= late
             # Otherwise the bus ran for so long after its clock was kept: that is proven, too.
             self._set(self.offsets.wall - late)
+            # That may make the wall clock plausible, and then bus time takes a step.
+            self.observe()
 
     # The wall clock
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from onibus import Bus
-from onibus.broker.clock import PLAUSIBLE_MS
+from onibus.broker.clock import PLAUSIBLE_MS, BusClock, ClockRecord
 from onibus.broker.timekeeping import StampsAhead
 from onibus.store.connection import open_writer
 from tests.bus_helpers import (
@@ -307,6 +307,19 @@ async def test_bus_time_never_runs_backwards_over_any_two_starts(
                 await settle(bus)
             seen = bus.broker.clock.now()
     assert seen <= right + HOUR + SECOND
+
+
+def test_bus_time_stands_still_when_the_wall_clock_is_read(clock: ManualClock) -> None:
+    # The kept row is 40 days old; a store has seen the bus run until ten minutes ago.
+    right = clock.wall()
+    kept = ClockRecord(bus=right - 40 * DAY, proven=right - 40 * DAY, monotonic=0, boot="before")
+    bus_clock = BusClock(clock)
+    bus_clock.resume(kept)
+    assert not bus_clock.sure
+    bus_clock.not_before(right - 10 * MINUTE)
+    now = bus_clock.now()
+    assert (bus_clock.wall(), bus_clock.now()) == (right, now)
+    assert bus_clock.sure
 
 
 @run
