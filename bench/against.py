@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import http, sqs
-from bench.amqp import BATCHES, CONNECTIONS, WINDOW, Broker
+from bench.amqp import BATCHES, CONNECTIONS, WINDOW
 from bench.load import load as load_http
 from bench.measure import folder, median
 from bench.served import Served, served
@@ -62,21 +62,20 @@ class Tree:
         self.token = make_token("sb://localhost/", ROOT_NAME, DEVELOPMENT_KEY, expiry)
         http.create_queue(self.server.port("http"), self.token)
 
-    def round(self) -> None:
-        """Measure everything once."""
-        for found in (self._in_process(), self._http(), self._amqp(), self._sqs()):
-            for name, (rate, cost) in found.items():
-                self.rates.setdefault(name, []).append(rate)
-                self.costs.setdefault(name, []).append(cost)
+    def keep(self, found: Found) -> None:
+        """Keep the figures of a round."""
+        for name, (rate, cost) in found.items():
+            self.rates.setdefault(name, []).append(rate)
+            self.costs.setdefault(name, []).append(cost)
 
-    def _in_process(self) -> Found:
+    def in_process(self) -> Found:
         command = [sys.executable, str(_IN_PROCESS), str(self.data), str(COUNT)]
         environment = os.environ | {"PYTHONPATH": str(self.code)}
         done = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE)
         found: Found = {name: tuple(both) for name, both in json.loads(done.stdout).items()}
         return found
 
-    def _http(self) -> Found:
+    def http(self) -> Found:
         found: Found = {}
         loads = (("send-singly", COUNT), ("send-together", COUNT), ("receive-together", 2 * COUNT))
         for script, count in loads:
@@ -85,7 +84,7 @@ class Tree:
             found[f"HTTP {script}"] = cost.per_message(count, done.seconds)
         return found
 
-    def _amqp(self) -> Found:
+    def amqp(self) -> Found:
         port = self.server.port("amqp")
         given = [port, "queue", ROOT_NAME, DEVELOPMENT_KEY]
         orders = {
@@ -99,27 +98,35 @@ class Tree:
             found[name] = cost.per_message(order.count, load(order).seconds)
         return found
 
-    def _sqs(self) -> Found:
+    def sqs(self) -> Found:
         bench = sqs.Bench(sqs.Server(self.server.addresses["sqs"], self.server.pid))
         url = bench.queue()
-        speeds = {
-            "SQS sends": bench.sends(url, SQS_COUNT, 8),
-            "SQS batches": bench.batches(url, 2 * SQS_COUNT, 8),
-            "SQS receives": bench.receives(url, 3 * SQS_COUNT, 8),
+        loads = {
+            "SQS sends": (bench.sends, SQS_COUNT),
+            "SQS batches": (bench.batches, 2 * SQS_COUNT),
+            "SQS receives": (bench.receives, 3 * SQS_COUNT),
         }
-        return {name: (speed.rate, speed.computed) for name, speed in speeds.items()}
+        found: Found = {}
+        for name, (script, count) in loads.items():
+            cost = Cost(self.server)
+            rate = script(url, count, 8).rate
+            found[name] = cost.per_message(count, count / rate)
+        return found
 
 
 class Cost:
-    """The processor time that a server uses from now on."""
+    """The processor time that a server uses from now on, to the microsecond."""
 
     def __init__(self, server: Served) -> None:
-        self._process = Broker("onibus", server.pid)
-        self._before = self._process.cpu_s()
+        self._threads = Path(f"/proc/{server.pid}/task")
+        self._before_ns = self._used_ns()
+
+    def _used_ns(self) -> int:
+        return sum(int(one.read_text().split()[0]) for one in self._threads.glob("*/schedstat"))
 
     def per_message(self, count: int, seconds: float) -> tuple[float, float]:
         """Return messages per second, and microseconds of processor time per message."""
-        return count / seconds, 1e6 * (self._process.cpu_s() - self._before) / count
+        return count / seconds, (self._used_ns() - self._before_ns) / count / 1e3
 
 
 def checked_out(revision: str, place: Path) -> Path:
@@ -144,12 +151,13 @@ def compare(revision: str, rounds: int) -> tuple[Tree, Tree]:
             tree.data.mkdir()
             tree.start(stack)
         for number in range(rounds + 1):
-            for tree in trees:
-                tree.round()
-                if not number:
-                    # The first round is for warming up.
-                    tree.rates.clear()
-                    tree.costs.clear()
+            for measure in (Tree.in_process, Tree.http, Tree.amqp, Tree.sqs):
+                # Each tree comes first as often as the other one.
+                for tree in trees if number % 2 else reversed(trees):
+                    found = measure(tree)
+                    if number:
+                        # The first round is for warming up.
+                        tree.keep(found)
             print(f"round {number} of {rounds}", file=sys.stderr, flush=True)
     return trees
 
