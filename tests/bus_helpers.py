@@ -114,6 +114,15 @@ class Disks:
     def bus(self, clock: ManualClock, *stores: str) -> OpeningBus:
         return OpeningBus(list(stores or ("main",)), self._store, clock, 0)
 
+    def copy(self) -> Disks:
+        """Return the disks as they are now, for a bus that is not closed first."""
+        disks = Disks()
+        disks._tables = {
+            name: {table: dict(rows) for table, rows in tables.items()}
+            for name, tables in self._tables.items()
+        }
+        return disks
+
     def _store(self, name: str, _known: bool = False) -> MemoryStore:
         store = self.open[name] = MemoryStore(name, self._tables.get(name))
         self._tables[name] = store.tables

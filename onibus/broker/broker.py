@@ -115,15 +115,21 @@ class Broker:
         """Open the namespace's own store, then the message stores; one that fails stays offline."""
         try:
             self.namespace.open()
-            errors = [error for store in self.stores.values() if (error := self._open(store))]
+            found = [(store, self._read(store)) for store in self.stores.values()]
+            errors = [error for _, error in found if error is not None]
             if errors and len(errors) == len(self.stores):
                 raise errors[0]
+            # Bus time continues from the latest that any store has seen, so nothing starts before.
+            for store, error in found:
+                if error is None:
+                    self._start(store)
             keep_time(self)
         except BaseException:
             self.close()
             raise
 
-    def _open(self, store: MessageStore) -> BaseException | None:
+    def _read(self, store: MessageStore) -> BaseException | None:
+        """Open a store and read its partitions; return why it stays offline, or None."""
         try:
             store.open(
                 self.namespace.secret,
@@ -138,18 +144,21 @@ class Broker:
         self.alarms.over(f"store {store.name}")
         self.namespace.know_store(store.name, store.identity)
         for seat in store.seats.values():
+            self.clock.not_before(seat.online().seen)
+        return None
+
+    def _start(self, store: MessageStore) -> None:
+        """Serve the partitions of a store that was read."""
+        for seat in store.seats.values():
             self.take_up(seat)
         self.works.store_opened(store, store.staged)
         for entity in dict.fromkeys(seat.entity for seat in store.seats.values()):
             self.wake_all(entity)
         self.flush_later(store)
         self.timers.set(("orphans", store.name), self.clock.now() + ORPHANS_AFTER_MS)
-        return None
 
     def take_up(self, seat: Seat) -> None:
-        """A partition is online: time goes on from what it has seen."""
-        partition = seat.online()
-        self.clock.not_before(partition.seen)
+        """Serve a partition that is online."""
         # Being down is not being idle, and who only waited left no trace on the disk.
         for entity in (seat.entity, *seat.entity.outlets()):
             entity.last_used = self.clock.now()
@@ -391,7 +400,10 @@ class Broker:
             # A commit is still under way in its files. Time may pass until a disk answers.
             store.threads.when_left(lambda: self._open_anew(store))
             return False
-        return self._open(store) is None
+        if self._read(store) is not None:
+            return False
+        self._start(store)
+        return True
 
     def _open_anew(self, store: MessageStore) -> None:
         if not self.closed:

@@ -16,6 +16,7 @@ from tests.bus_helpers import (
     HOUR,
     MINUTE,
     SECOND,
+    Disks,
     ManualClock,
     bodies,
     get,
@@ -320,6 +321,27 @@ def test_bus_time_stands_still_when_the_wall_clock_is_read(clock: ManualClock) -
     now = bus_clock.now()
     assert (bus_clock.wall(), bus_clock.now()) == (right, now)
     assert bus_clock.sure
+
+
+@pytest.mark.promise("B7")
+@run
+async def test_a_store_that_saw_more_time_than_another_ages_nothing_at_a_start(
+    clock: ManualClock,
+) -> None:
+    disks = Disks()
+    async with disks.bus(clock, "a", "b") as bus:
+        await bus.create_queue("busy")
+        await bus.create_queue("idle", auto_delete_on_idle_ms=5 * MINUTE)
+        places = {name: bus.broker.find(name).seats[0].store.name for name in ("idle", "busy")}
+        assert places == {"idle": "a", "busy": "b"}, "stores are opened by name"
+        # The row of the clock is nine minutes old when the machine fails.
+        clock.advance(9 * MINUTE)
+        await send(bus, "busy", "x")
+        failed = disks.copy()
+    clock.reboot(clock.wall() + 3 * YEAR)
+    async with failed.bus(clock, "a", "b") as bus:
+        await settle(bus)
+        assert bus.queues() == ["busy", "idle"]
 
 
 @run
