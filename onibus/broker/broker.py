@@ -30,6 +30,7 @@ from onibus.broker.timekeeping import keep_time
 from onibus.broker.works import Works
 from onibus.broker.writer import Writer
 from onibus.core.errors import (
+    AlreadyOpen,
     BusClosed,
     Damaged,
     EntityNotFound,
@@ -112,12 +113,12 @@ class Broker:
     # Opening and closing
 
     def open(self) -> None:
-        """Open the namespace's own store, then the message stores; one that fails stays offline."""
+        """Open all stores; a message store that fails stays offline, unless it is in use."""
         try:
             self.namespace.open()
             errors = [error for store in self.stores.values() if (error := self._open(store))]
-            if errors and len(errors) == len(self.stores):
-                raise errors[0]
+            if len(errors) == len(self.stores) or any(isinstance(e, AlreadyOpen) for e in errors):
+                raise max(errors, key=lambda error: isinstance(error, AlreadyOpen))
             keep_time(self)
         except BaseException:
             self.close()
