@@ -30,6 +30,7 @@ from onibus.broker.timekeeping import keep_time
 from onibus.broker.works import Works
 from onibus.broker.writer import Writer
 from onibus.core.errors import (
+    AlreadyOpen,
     BusClosed,
     Damaged,
     EntityNotFound,
@@ -112,13 +113,13 @@ class Broker:
     # Opening and closing
 
     def open(self) -> None:
-        """Open the namespace's own store, then the message stores; one that fails stays offline."""
+        """Open all stores; a message store that fails stays offline, unless it is in use."""
         try:
             self.namespace.open()
             found = [(store, self._read(store)) for store in self.stores.values()]
             errors = [error for _, error in found if error is not None]
-            if errors and len(errors) == len(self.stores):
-                raise errors[0]
+            if len(errors) == len(self.stores) or any(isinstance(e, AlreadyOpen) for e in errors):
+                raise max(errors, key=lambda error: isinstance(error, AlreadyOpen))
             # Bus time continues from the latest that any store has seen, so nothing starts before.
             for store, error in found:
                 if error is None:

@@ -92,13 +92,7 @@ class MessageStore:
     ) -> None:
         """Open the store, known by that identity if it was there before, and read it back."""
         self._failed = failed
-        store = self._open_store(self.name, identity is not None)
-        if identity not in (None, store.identity):
-            store.close()
-            raise Damaged(
-                f"the files of store {self.name} are not those that it had: its disk may not be "
-                "mounted, or they were replaced. Nothing was changed; put the right files back"
-            )
+        store = open_known(self._open_store, self.name, identity)
         self.identity = store.identity
         # Recovery makes many objects and no garbage: looking for some would double its time.
         collecting = gc.isenabled()
@@ -246,3 +240,15 @@ class MessageStore:
         if self.loop is not None:
             self.loop.store.close()
             self.loop = None
+
+
+def open_known(open_store: OpenStore, name: str, identity: bytes | None) -> Store:
+    """Open a store; reject it if its identity is not the one that it is known by."""
+    store = open_store(name, identity is not None)
+    if identity not in (None, store.identity):
+        store.close()
+        raise Damaged(
+            f"the files of store {name} are not those that it had: its disk may not be "
+            "mounted, or they were replaced. Nothing was changed; put the right files back"
+        )
+    return store

@@ -24,6 +24,7 @@ from onibus.broker.entity_rules import (
 )
 from onibus.broker.idling import watch_idle
 from onibus.broker.key_rows import KeyRows
+from onibus.broker.message_store import open_known
 from onibus.broker.quotas import Quotas
 from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.broker.store_threads import StoreThreads
@@ -88,6 +89,7 @@ class Namespace:
         self._incarnation = 0
         #: entities were read before
         self._opened = False
+        self._identity: bytes | None = None
         self.secret = b""
         self._identities: dict[str, bytes] = {}
         self.keys = KeyRows()
@@ -96,7 +98,8 @@ class Namespace:
 
     def open(self) -> None:
         """Open the store and read what there is."""
-        store = self._open_store(NAME, self._opened)
+        store = open_known(self._open_store, NAME, self._identity)
+        self._identity = store.identity
         loop = CommitLoop(
             store, self.threads.write, before=lambda: None, after=self._after, failed=self.failed
         )
@@ -470,9 +473,7 @@ class Namespace:
     def _not_deciding(self, *names: str) -> None:
         for name in names:
             if name in self.under_way:
-                raise EntityExists(
-                    f"{name!r} is being created, changed or deleted by somebody else"
-                )
+                raise EntityExists(f"{name!r} is being created, changed or deleted: try again")
 
     def _all_online(self, entity: Entity) -> None:
         for seat in entity.seats:

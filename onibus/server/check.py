@@ -81,7 +81,7 @@ def check(
     report.stores = len(paths)
     with contextlib.ExitStack() as locks:
         for path in paths.values():
-            if os.path.exists(path + ".lock"):
+            if os.path.exists(path):
                 locks.callback(_lock(path).release)
         identities = known_stores(paths[NAME])
         bad = set()
@@ -100,7 +100,7 @@ def check(
 
 def _lock(path: str) -> FileLock:
     try:
-        return FileLock(path + ".lock")
+        return FileLock(path, shared=True)
     except AlreadyOpen:
         raise InvalidArgument(
             f"{path} is in use: stop the server, or check a backup of it"

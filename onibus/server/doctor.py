@@ -1,7 +1,7 @@
 """Doctor: what of this machine, or of its set-up, would give a bus trouble.
 
 Each examination is a function that returns what it has found. Nothing is changed; in the data
-directory a file is written, synced and removed again.
+directory a file is written, synced, locked and removed again.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ import apsw
 import msgspec
 
 from onibus.broker.admission import RESERVE_BYTES
-from onibus.core.errors import OnibusError
+from onibus.broker.namespace import NAME
+from onibus.core.errors import AlreadyOpen, OnibusError
 from onibus.server.connection_strings import CONNECTION_FILE
 from onibus.server.data_directory import Directory
 from onibus.store.connection import OLDEST_SQLITE, checksum_vfs, require_sqlite
-from onibus.store.files import free_bytes
+from onibus.store.files import FileLock, free_bytes
 
 GOOD = "good"
 WARNING = "warning"
@@ -137,7 +138,8 @@ def _directory(directory: Path) -> list[Examination]:
     access = _access(directory, there)
     if access.state == BAD:
         return [access]
-    return [access, _space(there), _syncs(there), _readers(there), _credentials(directory)]
+    own = [_readers(there), _credentials(directory), _locks(directory, there)]
+    return [access, _space(there), _syncs(there), *own]
 
 
 def _access(directory: Path, there: Path) -> Examination:
@@ -149,6 +151,28 @@ def _access(directory: Path, there: Path) -> Examination:
         return Examination(name, BAD, f"{there} cannot be written to", advice)
     words = str(directory) if there == directory else f"{directory} will be made"
     return Examination(name, GOOD, words)
+
+
+def _locks(directory: Path, there: Path) -> Examination:
+    """Show whether a server has the directory open, and what keeps a second one out."""
+    name, store = "file locks", directory / f"{NAME}.sqlite"
+    probe = there / f".onibus-doctor-{os.getpid()}"
+    try:
+        if store.exists():
+            FileLock(str(store), shared=True).release()
+        lock = FileLock(str(probe))
+        lock.release()
+    except AlreadyOpen:
+        return Examination(name, GOOD, "a server has the directory open")
+    except OSError as error:
+        return Examination(name, BAD, str(error), "use a local file system")
+    finally:
+        for path in (probe, Path(f"{probe}.lock")):
+            path.unlink(missing_ok=True)
+    if not lock.on_database:
+        advice = "do not delete *.lock while a server runs: only these keep a second server out"
+        return Examination(name, WARNING, "this system cannot lock a database itself", advice)
+    return Examination(name, GOOD, "a database is locked while it is open; none is open now")
 
 
 def _readers(directory: Path) -> Examination:

@@ -121,5 +121,18 @@ def _set(connection: apsw.Connection, name: str, value: bytes) -> None:
 def _finish(homes: dict[str, Path]) -> None:
     for name in sorted(homes, key=lambda name: name != NAME):
         made = homes[name] / f"{name}.sqlite"
-        os.rename(f"{made}{_UNFINISHED}", made)
+        _rename(f"{made}{_UNFINISHED}", str(made))
         sync_directory(str(homes[name]))
+
+
+def _rename(old: str, new: str) -> None:
+    """Give a file its name; fail if a server that was started meanwhile has a file of that name."""
+    try:
+        os.link(old, new)
+    except PermissionError:
+        # A file system without second names.
+        if os.path.exists(new):
+            raise FileExistsError(f"{new} was made by another program") from None
+        os.rename(old, new)
+    else:
+        os.unlink(old)

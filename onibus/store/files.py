@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import fcntl
 import os
+import struct
+import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +16,15 @@ from onibus.core.errors import AlreadyOpen
 
 #: Tells how many bytes are free on the disk of a directory; tests put their own in its place.
 FreeBytes = Callable[[str], int]
+
+#: The byte of a database that is locked. It is in the page that SQLite keeps free of data for its
+#: own locks (sqlite.org/fileformat2.html, the lock-byte page), and behind those.
+LOCK_BYTE = 0x4000_0000 + 4_096
+#: `struct flock` of Linux, where open file descriptions have locks; elsewhere the lock file counts.
+_FLOCK = struct.Struct("hhqqi4x")
+_OWN_FILE = sys.platform == "linux" and hasattr(fcntl, "F_OFD_SETLK")
+#: A file system that has no such locks.
+_NO_LOCKS = (errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 def free_bytes(directory: str) -> int:
@@ -36,19 +50,97 @@ def sync_directory(directory: str) -> None:
 
 
 class FileLock:
-    """Keeps a second opener away, of this process or another. The system frees it on any death.
+    """The lock on a store's database; the system releases it when the process ends.
 
-    The file stays when the lock goes: removing it would let two openers lock two different files
-    of one name.
+    The lock is on the database itself, so no second opener gets in while the file has a name,
+    whatever its name and whichever files next to it were deleted. Versions up to 0.1.0 lock the
+    file `<path>.lock` instead, and so do systems without locks of open file descriptions (macOS):
+    it is locked too. It stays when the lock is released, because two openers could otherwise lock
+    two files of that name.
+
+    A process loses all of SQLite's locks on a file when it closes any descriptor of that file. So
+    a file that this process has locked is never opened here a second time, and the descriptor of
+    the lock is closed after SQLite's.
     """
 
-    def __init__(self, path: str) -> None:
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    #: by device and inode: the locks that this process has
+    _held: dict[tuple[int, int], FileLock] = {}
+    _opening = threading.Lock()
+
+    def __init__(self, path: str, *, shared: bool = False) -> None:
+        """Lock a database for writing, and make it if it is missing; or `shared`, for reading."""
+        self._path = path
+        #: the database's descriptor
+        self.file = -1
+        self._beside = -1
+        self._shared = shared
+        #: the lock is on the database itself, not only on the file next to it
+        self.on_database = _OWN_FILE
+        with FileLock._opening:
+            try:
+                self._take()
+            except BaseException:
+                self._close()
+                raise
+            self._key = _key(os.fstat(self.file))
+            FileLock._held[self._key] = self
+
+    def _take(self) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            if _key(os.stat(self._path)) in FileLock._held:
+                raise self._refusal()
+        mode = os.O_RDONLY if self._shared else os.O_RDWR | os.O_CREAT
+        # Nothing is made for reading: a backup has no lock file, and its disk may be read-only.
+        if not self._shared or os.path.exists(f"{self._path}.lock"):
+            self._beside = os.open(f"{self._path}.lock", mode | os.O_CLOEXEC, 0o644)
+            kind = fcntl.LOCK_SH if self._shared else fcntl.LOCK_EX
+            self._try(fcntl.flock, self._beside, kind | fcntl.LOCK_NB)
+        self.file = os.open(self._path, mode | os.O_CLOEXEC, 0o644)
+        if _OWN_FILE:
+            self._lock_own_file()
+        if _key(os.stat(self._path)) != _key(os.fstat(self.file)):
+            raise AlreadyOpen(f"{self._path} was replaced while it was opened: try again")
+
+    def _lock_own_file(self) -> None:
+        kind = fcntl.F_RDLCK if self._shared else fcntl.F_WRLCK
+        wanted = _FLOCK.pack(kind, os.SEEK_SET, LOCK_BYTE, 1, 0)
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(self._file)
-            raise AlreadyOpen(f"{path} is locked: the store is open already") from None
+            self._try(fcntl.fcntl, self.file, fcntl.F_OFD_SETLK, wanted)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+            self.on_database = False
+
+    def _try(self, lock: Callable[..., object], *arguments: object) -> None:
+        try:
+            lock(*arguments)
+        except (BlockingIOError, PermissionError):
+            raise self._refusal() from None
+
+    def _refusal(self) -> AlreadyOpen:
+        return AlreadyOpen(f"{self._path} is locked: the store is open already")
 
     def release(self) -> None:
-        os.close(self._file)
+        FileLock._held.pop(self._key, None)
+        self._close()
+
+    def _close(self) -> None:
+        # Their numbers may be other files' by the time that they are used once more.
+        files, self.file, self._beside = (self.file, self._beside), -1, -1
+        for file in files:
+            if file >= 0:
+                os.close(file)
+
+
+def _key(stat: os.stat_result) -> tuple[int, int]:
+    return stat.st_dev, stat.st_ino
+
+
+def _release_in_child() -> None:
+    """Close the locks in a child that was forked: the lock ends with the parent."""
+    FileLock._opening = threading.Lock()
+    for lock in list(FileLock._held.values()):
+        lock.release()
+
+
+os.register_at_fork(after_in_child=_release_in_child)

@@ -5,7 +5,7 @@ Files, for a store at `<path>`:
     <path>            the database; every page has a checksum (connection.py)
     <path>-wal, -shm  SQLite's log (log_room.py) and its index; gone after a clean close
     <path>.blocks/    large blocks, a file each (block_files.py)
-    <path>.lock       locked while the store is open (files.py)
+    <path>.lock       locked while the store is open, as the database itself is (files.py)
     <path>.witness    how far the store had come (witness.py)
 
 Of the table `meta` four names belong to the store itself: `format`, `identity` (16 random bytes),
@@ -43,8 +43,9 @@ from onibus.store.connection import (
     require_sqlite,
     translate,
 )
-from onibus.store.files import FileLock, FreeBytes, free_bytes, sync_directory
+from onibus.store.files import FreeBytes, free_bytes, sync_directory
 from onibus.store.log_room import LogRoom
+from onibus.store.place import Place, check_length, check_there, length_of
 
 #: A log larger than this is moved into the main file. Larger means fewer moves, and a longer start.
 LOG_BYTES_MAX = 24 << 20
@@ -112,12 +113,14 @@ class SqliteStore:
         testimony = None
         if not self._simulated:
             if self._known:
-                self._check_there()
-            lock = FileLock(self.path + ".lock")
-            self._held.callback(lock.release)
+                check_there(self.path)
+            if not os.path.exists(self.path):
+                # Before an empty one is made in its place.
+                check_length(self.path, witness.read(self.path + ".witness"))
+            self._place = Place(self.path)
+            self._held.callback(self._place.close)
             testimony = witness.read(self.path + ".witness")
-            self._check_length(testimony)
-            self._hold_main_file()
+            check_length(self.path, testimony)
         self._writer = self._checkpointer = self._reader = open_writer(self.path, vfs)
         self._held.callback(close, self._writer)
         self._cursor = self._writer.cursor()
@@ -148,34 +151,20 @@ class SqliteStore:
         self._held.callback(self._witness.close)
         sync_directory(os.path.dirname(self.path))
         self._note_length()
+        self._place.check()
         self._witness.write(self._position, self._length)
 
-    def _check_there(self) -> None:
-        """Refuse where no file is left of a store that was there: nothing is made in its place."""
-        if not any(os.path.exists(self.path + end) for end in ("", "-wal", ".witness")):
-            raise StoreFailed(
-                f"{self.path} is missing: its disk may not be mounted. Nothing was changed; put "
-                "the store's files back"
-            )
-
-    def _check_place(self) -> None:
-        """Refuse to go on in files that nobody would find again under the store's name."""
+    def _check_place(self, *, thoroughly: bool = False) -> None:
+        """Refuse to continue in files that no opener would find under the store's name."""
+        if self._simulated:
+            return
         try:
-            found = os.path.samestat(os.stat(self.path), os.fstat(self._main_file))
-        except OSError as error:
-            self._fail(error, "its file was taken away")
-        if not found:
-            self._fail(StoreFailed(f"{self.path} is another file now"), "its file was replaced")
-
-    def _hold_main_file(self) -> None:
-        # Opened before SQLite does and closed after it: a file closed earlier would take SQLite's
-        # own locks on it away.
-        self._main_file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        self._held.callback(self._let_go_of_main_file)
-
-    def _let_go_of_main_file(self) -> None:
-        file, self._main_file = self._main_file, -1
-        os.close(file)
+            if thoroughly:
+                self._place.check_path()
+            else:
+                self._place.check()
+        except (OSError, StoreFailed) as error:
+            self._fail(error, "its files are not in their place")
 
     def _note_length(self) -> None:
         """Remember how long the main file surely is.
@@ -184,20 +173,8 @@ class SqliteStore:
         knew of a length which a power cut takes back would accuse a store that lost nothing.
         """
         if not self._simulated and not self._shrinking:
-            os.fsync(self._main_file)
-            self._length = os.fstat(self._main_file).st_size
-
-    def _check_length(self, testimony: witness.Testimony | None) -> None:
-        """Look at the files before SQLite does: it would remove the log of an empty main file."""
-        length = _length(self.path)
-        least = testimony.length if testimony else 0
-        if length == 0 and _length(self.path + "-wal") > 0:
-            least = max(least, 1)
-        if length < least:
-            raise Damaged(
-                f"{self.path} has {length} bytes and had at least {least}: its end is missing. "
-                "Nothing was changed. Restore the store's files from a backup"
-            )
+            os.fsync(self._place.file)
+            self._length = os.fstat(self._place.file).st_size
 
     def _create(self) -> None:
         # A power cut at any point of this leaves a file without tables, or with all of them.
@@ -287,6 +264,7 @@ class SqliteStore:
             self._commit_failed = True
             self._fail(error, "a commit failed")
         self._position = position
+        self._check_place()
         if not self._simulated:
             self._witness.write(position, self._length)
         try:
@@ -296,8 +274,7 @@ class SqliteStore:
 
     def maintain(self) -> None:
         self._check()
-        if not self._simulated:
-            self._check_place()
+        self._check_place(thoroughly=True)
         idle = self._position == self._maintained
         self._maintained = self._position
         self._give_back()
@@ -441,7 +418,7 @@ class SqliteStore:
         files = self._large.size()
         if self._simulated:
             return int(self._writer.pragma("page_count")) * PAGE_BYTES + files
-        return _length(self.path) + _length(self.path + "-wal") + files
+        return length_of(self.path) + length_of(self.path + "-wal") + files
 
     def free(self) -> int:
         """Return how many bytes can still be written on the store's disk."""
@@ -490,11 +467,3 @@ class SqliteStore:
         if isinstance(error, Exception):
             raise translate(error, f"{self.path}: {what}") from error
         raise error
-
-
-def _length(path: str) -> int:
-    """Return a file's length, 0 where there is none."""
-    try:
-        return os.stat(path).st_size
-    except FileNotFoundError:
-        return 0

@@ -13,6 +13,7 @@ import pytest
 
 from onibus.server import doctor as module
 from onibus.server.doctor import BAD, GOOD, WARNING, Examination, doctor
+from onibus.store.sqlite import SqliteStore
 from tests.source_tree import ROOT
 
 
@@ -26,6 +27,7 @@ def test_everything_is_looked_at(tmp_path: Path) -> None:
     assert {one.name for one in found} == {
         *("python", "sqlite", "uvloop", "open files", "clock", "port 0"),
         *("data directory", "disk space", "disk sync", "permissions", "credentials"),
+        "file locks",
     }
     for one in found:
         assert one.state in (GOOD, WARNING, BAD)
@@ -111,3 +113,10 @@ def test_syncs_are_really_measured(tmp_path: Path) -> None:
     times = module.sync_times(tmp_path)
     assert len(times) == module.SYNCS
     assert all(seconds > 0 for seconds in times)
+
+
+def test_a_directory_that_is_open_is_seen(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "namespace.sqlite", "namespace")
+    assert named(doctor(tmp_path), "file locks").found == "a server has the directory open"
+    store.close()
+    assert named(doctor(tmp_path), "file locks").found.endswith("none is open now")

@@ -1,0 +1,121 @@
+"""The files of an open store: locked, and watched, so that none is replaced or deleted unnoticed.
+
+A program that deletes or replaces the files of an open store does not disturb the descriptors that
+SQLite has. It would go on in files without a name, and whatever it acknowledges would be lost. So
+the store looks for its files after each commit, before the commit is acknowledged.
+
+Names change only with the time of their directory. So a commit asks for that time, and looks at
+the files only if it is another one. The directory is held open: renaming it, or one above it,
+leaves the files in their places. Housekeeping also follows the path, which later openings need.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from onibus.core.errors import Damaged, StoreFailed
+from onibus.store.files import FileLock
+from onibus.store.witness import Testimony
+
+#: The files of a store that must stay what they are, by what their names end in.
+_ENDS = ("", "-wal", "-shm", ".blocks")
+#: File systems count the time of a directory in steps of at most this.
+_STEP_NS = 2_000_000_000
+
+
+class Place:
+    """Where the files of one open store are."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._name = os.path.basename(path)
+        self._lock = FileLock(path)
+        try:
+            self._directory = os.open(
+                os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+            )
+        except BaseException:
+            self._lock.release()
+            raise
+        # Without a lock on the database, deleting the lock file would let a second opener in.
+        self._ends = _ENDS if self._lock.on_database else (*_ENDS, ".lock")
+        #: the files that were seen, by what their names end in
+        self._seen: dict[str, os.stat_result] = {}
+        #: the directory's time when they were
+        self._changed = 0
+
+    @property
+    def file(self) -> int:
+        """The main file's descriptor."""
+        return self._lock.file
+
+    def check(self) -> None:
+        """Raise if a file of the store was deleted or replaced since it was opened."""
+        changed = os.fstat(self._directory).st_mtime_ns
+        if changed == self._changed:
+            return
+        for end in self._ends:
+            self._check_file(end)
+        # Later changes of the same instant would not show in it.
+        self._changed = changed if time.time_ns() - changed > _STEP_NS else 0
+
+    def _check_file(self, end: str) -> None:
+        known = self._seen.get(end)
+        try:
+            found = os.stat(self._name + end, dir_fd=self._directory)
+        except FileNotFoundError:
+            if known is None and end:
+                return
+            raise StoreFailed(f"{self._path}{end} was deleted, {_ADVICE}") from None
+        if known is None:
+            known = self._seen[end] = os.fstat(self.file) if not end else found
+        if not os.path.samestat(known, found):
+            raise StoreFailed(f"{self._path}{end} was replaced by another file, {_ADVICE}")
+
+    def check_path(self) -> None:
+        """Raise if the path of the store does not lead to its files any more."""
+        self._changed = 0
+        self.check()
+        if not os.path.samestat(os.stat(self._path), os.fstat(self.file)):
+            raise StoreFailed(f"{self._path} is another file now, {_ADVICE}")
+
+    def close(self) -> None:
+        """Release the lock, after SQLite has closed its own descriptors."""
+        directory, self._directory = self._directory, -1
+        if directory >= 0:
+            os.close(directory)
+            self._lock.release()
+
+
+_ADVICE = "while the store was open: put the store's own files back"
+
+
+def check_there(path: str) -> None:
+    """Refuse where no file is left of a store that was there: nothing is made in its place."""
+    if not any(os.path.exists(path + end) for end in ("", "-wal", ".witness")):
+        raise StoreFailed(
+            f"{path} is missing: its disk may not be mounted. Nothing was changed; put "
+            "the store's files back"
+        )
+
+
+def check_length(path: str, testimony: Testimony | None) -> None:
+    """Look at the files before SQLite does: it would remove the log of an empty main file."""
+    length = length_of(path)
+    least = testimony.length if testimony else 0
+    if length == 0 and length_of(path + "-wal") > 0:
+        least = max(least, 1)
+    if length < least:
+        raise Damaged(
+            f"{path} has {length} bytes and had at least {least}: its end is missing. "
+            "Nothing was changed. Restore the store's files from a backup"
+        )
+
+
+def length_of(path: str) -> int:
+    """Return a file's length, 0 where there is none."""
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:
+        return 0

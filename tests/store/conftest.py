@@ -1,0 +1,13 @@
+"""Fixtures of the tests of stores."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.bus_helpers import ManualClock
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    """A clock that stands still until the test moves it."""
+    return ManualClock()
