@@ -222,8 +222,8 @@ class Broker:
 
         With `now` the caller has brought it there, and found things that must still be so. The
         records ride in the store's next commit. A refusal has changed nothing. Anything else that
-        goes wrong leaves the partition's memory in doubt: it is thrown away. An operation that
-        wrote nothing and found nothing costs no commit.
+        goes wrong leaves the partition's memory in doubt: it is thrown away. The partition knows
+        whether it changed, whatever the operation returns; if it did not, nothing is written.
         """
         if now is None:
             now = self.clock.now()
@@ -233,11 +233,11 @@ class Broker:
         try:
             result = operation(partition, now, out)
         except Exception as error:
-            if isinstance(error, Refused) and not out:
+            if isinstance(error, Refused) and not out and not partition.dirty:
                 raise
             raise self.partition_failed(seat, error) from error
         seat.entity.last_used = now
-        if out or result:
+        if out or partition.dirty:
             partition.finish(now, out)
             self._write(seat, partition, out, now)
         return result

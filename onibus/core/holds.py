@@ -8,9 +8,13 @@ incarnation, or of a hold that a crash wiped out never matches.
 from __future__ import annotations
 
 import struct
+from array import array
 from hashlib import blake2b
+from itertools import chain
 
 from onibus.core.block import NEVER
+from onibus.core.numbering import ORDINAL_CODE
+from onibus.core.records import Row
 from onibus.core.sessions import Session
 
 TOKEN = struct.Struct(">QII")
@@ -48,6 +52,12 @@ class Hold:
         self.attempt: str | None = None
         #: a claim or a staged change that holds them instead of a receiver; empty if none does
         self.owner = owner
+
+    def columns(self) -> Row:
+        """Return the columns of its row that follow the key."""
+        # Each ordinal, and until when it is held.
+        ordinals = array(ORDINAL_CODE, chain.from_iterable(self.ordinals.items())).tobytes()
+        return self.until, self.duration, self.check, self.session, ordinals, self.owner
 
     @property
     def received(self) -> int:

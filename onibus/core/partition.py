@@ -74,6 +74,8 @@ class Partition:
         self.forgotten_before = 0
         #: ids of ordinals below this were forgotten by a purge
         self.forget_below = 0
+        #: states or holds changed since `finish` wrote them
+        self.dirty = False
         #: bus time of the last command, and of the last change, by itself or not
         self.accessed = 0
         self.seen = 0
@@ -182,6 +184,7 @@ class Partition:
 
         Bus time goes on from `seen` after a restart: what was forgotten at a time stays so.
         """
+        self.dirty = False
         self.seen = now
         if not by_itself:
             self.accessed = now

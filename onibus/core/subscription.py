@@ -12,10 +12,8 @@ gone.
 
 from __future__ import annotations
 
-from array import array
 from bisect import insort
 from collections.abc import Iterable, Sequence
-from itertools import chain
 from typing import TYPE_CHECKING
 
 from onibus.core.block import NEVER
@@ -26,7 +24,7 @@ from onibus.core.lifecycle import ASIDE, DEAD, HELD, TIMED, UNLOCKED, Input, Sta
 from onibus.core.mark import Mark
 from onibus.core.marks import Marks
 from onibus.core.message import ReceivedMessage
-from onibus.core.numbering import ORDINAL_CODE, to_column
+from onibus.core.numbering import to_column
 from onibus.core.outcomes import FATES, OutcomeLog
 from onibus.core.records import GONE, HOLDS, MARKS, WriteBatch
 from onibus.core.rules.rule import CompiledRule
@@ -229,13 +227,18 @@ class Subscription:
         self.holds[hold.epoch] = hold
         if hold.until != NEVER:
             self.timers.set(("hold", hold.epoch), hold.until)
-        self._changed_holds[hold.epoch] = hold
+        self._changed(hold)
 
     def renew(self, hold: Hold, ordinal: int, until: int) -> None:
         """A message is held longer, or shorter."""
         hold.ordinals[ordinal] = until
         self.watch_hold(hold)
+        self._changed(hold)
+
+    def _changed(self, hold: Hold) -> None:
+        """Note that `write_holds` has a hold to write."""
         self._changed_holds[hold.epoch] = hold
+        self.partition.dirty = True
 
     def watch_hold(self, hold: Hold) -> None:
         """Come back when the first of a hold's messages is held no more."""
@@ -255,7 +258,7 @@ class Subscription:
         if not hold.ordinals:
             del self.holds[hold.epoch]
             self.timers.cancel(("hold", hold.epoch))
-        self._changed_holds[hold.epoch] = hold
+        self._changed(hold)
         if hold.groups:
             for ordinal in ordinals:
                 session = hold.groups.pop(ordinal, None)
@@ -308,6 +311,7 @@ class Subscription:
 
         The caller releases the rows of what is gone (`depart`).
         """
+        self.partition.dirty = True
         mark = self.marks.get(ordinal)
         old = mark.state if mark is not None else State.ACTIVE
         new = advance(old, event)
@@ -335,6 +339,7 @@ class Subscription:
 
     def end(self, ordinals: list[int], event: Input, out: WriteBatch) -> None:
         """Messages that are held are gone, all by the same event; see `change`."""
+        self.partition.dirty = True
         hot, counts, noted = self.marks.hot, self.counts, self.outcomes.kept
         before: State | None = None
         listed = False
@@ -470,23 +475,10 @@ class Subscription:
         """Write the holds that changed, each once however many of its messages were settled."""
         for hold in self._changed_holds.values():
             key = (*self.key, hold.epoch)
-            if not hold.ordinals:
+            if hold.ordinals:
+                out.put(HOLDS, (*key, *hold.columns()))
+            else:
                 out.delete(HOLDS, key)
-                continue
-            # Each ordinal, and until when it is held.
-            ordinals = array(ORDINAL_CODE, chain.from_iterable(hold.ordinals.items())).tobytes()
-            out.put(
-                HOLDS,
-                (
-                    *key,
-                    hold.until,
-                    hold.duration,
-                    hold.check,
-                    hold.session,
-                    ordinals,
-                    hold.owner,
-                ),
-            )
         self._changed_holds.clear()
 
     def held(self) -> int:
