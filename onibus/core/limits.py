@@ -93,6 +93,9 @@ SQL_LENGTH_MAX = 1_024
 SQL_STATEMENT_COUNT_MAX = 32
 #: (ours) Parentheses, NOTs, signs and functions inside each other: bounds the stack.
 SQL_DEPTH_MAX = 32
+#: (ours) Steps of one filter or action on one message, about 0.1 µs each (core/rules/subject.py):
+#: bounds the work that one message can make.
+RULE_STEPS_MAX = 100_000
 #: (ours) Elements of one IN list.
 SQL_LIST_LENGTH_MAX = 256
 #: [SB] Size of one property: texts that a filter or action puts together stay within it.

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from onibus.core.rules.subject import SCANNED
+
 Matcher = Callable[[str], bool]
 
 _MANY, _ONE = "many", "one"
@@ -18,10 +20,13 @@ class BadPattern(ValueError):
     """A pattern that cannot be meant: its last character is the escape character."""
 
 
-def like(pattern: str, escape: str | None) -> Matcher:
-    """Return the function that tells whether a text is like the pattern."""
+def like(pattern: str, escape: str | None) -> tuple[Matcher, int]:
+    """Return the function that returns whether a string matches the pattern.
+
+    Also how many characters it looks at in one step (core/rules/subject.py).
+    """
     elements = _elements(pattern, escape)
-    return _automaton(elements) if _ONE in elements else _pieces(elements)
+    return (_automaton(elements), 1) if _ONE in elements else (_pieces(elements), SCANNED)
 
 
 def _elements(pattern: str, escape: str | None) -> list[str]:

@@ -42,6 +42,7 @@ def compile_action(
             message, properties=dict(message.properties), rewritten=bool(message.as_sent)
         )
         working = subject.with_message(copy)
+        working.charge(len(message.properties))
         for step in steps:
             step(working)
         keys = (copy.session_id, copy.partition_key)
@@ -87,6 +88,7 @@ def _set(name: str, new: Evaluate) -> _Step:
         if isinstance(found, datetime) and not in_range(found):
             raise FilterFailed(f"property {name!r} would become a time that is out of range")
         properties = subject.properties
+        subject.charge(len(properties))
         spelled = _spelled(properties, name)
         if type(found) is int and type(properties.get(spelled)) is float:
             found = float(found)

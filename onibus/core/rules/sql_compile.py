@@ -15,7 +15,7 @@ from onibus.core.limits import SQL_LENGTH_MAX
 from onibus.core.rules import sql_tree as tree
 from onibus.core.rules.like import BadPattern, Matcher, like
 from onibus.core.rules.sql_parser import parse_filter
-from onibus.core.rules.subject import MISSING, SYSTEM_PROPERTIES, Subject
+from onibus.core.rules.subject import FOLDED, MISSING, SCANNED, SYSTEM_PROPERTIES, Subject
 from onibus.core.rules.values import (
     COMPUTATIONS,
     NUMBER,
@@ -38,7 +38,28 @@ def compile_filter(
     text: str, parameters: Mapping[str, Any] | None = None, length_max: int = SQL_LENGTH_MAX
 ) -> Condition:
     """Return the function of a filter. A message is selected where it gives True."""
-    return condition(parse_filter(text, parameters or {}, length_max))
+    node = parse_filter(text, parameters or {}, length_max)
+    function = condition(node)
+    return _counted(function) if any(map(_can_be_costly, tree.walk(node))) else function
+
+
+def _counted(function: Condition) -> Condition:
+    """Let a condition begin with no steps taken."""
+
+    def counted(subject: Subject) -> bool | None:
+        subject.steps = 0
+        return function(subject)
+
+    return counted
+
+
+def _can_be_costly(node: Any) -> bool:
+    """Return whether the steps of a node depend on the lengths of a message's strings."""
+    if isinstance(node, tree.Comparison):
+        return not isinstance(node.right, tree.Constant)
+    if isinstance(node, tree.In):
+        return not all(isinstance(element, tree.Constant) for element in node.elements)
+    return isinstance(node, tree.Like | tree.NamedProperty)
 
 
 def needed_text(
@@ -129,6 +150,7 @@ def _find_named(node: tree.NamedProperty) -> Evaluate:
             return MISSING
         if not isinstance(name, str):
             raise FilterFailed(f"property() takes a text, not a {kind_of(name)}")
+        subject.charge(1 + len(name) // FOLDED)
         return subject.property(name, name.casefold())
 
     return find
@@ -168,7 +190,13 @@ def _comparison(node: tree.Comparison) -> Condition:
     left, right = value(node.left), value(node.right)
     general = comparison(node.sign)
     if not isinstance(node.right, tree.Constant):
-        return lambda subject: general(left(subject), right(subject))
+
+        def compare_two(subject: Subject) -> bool | None:
+            one, other = left(subject), right(subject)
+            subject.charge(_steps(one, other))
+            return general(one, other)
+
+        return compare_two
     constant = node.right.value
     types: tuple[type, ...] = _PLAIN_TYPES.get(kind_of(constant), ())
     if isinstance(node.left, tree.UserProperty) and types:
@@ -180,6 +208,13 @@ def _comparison(node: tree.Comparison) -> Condition:
         return plain(found, constant) if type(found) in types else general(found, constant)
 
     return compare
+
+
+def _steps(one: Any, other: Any) -> int:
+    """Return the steps of comparing two values."""
+    if isinstance(one, str | bytes) and isinstance(other, str | bytes):
+        return 1 + min(len(one), len(other)) // SCANNED
+    return 1
 
 
 #: Types whose values compare with a constant of the kind without a look at anything else.
@@ -232,7 +267,9 @@ def _in(node: tree.In) -> Condition:
             return None
         answer: bool | None = False
         for element in elements:
-            same = equal(found, element(subject))
+            other = element(subject)
+            subject.charge(_steps(found, other))
+            same = equal(found, other)
             if same:
                 return True
             if same is None:
@@ -272,13 +309,16 @@ def _like(node: tree.Like) -> Condition:
         if pattern.value is None or (node.escape is not None and escape.value is None):
             return lambda subject: None
         try:
-            matches = _matcher(pattern.value, escape.value)
+            matches, at_once = _matcher(pattern.value, escape.value)
         except FilterFailed as error:
             raise InvalidFilter(str(error)) from None
 
         def like_constant(subject: Subject) -> bool | None:
             text = operand(subject)
-            return matches(text) if isinstance(text, str) else None
+            if not isinstance(text, str):
+                return None
+            subject.charge(1 + len(text) // at_once)
+            return matches(text)
 
         return like_constant
     pattern_of, escape_of = value(pattern), value(escape)
@@ -288,13 +328,20 @@ def _like(node: tree.Like) -> Condition:
         text, wanted, escape = operand(subject), pattern_of(subject), escape_of(subject)
         if text is None or wanted is None or (escaped and escape is None):
             return None
-        matches = _matcher(wanted, escape)
-        return matches(text) if isinstance(text, str) else None
+        matches, at_once = _matcher(wanted, escape)
+        if not isinstance(text, str):
+            return None
+        subject.charge(_STEPS_READ * len(wanted) + len(text) // at_once)
+        return matches(text)
 
     return like_computed
 
 
-def _matcher(pattern: Any, escape: Any) -> Matcher:
+#: Steps of reading one character of a pattern.
+_STEPS_READ = 10
+
+
+def _matcher(pattern: Any, escape: Any) -> tuple[Matcher, int]:
     if not isinstance(pattern, str):
         raise FilterFailed(f"LIKE takes a text as its pattern, not a {kind_of(pattern)}")
     if len(pattern) > SQL_LENGTH_MAX:

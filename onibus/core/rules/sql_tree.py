@@ -6,7 +6,8 @@ parentheses, signs, NOTs and functions, which the parser bounds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 
@@ -139,3 +140,14 @@ Statement = SetProperty | RemoveProperty
 VALUES = (Constant, UserProperty, SystemProperty, NamedProperty, Sign, Arithmetic)
 PREDICATES = (Comparison, All, Either, Not, In, Like, IsNull, Exists)
 PROPERTIES = (UserProperty, SystemProperty, NamedProperty)
+
+
+def walk(node: Any) -> Iterator[Any]:
+    """Yield a node and all nodes below it."""
+    if isinstance(node, tuple):
+        for one in node:
+            yield from walk(one)
+    elif is_dataclass(node):
+        yield node
+        for field in fields(node):
+            yield from walk(getattr(node, field.name))
