@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import functools
 import os
+import uuid
 from urllib.parse import quote
 
 import apsw
@@ -30,11 +32,10 @@ CACHE_BYTES = 8 << 20
 #: How long a connection waits while another one has the log to itself, which takes microseconds.
 BUSY_MS = 10_000
 
-DAMAGES = (
-    apsw.SQLITE_IOERR_DATA,
-    apsw.SQLITE_IOERR_SHORT_READ,
-    apsw.SQLITE_IOERR_CORRUPTFS,
-)
+#: A page failed its checksum, or the file ends before it.
+DAMAGES = (apsw.SQLITE_IOERR_DATA, apsw.SQLITE_IOERR_SHORT_READ)
+#: SQLite reports a read that failed with one of these as a malformed database.
+READ_ERRORS = (errno.EIO, errno.ENXIO, errno.ERANGE)
 
 
 def migrate(writer: apsw.Connection, version: int) -> None:
@@ -44,6 +45,23 @@ def migrate(writer: apsw.Connection, version: int) -> None:
         for statement in sql.MIGRATIONS[step]:
             writer.execute(statement)
     writer.execute(sql.PUT_META, ("format", FORMAT_VERSION))
+    writer.execute(sql.COMMIT)
+
+
+def create(writer: apsw.Connection, name: str) -> None:
+    """Make the tables of a new store.
+
+    A power cut at any point of this leaves a file without tables, or with all of them.
+    """
+    # Whether a file can become shorter is settled before its first table is made.
+    writer.pragma("auto_vacuum", "INCREMENTAL")
+    writer.pragma("journal_mode", "WAL")
+    writer.pragma("wal_autocheckpoint", 0)
+    writer.execute(sql.BEGIN)
+    for statement in sql.SCHEMA:
+        writer.execute(statement)
+    own = {"format": FORMAT_VERSION, "identity": uuid.uuid4().bytes, "name": name, "position": 0}
+    writer.executemany(sql.PUT_META, own.items())
     writer.execute(sql.COMMIT)
 
 
@@ -67,13 +85,39 @@ def checksum_vfs() -> str:
     return "cksmvfs"
 
 
-def translate(error: Exception, doing: str) -> OnibusError:
-    """Return our error for one that SQLite met while `doing`."""
+def unreadable(connection: apsw.Connection) -> bool:
+    """Return whether the disk failed a read of this connection.
+
+    SQLite's result does not say so. Its file layer knows about the main file; the log, whose errors
+    it keeps to itself, is read once more.
+    """
+    last = ctypes.c_int(0)
+    connection.file_control("main", apsw.SQLITE_FCNTL_LAST_ERRNO, ctypes.addressof(last))
+    if last.value in READ_ERRORS:
+        return True
+    if connection.open_vfs != checksum_vfs():
+        return False
+    try:
+        with open(connection.filename_wal, "rb") as log:
+            while log.read(1 << 20):
+                pass
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
+
+
+def translate(error: Exception, doing: str, *connections: apsw.Connection) -> OnibusError:
+    """Return our error for one that SQLite met while `doing`, over one of these connections."""
     if isinstance(error, OnibusError):
         return error
-    damaged = isinstance(error, (apsw.CorruptError, apsw.NotADBError)) or (
-        isinstance(error, apsw.IOError) and getattr(error, "extendedresult", 0) in DAMAGES
-    )
+    if isinstance(error, apsw.IOError):
+        damaged = getattr(error, "extendedresult", 0) in DAMAGES
+    else:
+        damaged = isinstance(error, (apsw.CorruptError, apsw.NotADBError))
+        if damaged and any(unreadable(connection) for connection in connections):
+            return StoreFailed(f"{doing}: the disk failed a read, which SQLite calls: {error}")
     if damaged:
         return Damaged(f"{doing}: stored bytes are not what was written ({error})")
     return StoreFailed(f"{doing}: {type(error).__name__}: {error}")

@@ -31,7 +31,7 @@ class Rehearsal:
         try:
             self.connection = open_to_look(path)
         except apsw.Error as error:
-            raise self._error(error) from error
+            raise translate(error, f"reading {path}") from error
         #: the rows of `meta` as the files have them
         self.own: dict[str, Any] = dict(cast("Any", self._select(sql.READ_META, ())))
         self.identity = cast("bytes", self.own.get("identity", b""))
@@ -112,4 +112,4 @@ class Rehearsal:
             raise Damaged(f"{self.path} has a text that is none: {error}") from error
 
     def _error(self, error: apsw.Error) -> OnibusError:
-        return translate(error, f"reading {self.path}")
+        return translate(error, f"reading {self.path}", self.connection)

@@ -16,6 +16,8 @@ BEGIN = "BEGIN IMMEDIATE"
 COMMIT = "COMMIT"
 ROLLBACK = "ROLLBACK"
 COUNT_TABLES = "SELECT count(*) FROM sqlite_schema"
+#: Ends at the first page that is not as it should be.
+CHECK_PAGES = "PRAGMA quick_check(1)"
 READ_META = "SELECT name, value FROM meta"
 PUT_META = "INSERT OR REPLACE INTO meta VALUES (?, ?)"
 PUT_POSITION = "UPDATE meta SET value = ? WHERE name = 'position'"

@@ -23,7 +23,6 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-import uuid
 from collections.abc import Iterator
 from typing import Any, NoReturn, cast
 
@@ -37,6 +36,7 @@ from onibus.store.connection import (
     BUSY_MS,
     PAGE_BYTES,
     close,
+    create,
     migrate,
     open_reader,
     open_writer,
@@ -46,6 +46,7 @@ from onibus.store.connection import (
 from onibus.store.files import FreeBytes, free_bytes, sync_directory
 from onibus.store.log_room import LogRoom
 from onibus.store.place import Place, check_length, check_there, length_of
+from onibus.store.reading import Read, check_pages, judge, scan
 
 #: A log larger than this is moved into the main file. Larger means fewer moves, and a longer start.
 LOG_BYTES_MAX = 24 << 20
@@ -102,9 +103,10 @@ class SqliteStore:
             self._open(vfs)
         except BaseException as error:
             self._unusable = "it could not be opened"
-            self._held.close()
-            if isinstance(error, (apsw.Error, OSError)):
-                raise translate(error, f"opening {self.path}") from error
+            with self._held:
+                if isinstance(error, (apsw.Error, OSError)):
+                    used = [self._writer] if hasattr(self, "_writer") else []
+                    raise translate(error, f"opening {self.path}", *used) from error
             raise
 
     # Opening
@@ -130,7 +132,7 @@ class SqliteStore:
                     f"{self.path} has no tables and had {testimony.position} commits. Nothing was "
                     "changed. Restore the store's files from a backup"
                 )
-            self._create()
+            create(self._writer, self.name)
         self._read_meta()
         self._check_witness(testimony)
         statement = sql.STATEMENTS[BLOCKS.name].read
@@ -166,6 +168,14 @@ class SqliteStore:
         except (OSError, StoreFailed) as error:
             self._fail(error, "its files are not in their place")
 
+    def _check_files(self) -> None:
+        """Refuse if the store's files are not where they were: the disk may be gone."""
+        self._check_place(thoroughly=True)
+        try:
+            self._large.check_place()
+        except OSError as error:
+            self._fail(error, "its large blocks were taken away")
+
     def _note_length(self) -> None:
         """Remember how long the main file surely is.
 
@@ -175,24 +185,6 @@ class SqliteStore:
         if not self._simulated and not self._shrinking:
             os.fsync(self._place.file)
             self._length = os.fstat(self._place.file).st_size
-
-    def _create(self) -> None:
-        # A power cut at any point of this leaves a file without tables, or with all of them.
-        # Whether a file can become shorter is settled before its first table is made.
-        self._writer.pragma("auto_vacuum", "INCREMENTAL")
-        self._writer.pragma("journal_mode", "WAL")
-        self._writer.pragma("wal_autocheckpoint", 0)
-        self._writer.execute(sql.BEGIN)
-        for statement in sql.SCHEMA:
-            self._writer.execute(statement)
-        own = {
-            "format": FORMAT_VERSION,
-            "identity": uuid.uuid4().bytes,
-            "name": self.name,
-            "position": 0,
-        }
-        self._writer.executemany(sql.PUT_META, own.items())
-        self._writer.execute(sql.COMMIT)
 
     def _read_meta(self) -> None:
         if self._writer.pragma("journal_mode") != "wal":
@@ -262,7 +254,7 @@ class SqliteStore:
             cursor.execute(sql.COMMIT)
         except BaseException as error:
             self._commit_failed = True
-            self._fail(error, "a commit failed")
+            self._fail(error, "a commit failed", self._writer)
         self._position = position
         self._check_place()
         if not self._simulated:
@@ -341,7 +333,7 @@ class SqliteStore:
         except BaseException as error:
             # A sync that failed may succeed the next time without having written anything: what
             # reached the main file is not known, so nobody may go on to overwrite this log.
-            self._fail(error, "moving the log into the main file failed")
+            self._fail(error, "moving the log into the main file failed", connection)
         return max(0, self._log_pages - moved)
 
     def _note_log(self, _connection: apsw.Connection, _database: str, pages: int) -> int:
@@ -358,6 +350,8 @@ class SqliteStore:
             if isinstance(rows[0][-1], int):
                 # Its file may have gone between the two: then its row is gone as well.
                 rows = self._select(statement, key)
+                if rows and isinstance(rows[0][-1], int):
+                    self._check_files()
         return rows[0] if rows else None
 
     def _resolve(self, row: Row) -> Row:
@@ -375,17 +369,8 @@ class SqliteStore:
         if self._simulated:
             return self._resolved(table, columns, iter(self._select(statement, ())))
         self._check()
-        # A connection of its own: an unfinished scan would hold all other reads at its moment.
-        try:
-            connection = open_reader(self.path)
-            try:
-                cursor = connection.execute(statement)
-            except apsw.Error:
-                close(connection)
-                raise
-        except apsw.Error as error:
-            raise translate(error, f"scanning {table.name}") from error
-        return self._resolved(table, columns, self._rows(table, connection, cursor))
+        rows = scan(self.path, statement, f"scanning {table.name}")
+        return self._resolved(table, columns, rows)
 
     def _resolved(
         self, table: Table, columns: tuple[str, ...], rows: Iterator[Row]
@@ -394,16 +379,6 @@ class SqliteStore:
         whole = table is BLOCKS and columns in ((), BLOCKS.columns)
         return map(self._resolve, rows) if whole else rows
 
-    def _rows(
-        self, table: Table, connection: apsw.Connection, cursor: apsw.Cursor
-    ) -> Iterator[Row]:
-        try:
-            yield from cast("Iterator[Row]", cursor)
-        except apsw.Error as error:
-            raise translate(error, f"scanning {table.name}") from error
-        finally:
-            close(connection)
-
     def _select(self, statement: str, values: Row) -> list[Row]:
         self._check()
         try:
@@ -411,7 +386,12 @@ class SqliteStore:
                 # All rows at once: a statement left unfinished would hold its moment for others.
                 return cast("list[Row]", self._reader.execute(statement, values).fetchall())
         except apsw.Error as error:
-            raise translate(error, f"reading {self.path}") from error
+            self._raise(
+                error,
+                "reading",
+                self._reader,
+                lambda fresh: fresh.execute(statement, values).fetchall(),
+            )
 
     def size(self) -> int:
         self._check()
@@ -462,8 +442,16 @@ class SqliteStore:
         if self._unusable:
             raise StoreFailed(f"store {self.name} cannot be used: {self._unusable}")
 
-    def _fail(self, error: BaseException, what: str) -> NoReturn:
+    def _fail(
+        self, error: BaseException, what: str, connection: apsw.Connection | None = None
+    ) -> NoReturn:
         self._unusable = f"{what}: {error}"
         if isinstance(error, Exception):
-            raise translate(error, f"{self.path}: {what}") from error
+            self._raise(error, what, connection or self._checkpointer, check_pages)
         raise error
+
+    def _raise(
+        self, error: Exception, what: str, connection: apsw.Connection, again: Read
+    ) -> NoReturn:
+        path = None if self._simulated else self.path
+        raise judge(error, f"{self.path}: {what}", connection, again, path) from error

@@ -14,10 +14,11 @@ by the seed: applied; lost; torn, some of its sectors of 512 bytes applied and o
 garbled, some sectors applied and others noise. Cutting a file is applied or lost. In about half of
 all crashes all writes share one fate, since all lost and all applied are what finds most mistakes.
 
-`fail_call` makes one call an error: a failed write leaves part of itself; a failed sync lets each
-write meet its fate at once and *forgets* the rest, so the next sync succeeds without carrying it,
-as Linux does. `fill_at_write` and `capacity` refuse writes for want of space, once or as long as
-the files would outgrow the disk; a refused write leaves nothing.
+`unreadable` makes every read an error for as long as it is set. `fail_call` makes one call an
+error: a failed write leaves part of itself; a failed sync lets each write meet its fate at once and
+*forgets* the rest, so the next sync succeeds without carrying it, as Linux does. `fill_at_write`
+and `capacity` refuse writes for want of space, once or as long as the files would outgrow the disk;
+a refused write leaves nothing.
 
 `SimulatedBlockFiles` are large blocks on the same disk. Until their directory is synced the names
 of new ones, and the going of removed ones, are lost with power or not, each by the seed.
@@ -29,6 +30,8 @@ exclusive locking mode).
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import itertools
 import random
 from collections.abc import Iterable
@@ -50,7 +53,8 @@ FATES: tuple[tuple[Fate, ...], ...] = (
 )
 
 ERRORS = {
-    "read": apsw.SQLITE_IOERR_READ,
+    # What SQLite's own file layer makes of EIO, and its core of that a malformed database.
+    "read": apsw.SQLITE_IOERR_CORRUPTFS,
     "write": apsw.SQLITE_IOERR_WRITE,
     "sync": apsw.SQLITE_IOERR_FSYNC,
     "truncate": apsw.SQLITE_IOERR_TRUNCATE,
@@ -176,7 +180,10 @@ class SimulatedFile:
         return False
 
     def xFileControl(self, operation: int, pointer: int) -> bool:
-        return False
+        if operation != apsw.SQLITE_FCNTL_LAST_ERRNO:
+            return False
+        ctypes.c_int.from_address(pointer).value = errno.EIO if self._disk.read_failed else 0
+        return True
 
     def xSectorSize(self) -> int:
         return SECTOR_BYTES
@@ -195,6 +202,10 @@ class SimulatedDisk(apsw.VFS):
         self.random = random.Random(seed)
         self.files = {name: SimulatedFile(self, content) for name, content in (files or {}).items()}
         self.powered = True
+        #: whether every read fails
+        self.unreadable = False
+        #: whether a read failed since a file was opened last
+        self.read_failed = False
         #: Size of the disk in bytes, None without a limit.
         self.capacity: int | None = None
         #: How many calls of each kind there were.
@@ -254,7 +265,14 @@ class SimulatedDisk(apsw.VFS):
 
     def meet(self, call: Call) -> None:
         """Count a call and raise what it meets: no power, an ordered failure, or nothing."""
-        if not self.powered:
+        try:
+            self._meet(call)
+        except apsw.IOError:
+            self.read_failed |= call == "read"
+            raise
+
+    def _meet(self, call: Call) -> None:
+        if not self.powered or (self.unreadable and call == "read"):
             raise _error(call)
         self.calls[call] += 1
         if self._failing and self._failing[:2] == (call, self.calls[call]):
@@ -280,6 +298,7 @@ class SimulatedDisk(apsw.VFS):
         if isinstance(name, apsw.URIFilename):
             name = name.filename()
         flags[1] = flags[0]
+        self.read_failed = False
         return self.files.setdefault(str(name), SimulatedFile(self))
 
     def xDelete(self, filename: str, syncdir: bool) -> None:
@@ -338,6 +357,9 @@ class SimulatedBlockFiles:
         name = f"{_BLOCKS}{block}"
         self._disk.removed[name] = self._disk.files.pop(name)
         self._disk.unnamed.discard(name)
+
+    def check_place(self) -> None:
+        pass
 
     def close(self) -> None:
         pass

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from onibus.core.errors import OnibusError, StoreFailed
+from onibus.core.records import BLOCKS
 from onibus.store.conformance import nothing_works
 from onibus.store.sqlite import SqliteStore
 from onibus.testing.crashes import Lost, Trial
@@ -82,6 +83,32 @@ def test_every_call_of_an_opening_fails_once(call: Call) -> None:
         if trial.disk.call_off():
             break
     assert failures or call != "read"
+
+
+@pytest.mark.promise("B8", "P10")
+@pytest.mark.parametrize("quiet", [False, True], ids=["log in use", "log moved"])
+def test_a_failed_read_is_not_damage_and_passes_with_the_disk(quiet: bool) -> None:
+    trial = Trial(SEED, prepare=lambda store: store._writer.pragma("cache_size", 0))
+    trial.open()
+    assert trial.run(10)
+    if quiet:
+        trial.store.maintain()
+    # Nothing of the file is kept in memory: a quiet store's pages give way to others.
+    trial.store._writer.release_memory()
+    trial.disk.unreadable = True
+    with pytest.raises(StoreFailed):
+        list(trial.store.scan(BLOCKS))
+    with pytest.raises(StoreFailed):
+        trial.commit()
+    nothing_works(trial.store)
+    trial.store.close()
+    with pytest.raises(StoreFailed):
+        trial.open()
+    trial.disk.unreadable = False
+    trial.open()
+    assert trial.run(5)
+    assert trial.integrity() == "ok"
+    trial.store.close()
 
 
 def commit_until_full(trial: Trial) -> None:
