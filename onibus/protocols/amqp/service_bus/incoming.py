@@ -161,7 +161,7 @@ def _read_annotations(message: Message, payload: bytes, at: int) -> bool:
     found = sections.map_at(payload, at)
     key = found.get(PARTITION_KEY)
     if key is not None:
-        message.partition_key = _text(PARTITION_KEY, key)
+        message.partition_key = string_of(PARTITION_KEY, key)
     due = found.get(SCHEDULED_TIME)
     if due is not None:
         message.scheduled_enqueue_time_ms = _whole(SCHEDULED_TIME, due)
@@ -179,7 +179,7 @@ def _read_properties(message: Message, payload: bytes, at: int) -> None:
         message.correlation_id = id_text(fields[5])
     for position, name in _TEXTS:
         if fields[position] is not None:
-            setattr(message, name, _text(name, fields[position]))
+            setattr(message, name, string_of(name, fields[position]))
     expiry, creation = fields[8], fields[9]
     if message.time_to_live_ms == TTL_MAX and expiry is not None and creation is not None:
         life = _whole("absolute-expiry-time", expiry) - _whole("creation-time", creation)
@@ -210,9 +210,15 @@ def id_text(value: Any) -> str:
     raise InvalidArgument("an id is a text, a number, a UUID or bytes")
 
 
-def _text(name: str, value: object) -> str:
+def string_of(name: str, value: object) -> str:
+    """Return a string that came as a string, a symbol or binary: clients echo all three."""
+    if isinstance(value, bytes):
+        try:
+            return str(value, "utf-8")
+        except UnicodeDecodeError:
+            raise InvalidArgument(f"{name} must be UTF-8") from None
     if not isinstance(value, str):
-        raise InvalidArgument(f"{name} is a text")
+        raise InvalidArgument(f"{name} must be a string, a symbol or binary")
     return str(value)
 
 
@@ -226,11 +232,11 @@ def _properties(found: dict[Any, Any]) -> dict[str, Any]:
     """Return the properties that the bus can know; others stay in what was sent."""
     known = {}
     for name, value in found.items():
-        if not isinstance(name, str):
-            raise InvalidArgument("names of application properties are texts")
+        if type(name) is not str:
+            name = string_of("the name of an application property", name)
         plain = plain_value(value)
         if plain is not UNKNOWN:
-            known[str(name)] = plain
+            known[name] = plain
     return known
 
 
