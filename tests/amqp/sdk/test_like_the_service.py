@@ -105,3 +105,20 @@ async def test_a_message_without_a_body_stays_so_and_keeps_its_header(world: Wor
     assert (found.durable, found.priority, found.first_acquirer) == (True, 7, True)
     # What this client decoded: no data section, and an empty one.
     assert (first._message.data, second._message.data) == (None, [b""])
+
+
+@pytest.mark.promise("B1")
+@scenario
+async def test_the_delivery_count_does_not_rise_in_the_dead_letter_queue(world: World) -> None:
+    queue = await world.queue()
+    sender, receiver = await world.both(queue)
+    dead = await world.receiver(queue, sub_queue=DEAD_LETTER)
+    await sender.send_messages(msg("1"))
+    await receiver.abandon_message(await get_one(receiver))
+    await receiver.dead_letter_message(await get_one(receiver))
+    counts = []
+    for _ in range(3):
+        found = await get_one(dead)
+        counts.append(found.delivery_count)
+        await dead.abandon_message(found)
+    assert counts == [1, 1, 1]
