@@ -362,7 +362,7 @@ class PartitionModel:
         self, row: Row, now: int, delay: int = 0, *, counted: bool = True, defer: bool = False
     ) -> None:
         """A lock ends without completing (B1, B2, X4, L2)."""
-        deliveries = row.deliveries + counted
+        deliveries = row.deliveries + (counted and not row.dead)
         row = self.put(row, deliveries=deliveries, lock=None)
         limit = self.settings.max_delivery_count
         if counted and not row.dead and deliveries >= limit:
@@ -373,7 +373,7 @@ class PartitionModel:
         elif defer:
             self.put(row, state="deferred", due=now + delay if delay else 0)
         elif counted and row.state == "active":
-            backoff = self.settings.retry_backoff_ms * 2 ** (deliveries - 1)
+            backoff = self.settings.retry_backoff_ms * 2 ** max(deliveries - 1, 0)
             delay = max(delay, min(backoff, self.settings.retry_backoff_ms_max))
             if delay:
                 self.put(row, state="delayed", due=now + delay)

@@ -100,16 +100,16 @@ def give_back(
 ) -> None:
     """End a lock without completing: by abandon, defer or release, or because it ran out.
 
-    Counts the delivery unless it is a release; the last one allowed dead-letters (B1). What expired
-    while it was held expires now (B2).
+    Counts the delivery unless it is a release or from the dead-letter queue; the last one allowed
+    dead-letters (B1). What expired while it was held expires now (B2).
     """
     mark = subscription.marks[ordinal]
     in_main_queue = mark.state not in DEAD
-    if event is not Input.RELEASE:
+    if in_main_queue and event is not Input.RELEASE:
         if not mark.deliveries:
             _note_first(mark)
         mark.deliveries += 1
-        if in_main_queue and mark.deliveries >= subscription.settings.max_delivery_count:
+        if mark.deliveries >= subscription.settings.max_delivery_count:
             too_many_deliveries(subscription, ordinal, out)
             return
     if in_main_queue and subscription.expires(ordinal) <= now:
@@ -136,7 +136,7 @@ def _backoff(subscription: Subscription, deliveries: int) -> int:
     base = subscription.settings.retry_backoff_ms
     if not base:
         return 0
-    return min(base << min(deliveries - 1, 40), subscription.settings.retry_backoff_ms_max)
+    return min(base << min(max(deliveries - 1, 0), 40), subscription.settings.retry_backoff_ms_max)
 
 
 def modify(subscription: Subscription, ordinal: int, properties: dict[str, Any] | None) -> None:

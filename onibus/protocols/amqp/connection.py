@@ -176,6 +176,9 @@ class Connection:
         self.under_way = 0
         #: what the peer calls itself
         self.container_id = ""
+        #: how the peer calls us, and the software that it is
+        self.hostname = ""
+        self.product: object = None
         self._peer_idle_s = 0.0
         self._now = now
         self._heard = now
@@ -367,6 +370,8 @@ class Connection:
         idle_s = (performative.idle_time_out or 0) / 1_000
         self._peer_idle_s = max(idle_s, _IDLE_S_MIN) if idle_s else 0.0
         self.container_id = performative.container_id[:128]
+        self.hostname = (performative.hostname or "")[:256]
+        self.product = (performative.properties or {}).get("product")
         opened = say.open_(self._container, FRAME_BYTES_MAX, CHANNEL_MAX, IDLE_MS)
         self.write(frame(0, opened))
 

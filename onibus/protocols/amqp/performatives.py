@@ -34,6 +34,11 @@ class Open(NamedTuple):
     max_frame_size: int | None = None
     channel_max: int | None = None
     idle_time_out: int | None = None
+    outgoing_locales: Any = None
+    incoming_locales: Any = None
+    offered_capabilities: Any = None
+    desired_capabilities: Any = None
+    properties: dict[Any, Any] | None = None
 
 
 class Begin(NamedTuple):
@@ -139,7 +144,11 @@ _DESCRIBED: Any = (Described, 0, 0)
 
 #: code → the class, how many of its first fields are mandatory, and the types of its fields
 _KNOWN: dict[int, tuple[Any, tuple[int, ...], tuple[Any, ...]]] = {
-    OPEN: (Open, (0,), (_TEXT, _TEXT, _UINT, _USHORT, _UINT)),
+    OPEN: (
+        Open,
+        (0,),
+        (_TEXT, _TEXT, _UINT, _USHORT, _UINT, _ANY, _ANY, _ANY, _ANY, _MAP),
+    ),
     BEGIN: (Begin, (1, 2, 3), (_USHORT, _UINT, _UINT, _UINT, _UINT)),
     ATTACH: (
         Attach,

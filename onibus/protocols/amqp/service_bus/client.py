@@ -20,6 +20,7 @@ from onibus.core.errors import (
     TooManyFailures,
     Unauthorized,
 )
+from onibus.core.message import ReceivedMessage
 from onibus.operation.peers import LOCAL, Peer
 from onibus.protocols.amqp import performatives as say
 from onibus.protocols.amqp.connection import CHANNEL_MAX, Connection
@@ -33,7 +34,9 @@ from onibus.protocols.amqp.errors import (
 from onibus.protocols.amqp.link import IncomingLink, Link, OutgoingLink
 from onibus.protocols.amqp.service_bus.cbs import TokenNode
 from onibus.protocols.amqp.service_bus.conditions import condition_of
+from onibus.protocols.amqp.service_bus.decimals import PYTHON, readable
 from onibus.protocols.amqp.service_bus.management import ManagementNode
+from onibus.protocols.amqp.service_bus.outgoing import write_message
 from onibus.protocols.amqp.service_bus.places import CBS, Place, path_of, place_of
 from onibus.protocols.amqp.service_bus.receiver import EmptyNode, ReceiverNode
 from onibus.protocols.amqp.service_bus.sender import SenderNode
@@ -104,6 +107,12 @@ class Client:
     @property
     def broker(self) -> Broker:
         return self.bus.broker
+
+    def writer(self) -> Callable[[ReceivedMessage], bytes]:
+        """Return how messages are written for this client."""
+        if self.connection.product == PYTHON:
+            return lambda received: readable(write_message(received))
+        return write_message
 
     # Who it is
 

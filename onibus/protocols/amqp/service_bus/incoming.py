@@ -2,11 +2,11 @@
 
 What the bus knows (ids, keys, times, properties) becomes fields; the sections around the body are
 kept besides, byte for byte (`as_sent`), so that a client that receives the message over AMQP sees
-what was sent, types included. Their order there: header, message annotations and footer, where they
+what was sent, types included. Their order there: header, annotations and footer, where they
 have something that no field has; then properties and application properties.
 
 A body of one data section, which nearly all messages have, becomes the plain body of the message;
-any other is kept encoded, as format "amqp".
+any other is kept encoded, as format "amqp". No body at all is an empty one of that format.
 """
 
 from __future__ import annotations
@@ -131,9 +131,12 @@ def _read_any(payload: bytes) -> Message:
         elif code == ANNOTATIONS:
             if _read_annotations(message, payload, value):
                 rare.append(payload[start:end])
+        elif code == DELIVERY_ANNOTATIONS:
+            if not sections.map_at(payload, value).keys() <= KNOWN:
+                rare.append(payload[start:end])
         elif code == FOOTER:
             rare.append(payload[start:end])
-        elif code != DELIVERY_ANNOTATIONS:
+        else:
             if not parts:
                 body_start = start
             body_end = end
@@ -141,7 +144,7 @@ def _read_any(payload: bytes) -> Message:
             parts += 1
     if parts == 1 and data_at:
         message.body = sections.binary_at(payload, data_at, body_end)
-    elif parts:
+    else:
         message.body = payload[body_start:body_end]
         message.format = "amqp"
     message.as_sent = b"".join((*rare, *usual))
@@ -149,11 +152,11 @@ def _read_any(payload: bytes) -> Message:
 
 
 def _read_header(message: Message, payload: bytes, at: int) -> bool:
-    """Take the time to live; tell whether the header has more that is to be kept."""
+    """Take the time to live; return whether the header has durable, priority or first-acquirer."""
     fields = sections.list_at(payload, at)
     if len(fields) > 2 and fields[2] is not None and message.time_to_live_ms is None:
         message.time_to_live_ms = _whole("header.ttl", fields[2])
-    return any(value is not None for value in fields[:2])
+    return any(value is not None for value in (*fields[:2], *fields[3:4]))
 
 
 def _read_annotations(message: Message, payload: bytes, at: int) -> bool:
@@ -161,7 +164,7 @@ def _read_annotations(message: Message, payload: bytes, at: int) -> bool:
     found = sections.map_at(payload, at)
     key = found.get(PARTITION_KEY)
     if key is not None:
-        message.partition_key = _text(PARTITION_KEY, key)
+        message.partition_key = string_of(PARTITION_KEY, key)
     due = found.get(SCHEDULED_TIME)
     if due is not None:
         message.scheduled_enqueue_time_ms = _whole(SCHEDULED_TIME, due)
@@ -179,7 +182,7 @@ def _read_properties(message: Message, payload: bytes, at: int) -> None:
         message.correlation_id = id_text(fields[5])
     for position, name in _TEXTS:
         if fields[position] is not None:
-            setattr(message, name, _text(name, fields[position]))
+            setattr(message, name, string_of(name, fields[position]))
     expiry, creation = fields[8], fields[9]
     if message.time_to_live_ms == TTL_MAX and expiry is not None and creation is not None:
         life = _whole("absolute-expiry-time", expiry) - _whole("creation-time", creation)
@@ -210,9 +213,15 @@ def id_text(value: Any) -> str:
     raise InvalidArgument("an id is a text, a number, a UUID or bytes")
 
 
-def _text(name: str, value: object) -> str:
+def string_of(name: str, value: object) -> str:
+    """Return a string that came as a string, a symbol or binary: clients echo all three."""
+    if isinstance(value, bytes):
+        try:
+            return str(value, "utf-8")
+        except UnicodeDecodeError:
+            raise InvalidArgument(f"{name} must be UTF-8") from None
     if not isinstance(value, str):
-        raise InvalidArgument(f"{name} is a text")
+        raise InvalidArgument(f"{name} must be a string, a symbol or binary")
     return str(value)
 
 
@@ -226,11 +235,11 @@ def _properties(found: dict[Any, Any]) -> dict[str, Any]:
     """Return the properties that the bus can know; others stay in what was sent."""
     known = {}
     for name, value in found.items():
-        if not isinstance(name, str):
-            raise InvalidArgument("names of application properties are texts")
+        if type(name) is not str:
+            name = string_of("the name of an application property", name)
         plain = plain_value(value)
         if plain is not UNKNOWN:
-            known[str(name)] = plain
+            known[name] = plain
     return known
 
 

@@ -9,6 +9,7 @@ from onibus.broker.broker import Broker
 from onibus.broker.replies import Outcome
 from onibus.broker.transacting import Transaction
 from onibus.core.errors import InvalidOperation, SessionLockLost
+from onibus.core.message import ReceivedMessage
 from onibus.protocols.amqp import performatives as say
 from onibus.protocols.amqp.errors import NOT_IMPLEMENTED
 from onibus.protocols.amqp.service_bus.awaited import Awaited
@@ -49,6 +50,10 @@ class ManagementNode(AnsweringNode):
     @property
     def broker(self) -> Broker:
         return self._client.broker
+
+    @property
+    def write(self) -> Callable[[ReceivedMessage], bytes]:
+        return self._client.writer()
 
     def answer(self, request: Request) -> None:
         operation = OPERATIONS.get(str(request.operation))

@@ -27,6 +27,7 @@ from onibus.protocols.amqp.service_bus.incoming import (
 from onibus.protocols.amqp.service_bus.sections import (
     ANNOTATIONS,
     APPLICATION_PROPERTIES,
+    DELIVERY_ANNOTATIONS,
     FOOTER,
     HEADER,
     PROPERTIES,
@@ -41,6 +42,7 @@ _PARTITION_KEY = to.symbol("x-opt-partition-key")
 _SCHEDULED_TIME = to.symbol("x-opt-scheduled-enqueue-time")
 _PARTITION_ID = to.symbol("x-opt-partition-id")
 _DEAD_LETTER_SOURCE = to.symbol("x-opt-deadletter-source")
+_LOCK_TOKEN = to.symbol("x-opt-lock-token")
 
 _NUMBER_AND_TIME = struct.Struct(
     f">{len(_SEQUENCE_NUMBER)}sBq{len(_ENQUEUED_TIME)}sBq{len(_ENQUEUE_NUMBER)}sBq"
@@ -52,18 +54,23 @@ _NO_HEADER = b"\x00\x53\x70\xc0\x06\x05\x40\x40\x40\x40\x43"
 
 #: Header and annotations of a message that is received under a lock for the first time, in one go:
 #: what stands before each of their values.
+_TOKEN_PARTS = len(_LOCK_TOKEN) + 1 + 16
+_TOKEN_HEAD = b"".join(
+    (_NO_HEADER, b"\x00\x53\x71\xc1", bytes((_TOKEN_PARTS + 1, 2)), _LOCK_TOKEN, b"\x98")
+)
 _USUAL_PARTS = (
     len(_SEQUENCE_NUMBER + _ENQUEUED_TIME + _ENQUEUE_NUMBER + _LOCKED_UNTIL + _STATE) + 4 * 9 + 2
 )
 _USUAL_HEAD = b"".join(
-    (_NO_HEADER, b"\x00\x53\x72\xc1", bytes((_USUAL_PARTS + 1, 10)), _SEQUENCE_NUMBER, b"\x81")
+    (b"\x00\x53\x72\xc1", bytes((_USUAL_PARTS + 1, 10)), _SEQUENCE_NUMBER, b"\x81")
 )
 _ENQUEUED_HEAD = _ENQUEUED_TIME + b"\x83"
 _ENQUEUE_HEAD = _ENQUEUE_NUMBER + b"\x81"
 _LOCKED_HEAD = _LOCKED_UNTIL + b"\x83"
 _STATE_HEAD = _STATE + b"\x54"
 _USUAL = struct.Struct(
-    f">{len(_USUAL_HEAD)}sq{len(_ENQUEUED_HEAD)}sq{len(_ENQUEUE_HEAD)}sq"
+    f">{len(_TOKEN_HEAD)}s16s"
+    f"{len(_USUAL_HEAD)}sq{len(_ENQUEUED_HEAD)}sq{len(_ENQUEUE_HEAD)}sq"
     f"{len(_LOCKED_HEAD)}sq{len(_STATE_HEAD)}sB"
 ).pack
 
@@ -93,6 +100,7 @@ def write_message(received: ReceivedMessage) -> bytes:
         return _write_any(received)
     message, number = received.message, received.sequence_number
     before = _USUAL(
+        *(_TOKEN_HEAD, received.token),
         *(_USUAL_HEAD, number, _ENQUEUED_HEAD, received.enqueued_time_ms),
         *(_ENQUEUE_HEAD, number, _LOCKED_HEAD, received.locked_until_ms),
         *(_STATE_HEAD, _STATES.get(received.state, 0)),
@@ -105,18 +113,23 @@ def _write_any(received: ReceivedMessage) -> bytes:
     """Return a message of which whatever is to be told."""
     message = received.message
     as_sent = message.as_sent
+    hops: list[bytes] = []
     others: list[bytes] = []
     life = _time_to_live(received)
     if life is None and not received.delivery_count:
         header = _NO_HEADER
     else:
-        header = _header(to.NULL, to.NULL, life, received.delivery_count)
+        header = _header([], life, received.delivery_count)
     pristine = as_sent[:3] in _PROPERTIES_FIRST and not message.rewritten
     named = message.message_id is not None
     if pristine and named and life is None and received.dead_letter_reason is None:
         around, footer = as_sent, b""
     else:
-        header, others, around, footer = _anew(received, header, life)
+        header, hops, others, around, footer = _anew(received, header, life)
+    if received.token is not None:
+        hops += (_LOCK_TOKEN, b"\x98" + received.token)
+    if hops:
+        header += sections.section(DELIVERY_ANNOTATIONS, to.map_(hops))
     body = message.body
     head = b"" if message.format == "amqp" else sections.data_head(len(body))
     return b"".join((header, _annotations(received, others), around, head, body, footer))
@@ -127,6 +140,7 @@ def _is_usual(received: ReceivedMessage) -> bool:
     message = received.message
     return (
         received.locked_until_ms is not None
+        and received.token is not None
         and received.expires_at_ms is None
         and not received.delivery_count
         and received.dead_letter_reason is None
@@ -143,10 +157,12 @@ def _is_usual(received: ReceivedMessage) -> bool:
     )
 
 
-def _header(durable: bytes, priority: bytes, life: int | None, deliveries: int) -> bytes:
+def _header(sent: list[bytes], life: int | None, deliveries: int) -> bytes:
+    """Return a header that keeps durable, priority and first-acquirer as they were sent."""
+    durable, priority, _, first_acquirer = (*sent, *[to.NULL] * 4)[:4]
     ttl = to.NULL if life is None else to.uint(min(life, TTL_MAX))
     return sections.section(
-        HEADER, to.list_([durable, priority, ttl, to.NULL, to.uint(deliveries)])
+        HEADER, to.list_([durable, priority, ttl, first_acquirer, to.uint(deliveries)])
     )
 
 
@@ -197,18 +213,20 @@ def _annotations(received: ReceivedMessage, others: list[bytes]) -> bytes:
 
 def _anew(
     received: ReceivedMessage, header: bytes, life: int | None
-) -> tuple[bytes, list[bytes], bytes, bytes]:
-    """Return header, other annotations, properties and footer, put together anew."""
+) -> tuple[bytes, list[bytes], list[bytes], bytes, bytes]:
+    """Return header, delivery and message annotations of the sender, properties and footer."""
     message = received.message
     sent = message.as_sent
+    hops: list[bytes] = []
     others: list[bytes] = []
     properties: list[bytes] = []
     application: list[bytes] = []
     footer = b""
     for code, start, value, end in sections.split(sent):
         if code == HEADER:
-            kept = [*sections.elements(sent, value), to.NULL, to.NULL]
-            header = _header(kept[0], kept[1], life, received.delivery_count)
+            header = _header(sections.elements(sent, value), life, received.delivery_count)
+        elif code == DELIVERY_ANNOTATIONS:
+            hops = _unknown(sections.elements(sent, value))
         elif code == ANNOTATIONS:
             others = _unknown(sections.elements(sent, value))
         elif code == PROPERTIES:
@@ -218,7 +236,7 @@ def _anew(
         elif code == FOOTER:
             footer = sent[start:end]
     around = _properties(received, properties, life) + _application(received, application)
-    return header, others, around, footer
+    return header, hops, others, around, footer
 
 
 def _unknown(found: list[bytes]) -> list[bytes]:

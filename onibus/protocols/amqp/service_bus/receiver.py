@@ -16,7 +16,6 @@ from onibus.core.errors import OnibusError
 from onibus.core.message import ReceivedMessage
 from onibus.protocols.amqp.link import Delivery, Link, OutgoingLink
 from onibus.protocols.amqp.service_bus.conditions import condition_of
-from onibus.protocols.amqp.service_bus.outgoing import write_message
 from onibus.protocols.amqp.service_bus.places import Place
 from onibus.protocols.amqp.service_bus.settlement import Settling
 
@@ -33,13 +32,6 @@ FOREVER_MS = 1 << 50
 def tag_of(token: bytes) -> bytes:
     """Return a token as a delivery tag: the bytes of a GUID in the order that .NET writes it."""
     return _TAG(*_TOKEN(token))
-
-
-def _delivery_of(received: ReceivedMessage) -> tuple[bytes, bytes, bytes]:
-    """Return a message as its receiver reads it, its tag, and the token that settles it."""
-    token = received.token
-    assert token is not None
-    return write_message(received), tag_of(token), token
 
 
 _TOKEN = struct.Struct(">IHH8s").unpack
@@ -81,6 +73,7 @@ class ReceiverNode:
         #: the server stops: nothing more is asked for, and what comes is waited for
         self._stopping = False
         self._take = link.settles
+        self._write = client.writer()
 
     # In
 
@@ -153,11 +146,15 @@ class ReceiverNode:
         link = self.link
         if not link.is_open:
             return
+        write = self._write
         if self._take:
             for received in messages:
-                link.send(write_message(received), b"\0")
+                # Nothing is locked: as in the service, the tag is empty.
+                link.send(write(received), b"")
         else:
-            link.send_all([_delivery_of(received) for received in messages])
+            link.send_all(
+                [(write(one), tag_of(token), token) for one in messages if (token := one.token)]
+            )
         if messages and (link.credit > 0 or link.drain):
             # Whoever else waits has its turn before.
             self._soon = True

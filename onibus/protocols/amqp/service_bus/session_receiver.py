@@ -12,7 +12,7 @@ from onibus.broker import receiving, settling
 from onibus.broker.entity import Entity, Seat
 from onibus.broker.receiving import Waiter
 from onibus.broker.replies import Outcome
-from onibus.core.errors import InvalidArgument, OnibusError, SessionLockLost
+from onibus.core.errors import OnibusError, SessionLockLost
 from onibus.core.lifecycle import Input
 from onibus.core.path.session import AcceptedSession, end_session_lock
 from onibus.protocols.amqp import encode as to
@@ -21,6 +21,7 @@ from onibus.protocols.amqp.decode import Described
 from onibus.protocols.amqp.link import Link, LinkState, OutgoingLink
 from onibus.protocols.amqp.performatives import Attach
 from onibus.protocols.amqp.service_bus.conditions import condition_of
+from onibus.protocols.amqp.service_bus.incoming import string_of
 from onibus.protocols.amqp.service_bus.places import Place
 from onibus.protocols.amqp.service_bus.receiver import TURN_BYTES_MAX, ReceiverNode
 
@@ -47,9 +48,7 @@ def session_filter(attach: Attach) -> tuple[str | None] | None:
     wanted = found[SESSION_FILTER]
     if isinstance(wanted, Described):
         wanted = wanted.value
-    if wanted is not None and not isinstance(wanted, str):
-        raise InvalidArgument("a session's id is a text")
-    return (None if wanted is None else str(wanted),)
+    return (None if wanted is None else string_of("a session id", wanted),)
 
 
 def ticks(milliseconds: int) -> int:

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from onibus.core.errors import InvalidArgument
 from onibus.core.limits import BATCH_COUNT_MAX
+from onibus.protocols.amqp.service_bus.incoming import string_of
 from onibus.protocols.amqp.service_bus.requests import Request
 from onibus.security.rights import Right
 
@@ -43,6 +44,4 @@ def tokens_of(request: Request) -> list[bytes]:
 def session_of(request: Request) -> str | None:
     """Return the session that a request is about, if it names one."""
     found = request.body.get("session-id") if isinstance(request.body, dict) else None
-    if found is not None and not isinstance(found, str):
-        raise InvalidArgument("session-id is a text")
-    return None if found is None else str(found)
+    return None if found is None else string_of("session-id", found)

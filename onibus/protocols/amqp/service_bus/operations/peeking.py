@@ -12,7 +12,6 @@ from onibus.core.path.peek import Filter
 from onibus.protocols.amqp import encode as to
 from onibus.protocols.amqp.service_bus import sections
 from onibus.protocols.amqp.service_bus.operations.operation import Operation, session_of
-from onibus.protocols.amqp.service_bus.outgoing import write_message
 from onibus.protocols.amqp.service_bus.requests import Request
 from onibus.security.rights import Right
 
@@ -48,7 +47,7 @@ def _show(node: ManagementNode, request: Request, found: list[ReceivedMessage]) 
     if not found:
         node.say(request, NO_CONTENT, "No messages", to.text_map({"messages": to.list_([])}))
         return
-    written = map(write_message, found)
+    written = map(node.write, found)
     if request.body.get("omit-message-body") is True:
         written = map(_without_body, written)
     messages = [to.text_map({"message": to.binary(one)}) for one in written]
@@ -59,13 +58,16 @@ def _without_body(message: bytes) -> bytes:
     """Return a message that tells the size of its body in place of it."""
     header, *others = sections.split(message)
     kept, size = [], 0
-    for code, start, _, end in others:
+    told: list[bytes] = []
+    for code, start, value, end in others:
         if code in (sections.DATA, sections.SEQUENCE, sections.VALUE):
             size += end - start
+        elif code == sections.DELIVERY_ANNOTATIONS:
+            told = sections.elements(message, value)
         else:
             kept.append(message[start:end])
-    told = to.fields({"omitted-message-body-size": to.long(size)})
-    annotations = sections.section(sections.DELIVERY_ANNOTATIONS, told)
+    told += (to.symbol("omitted-message-body-size"), to.long(size))
+    annotations = sections.section(sections.DELIVERY_ANNOTATIONS, to.map_(told))
     return b"".join((message[: header[3]], annotations, *kept))
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -17,7 +18,6 @@ from onibus.protocols.amqp.service_bus.operations.operation import (
     numbers_of,
     session_of,
 )
-from onibus.protocols.amqp.service_bus.outgoing import write_message
 from onibus.protocols.amqp.service_bus.requests import Request
 from onibus.security.rights import Right
 
@@ -101,14 +101,14 @@ def receive_deferred(node: ManagementNode, request: Request) -> None:
             session=session,
             bytes_max=_ANSWER_BYTES_MAX,
         ),
-        _messages,
+        partial(_messages, node.write),
     )
 
 
-def _messages(received: list[ReceivedMessage]) -> bytes:
+def _messages(write: Callable[[ReceivedMessage], bytes], received: list[ReceivedMessage]) -> bytes:
     told = []
     for one in received:
-        entry = {"message": to.binary(write_message(one))}
+        entry = {"message": to.binary(write(one))}
         if one.token is not None:
             entry["lock-token"] = to.uuid(UUID(bytes=one.token))
         told.append(to.text_map(entry))
