@@ -7,6 +7,7 @@ Files, for a store at `<path>`:
     <path>.blocks/    large blocks, a file each (block_files.py)
     <path>.lock       locked while the store is open (files.py)
     <path>.witness    how far the store had come (witness.py)
+    <path>.probe      written now and then, to see that the disk takes it; gone after a clean close
 
 Of the table `meta` four names belong to the store itself: `format`, `identity` (16 random bytes),
 `name`, and `position`, the number of the last commit, which each commit raises.
@@ -43,7 +44,7 @@ from onibus.store.connection import (
     require_sqlite,
     translate,
 )
-from onibus.store.files import FileLock, FreeBytes, free_bytes, sync_directory
+from onibus.store.files import FileLock, FreeBytes, ProbeFile, free_bytes, length_of, sync_directory
 from onibus.store.log_room import LogRoom
 from onibus.store.reading import Read, check_pages, judge, scan
 
@@ -148,6 +149,8 @@ class SqliteStore:
         self._held.callback(self._room.close)
         self._witness = witness.Witness(self.path + ".witness", self.identity)
         self._held.callback(self._witness.close)
+        self._probe_file = ProbeFile(self.path + ".probe")
+        self._held.callback(self._probe_file.close)
         sync_directory(os.path.dirname(self.path))
         self._note_length()
         self._witness.write(self._position, self._length)
@@ -200,9 +203,9 @@ class SqliteStore:
 
     def _check_length(self, testimony: witness.Testimony | None) -> None:
         """Look at the files before SQLite does: it would remove the log of an empty main file."""
-        length = _length(self.path)
+        length = length_of(self.path)
         least = testimony.length if testimony else 0
-        if length == 0 and _length(self.path + "-wal") > 0:
+        if length == 0 and length_of(self.path + "-wal") > 0:
             least = max(least, 1)
         if length < least:
             raise Damaged(
@@ -308,6 +311,16 @@ class SqliteStore:
             if left * PAGE_BYTES < REST_BYTES_MAX:
                 break
         self._move_rest = True
+
+    def probe(self) -> None:
+        self._check()
+        self._check_files()
+        if self._simulated:
+            return
+        try:
+            self._probe_file.write()
+        except OSError as error:
+            self._fail(error, "its disk takes no writes")
 
     def _empty_log(self) -> None:
         """Nobody has committed for a while: move the whole log and give its file back."""
@@ -422,7 +435,7 @@ class SqliteStore:
         files = self._large.size()
         if self._simulated:
             return int(self._writer.pragma("page_count")) * PAGE_BYTES + files
-        return _length(self.path) + _length(self.path + "-wal") + files
+        return length_of(self.path) + length_of(self.path + "-wal") + files
 
     def free(self) -> int:
         """Return how many bytes can still be written on the store's disk."""
@@ -442,6 +455,7 @@ class SqliteStore:
                 self._move_log(self._writer)
                 if not self._simulated:
                     self._witness.write(self._position, self._length)
+                    self._probe_file.remove()
                 self._writer.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
         self._unusable = self._unusable or "it was closed"
         self._held.close()
@@ -479,11 +493,3 @@ class SqliteStore:
     ) -> NoReturn:
         path = None if self._simulated else self.path
         raise judge(error, f"{self.path}: {what}", connection, again, path) from error
-
-
-def _length(path: str) -> int:
-    """Return a file's length, 0 where there is none."""
-    try:
-        return os.stat(path).st_size
-    except FileNotFoundError:
-        return 0
