@@ -29,6 +29,7 @@ from onibus.broker.broker import Broker
 from onibus.broker.clock import Clock, MovableClock, SystemClock
 from onibus.broker.named_reader import StampsSetBack
 from onibus.broker.namespace import NAME
+from onibus.broker.probing import PROBE_MS
 from onibus.broker.quotas import Quotas
 from onibus.broker.timekeeping import ClockInfo, accept_clock, clock_info
 from onibus.broker.writer import ThreadWriter
@@ -78,13 +79,16 @@ class Bus(EntityCalls, StagingCalls, LogCalls, ClaimCalls):
         clock: Clock | None = None,
         reserve_bytes: int = RESERVE_BYTES,
         quotas: Quotas | None = None,
+        probe_ms: int = PROBE_MS,
     ) -> OpeningBus:
         """Open the bus in a directory, made if it is missing. Use it with `async with` or `await`.
 
         `stores` names the message stores over which partitions are dealt: names, for files in the
         directory, or names with directories of their own, for several disks. Below `reserve_bytes`
-        of free disk sends are refused; `quotas` bounds the number of entities.
+        of free disk sends are refused; `quotas` bounds the number of entities. A store that has not
+        committed for `probe_ms` is given a small synced write; 0 turns that off.
         """
+        check_whole("probe_ms", probe_ms, 0)
         root = Path(directory)
         places = _places(root, stores)
 
@@ -104,6 +108,7 @@ class Bus(EntityCalls, StagingCalls, LogCalls, ClaimCalls):
             reserve_bytes,
             quotas,
             lambda: written_ms(root / f"{NAME}.sqlite"),
+            probe_ms,
         )
 
     @staticmethod
@@ -339,9 +344,11 @@ class OpeningBus:
         reserve_bytes: int,
         quotas: Quotas | None = None,
         written: Callable[[], int | None] = lambda: None,
+        probe_ms: int = 0,
     ) -> None:
         self._quotas = quotas
         self._written = written
+        self._probe_ms = probe_ms
         self._stores = stores
         self._open_store = open_store
         self._clock = clock
@@ -368,6 +375,7 @@ class OpeningBus:
             self._reserve_bytes,
             self._quotas,
             self._written(),
+            self._probe_ms,
         )
         bus = Bus(broker, loop)
         broker.open()

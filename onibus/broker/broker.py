@@ -8,6 +8,7 @@ the simulator.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from onibus.broker.admission import RESERVE_BYTES, DiskWatch
@@ -21,11 +22,12 @@ from onibus.broker.housekeeping import Housekeeping
 from onibus.broker.idling import watch_idle
 from onibus.broker.message_store import MessageStore
 from onibus.broker.namespace import NAME, REOPEN_MS, Namespace
+from onibus.broker.probing import Probing
 from onibus.broker.producers import Producers
 from onibus.broker.quotas import Quotas
 from onibus.broker.receiving import serve
 from onibus.broker.sending import apply_inbox, move_elsewhere
-from onibus.broker.ticking import TIDY_AFTER_MS, ring
+from onibus.broker.ticking import TIDY_AFTER_MS, ring, tidy
 from onibus.broker.timekeeping import keep_time
 from onibus.broker.works import Works
 from onibus.broker.writer import Writer
@@ -41,7 +43,6 @@ from onibus.core.errors import (
     StoreFailed,
 )
 from onibus.core.partition import Partition
-from onibus.core.path.compact import compact, forget_retained
 from onibus.core.path.expire import pass_time
 from onibus.core.records import WriteBatch
 from onibus.core.subscription import Subscription
@@ -74,6 +75,7 @@ class Broker:
         reserve_bytes: int = RESERVE_BYTES,
         quotas: Quotas | None = None,
         written_ms: int | None = None,
+        probe_ms: int = 0,
     ) -> None:
         self.clock = BusClock(clock, self._clock_stepped)
         #: when the namespace's files were last written, by the clock of that time
@@ -90,10 +92,14 @@ class Broker:
         self.forwarding = Forwarding(self)
         self.claims = Claims(self)
         self.namespace = Namespace(self, open_store, make_writer, quotas or Quotas())
-        self.houses = {store.name: self._house(store) for store in self.stores.values()}
-        self.houses[NAME] = Housekeeping(
-            NAME, self.namespace.threads, self.timers, self.clock, self.namespace.failed
-        )
+        owners: list[Namespace | MessageStore] = [self.namespace, *self.stores.values()]
+        self.houses = {
+            one.name: Housekeeping(
+                one.name, one.threads, self.timers, self.clock, partial(self.went_down, one.name)
+            )
+            for one in owners
+        }
+        self.probing = Probing(self, probe_ms)
         #: the last things that went wrong
         self.alarms = Alarms()
         #: what happened in entities that were deleted
@@ -103,12 +109,6 @@ class Broker:
         #: what is to be deleted at the end of this turn (broker/deleting.py)
         self.deletions: dict[Entity, list[Deletion]] = {}
         self.closed = False
-
-    def _house(self, store: MessageStore) -> Housekeeping:
-        def failed(loop: CommitLoop, error: BaseException) -> None:
-            self._commit_failed(store, loop, error)
-
-        return Housekeeping(store.name, store.threads, self.timers, self.clock, failed)
 
     # Opening and closing
 
@@ -136,13 +136,14 @@ class Broker:
                 self.namespace.secret,
                 before=lambda: apply_inbox(self, store),
                 after=lambda loop, partitions: self._after_commit(store, loop, partitions),
-                failed=lambda loop, error: self._commit_failed(store, loop, error),
+                failed=partial(self.went_down, store.name),
                 identity=self.namespace.store_identity(store.name),
             )
         except (Failed, Refused) as error:
             self._alarm(store, error)
             return error
         self.alarms.over(f"store {store.name}")
+        self.probing.proven(store.name)
         self.namespace.know_store(store.name, store.identity)
         for seat in store.seats.values():
             self.clock.not_before(seat.online().seen)
@@ -184,6 +185,7 @@ class Broker:
         sending = any(store.inbox for store in self.stores.values())
         leaving = any(store.threads.leaving for store in self.stores.values())
         owed = self.namespace.deciding or self.claims.under_way or bool(self.deletions)
+        owed |= self.probing.under_way
         return not (waiting or sending or leaving or owed)
 
     def flush(self) -> None:
@@ -435,32 +437,20 @@ class Broker:
         return any(partition.next_wake() <= soon for partition in online)
 
     def tidy(self, seat: Seat, eager: bool = True) -> bool:
-        """Do a slice of compaction and of sealing ids; tell whether more is waiting.
+        """Do a slice of compaction and of sealing ids; return whether more is waiting."""
+        return tidy(self, seat, eager)
 
-        `eager` also what can wait for as long as somebody works with the partition.
-        """
-        partition = seat.online()
-        assert seat.store.loop is not None
-        out = WriteBatch()
-        try:
-            more = partition.ids.maintain(partition.forget_before(self.clock.now()), out)
-            forget_retained(partition, self.clock.now(), out)
-            more |= partition.trim_outcomes(self.clock.now(), out)
-            more |= compact(partition, out, eager)
-        except Exception as error:
-            self.partition_failed(seat, error)
-            return False
-        if out:
-            partition.finish(self.clock.now(), out, by_itself=True)
-            seat.store.loop.touch(partition)
-            seat.store.loop.write(out)
-            self.flush_later(seat.store)
-        return more
-
-    def _commit_failed(self, store: MessageStore, loop: CommitLoop, error: BaseException) -> None:
+    def went_down(self, name: str, loop: CommitLoop, error: BaseException) -> None:
         """A store failed at work, unless it has been opened anew since that began."""
-        if store.loop is loop:
-            self.store_failed(store, error)
+        if name == NAME:
+            self.namespace.failed(loop, error)
+        elif self.stores[name].loop is loop:
+            self.store_failed(self.stores[name], error)
+
+    def committed(self, name: str, loop: CommitLoop) -> None:
+        """A store has committed: its disk answers, and its housekeeping may be due."""
+        self.probing.proven(name)
+        self.houses[name].committed(loop)
 
     def _after_commit(
         self, store: MessageStore, loop: CommitLoop, partitions: Iterable[Partition]
@@ -472,7 +462,7 @@ class Broker:
             seat = self.seats.get(partition.id)
             if seat is not None:
                 self.wake_all(seat.entity)
-        self.houses[store.name].committed(loop)
+        self.committed(store.name, loop)
         if store.inbox or loop.waiting:
             self.start(store)
 

@@ -50,6 +50,8 @@ def info(broker: Broker, name: str) -> EntityInfo[Any]:
         if seat.partition is None:
             offline.append(seat.index)
             continue
+        if seat.store.stalled:
+            offline.append(seat.index)
         broker.advance(seat, broker.clock.now())
         partition = seat.online()
         subscription = partition.subscriptions[entity.number]

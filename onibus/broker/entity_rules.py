@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +20,11 @@ from onibus.core.limits import RULE_NAME_LENGTH_MAX
 from onibus.core.rules.rule import Rule
 from onibus.core.rules.sql_action import changes_session
 from onibus.core.rules.values import in_range
-from onibus.core.settings import AnySettings, SubscriptionSettings, TopicSettings
+from onibus.core.settings import AnySettings, LogSettings, SubscriptionSettings, TopicSettings
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
+    from onibus.broker.entity import Entity
     from onibus.broker.namespace import Namespace
 
 #: A subscription's name is topic/subscriptions/name, as in Service Bus.
@@ -51,6 +53,27 @@ def check_rules(rules: Any, most: int) -> list[Rule]:
         names.add(rule.name.casefold())
         _check_times(rule)
     return list(rules)
+
+
+def check_room(namespace: Namespace, wanted: LogSettings) -> None:
+    """Refuse one more queue or topic than the quotas allow."""
+    quotas = namespace.quotas
+    _check_quota(namespace, "entities", quotas.entities, lambda one: True)
+    if wanted.enable_partitioning:
+        most = quotas.partitioned_entities
+        _check_quota(namespace, "partitioned entities", most, lambda one: one.partitioned)
+
+
+def _check_quota(
+    namespace: Namespace, what: str, most: int, counts: Callable[[Entity], bool]
+) -> None:
+    # Counted only near the quota: thousands of entities are made one after the other.
+    if len(namespace.entities) + len(namespace.under_way) < most:
+        return
+    there = [one for one in namespace.entities.values() if one.topic is None and counts(one)]
+    # Entities being created count already, and those being deleted count for another moment.
+    if len(namespace.under_way.keys() | {one.name for one in there}) >= most:
+        raise QuotaExceeded(f"this namespace takes {most} {what}")
 
 
 def _check_times(rule: Rule) -> None:

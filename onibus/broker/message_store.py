@@ -68,6 +68,8 @@ class MessageStore:
         self.failed: set[int] = set()
         self.inbox: list[SendRequest] = []
         self.error: BaseException | None = None
+        #: why its disk is taken to hang (probing.py); empty if it answers
+        self.stalled = ""
         #: how long its commits took
         self.commit_seconds = Durations()
         #: how often the store was opened
@@ -80,6 +82,16 @@ class MessageStore:
     @property
     def online(self) -> bool:
         return self.loop is not None
+
+    @property
+    def healthy(self) -> bool:
+        """The store is open, and its disk answers."""
+        return self.loop is not None and not self.stalled
+
+    def check_healthy(self) -> None:
+        """Refuse if the store is down, or its disk does not answer."""
+        if not self.healthy:
+            raise PartitionOffline(self.stalled or f"store {self.name} is down: {self.error}")
 
     def open(
         self,
@@ -222,6 +234,8 @@ class MessageStore:
         loop = self.loop
         if loop is None:
             return
+        # Asking a disk that hangs for its free space would not return either.
+        self.check_healthy()
         try:
             self._disk.check(loop.store)
         except StoreFailed as error:

@@ -17,6 +17,7 @@ from onibus.broker.entity import TOPIC, Entity, Seat
 from onibus.broker.entity_rows import entity_of, row_of
 from onibus.broker.entity_rules import (
     SUBSCRIPTIONS,
+    check_room,
     check_rules,
     check_sessions,
     check_targets,
@@ -25,6 +26,7 @@ from onibus.broker.entity_rules import (
 from onibus.broker.idling import watch_idle
 from onibus.broker.key_rows import KeyRows
 from onibus.broker.message_store import open_known
+from onibus.broker.probing import needs_disks
 from onibus.broker.quotas import Quotas
 from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.broker.store_threads import StoreThreads
@@ -49,7 +51,6 @@ from onibus.core.records import ENTITIES, META, READERS, WriteBatch
 from onibus.core.rules.rule import Rule
 from onibus.core.settings import (
     AnySettings,
-    LogSettings,
     QueueSettings,
     SubscriptionSettings,
     TopicSettings,
@@ -71,6 +72,8 @@ STORE_ROW = "store/"
 class Namespace:
     """All entities, and the store that decides which there are."""
 
+    name = NAME
+
     def __init__(
         self,
         broker: Broker,
@@ -83,6 +86,8 @@ class Namespace:
         self._open_store = open_store
         self.threads = StoreThreads(NAME, make_writer)
         self.loop: CommitLoop | None = None
+        #: why its disk is taken to hang (probing.py); empty if it answers
+        self.stalled = ""
         self.entities: dict[str, Entity] = {}
         #: names whose creation, change or deletion is on its way → the settings it is to have
         self.under_way: dict[str, AnySettings | None] = {}
@@ -106,6 +111,7 @@ class Namespace:
         loop.seconds = self.commit_seconds
         self.loop = loop
         self._broker.alarms.over(f"store {NAME}")
+        self._broker.probing.proven(NAME)
         self._read_meta(store)
         if not self._opened:
             timekeeping.resume(self._broker, store)
@@ -211,6 +217,7 @@ class Namespace:
 
     # Deciding
 
+    @needs_disks
     def create(
         self,
         name: str,
@@ -227,17 +234,17 @@ class Namespace:
             raise EntityExists(f"there is an entity {name!r} already")
         wanted = settings.make(given, kind)
         check_targets(self._broker, name, wanted)
-        self._check_room(wanted)
+        check_room(self, wanted)
         names = list(self._broker.stores)
         count = limits.PARTITION_COUNT if wanted.enable_partitioning else 1
         first = self._next_incarnation()
         stores = [names[(first + index) % len(names)] for index in range(count)]
         for store in stores:
-            if not self._broker.stores[store].online:
-                raise PartitionOffline(f"store {store} is down: nothing can be created on it")
+            self._broker.stores[store].check_healthy()
         entity = Entity(first, name, wanted, self._broker.clock.wall(), stores)
         self._decide(name, self._row(entity), reply, lambda: self._created(entity), wanted)
 
+    @needs_disks
     def create_subscription(
         self, topic_name: str, name: str, given: dict[str, Any], rules: Sequence[Rule], reply: Reply
     ) -> None:
@@ -267,6 +274,7 @@ class Namespace:
         )
         self._decide(full_name, self._row(entity), reply, lambda: self._created(entity), wanted)
 
+    @needs_disks
     def change(self, name: str, given: dict[str, Any], reply: Reply) -> None:
         """Change settings of a living entity."""
         entity = self._broker.find(name)
@@ -277,6 +285,7 @@ class Namespace:
         row = self._row(self._like(entity, wanted, entity.rules))
         self._decide(entity.name, row, reply, lambda: self._changed(entity, wanted), wanted)
 
+    @needs_disks
     def change_rules(
         self, name: str, change: Callable[[list[Rule]], list[Rule]], reply: Reply
     ) -> None:
@@ -292,6 +301,7 @@ class Namespace:
         row = self._row(self._like(entity, entity.settings, rules))
         self._decide(entity.name, row, reply, lambda: self._rules_changed(entity, rules))
 
+    @needs_disks
     def delete(self, name: str, reply: Reply) -> None:
         """Delete an entity with everything in it."""
         entity = self._broker.find(name)
@@ -374,8 +384,8 @@ class Namespace:
             else:
                 answer(reply, None)
 
-        if self.loop is None:
-            raise PartitionOffline("the namespace's own store is down")
+        if self.loop is None or self.stalled:
+            raise PartitionOffline(self.stalled or "the namespace's own store is down")
         self.under_way[name] = wanted
         self.commit(batch, Outcome(decided))
 
@@ -451,7 +461,7 @@ class Namespace:
     def _after(self, loop: CommitLoop, _partitions: Iterable[Partition]) -> None:
         if self.loop is not loop:
             return
-        self._broker.houses[NAME].committed(loop)
+        self._broker.committed(NAME, loop)
         if loop.waiting:
             loop.start()
 
@@ -478,21 +488,7 @@ class Namespace:
     def _all_online(self, entity: Entity) -> None:
         for seat in entity.seats:
             seat.online()
-
-    def _check_room(self, wanted: LogSettings) -> None:
-        self._check_quota("entities", self.quotas.entities, lambda one: True)
-        if wanted.enable_partitioning:
-            most = self.quotas.partitioned_entities
-            self._check_quota("partitioned entities", most, lambda one: one.partitioned)
-
-    def _check_quota(self, what: str, most: int, counts: Callable[[Entity], bool]) -> None:
-        # Counted only near the quota: thousands of entities are made one after the other.
-        if len(self.entities) + len(self.under_way) < most:
-            return
-        there = [one for one in self.entities.values() if one.topic is None and counts(one)]
-        # What is being created counts already; so does, for a moment, what is being deleted.
-        if len(self.under_way.keys() | {one.name for one in there}) >= most:
-            raise QuotaExceeded(f"this namespace takes {most} {what}")
+            seat.store.check_healthy()
 
 
 def _names(entity: Entity) -> list[str]:

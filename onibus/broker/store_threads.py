@@ -1,4 +1,4 @@
-"""The threads at work in one store: its writer, one that keeps house, and one that reads beside it.
+"""The threads of one store: its writer, its housekeeper, its reader and its prober.
 
 A store is closed only when none of them is at work in it. A commit may run for as long as a disk
 stalls, and the descriptors it writes to must stay its own until it has returned: the system gives
@@ -14,7 +14,7 @@ from onibus.broker.writer import Done, Work, Writer
 from onibus.core.errors import OnibusError
 from onibus.store.interface import Store
 
-_WRITING, _HOUSEKEEPING, _READING = "", "-housekeeping", "-reading"
+_WRITING, _HOUSEKEEPING, _READING, _PROBING = "", "-housekeeping", "-reading", "-probing"
 
 
 class StoreThreads:
@@ -25,7 +25,7 @@ class StoreThreads:
         self._make_writer = make_writer
         self._threads: dict[str, Writer] = {}
         #: how much of each kind is under way
-        self._at_work = dict.fromkeys((_WRITING, _HOUSEKEEPING, _READING), 0)
+        self._at_work = dict.fromkeys((_WRITING, _HOUSEKEEPING, _READING, _PROBING), 0)
         self._leaving: Store | None = None
         self._then: Callable[[], None] | None = None
 
@@ -50,6 +50,10 @@ class StoreThreads:
     def read(self, work: Work, done: Done) -> None:
         """Read beside the commits."""
         self._submit(_READING, work, done)
+
+    def probe(self, work: Work, done: Done) -> None:
+        """Ask the disk for a sign of life, whatever the others wait for."""
+        self._submit(_PROBING, work, done)
 
     def _submit(self, kind: str, work: Work, done: Done) -> None:
         if kind not in self._threads:

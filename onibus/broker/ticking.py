@@ -10,6 +10,8 @@ from onibus.broker.namespace import NAME
 from onibus.broker.receiving import give_up
 from onibus.broker.timekeeping import keep_time
 from onibus.core.errors import PartitionOffline
+from onibus.core.path.compact import compact, forget_retained
+from onibus.core.records import WriteBatch
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
@@ -42,6 +44,8 @@ def ring(broker: Broker, kind: str, subject: Any) -> None:
         delete_if_idle(broker, subject)
     elif kind == "reopen" and subject == NAME:
         broker.namespace.reopen()
+    elif kind == "probe":
+        broker.probing.rang(subject)
     elif kind == "house":
         owner = broker.namespace if subject == NAME else broker.stores[subject]
         if owner.loop is not None:
@@ -80,10 +84,34 @@ def _tick_seat(broker: Broker, kind: str, seat: Seat) -> None:
     now, rested = broker.clock.now(), seat.partition.accessed + TIDY_AFTER_MS
     unused = now >= rested or len(seat.partition.log.places) > MANY_BLOCKS
     eager = unused and not seat.store.loop.busy
-    if broker.tidy(seat, eager):
+    if tidy(broker, seat, eager):
         broker.timers.set(("tidy", seat.id), now + TIDY_AGAIN_MS)
     elif not eager:
         broker.timers.set(("tidy", seat.id), max(rested, now + TIDY_AGAIN_MS))
     elif seat.partition is not None and seat.partition.keeps_for_a_time():
         # Nobody may come by again: what is kept for a time only must go all the same.
         broker.timers.set(("retidy", seat.id), broker.clock.now() + TIDY_RARELY_MS)
+
+
+def tidy(broker: Broker, seat: Seat, eager: bool = True) -> bool:
+    """Do a slice of compaction and of sealing ids; return whether more is waiting.
+
+    `eager` also does work that can wait while clients use the partition.
+    """
+    partition = seat.online()
+    assert seat.store.loop is not None
+    out = WriteBatch()
+    try:
+        more = partition.ids.maintain(partition.forget_before(broker.clock.now()), out)
+        forget_retained(partition, broker.clock.now(), out)
+        more |= partition.trim_outcomes(broker.clock.now(), out)
+        more |= compact(partition, out, eager)
+    except Exception as error:
+        broker.partition_failed(seat, error)
+        return False
+    if out:
+        partition.finish(broker.clock.now(), out, by_itself=True)
+        seat.store.loop.touch(partition)
+        seat.store.loop.write(out)
+        broker.flush_later(seat.store)
+    return more

@@ -74,6 +74,10 @@ def serve(
     reserve_bytes: Annotated[
         int | None, typer.Option(help="Refuse sends when less of the disk is free.")
     ] = None,
+    probe_ms: Annotated[
+        int | None,
+        typer.Option(help="Probe the disk of a store idle for this long; 0: never. Default: 2000."),
+    ] = None,
     log_format: Annotated[str | None, typer.Option(help="text or json.")] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Tell that it is ready in JSON.")] = False,

@@ -18,7 +18,6 @@ import apsw
 
 from onibus.broker.claim_rows import RELEASING, STAGING
 from onibus.broker.entity import TOPIC, Entity, Seat
-from onibus.broker.namespace import NAME
 from onibus.broker.readers import lag_of
 from onibus.core.errors import OnibusError
 from onibus.core.lifecycle import State
@@ -33,8 +32,9 @@ from onibus.operation.traffic import Traffic
 from onibus.operation.version import own_version
 
 if TYPE_CHECKING:
+    from onibus.broker.message_store import MessageStore
+    from onibus.broker.namespace import Namespace
     from onibus.bus import Bus
-    from onibus.store.interface import Store
 
 #: Samples taken, or lines written, before other clients have their turn: about a millisecond.
 SLICE = 500
@@ -112,14 +112,13 @@ class Collector:
 
     def _stores(self, gathering: _Gathering) -> None:
         broker = self._broker
-        opened: dict[str, tuple[Store | None, Durations]] = {
-            NAME: (broker.namespace.store, broker.namespace.commit_seconds)
-        }
-        for name, one in broker.stores.items():
-            opened[name] = (one.loop.store if one.loop is not None else None, one.commit_seconds)
-        for name, (store, seconds) in opened.items():
+        owners: list[Namespace | MessageStore] = [broker.namespace, *broker.stores.values()]
+        for one in owners:
+            name = one.name
+            # A disk that does not answer would not say what it has free either.
+            store = None if one.loop is None or one.stalled else one.loop.store
             gathering.put(metrics.STORE_UP, (name,), int(store is not None))
-            gathering.put_durations(metrics.COMMITS, (name,), seconds)
+            gathering.put_durations(metrics.COMMITS, (name,), one.commit_seconds)
             if store is None:
                 continue
             try:
@@ -152,7 +151,7 @@ class Collector:
         name = entity.name
         gathering.put(metrics.ENTITIES, (entity.kind,), 1)
         gathering.put(metrics.WAITING, (name,), len(entity.waiters))
-        offline = sum(seat.partition is None for seat in entity.seats)
+        offline = sum(seat.partition is None or bool(seat.store.stalled) for seat in entity.seats)
         gathering.put(metrics.OFFLINE, (name,), offline)
         _tally(gathering, name, entity.tally)
         yield

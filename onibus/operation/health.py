@@ -35,7 +35,7 @@ UNHEALTHY = Health("unhealthy", "Service not available. Please try after some ti
 def health(bus: Bus) -> Health:
     """Tell whether messages can be sent and received: one store is enough."""
     broker = bus.broker
-    some = any(store.online for store in broker.stores.values())
+    some = any(store.healthy for store in broker.stores.values())
     return HEALTHY if some and not broker.closed else UNHEALTHY
 
 
@@ -43,5 +43,7 @@ def readiness(bus: Bus) -> Readiness:
     """Return whether all stores, and all partitions in them, are up; in as little time as ever."""
     broker = bus.broker
     stores = broker.stores.values()
-    up = broker.namespace.online and all(one.online and not one.failed for one in stores)
+    namespace = broker.namespace
+    up = namespace.online and not namespace.stalled
+    up = up and all(one.healthy and not one.failed for one in stores)
     return Readiness(up and not broker.closed)

@@ -111,7 +111,11 @@ CHANGES: dict[Metric, tuple[Input, ...]] = {
     _counter("onibus_purged_total", "Messages purged.", *_ENTITY): (Input.PURGE,),
 }
 
-STORE_UP = _gauge("onibus_store_up", "1 where the store is open.", labels=("store",))
+STORE_UP = _gauge(
+    "onibus_store_up",
+    "1 if the store is open and its disk answers, otherwise 0.",
+    labels=("store",),
+)
 STORE_SIZE = _gauge(
     "onibus_store_size_bytes", "Bytes that the store takes on its disk.", labels=("store",)
 )

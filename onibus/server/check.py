@@ -42,7 +42,7 @@ FINDINGS_MAX = 100
 _RESTORE = "restore the store's files from a backup"
 #: What the server, or a backup, keeps beside the stores.
 _OTHER_FILES = (MANIFEST, CONNECTION_FILE, CERTIFICATE_FILE, KEY_FILE)
-_SUFFIXES = ("", "-wal", "-shm", "-journal", ".lock", ".witness", ".blocks")
+_SUFFIXES = ("", "-wal", "-shm", "-journal", ".lock", ".witness", ".probe", ".blocks")
 
 
 class Report(msgspec.Struct, kw_only=True):

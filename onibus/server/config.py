@@ -18,6 +18,7 @@ from typing import Any, Literal, get_type_hints
 import msgspec
 
 from onibus.broker.admission import RESERVE_BYTES
+from onibus.broker.probing import PROBE_MS
 from onibus.broker.quotas import Quotas
 from onibus.core.errors import InvalidArgument
 from onibus.protocols.http.limits import Limits
@@ -86,6 +87,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     test_mode: bool = False
     #: sends are refused when less of the disk is free
     reserve_bytes: int = RESERVE_BYTES
+    #: write a few bytes to the disk of a store that has not committed for this long; 0 never does
+    probe_ms: int = PROBE_MS
     log_format: Literal["text", "json"] = "text"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
@@ -248,6 +251,8 @@ def _check(config: Config) -> None:
             )
     if options.reserve_bytes < 0:
         raise InvalidArgument("reserve_bytes is below 0")
+    if options.probe_ms < 0:
+        raise InvalidArgument(f"probe_ms is {options.probe_ms}: give milliseconds, or 0 for never")
     if bool(options.tls_certificate) != bool(options.tls_key):
         raise InvalidArgument("tls_certificate and tls_key go together: give both, or neither")
     if options.ephemeral and config.stores:

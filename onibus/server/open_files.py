@@ -14,9 +14,9 @@ from onibus.operation.peers import MARGIN
 #: Files of the process: standard streams, the event loop, listeners on two address families, name
 #: lookups, logs and child processes. About 20 are in use; the rest is spare.
 PROCESS_FILES = 40
-#: Files of a store: 12 always, 12 while it is reopened, 16 large blocks being written, and 8 for
+#: Files of a store: 13 always, 13 while it is reopened, 16 large blocks being written, and 8 for
 #: reads and syncs.
-STORE_FILES = 48
+STORE_FILES = 50
 #: A server with fewer connections than this does not start.
 _CONNECTIONS_MIN = 16
 

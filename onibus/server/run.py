@@ -123,6 +123,7 @@ async def open_bus(config: Config, clock: Clock | None = None) -> Bus:
         clock=clock,
         reserve_bytes=options.reserve_bytes,
         quotas=config.quotas,
+        probe_ms=options.probe_ms,
     )
     return bus
 

@@ -277,6 +277,7 @@ def nothing_works(store: Store) -> None:
     refused(lambda: store.scan(BLOCKS), StoreFailed)
     refused(lambda: store.highest(BLOCKS), StoreFailed)
     refused(lambda: store.maintain(), StoreFailed)
+    refused(lambda: store.probe(), StoreFailed)
     refused(lambda: store.size(), StoreFailed)
 
 

@@ -33,6 +33,14 @@ def free_bytes(directory: str) -> int:
     return disk.f_bavail * disk.f_frsize
 
 
+def length_of(path: str) -> int:
+    """Return a file's length, 0 if it does not exist."""
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:
+        return 0
+
+
 def written_ms(path: Path) -> int | None:
     """Return when a database or its log was last written, by the clock of that time."""
     files = (path, path.with_name(f"{path.name}-wal"))
@@ -144,3 +152,37 @@ def _release_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_release_in_child)
+
+
+class ProbeFile:
+    """A file that is written to see whether a disk takes writes, made by the first of them."""
+
+    #: Changes no metadata that would have to be written as well.
+    _sync = staticmethod(getattr(os, "fdatasync", os.fsync))
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._file = -1
+
+    def write(self) -> None:
+        """Write a few bytes and wait until they are on the disk."""
+        try:
+            if self._file < 0:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+                self._file = os.open(self._path, flags, 0o644)
+            os.pwrite(self._file, b"probe\n", 0)
+            self._sync(self._file)
+        except OSError as error:
+            # A full disk answers; sends are refused before it is full.
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+
+    def remove(self) -> None:
+        """Remove the file: it says nothing once the store is closed."""
+        with contextlib.suppress(OSError):
+            os.unlink(self._path)
+
+    def close(self) -> None:
+        file, self._file = self._file, -1
+        if file >= 0:
+            os.close(file)

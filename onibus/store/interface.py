@@ -34,6 +34,9 @@ class Store(Protocol):
     def maintain(self) -> None:
         """Do housekeeping that no commit waits for (SQLite: move the log into the file)."""
 
+    def probe(self) -> None:
+        """Return when the disk has taken a small write; fail, as `commit` does, if it does not."""
+
     def size(self) -> int:
         """Return how many bytes the store takes on its disk."""
 

@@ -70,6 +70,10 @@ class MemoryStore:
         if self._unusable:
             self._refuse()
 
+    def probe(self) -> None:
+        if self._unusable:
+            self._refuse()
+
     def size(self) -> int:
         if self._unusable:
             self._refuse()

@@ -15,7 +15,7 @@ import os
 import time
 
 from onibus.core.errors import Damaged, StoreFailed
-from onibus.store.files import FileLock
+from onibus.store.files import FileLock, length_of
 from onibus.store.witness import Testimony
 
 #: The files of a store that must stay what they are, by what their names end in.
@@ -111,11 +111,3 @@ def check_length(path: str, testimony: Testimony | None) -> None:
             f"{path} has {length} bytes and had at least {least}: its end is missing. "
             "Nothing was changed. Restore the store's files from a backup"
         )
-
-
-def length_of(path: str) -> int:
-    """Return a file's length, 0 where there is none."""
-    try:
-        return os.stat(path).st_size
-    except FileNotFoundError:
-        return 0

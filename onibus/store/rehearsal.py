@@ -81,6 +81,9 @@ class Rehearsal:
     def maintain(self) -> None:
         """There is nothing to keep in order."""
 
+    def probe(self) -> None:
+        """There is nothing to write to."""
+
     def size(self) -> int:
         return 0
 

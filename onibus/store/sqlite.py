@@ -7,6 +7,7 @@ Files, for a store at `<path>`:
     <path>.blocks/    large blocks, a file each (block_files.py)
     <path>.lock       locked while the store is open, as the database itself is (files.py)
     <path>.witness    how far the store had come (witness.py)
+    <path>.probe      written now and then, to see that the disk takes it; gone after a clean close
 
 Of the table `meta` four names belong to the store itself: `format`, `identity` (16 random bytes),
 `name`, and `position`, the number of the last commit, which each commit raises.
@@ -43,9 +44,9 @@ from onibus.store.connection import (
     require_sqlite,
     translate,
 )
-from onibus.store.files import FreeBytes, free_bytes, sync_directory
+from onibus.store.files import FreeBytes, ProbeFile, free_bytes, length_of, sync_directory
 from onibus.store.log_room import LogRoom
-from onibus.store.place import Place, check_length, check_there, length_of
+from onibus.store.place import Place, check_length, check_there
 from onibus.store.reading import Read, check_pages, judge, scan
 
 #: A log larger than this is moved into the main file. Larger means fewer moves, and a longer start.
@@ -151,6 +152,8 @@ class SqliteStore:
         self._held.callback(self._room.close)
         self._witness = witness.Witness(self.path + ".witness", self.identity)
         self._held.callback(self._witness.close)
+        self._probe_file = ProbeFile(self.path + ".probe")
+        self._held.callback(self._probe_file.close)
         sync_directory(os.path.dirname(self.path))
         self._note_length()
         self._place.check()
@@ -285,6 +288,16 @@ class SqliteStore:
                 break
         self._move_rest = True
 
+    def probe(self) -> None:
+        self._check()
+        self._check_files()
+        if self._simulated:
+            return
+        try:
+            self._probe_file.write()
+        except OSError as error:
+            self._fail(error, "its disk takes no writes")
+
     def _empty_log(self) -> None:
         """Nobody has committed for a while: move the whole log and give its file back."""
         try:
@@ -418,6 +431,7 @@ class SqliteStore:
                 self._move_log(self._writer)
                 if not self._simulated:
                     self._witness.write(self._position, self._length)
+                    self._probe_file.remove()
                 self._writer.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
         self._unusable = self._unusable or "it was closed"
         self._held.close()
