@@ -269,7 +269,7 @@ def test_messages_are_forwarded_to_what_a_queue_names(
     azure.update_queue(made)
     settings = owner.queue(source).settings
     assert settings.forward_to is settings.forward_dead_letters_to is None
-    with pytest.raises(HttpResponseError, match="to forward to"):
+    with pytest.raises(HttpResponseError, match="nowhere. could not be found"):
         azure.create_queue(name("q"), forward_to="nowhere")
 
 
