@@ -130,7 +130,7 @@ def check_targets(broker: Broker, name: str, wanted: AnySettings) -> None:
             raise InvalidOperation(f"{name} cannot forward to itself")
         entity = broker.namespace.entities.get(target.lower())
         if entity is None:
-            raise EntityNotFound(f"there is no entity {target!r} to forward to")
+            raise EntityNotFound(f"there is no entity {target!r} to forward to", target)
         if entity.topic is not None:
             raise InvalidOperation(f"{target} is a subscription: forward to a queue or a topic")
         if home in reachable(broker, entity.name):

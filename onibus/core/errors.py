@@ -91,6 +91,11 @@ class EntityNotFound(Refused):
 
     code = "entity-not-found"
 
+    def __init__(self, message: str, entity: str = "") -> None:
+        super().__init__(message)
+        #: the entity, where it is not the one that the request names
+        self.entity = entity
+
 
 class EntityExists(Refused):
     """There is an entity of that name already."""

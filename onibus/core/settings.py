@@ -71,7 +71,7 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     forward_dead_letters_to: str | None = None
     #: how long a new message waits before it can be received
     delivery_delay_ms: int = 0
-    #: what a protocol keeps with the queue in its own words: names and texts
+    #: what a protocol keeps with the entity in its own words: names and texts
     attributes: dict[str, str] = {}
     user_metadata: str = ""
 
@@ -105,6 +105,7 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     reader_bytes_max: int | None = limits.READER_BYTES_DEFAULT
     strict_batches: bool = False
     user_metadata: str = ""
+    attributes: dict[str, str] = {}
 
     # What only queues can have.
     fifo: ClassVar[bool] = False
@@ -142,6 +143,7 @@ class SubscriptionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
     forward_to: str | None = None
     forward_dead_letters_to: str | None = None
     user_metadata: str = ""
+    attributes: dict[str, str] = {}
 
     # What only queues can have.
     fifo: ClassVar[bool] = False
@@ -268,7 +270,7 @@ def _check(settings: AnySettings) -> None:
         _check_forwarding(settings)
     if isinstance(settings, QueueSettings):
         _check_fifo(settings)
-        _check_attributes(settings.attributes)
+    _check_attributes(settings.attributes)
 
 
 def _check_attributes(attributes: dict[str, str]) -> None:

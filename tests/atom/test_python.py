@@ -269,7 +269,7 @@ def test_messages_are_forwarded_to_what_a_queue_names(
     azure.update_queue(made)
     settings = owner.queue(source).settings
     assert settings.forward_to is settings.forward_dead_letters_to is None
-    with pytest.raises(HttpResponseError, match="to forward to"):
+    with pytest.raises(HttpResponseError, match="nowhere' could not be found"):
         azure.create_queue(name("q"), forward_to="nowhere")
 
 
@@ -344,3 +344,28 @@ def test_the_namespace_tells_of_itself(azure: Azure) -> None:
     about = azure.get_namespace_properties()
     assert (about.name, about.messaging_sku) == ("localhost", "Standard")
     assert about.created_at_utc <= about.modified_at_utc
+
+
+@pytest.mark.promise("B7")
+def test_settings_without_effect_read_back_as_written(azure: Azure, name: Name) -> None:
+    queue, topic = name("q"), name("t")
+    flags = {"enable_batched_operations": False, "enable_express": True, "user_metadata": " a\n<b>"}
+    azure.create_queue(queue, **flags)
+    azure.create_topic(topic, support_ordering=False, **flags)
+    flags.pop("enable_express")
+    azure.create_subscription(topic, "s", **flags)
+    found = azure.get_queue(queue)
+    assert (found.enable_batched_operations, found.enable_express) == (False, True)
+    told = azure.get_topic(topic)
+    assert (told.support_ordering, told.enable_express, told.user_metadata) == (
+        *(False, True),
+        flags["user_metadata"],
+    )
+    kept = azure.get_subscription(topic, "s")
+    assert kept.enable_batched_operations is False
+    # An update that names other settings changes none of these.
+    found.enable_express = False
+    azure.update_queue(found)
+    again = azure.get_queue(queue)
+    assert (again.enable_batched_operations, again.enable_express) == (False, False)
+    assert azure.get_queue_runtime_properties(queue).total_message_count == 0

@@ -74,7 +74,7 @@ class AtomApp:
         try:
             call, action = self._call(request)
         except Exception as error:
-            respond(self._refusal(error))
+            respond(self._refusal(request, error))
             return
         task = asyncio.get_running_loop().create_task(self._answer(action, call, respond))
         self._tasks.add(task)
@@ -82,7 +82,7 @@ class AtomApp:
 
     def look(self, request: Request) -> Response:
         """Refuse a body that is too large to be a description."""
-        return refusal(BodyTooLarge(f"a body has at most {BODY_BYTES_MAX} bytes"))
+        return _refused(request, BodyTooLarge(f"a body has at most {BODY_BYTES_MAX} bytes"))
 
     def known(self, request: Request, credentials: str | None) -> Granted:
         """Return what the credentials of a request allow, or reject them."""
@@ -109,13 +109,17 @@ class AtomApp:
         try:
             response = await action(call)
         except Exception as error:
-            response = self._refusal(error)
+            response = self._refusal(call.request, error)
         respond(response)
 
-    def _refusal(self, error: Exception) -> Response:
+    def _refusal(self, request: Request, error: Exception) -> Response:
         if isinstance(error, Failed) or not isinstance(error, OnibusError):
             _log.error("a request failed", exc_info=error)
-        return refusal(error)
+        return _refused(request, error)
+
+
+def _refused(request: Request, error: BaseException) -> Response:
+    return refusal(error, request.headers.get("host", "localhost"), request.path)
 
 
 def _grant(granted: Granted, place: Place, request: Request) -> None:

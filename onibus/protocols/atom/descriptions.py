@@ -54,6 +54,8 @@ class Field:
     read: Callable[[str], Any] = str
     #: an update that leaves it out takes the setting back: there is no other way to say so
     cleared: bool = False
+    #: it changes nothing here, and is kept as it is given among the attributes
+    kept: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +115,22 @@ def _tell(name: str, tell: Callable[[About], Any]) -> Field:
 
 
 def _always(name: str, text: str) -> Field:
-    """What is so with us, whatever is asked: the wish changes nothing but speed."""
+    """What is so with us, whatever is asked."""
     return Field(name, lambda about: text)
+
+
+def _keep(name: str, default: bool) -> Field:
+    """Return a flag that has no effect here, but is read back as it was written."""
+
+    def tell(about: About) -> str:
+        text: str = about.info.settings.attributes.get(_PREFIX + name, str(default).lower())
+        return text
+
+    return Field(name, tell, read=lambda text: str(flag(text)).lower(), kept=True)
+
+
+#: How the names of attributes begin that are kept for these clients.
+_PREFIX = "servicebus."
 
 
 def _message_count(about: About) -> int:
@@ -177,9 +193,9 @@ _FORWARD_DEAD = _set(
 )
 _METADATA = _set("UserMetadata", "user_metadata", _TEXT, cleared=True)
 
-_BATCHED = _always("EnableBatchedOperations", "true")
-_ORDERED = _always("SupportOrdering", "true")
-_EXPRESS = _always("EnableExpress", "false")
+_BATCHED = _keep("EnableBatchedOperations", True)
+_ORDERED = _keep("SupportOrdering", True)
+_EXPRESS = _keep("EnableExpress", False)
 
 _QUEUE = (
     _LOCK,
@@ -217,7 +233,7 @@ _TOPIC = (
     _WINDOW,
     _BATCHED,
     _SIZE,
-    _always("FilteringMessagesBeforePublishing", "false"),
+    _keep("FilteringMessagesBeforePublishing", False),
     _ANONYMOUS,
     _KEYS,
     _STATUS_FIELD,
@@ -232,7 +248,7 @@ _TOPIC = (
     _IDLE,
     _PARTITIONING,
     _AVAILABILITY,
-    _always("EnableSubscriptionPartitioning", "false"),
+    _keep("EnableSubscriptionPartitioning", False),
     _EXPRESS,
     _METADATA,
     _LARGEST,
@@ -285,18 +301,21 @@ def write(about: About) -> str:
 
 def read(description: Element, kind: type[Any]) -> dict[str, Any]:
     """Return the settings that a description asks for."""
-    return {
-        field.setting: _read(field, text)
-        for field, text in _given(description, kind)
-        if field.setting
-    }
+    given = _given(description, kind)
+    settings = {field.setting: _read(field, text) for field, text in given if field.setting}
+    kept = {_PREFIX + field.name: _read(field, text) for field, text in given if field.kept}
+    return settings | ({"attributes": kept} if kept else {})
 
 
 def read_changes(description: Element, about: About) -> dict[str, Any]:
     """Return the settings that a description of an entity that is there wants changed."""
     settings = about.info.settings
     changes: dict[str, Any] = {}
-    given = {field.name: text for field, text in _given(description, type(settings))}
+    found = _given(description, type(settings))
+    given = {field.name: text for field, text in found}
+    kept = {_PREFIX + field.name: _read(field, text) for field, text in found if field.kept}
+    if kept:
+        changes["attributes"] = settings.attributes | kept
     for field in FIELDS[type(settings)]:
         if not field.setting:
             continue

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from urllib.parse import unquote
+
 from onibus.core import errors
 from onibus.core.errors import OnibusError
+from onibus.protocols import tracking
 from onibus.protocols.atom.xml import escaped, tag
 from onibus.protocols.http.messages import Response
 from onibus.protocols.http.problems import BodyTooLarge, headers_of
@@ -43,11 +46,12 @@ def status_of(error: OnibusError) -> int:
     return next((STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES), 500)
 
 
-def refusal(error: BaseException) -> Response:
+def refusal(error: BaseException, host: str, path: str) -> Response:
     """Return the answer that tells of an error; of a fault of ours only that it is one."""
     if not isinstance(error, OnibusError) or isinstance(error, errors.Failed):
         error = errors.Failed("something went wrong on our side; the log has the details")
     status = status_of(error)
-    inner = tag("Code", str(status)) + tag("Detail", escaped(str(error)))
+    detail = tracking.description(error, host, unquote(path).strip("/"))
+    inner = tag("Code", str(status)) + tag("Detail", escaped(detail))
     told = tag("Error", inner).encode()
     return Response(status, told, CONTENT_TYPE, headers_of(error, status))

@@ -14,7 +14,7 @@ from azure.servicebus.exceptions import (
     MessageLockLostError,
     MessageSizeExceededError,
     MessagingEntityDisabledError,
-    MessagingEntityNotFoundError,
+    ServiceBusAuthenticationError,
     ServiceBusError,
     ServiceBusQuotaExceededError,
 )
@@ -263,7 +263,7 @@ async def test_an_idle_entity_is_deleted(world: World) -> None:
     await world.advance(10 * MINUTE)
     with pytest.raises(ResourceNotFoundError):
         await world.admin.get_queue(queue)
-    with pytest.raises(MessagingEntityNotFoundError):
+    with pytest.raises(ServiceBusAuthenticationError):
         await world.sender(queue)
 
 

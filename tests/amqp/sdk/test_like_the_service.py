@@ -7,8 +7,11 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from azure.core.exceptions import ResourceExistsError, ResourceNotFoundError
 from azure.servicebus import ServiceBusSubQueue
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageHeader
+from azure.servicebus.exceptions import MessagingEntityDisabledError, ServiceBusAuthenticationError
+from azure.servicebus.management import EntityStatus
 
 from tests.amqp.sdk.stage import scenario
 from tests.amqp.sdk.world import World, get, get_one, msg
@@ -122,3 +125,34 @@ async def test_the_delivery_count_does_not_rise_in_the_dead_letter_queue(world: 
         counts.append(found.delivery_count)
         await dead.abandon_message(found)
     assert counts == [1, 1, 1]
+
+
+#: How the service ends every description of an error.
+TRACKED = r" TrackingId:[0-9a-f-]{36}_G\d+, SystemTracker:\S+, Timestamp:[0-9T:-]{19}"
+
+
+@pytest.mark.promise("B7")
+@scenario
+async def test_errors_have_the_words_of_the_service(world: World) -> None:
+    queue = await world.queue()
+    address = rf"sb://localhost(:\d+)?/{queue}"
+    with pytest.raises(ResourceExistsError, match=f"'{address}' already exists.{TRACKED}"):
+        await world.admin.create_queue(queue)
+    gone = f"'{address}-none' could not be found.{TRACKED}"
+    with pytest.raises(ResourceNotFoundError, match=gone):
+        await world.admin.delete_queue(f"{queue}-none")
+    settings = await world.admin.get_queue(queue)
+    settings.status = EntityStatus.DISABLED
+    await world.admin.update_queue(settings)
+    disabled = f"Messaging entity '{address}' is currently disabled.{TRACKED}"
+    await world.refused(MessagingEntityDisabledError, world.to(queue), match=disabled)
+
+
+@pytest.mark.promise("B7")
+@scenario
+async def test_a_token_for_a_missing_entity_is_refused(world: World) -> None:
+    await world.refused(ServiceBusAuthenticationError, world.to(world.name()))
+    await world.refused(ServiceBusAuthenticationError, world.of(world.name()))
+    topic = await world.topic("s")
+    await world.refused(ServiceBusAuthenticationError, world.of(f"{topic}/none"))
+    await world.sender(topic)

@@ -14,6 +14,7 @@ from onibus.broker import sending
 from onibus.broker.broker import Broker
 from onibus.bus import Bus
 from onibus.core.errors import (
+    EntityNotFound,
     Forbidden,
     InvalidOperation,
     OnibusError,
@@ -139,11 +140,17 @@ class Client:
     def put_token(self, resource: str, token: str) -> None:
         """Take a token that the client shows, or refuse it."""
         keys = self._keys
-        if keys is None:
-            return
-        if len(self._granted) >= TOKENS_MAX and resource not in self._granted:
-            raise Forbidden(f"a connection has at most {TOKENS_MAX} tokens")
-        self._take(resource, lambda now: keys.check(token, now))
+        if keys is not None:
+            if len(self._granted) >= TOKENS_MAX and resource not in self._granted:
+                raise Forbidden(f"a connection has at most {TOKENS_MAX} tokens")
+            self._take(resource, lambda now: keys.check(token, now))
+        path = path_of(resource)
+        # The service refuses a token for an entity that does not exist, and keeps none.
+        known = self.broker.namespace.entities
+        if path and not path.startswith("$") and place_of(path).entity not in known:
+            self._granted.pop(resource, None)
+            self._asks.pop(resource, None)
+            raise EntityNotFound(f"there is no entity {path!r}", path)
 
     def _take(self, resource: str, ask: Callable[[float], Granted]) -> None:
         self._peer.check_attempts()
@@ -248,7 +255,7 @@ class Client:
             self.bus.check_alive()
             self._attach(link)
         except (OnibusError, AmqpError) as error:
-            condition, description, _ = condition_of(error)
+            condition, description, _ = condition_of(error, link)
             self.forget(link)
             link.refuse(condition, description)
 

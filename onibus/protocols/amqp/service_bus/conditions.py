@@ -1,7 +1,7 @@
 """Errors of the bus as conditions of AMQP, and as status codes of requests.
 
 Clients choose their exceptions by these words. One client knows a missing entity only by the words
-of the description, which `describe` puts in.
+of the description (`tracking`).
 """
 
 from __future__ import annotations
@@ -10,8 +10,12 @@ import logging
 
 from onibus.core import errors
 from onibus.core.errors import OnibusError
+from onibus.protocols import tracking
 from onibus.protocols.amqp import errors as amqp
+from onibus.protocols.amqp import performatives as say
 from onibus.protocols.amqp.errors import AmqpError
+from onibus.protocols.amqp.link import IncomingLink, Link
+from onibus.protocols.amqp.service_bus.places import path_of
 
 _log = logging.getLogger("onibus.amqp")
 
@@ -49,21 +53,26 @@ CONDITIONS: tuple[tuple[type[BaseException], str, int], ...] = (
 )
 
 
-def condition_of(error: BaseException) -> tuple[str, str, int]:
-    """Return the condition, the description and the status code of an error."""
+def condition_of(error: BaseException, link: Link) -> tuple[str, str, int]:
+    """Return the condition, the description and the status code of an error on a link."""
     if isinstance(error, AmqpError):
         return error.condition, error.description, 400
     for kind, condition, status in CONDITIONS:
         if isinstance(error, kind):
-            return condition, describe(error, status), status
+            attach = link.attach
+            terminus = attach.target if isinstance(link, IncomingLink) else attach.source
+            path = path_of(say.address_of(terminus)[:_PATH_LENGTH_MAX])
+            host = link.session.connection.hostname
+            return condition, tracking.description(error, host, _without_node(path)), status
     # A fault of ours: what went wrong is nobody else's to read.
     _log.error("a request failed", exc_info=error)
     text = str(error) if isinstance(error, OnibusError) else "the server failed; its log says more"
     return amqp.INTERNAL_ERROR, text, 500
 
 
-def describe(error: BaseException, status: int) -> str:
-    """Return what is told of an error."""
-    if isinstance(error, errors.EntityNotFound):
-        return f"The messaging entity could not be found: {error} (status-code: {status})"
-    return str(error)
+def _without_node(path: str) -> str:
+    return path.removesuffix("/$management")
+
+
+#: Characters of an address that are repeated in a description.
+_PATH_LENGTH_MAX = 512

@@ -183,5 +183,5 @@ class ReceiverNode:
             self.link.drain = drain
 
     def _end(self, error: BaseException) -> None:
-        condition, description, _ = condition_of(error)
+        condition, description, _ = condition_of(error, self.link)
         self.link.detach(condition, description)

@@ -96,7 +96,7 @@ class AnsweringNode:
 
     def fail(self, request: Request, error: BaseException) -> None:
         """Tell a client what went wrong."""
-        condition, description, status = condition_of(error)
+        condition, description, status = condition_of(error, request.delivery.link)
         self.say(request, status, description, condition=condition)
 
     def say(

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 _ACCEPTED = say.accepted()
 
 
-def rejected(error: BaseException) -> bytes:
+def rejected(error: BaseException, link: Link) -> bytes:
     """Return the outcome of what is refused."""
-    condition, description, _ = condition_of(error)
+    condition, description, _ = condition_of(error, link)
     return say.rejected(say.error(condition, description))
 
 
@@ -49,7 +49,7 @@ class Stored:
         self._settle(_ACCEPTED)
 
     def set_exception(self, error: BaseException) -> None:
-        self._settle(rejected(error))
+        self._settle(rejected(error, self._link))
 
     def _settle(self, state: bytes) -> None:
         self._told = True
@@ -165,7 +165,7 @@ class SenderNode:
             transaction.send(self._entity, messages)
         except (OnibusError, AmqpError) as error:
             self._client.transactions.spoil(delivery.state, error)
-            state = rejected(error)
+            state = rejected(error, self._link)
         delivery.settle(state)
 
     def flowed(self, link: OutgoingLink) -> None:

@@ -87,7 +87,7 @@ class SessionReceiverNode(ReceiverNode):
             if link.state is LinkState.PENDING:
                 link.node = None
                 self.client.forget(link)
-                condition, description, _ = condition_of(outcome.error)
+                condition, description, _ = condition_of(outcome.error, link)
                 link.refuse(condition, description)
             return
         self._entity, self._seat, self.accepted = outcome.value

@@ -211,5 +211,5 @@ class Settling:
 
     def _confirm(self, ids: list[int], echo: bytes, error: BaseException | None) -> None:
         if ids and self._link.is_open:
-            state = echo if error is None else rejected(error)
+            state = echo if error is None else rejected(error, self._link)
             self._link.session.settled_by_us(ids, state)

@@ -139,7 +139,7 @@ class CoordinatorNode:
         try:
             self._do(delivery, _request(delivery.payload))
         except (OnibusError, AmqpError) as error:
-            delivery.settle(_refused(error))
+            delivery.settle(_refused(error, delivery.link))
 
     def _do(self, delivery: Delivery, asked: Described) -> None:
         if asked.descriptor in (say.DECLARE, "amqp:declare:list"):
@@ -162,7 +162,7 @@ class CoordinatorNode:
 
         def done(outcome: Outcome) -> None:
             error = outcome.error
-            delivery.settle(say.accepted() if error is None else _refused(error))
+            delivery.settle(say.accepted() if error is None else _refused(error, delivery.link))
 
         Awaited(delivery.link.session.connection, done).ask(transaction.commit)
 
@@ -187,9 +187,9 @@ def _request(payload: bytes) -> Described:
     raise DecodeError("a coordinator takes declare and discharge")
 
 
-def _refused(error: BaseException) -> bytes:
+def _refused(error: BaseException, link: Link) -> bytes:
     """Return that a transaction was rolled back, and why."""
-    condition, description, _ = condition_of(error)
+    condition, description, _ = condition_of(error, link)
     if isinstance(error, Refused):
         # Of an outcome that is not known nobody is told that it was rolled back.
         description = f"{condition}: {description}"
