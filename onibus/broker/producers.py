@@ -251,6 +251,8 @@ class Producers:
             raise Busy(f"a batch of producer {producer!r} is being published")
         chosen = _choose(notes, batch, named)
         content = _content([notes[work] for work in chosen])
+        if checkpoint is None and last is not None:
+            checkpoint = last.checkpoint
         now_last = Last(batch, checkpoint, *content, _hash(named))
         records = WriteBatch()
         records.put(PRODUCERS, (*key, _encode(now_last)))
