@@ -211,7 +211,7 @@ class BatchChanged(Refused):
 
 
 class CheckpointMismatch(Refused):
-    """A producer's batches do not go on where the bus knows it: another checkpoint, or a gap."""
+    """A producer's batches, or a reader's claims, do not continue where the bus has them."""
 
     code = "checkpoint-mismatch"
 
