@@ -13,8 +13,10 @@ from onibus.broker.message_store import SendRequest
 from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.broker.routing import any_seat, check_room
 from onibus.broker.sending import check_strict, open_for_sends, put, take_in
+from onibus.core import content_digest
+from onibus.core.arrow_block import conform
 from onibus.core.message import SentBatch
-from onibus.core.path.admit_arrow import PreparedBatch, admit_arrow, raw_values
+from onibus.core.path.admit_arrow import PreparedBatch, admit_arrow, one_batch, raw_values
 from onibus.core.path.bulk import SentRows, encode_ahead
 from onibus.core.staged import Part as StagedPart
 
@@ -47,10 +49,16 @@ class Admission:
         self._secret = broker.namespace.secret
         self._batch: PreparedBatch | None = None
         self._divisions: list[Division] = []
+        #: digest of the given rows of a staged batch
+        self.digest: int | None = None
 
     def admit(self) -> None:
         """Look at all rows; touches nothing of the broker, so any thread may do it."""
+        if self._to_stage and self.digest is None:
+            self._given = conform(one_batch(self._given))
         self._batch = admit_arrow(self._given, self._settings, self._secret)
+        if self._to_stage and self.digest is None:
+            self.digest = content_digest.of_columns(self._given)
         self._divisions = divide(self._batch, self._partitions)
         for _, rows, _ in self._divisions:
             encode_ahead(rows)

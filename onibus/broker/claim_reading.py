@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from onibus.broker.claim_holding import check_holder
 from onibus.broker.claim_rows import HeldClaim
 from onibus.broker.claiming import CLAIM_SLICE
 from onibus.broker.entity import Seat
@@ -36,9 +37,11 @@ def read(
     incarnation: int | None,
     page: Page,
     reply: Reply,
+    token: str | None = None,
 ) -> None:
     """Answer with the claim's pages; from then on it is its reader's, lease or not."""
     held = claims.open(name, reader_name, number, incarnation)
+    check_holder(held.reader, token)
     seats = held.seats
     if partition is not None:
         check_whole("partition", partition, 0)

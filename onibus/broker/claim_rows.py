@@ -66,6 +66,8 @@ class ReaderContent(msgspec.Struct):
 
     last: int
     committed: list[tuple[int, int]]
+    #: of the program that works under its name; earlier versions kept none
+    token: str | None = None
 
 
 class HeldClaim:
@@ -144,6 +146,8 @@ class ClaimReader:
         #: the last number given
         self.last = 0
         self.committed = Runs()
+        #: of the program that works under its name (broker/claim_holding.py)
+        self.token: str | None = None
         self.claims: dict[int, HeldClaim] = {}
 
     @property
@@ -157,7 +161,7 @@ class ClaimReader:
             del self.committed.firsts[0], self.committed.lasts[0]
 
     def put(self, batch: WriteBatch) -> None:
-        content = ReaderContent(self.last, list(self.committed.runs()))
+        content = ReaderContent(self.last, list(self.committed.runs()), self.token)
         batch.put(CLAIMS, (self.entity.incarnation, self.name, 0, msgspec.json.encode(content)))
 
     def load(self, rows: dict[int, bytes]) -> None:
@@ -172,6 +176,7 @@ class ClaimReader:
             else:
                 known = msgspec.json.decode(content, type=ReaderContent)
                 self.last = max(self.last, known.last)
+                self.token = known.token
                 self.committed = Runs()
                 for first, last in known.committed:
                     self.committed.add(first, last)

@@ -16,6 +16,7 @@ import contextlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
+from onibus.broker.claim_holding import check_holder
 from onibus.broker.claim_rows import (
     COMMITTING,
     OPEN,
@@ -85,7 +86,7 @@ class Claims:
             if entity is None:
                 left.delete(CLAIMS, (incarnation, name, number))
             else:
-                rows.setdefault(self._reader(entity, name), {})[number] = content
+                rows.setdefault(self.reader(entity, name), {})[number] = content
         if left:
             store.commit(left)
         for entity in entities.values():
@@ -153,6 +154,7 @@ class Claims:
         lease_ms: int,
         max_bytes: int | None,
         reply: Reply,
+        token: str | None = None,
     ) -> None:
         """Set active messages aside under the reader's next number; None if there are none."""
         entity = self.broker.find(name)
@@ -168,7 +170,8 @@ class Claims:
         seats = [seat for seat in in_turn(entity) if seat.partition is not None]
         if not seats:
             entity.seats[0].online()
-        reader = self._reader(entity, reader_name)
+        reader = self.reader(entity, reader_name)
+        check_holder(reader, token)
         if reader.staging:
             raise InvalidOperation(f"reader {reader_name!r} is claiming already: wait for that")
         number = reader.last + 1
@@ -248,7 +251,8 @@ class Claims:
         readers = self.readers.get(entity.incarnation, {}).values()
         return [held for reader in readers for held in reader.claims.values()]
 
-    def _reader(self, entity: Entity, name: str) -> ClaimReader:
+    def reader(self, entity: Entity, name: str) -> ClaimReader:
+        """Return an entity's reader of that name; one that is new has claimed nothing."""
         readers = self.readers.setdefault(entity.incarnation, {})
         if name not in readers:
             readers[name] = ClaimReader(entity, name)

@@ -1,8 +1,12 @@
 """Staged sends: rows that a producer stages task by task and publishes batch by batch (R6).
 
 What a task stages is a work that waits (broker/works.py), with this note: whose it is and until
-when it is kept. Publishing decides the works of the named attempts and remembers the batch, in one
+when it is kept. Publishing decides the works of the named attempts and records the batch, in one
 commit; so whatever is retried, a batch is published once.
+
+The record has a digest of the batch's rows as they were given (core/content_digest.py). A producer
+that publishes its last batch again names the attempts that it published, or stages the same rows
+again; other rows under that number are an error.
 
 The content of a `producers` row is the MessagePack of `Last`.
 """
@@ -15,12 +19,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from xxhash import xxh3_64_intdigest
 
 from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.broker.routing import route
 from onibus.broker.sending import open_for_sends
+from onibus.core import content_digest
 from onibus.core.checks import check_text, check_whole
 from onibus.core.errors import (
+    BatchChanged,
     BatchTooOld,
     Busy,
     CheckpointMismatch,
@@ -42,6 +49,9 @@ if TYPE_CHECKING:
     from onibus.broker.entity import Entity
     from onibus.store.interface import Store
 
+#: (task, attempt, pieces)
+Attempt = tuple[int, int, int]
+
 
 class Note(msgspec.Struct, array_like=True):
     """Whose a staged work is."""
@@ -55,6 +65,8 @@ class Note(msgspec.Struct, array_like=True):
     count: int
     #: bus time at which it goes if it was not published
     until: int
+    #: of its rows as they were given; earlier versions kept none
+    digest: int | None = None
 
 
 class Staged(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,10 +96,15 @@ class Last(msgspec.Struct, array_like=True, frozen=True):
 
     batch: int
     checkpoint: str | None = None
+    #: of all its rows, and how many they are; earlier versions kept neither
+    digest: int | None = None
+    count: int = 0
+    #: which attempts were named
+    attempts: int = 0
 
 
-_encode_last = msgspec.msgpack.Encoder().encode
-_decode_last = msgspec.msgpack.Decoder(Last).decode
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Last).decode
 
 
 class Published(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,7 +128,7 @@ class Producers:
     def open(self, store: Store) -> None:
         """Read what was published and what is staged."""
         rows: Any = store.scan(PRODUCERS)
-        self._last = {(entity, producer): _decode_last(last) for entity, producer, last in rows}
+        self._last = {(entity, producer): _decode(last) for entity, producer, last in rows}
         for work, note in self._notes():
             self._broker.timers.set(("lease", work), note.until)
 
@@ -127,7 +144,7 @@ class Producers:
         entity = open_for_sends(self._broker, name)
         _check(note)
         check_whole("lease_ms", lease_ms, 1)
-        parts, note.count = self._parts(entity, messages)
+        parts, note.count, note.digest = self._parts(entity, messages)
         self._check_new(entity, note)
         now = self._broker.clock.now()
         for seat in parts:
@@ -146,13 +163,13 @@ class Producers:
         self._broker.works.stage(parts, now, msgspec.to_builtins(note), Outcome(staged))
 
     def _parts(self, entity: Entity, messages: Sequence[Message] | Admission) -> Any:
-        """Return what goes to each partition, and how many messages there are."""
+        """Return what goes to each partition, how many messages there are, and their digest."""
         if not isinstance(messages, (list, tuple)):
             if isinstance(messages, Sequence):
                 raise InvalidArgument("stage a list of messages")
             routed = messages.route()
             parts = {seat: Part(rows) for seat, rows, _, _ in routed}
-            return parts, sum(len(rows) for _, rows, _, _ in routed)
+            return parts, sum(len(rows) for _, rows, _, _ in routed), messages.digest
         if not 0 < len(messages) <= BATCH_COUNT_MAX:
             raise InvalidArgument(f"stage a list of 1 to {BATCH_COUNT_MAX} messages")
         settings, secret = entity.log_settings, self._broker.namespace.secret
@@ -161,7 +178,7 @@ class Producers:
             seat: Part([batch[position] for position in positions] or batch)
             for seat, positions, _ in route(entity, batch)
         }
-        return parts, len(batch)
+        return parts, len(batch), content_digest.of_messages(messages)
 
     def _check_new(self, entity: Entity, note: Note) -> None:
         last = self._last.get((entity.incarnation, note.producer))
@@ -182,6 +199,9 @@ class Producers:
                     " its checkpoint was used with another entity, or this one was deleted and "
                     "made again. Begin with a new checkpoint"
                 )
+        elif last.checkpoint is None:
+            # Until now it named none: the batch numbers and the content are all that is known.
+            return
         elif last.checkpoint != checkpoint:
             raise CheckpointMismatch(
                 f"producer {producer!r} has published batch {last.batch} and now counts in another "
@@ -192,8 +212,9 @@ class Producers:
         elif batch > last.batch + 1:
             raise CheckpointMismatch(
                 f"producer {producer!r} comes with batch {batch}, and its last one here is "
-                f"{last.batch}: the bus was restored from a backup that lacks those between. Go "
-                f"back to a checkpoint of batch {last.batch}"
+                f"{last.batch}: the bus was restored from a backup that lacks those between, or "
+                f"its query did not write them. Go back to a checkpoint of batch {last.batch}; in "
+                "foreachBatch write each batch, empty ones too"
             )
 
     def publish(
@@ -204,6 +225,7 @@ class Producers:
         attempts: Iterable[tuple[int, ...]],
         reply: Reply,
         checkpoint: str | None = None,
+        any_content: bool = False,
     ) -> None:
         """Make what the named attempts staged visible, once."""
         entity = open_for_sends(self._broker, name)
@@ -213,21 +235,27 @@ class Producers:
         if checkpoint is not None:
             check_text("checkpoint", checkpoint, ID_LENGTH_MAX, 1)
             self._check_follows(entity, producer, batch, checkpoint)
-        last = self._last.get(key)
-        if last is not None and last.batch == batch:
-            answer(reply, Published(again=True))
-            return
-        if key in self._publishing:
-            raise Busy(f"a batch of producer {producer!r} is being published")
         notes = {
             work: note
             for work, note in self._notes()
             if (note.entity, note.producer) == key and note.batch <= batch
         }
-        chosen = _choose(notes, batch, attempts)
-        now_last = Last(batch, checkpoint)
+        named = _checked(attempts)
+        last = self._last.get(key)
+        if last is not None and last.batch == batch:
+            if last.digest is not None and not any_content:
+                _check_same(producer, last, named, notes)
+            answer(reply, Published(again=True))
+            return
+        if key in self._publishing:
+            raise Busy(f"a batch of producer {producer!r} is being published")
+        chosen = _choose(notes, batch, named)
+        content = _content([notes[work] for work in chosen])
+        if checkpoint is None and last is not None:
+            checkpoint = last.checkpoint
+        now_last = Last(batch, checkpoint, *content, _hash(named))
         records = WriteBatch()
-        records.put(PRODUCERS, (*key, _encode_last(now_last)))
+        records.put(PRODUCERS, (*key, _encode(now_last)))
 
         def published(outcome: Outcome) -> None:
             self._publishing.discard(key)
@@ -346,7 +374,23 @@ class Producers:
         return [(work, msgspec.convert(note, Note)) for work, note in notes.items()]
 
 
-def _choose(notes: dict[int, Note], batch: int, attempts: Iterable[tuple[int, ...]]) -> list[int]:
+def _checked(attempts: Iterable[tuple[int, ...]]) -> list[Attempt]:
+    """Return the named attempts with how many pieces each has; refuse what is none."""
+    named: list[Attempt] = []
+    for attempt in attempts:
+        if not isinstance(attempt, (tuple, list)) or len(attempt) not in (2, 3):
+            raise InvalidArgument("an attempt is (task, attempt) or (task, attempt, pieces)")
+        for number in attempt:
+            check_whole("each number of an attempt", number, 0)
+        pieces = attempt[2] if len(attempt) == 3 else 1
+        if pieces:
+            named.append((attempt[0], attempt[1], pieces))
+    if len({(task, attempt) for task, attempt, _ in named}) != len(named):
+        raise InvalidArgument("an attempt is named twice")
+    return named
+
+
+def _choose(notes: dict[int, Note], batch: int, attempts: list[Attempt]) -> list[int]:
     """Return the works of the named attempts, in their order; refuse where one is missing."""
     by_piece = {
         (note.task, note.attempt, note.piece): work
@@ -354,23 +398,46 @@ def _choose(notes: dict[int, Note], batch: int, attempts: Iterable[tuple[int, ..
         if note.batch == batch
     }
     chosen = []
-    for attempt in attempts:
-        if not isinstance(attempt, (tuple, list)) or len(attempt) not in (2, 3):
-            raise InvalidArgument("an attempt is (task, attempt) or (task, attempt, pieces)")
-        for number in attempt:
-            check_whole("each number of an attempt", number, 0)
-        pieces = attempt[2] if len(attempt) == 3 else 1
+    for task, attempt, pieces in attempts:
         for piece in range(pieces):
-            work = by_piece.get((attempt[0], attempt[1], piece))
+            work = by_piece.get((task, attempt, piece))
             if work is None:
                 raise NotStaged(
-                    f"piece {piece} of attempt {attempt[1]} of task {attempt[0]} was not staged "
+                    f"piece {piece} of attempt {attempt} of task {task} was not staged "
                     f"for batch {batch}, or its lease has run out; nothing was published"
                 )
             chosen.append(work)
-    if len(set(chosen)) != len(chosen):
-        raise InvalidArgument("an attempt is named twice")
     return chosen
+
+
+def _check_same(producer: str, last: Last, attempts: list[Attempt], notes: dict[int, Note]) -> None:
+    """Refuse the last batch of a producer if its rows are not those that were published."""
+    mine = [note for note in notes.values() if note.batch == last.batch]
+    named = {(task, attempt) for task, attempt, _ in attempts}
+    if _hash(attempts) == last.attempts and not any((n.task, n.attempt) in named for n in mine):
+        # The same call again: its response was lost.
+        return
+    digest, count = _content([notes[work] for work in _choose(notes, last.batch, attempts)])
+    if digest != last.digest:
+        raise BatchChanged(
+            f"producer {producer!r} published batch {last.batch} with {last.count} rows and now "
+            f"has {count} other rows for it; nothing was published. Its checkpoint is older than "
+            "what it published: continue with the newest checkpoint. If its query computes "
+            "different rows each time, publish this batch once with any_content (Spark: option "
+            "failOnChange=false): the rows that were published count"
+        )
+
+
+def _content(notes: list[Note]) -> tuple[int | None, int]:
+    """Return the digest of what was staged, if all of it has one, and how many rows it has."""
+    digests = [note.digest for note in notes if note.digest is not None]
+    whole = len(digests) == len(notes)
+    return content_digest.add(digests) if whole else None, sum(note.count for note in notes)
+
+
+def _hash(attempts: list[Attempt]) -> int:
+    """Return a number that stands for these attempts in this order."""
+    return xxh3_64_intdigest(_encode(attempts))
 
 
 def _check(note: Note) -> None:

@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from onibus.broker import claim_reading, claim_settling
+from onibus.broker import claim_holding, claim_reading, claim_settling
+from onibus.broker.claim_holding import ClaimReaderInfo
 from onibus.broker.claim_rows import Claim
 from onibus.calls.caller import Caller
 from onibus.core.limits import CLAIM_LEASE_MS_DEFAULT
@@ -39,14 +40,16 @@ class ClaimCalls(Caller):
         *,
         lease_ms: int = CLAIM_LEASE_MS_DEFAULT,
         max_bytes: int | None = None,
+        token: str | None = None,
     ) -> Claim | None:
         """Set up to `limit` active messages aside, and so many bytes; None if there are none.
 
-        Unless it is read within `lease_ms` the claim is given back.
+        Unless it is read within `lease_ms` the claim is given back. With a `token`, a program that
+        lost its hold of the reader (`hold_claims`) is refused.
         """
         made: Claim | None = await self.ask(
             lambda reply: self.broker.claims.claim(
-                entity, reader, limit, lease_ms, max_bytes, reply
+                entity, reader, limit, lease_ms, max_bytes, reply, token
             )
         )
         return made
@@ -59,6 +62,7 @@ class ClaimCalls(Caller):
         *,
         partition: int | None = None,
         incarnation: int | None = None,
+        token: str | None = None,
     ) -> list[ReceivedMessage]:
         """Return a claim's messages, of all partitions or of one, in the order of each.
 
@@ -70,7 +74,15 @@ class ClaimCalls(Caller):
 
         pages: list[list[ReceivedMessage]] = await self.ask(
             lambda reply: claim_reading.read(
-                self.broker.claims, entity, reader, number, partition, incarnation, page, reply
+                self.broker.claims,
+                entity,
+                reader,
+                number,
+                partition,
+                incarnation,
+                page,
+                reply,
+                token,
             )
         )
         return [message for messages in pages for message in messages]
@@ -83,6 +95,7 @@ class ClaimCalls(Caller):
         *,
         partition: int | None = None,
         incarnation: int | None = None,
+        token: str | None = None,
     ) -> list[pa.RecordBatch]:
         """Return a claim's messages as record batches (core/claimed_rows.py).
 
@@ -100,6 +113,7 @@ class ClaimCalls(Caller):
                 incarnation,
                 claimed_rows,
                 reply,
+                token,
             )
         )
         return batches
@@ -133,6 +147,22 @@ class ClaimCalls(Caller):
                 self.broker.claims, entity, reader, number, incarnation, reply
             )
         )
+
+    async def hold_claims(
+        self, entity: str, reader: str, *, token: str | None = None, after: int = 0
+    ) -> ClaimReaderInfo:
+        """Take hold of a reader for the program with this token; return how far it has come.
+
+        Claims and reads with another token are refused from then on. It is an error if a claim
+        above `after`, the last that this program knows, was read: another program works on it.
+        Without a token nothing changes.
+        """
+        found: ClaimReaderInfo = await self.ask(
+            lambda reply: claim_holding.hold(
+                self.broker.claims, entity, reader, token, after, reply
+            )
+        )
+        return found
 
     def claims(self, entity: str) -> list[Claim]:
         """Return an entity's claims, by reader and number (R8)."""

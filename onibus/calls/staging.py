@@ -105,17 +105,19 @@ class StagingCalls(Caller):
         batch: int,
         attempts: Iterable[tuple[int, ...]],
         checkpoint: str | None = None,
+        any_content: bool = False,
     ) -> Published:
         """Make what the named attempts staged visible, in their order, once; the rest goes.
 
         An attempt is (task, attempt), or (task, attempt, pieces). Publishing the producer's last
-        batch again does nothing, an older one is an error. A producer that names its checkpoint
+        batch again does nothing if its rows are the same, and is an error if they differ and
+        `any_content` is false. An older batch is an error. A producer that names its checkpoint
         counts from 0 without a gap, and another checkpoint under its name is an error.
         """
         named = list(attempts)
         result: Published = await self.ask(
             lambda reply: self.broker.producers.publish(
-                entity, producer, batch, named, reply, checkpoint
+                entity, producer, batch, named, reply, checkpoint, any_content
             )
         )
         return result

@@ -209,8 +209,14 @@ class BatchTooOld(Refused):
     code = "batch-too-old"
 
 
+class BatchChanged(Refused):
+    """A producer publishes its last batch again with other rows: its checkpoint is behind."""
+
+    code = "batch-changed"
+
+
 class CheckpointMismatch(Refused):
-    """A producer's batches do not go on where the bus knows it: another checkpoint, or a gap."""
+    """A producer's batches, or a reader's claims, do not continue where the bus has them."""
 
     code = "checkpoint-mismatch"
 

@@ -65,6 +65,10 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Made where it is used first: what Spark sends to workers has none.
         return self._options.client()
 
+    def stop(self) -> None:
+        if "_client" in self.__dict__:
+            self._client.close()
+
     # Where to begin, and how far to go
 
     def initialOffset(self) -> Offset:  # noqa: N802

@@ -125,6 +125,10 @@ class WriteOptions(Connection):
     lease_ms: int = STAGED_LEASE_MS_DEFAULT
     #: for about how long a server that is away is asked again
     retry_seconds: int = 120
+    #: whether the last batch again, with other rows, is an error
+    fail_on_change: bool = True
+    #: whether a batch write in foreachBatch belongs to its query's checkpoint
+    bind_to_query: bool = True
 
 
 def _text(name: str, value: str) -> str:
@@ -237,6 +241,8 @@ WRITE: Table = {
     "batch": ("batch", _whole(0, 2**53)),
     "leaseMs": ("lease_ms", _MANY),
     "retrySeconds": ("retry_seconds", _whole(0, 86_400)),
+    "failOnChange": ("fail_on_change", _truth),
+    "bindToQuery": ("bind_to_query", _truth),
 }
 
 

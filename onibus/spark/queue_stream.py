@@ -2,7 +2,8 @@
 
 An offset names the claims of its batch, and the last number that was claimed:
 
-    {"entity": "orders", "incarnation": 7, "reader": "nightly", "claim": 12, "claims": [12]}
+    {"entity": "orders", "incarnation": 7, "reader": "nightly", "claim": 12, "claims": [12],
+     "token": "…"}
 
 The claim is made when Spark asks for the latest offset, and noted by Spark before it is read. A
 batch that is planned again reads the same claims, which give the same messages until they are
@@ -11,7 +12,12 @@ so the claims up to the start are committed then, and not just when Spark says `
 batch later and, for the last batch of a run, never.
 
 A claim of this reader that no offset names was made by a run that ended before Spark noted it: the
-next offset takes it over. So one reader's name is for one query.
+next offset takes it over.
+
+One reader's name is for one query, and its newest checkpoint. Each run takes hold of the reader
+with its own token, which its offsets and tasks have. The broker refuses a run that lost its hold,
+and one that would take over claims that another query has read. A checkpoint that lacks claims
+which were completed is an older copy: their messages are gone, and that is an error.
 """
 
 from __future__ import annotations
@@ -21,6 +27,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -31,14 +38,17 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from onibus.broker.claim_holding import ClaimReaderInfo
 from onibus.broker.claim_rows import Claim
 from onibus.client import Client
 from onibus.core.errors import (
+    CheckpointMismatch,
     ClaimNotFound,
     EntityReplaced,
     Failed,
     InvalidArgument,
     InvalidOperation,
+    Refused,
     Unknown,
 )
 from onibus.core.limits import CLAIM_COUNT_MAX
@@ -50,6 +60,9 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 Offset = dict[str, Any]
+
+#: The claim of an offset before the first batch.
+FRESH = 0
 
 _logger = logging.getLogger(__name__)
 
@@ -70,27 +83,37 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         #: how many more messages a run takes that ends by itself
         self._left: int | None = None
+        #: of this run
+        self._token = uuid4().hex
 
     @cached_property
     def _client(self) -> Client:
         # Made where it is used first: what Spark sends to workers has none.
         return self._options.client()
 
+    def stop(self) -> None:
+        if "_client" in self.__dict__:
+            self._client.close()
+
     # Claiming
 
     def initialOffset(self) -> Offset:  # noqa: N802
-        return self._offset(0, [])
+        return self._offset(FRESH, [])
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadMaxRows(self._options.max_messages_per_trigger or CLAIM_COUNT_MAX)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         waiting = count_of(self._client, self._options.entity)
-        self._left = waiting + sum(claim.count for claim in self._claims())
+        self._left = waiting + sum(claim.count for claim in _open(self._look()))
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
         self._check(start)
-        claims = self._claims()
+        known = self._client.hold_claims(
+            self._options.entity, self._reader, token=self._token, after=start["claim"]
+        )
+        self._check_newest(start, known)
+        claims = _open(known)
         self._commit([claim.number for claim in claims if claim.number <= start["claim"]])
         following = [claim for claim in claims if claim.number > start["claim"]]
         everything = isinstance(limit, ReadAllAvailable)
@@ -118,16 +141,16 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 min(most, CLAIM_COUNT_MAX),
                 lease_ms=self._options.claim_lease_ms,
                 max_bytes=self._options.max_bytes_per_trigger,
+                token=self._token,
             )
         except Unknown:
             # The answer was lost, and the claim may be there.
-            return [claim for claim in self._claims() if claim.number > last]
+            return [claim for claim in _open(self._look()) if claim.number > last]
         return [] if made is None else [made]
 
-    def _claims(self) -> list[Claim]:
-        """Return the claims of this reader that are not committed, by their numbers."""
-        listed = self._client.claims(self._options.entity)
-        return [one for one in listed if one.reader == self._reader and not one.committing]
+    def _look(self) -> ClaimReaderInfo:
+        """Return how far this reader has come."""
+        return self._client.hold_claims(self._options.entity, self._reader)
 
     def _offset(self, last: int, numbers: list[int]) -> Offset:
         return {
@@ -136,6 +159,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             "reader": self._reader,
             "claim": last,
             "claims": numbers,
+            "token": self._token,
         }
 
     def _incarnation(self) -> int:
@@ -159,31 +183,69 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "Begin anew with another checkpoint"
             )
 
+    def _check_newest(self, start: Offset, known: ClaimReaderInfo) -> None:
+        """Refuse a checkpoint that ends before, or after, what the broker knows of its reader."""
+        if start["claim"] == FRESH:
+            return
+        if start["claim"] > known.last:
+            raise Failed(
+                f"the checkpoint has claim {start['claim']} of reader {self._reader!r} of "
+                f"{self._options.entity}, whose last one is {known.last}: the broker was restored "
+                "from an older backup. Begin with a new checkpoint and another reader"
+            )
+        passed = max(
+            *(last for _, last in known.committed),
+            *(one.number for one in known.claims if one.committing),
+            *(0, 0),
+        )
+        if passed > start["claim"]:
+            self._missing(
+                CheckpointMismatch(
+                    f"the checkpoint ends at claim {start['claim']} of reader {self._reader!r} of "
+                    f"{self._options.entity}, and claims up to {passed} were completed after "
+                    "it: it is an older copy, and their messages are not in the queue any longer. "
+                    "Continue with the newest checkpoint. If the results of those claims are "
+                    "stored, continue with a new checkpoint, or with failOnGap=false"
+                )
+            )
+
+    def _missing(self, error: Refused) -> None:
+        """Raise an error about messages that are not read, unless the query accepts that."""
+        if self._options.fail_on_gap:
+            raise error
+        _logger.warning("%s", error)
+
     # The messages of a batch
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         self._check(end)
-        held = {claim.number: claim for claim in self._claims()}
+        known = self._look()
+        held = {claim.number: claim for claim in _open(known)}
         found = []
         for number in end["claims"]:
             if number in held:
                 found += [
-                    InputPartition((number, index, count, end["incarnation"]))
+                    InputPartition((number, index, count, end["incarnation"], end.get("token")))
                     for index, count in held[number].partitions
                 ]
                 continue
-            gone = ClaimNotFound(
-                f"claim {number} of reader {self._reader!r} of {self._options.entity} is gone: it "
-                "was given back, or its lease ended before it was read. Its messages are in the "
-                "queue again. With failOnGap=false the batch goes on without them"
+            why = (
+                "it was completed after this checkpoint was copied, and its messages are not in "
+                "the queue any longer. Continue with the newest checkpoint"
+                if any(first <= number <= last for first, last in known.committed)
+                else "it was released, or its lease expired before it was read. Its messages are "
+                "in the queue again"
             )
-            if self._options.fail_on_gap:
-                raise gone
-            _logger.warning("%s", gone)
+            self._missing(
+                ClaimNotFound(
+                    f"claim {number} of reader {self._reader!r} of {self._options.entity} is gone: "
+                    f"{why}. With failOnGap=false the batch continues without them"
+                )
+            )
         return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        number, index, count, incarnation = partition.value
+        number, index, count, incarnation, token = partition.value
         convert = Converter(self._schema, self._options.fail_on_bad_body)
         with self._options.client() as client:
             table = client.read_claim_arrow(
@@ -192,6 +254,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 number,
                 partition=index,
                 incarnation=incarnation,
+                token=token,
             )
         if table.num_rows != count:
             raise Failed(f"claim {number} has {table.num_rows} messages now, and had {count}")
@@ -210,10 +273,13 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     self._options.entity, self._reader, number, incarnation=incarnation
                 )
             except ClaimNotFound as error:
-                # Given back by somebody, though its batch may have been done.
-                if self._options.fail_on_gap:
-                    raise
-                _logger.warning("%s", error)
+                # It was released, though its batch may have been done.
+                self._missing(error)
+
+
+def _open(known: ClaimReaderInfo) -> list[Claim]:
+    """Return the claims that are not committed, by their numbers."""
+    return [one for one in known.claims if not one.committing]
 
 
 def count_of(client: Client, entity: str) -> int:

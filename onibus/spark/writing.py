@@ -5,9 +5,10 @@
     driver    publishes the attempts that Spark chose, all of them or none, and only once for a
               batch number, whatever is tried again
 
-A query's batches are numbered by its checkpoint. The bus remembers, with the producer's name, the
-last number and which checkpoint it was (Spark's query id): a reset checkpoint, one of another
-entity, or a gap is an error and publishes nothing.
+A query's batches are numbered by its checkpoint. The bus records, with the producer's name, the
+last number, which checkpoint it was (Spark's query id) and a digest of the rows. A reset
+checkpoint, one of another entity, a gap, or other rows under the last number are errors and publish
+nothing. The same holds for batch writes in foreachBatch, whose tasks have the query's id too.
 
 Attempts have random numbers. Spark's own begin again with each driver, and what a worker of a
 driver that is gone still sends must not be taken for what its successor staged.
@@ -48,6 +49,8 @@ PRODUCER = "spark"
 PIECE_BYTES_MAX = 16 << 20
 #: What Spark has of each task; None where it failed.
 Messages = Sequence[WriterCommitMessage | None]
+#: What Spark calls the query of a task, and its batch.
+_QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
 #: Numbers of attempts are below this.
 _ATTEMPTS = 2**53
 
@@ -59,7 +62,7 @@ class StagedAttempt(WriterCommitMessage):
     task: int
     attempt: int
     pieces: int
-    #: the id of the query, which is that of its checkpoint; empty in a batch write
+    #: the id of the query, which is that of its checkpoint; empty outside of queries
     query: str = ""
 
 
@@ -150,6 +153,28 @@ def _attempts(messages: Sequence[Any]) -> list[tuple[int, ...]]:
     return [(one.task, one.attempt, one.pieces) for one in staged]
 
 
+def _property(name: str) -> str | None:
+    """Return what Spark tells a task of its query; None outside of queries."""
+    context = TaskContext.get()
+    return None if context is None else context.getLocalProperty(name)
+
+
+def _publish(
+    client: Client, options: WriteOptions, producer: str, batch: int, messages: Sequence[Any]
+) -> None:
+    """Publish what tasks have staged, under the checkpoint of their query if they have one."""
+    queries = {one.query for one in messages}
+    assert len(queries) <= 1, "the tasks of a batch belong to one query"
+    client.publish(
+        options.entity,
+        producer=producer,
+        batch=batch,
+        attempts=_attempts(messages),
+        checkpoint="".join(queries) or None,
+        any_content=not options.fail_on_change,
+    )
+
+
 def _discard(options: WriteOptions, producer: str, batch: int) -> None:
     """Let go of what will not be published; if that fails its lease ends."""
     with options.client(Retry(attempts=2)) as client, contextlib.suppress(OnibusError):
@@ -181,16 +206,12 @@ class BatchWriter(DataSourceArrowWriter):
         with self._options.client(_retry(self._options)) as client:
             staging = Staging(client, self._options, self._producer, self._batch)
             staging.stage(iterator)
-        return staging.done()
+        bound = self._options.producer is not None and self._options.bind_to_query
+        return staging.done(_property(_QUERY) or "" if bound else "")
 
     def commit(self, messages: Messages) -> None:
         with self._options.client(_retry(self._options)) as client:
-            client.publish(
-                self._options.entity,
-                producer=self._producer,
-                batch=self._batch,
-                attempts=_attempts(messages),
-            )
+            _publish(client, self._options, self._producer, self._batch, messages)
             if self._options.producer is None:
                 # Nobody will come by that name again.
                 with contextlib.suppress(OnibusError):
@@ -207,7 +228,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._options = write_options(options)
         if overwrite:
             raise InvalidOperation(
-                "an entity is not written over: use output mode append or update, not complete"
+                "an entity cannot be overwritten: use output mode append. To write aggregates as "
+                "they change, use foreachBatch with onibus.spark.upserts.upsert_into"
             )
         if self._options.batch is not None:
             raise InvalidOperation("option batch is for batch writes: a stream counts by itself")
@@ -215,10 +237,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._producer = self._options.producer or PRODUCER
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        context = TaskContext.get()
-        assert context is not None, "a stream is written by tasks of Spark"
-        batch = context.getLocalProperty("streaming.sql.batchId")
-        query = context.getLocalProperty("sql.streaming.queryId")
+        batch, query = _property(_BATCH), _property(_QUERY)
         if batch is None or query is None:
             raise InvalidOperation(
                 "Spark does not tell the number of the batch; nothing is written"
@@ -229,16 +248,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return staging.done(query)
 
     def commit(self, messages: Messages, batchId: int) -> None:  # noqa: N803
-        staged: list[Any] = list(messages)
-        (query,) = {one.query for one in staged}
         with self._options.client(_retry(self._options)) as client:
-            client.publish(
-                self._options.entity,
-                producer=self._producer,
-                batch=batchId,
-                attempts=_attempts(staged),
-                checkpoint=query,
-            )
+            _publish(client, self._options, self._producer, batchId, messages)
 
     def abort(self, messages: Messages, batchId: int) -> None:  # noqa: N803
         _discard(self._options, self._producer, batchId)

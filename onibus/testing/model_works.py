@@ -51,6 +51,8 @@ class Note(msgspec.Struct, frozen=True):
     task: int
     attempt: int
     until: int
+    #: the messages as they were given
+    content: tuple[bytes, ...] = ()
 
 
 class WorkModel:
@@ -136,6 +138,8 @@ class Works(Commits):
         self.namespace = NamespaceModel()
         self.works: dict[int, WorkModel] = {}
         self.last_work = 0
+        #: the messages and attempts of each batch of each producer, as they were published last
+        self.contents: dict[tuple[int, str, int], tuple[list[bytes], list[tuple[int, int]]]] = {}
 
     def all_stores(self) -> dict[str, Any]:
         """Return the stores whose commits an answer may wait for."""

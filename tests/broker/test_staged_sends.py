@@ -119,9 +119,9 @@ async def test_the_last_batch_again_does_nothing_and_an_older_one_is_an_error(
     async with disks.bus(clock, *stores) as bus:
         for _ in range(2):
             assert await publish(bus, (0, 0), batch=7) == (0, 0, True)
-            # Who publishes again may have staged again before.
-            await stage(bus, 0, "7 again", batch=7)
-            assert await publish(bus, (0, 0), (1, 5), batch=7) == (0, 0, True)
+        # A job that publishes again may have staged again before.
+        await stage(bus, 1, "7", batch=7, attempt=5)
+        assert await publish(bus, (1, 5), batch=7) == (0, 0, True)
         with pytest.raises(BatchTooOld):
             await publish(bus, (0, 0), batch=6)
         with pytest.raises(BatchTooOld):

@@ -216,6 +216,27 @@ def forget_the_last_batch(original: Any) -> Any:
     return opened
 
 
+def take_any_content(original: Any) -> Any:
+    return lambda producer, last, attempts, notes: None
+
+
+def compare_the_order_too(original: Any) -> Any:
+    def content(notes: Any) -> Any:
+        digest, count = original(notes)
+        return hash((digest, *[note.attempt for note in notes])), count
+
+    return content
+
+
+def forget_the_content(original: Any) -> Any:
+    def opened(self: Any, store: Any) -> None:
+        original(self, store)
+        for key, last in self._last.items():
+            self._last[key] = producers.Last(last.batch, last.checkpoint)
+
+    return opened
+
+
 def publish_all_that_is_staged(original: Any) -> Any:
     return lambda notes, batch, attempts: list(notes)
 
@@ -322,6 +343,15 @@ OF_WORKS = {
     ),
     "the last batch is forgotten at restart": Mutant(
         producers.Producers, "open", forget_the_last_batch, _OVER_STORES
+    ),
+    "the last batch again may have any content": Mutant(
+        producers, "_check_same", take_any_content, _OVER_STORES
+    ),
+    "the same rows of other attempts differ": Mutant(
+        producers, "_content", compare_the_order_too, _OVER_STORES
+    ),
+    "the content is forgotten at restart": Mutant(
+        producers.Producers, "open", forget_the_content, _OVER_STORES
     ),
     "every attempt is published": Mutant(
         producers, "_choose", publish_all_that_is_staged, _OVER_STORES

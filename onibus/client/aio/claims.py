@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from onibus.broker.claim_holding import ClaimReaderInfo
 from onibus.broker.claim_rows import Claim
 from onibus.client.aio.caller import AsyncCaller
 from onibus.client.asking import Ask, get, path_of, post, without_none
@@ -33,16 +34,33 @@ class AsyncClaimCalls(AsyncCaller):
         *,
         lease_ms: int = CLAIM_LEASE_MS_DEFAULT,
         max_bytes: int | None = None,
+        token: str | None = None,
     ) -> Claim | None:
         """Set up to `limit` active messages aside, and so many bytes; None if there are none.
 
         Unless it is read within `lease_ms` the claim is given back. Where the answer is lost
         (Unknown) the claim, if it was made, is in `claims`.
         """
-        body = without_none(reader=reader, limit=limit, lease_ms=lease_ms, max_bytes=max_bytes)
+        body = without_none(
+            reader=reader, limit=limit, lease_ms=lease_ms, max_bytes=max_bytes, token=token
+        )
         ask = post(path_of("entities", entity, "claims"), body, repeats=False)
         told: Claimed = await self.ask(ask, Claimed)
         return told.claim
+
+    async def hold_claims(
+        self, entity: str, reader: str, *, token: str | None = None, after: int = 0
+    ) -> ClaimReaderInfo:
+        """Take hold of a reader for the program with this token; return how far it has come.
+
+        Claims and reads with another token are refused from then on. It is an error if a claim
+        above `after`, the last that this program knows, was read: another program works on it.
+        Without a token nothing changes.
+        """
+        body = without_none(token=token, after=after)
+        ask = post(path_of("entities", entity, "claims", reader), body)
+        found: ClaimReaderInfo = await self.ask(ask, ClaimReaderInfo)
+        return found
 
     async def claims(self, entity: str) -> list[Claim]:
         """Return an entity's claims, by reader and number (R8)."""
@@ -57,12 +75,13 @@ class AsyncClaimCalls(AsyncCaller):
         *,
         partition: int | None = None,
         incarnation: int | None = None,
+        token: str | None = None,
     ) -> list[ReceivedMessage]:
         """Return a claim's messages, of all partitions or of one, in the order of each.
 
         From then on the claim is its reader's until it is committed or given back.
         """
-        ask = _reading(entity, reader, number, partition, incarnation)
+        ask = _reading(entity, reader, number, partition, incarnation, token)
         told: Messages = await self.ask(ask, Messages)
         return [received_of(one) for one in told.messages]
 
@@ -74,9 +93,10 @@ class AsyncClaimCalls(AsyncCaller):
         *,
         partition: int | None = None,
         incarnation: int | None = None,
+        token: str | None = None,
     ) -> pa.Table:
         """Return a claim's messages as rows; otherwise as `read_claim`."""
-        ask = _reading(entity, reader, number, partition, incarnation)
+        ask = _reading(entity, reader, number, partition, incarnation, token)
         return arrow_table((await self.answer(ask.accepting(ARROW))).body)
 
     async def commit_claim(
@@ -113,7 +133,12 @@ def _path(entity: str, reader: str, number: int, verb: str) -> str:
 
 
 def _reading(
-    entity: str, reader: str, number: int, partition: int | None, incarnation: int | None
+    entity: str,
+    reader: str,
+    number: int,
+    partition: int | None,
+    incarnation: int | None,
+    token: str | None,
 ) -> Ask:
-    body = without_none(partition=partition, incarnation=incarnation)
+    body = without_none(partition=partition, incarnation=incarnation, token=token)
     return post(_path(entity, reader, number, "read"), body)

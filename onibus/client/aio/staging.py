@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from onibus.broker.producers import ProducerInfo, Published, Staged
 from onibus.client.aio.caller import AsyncCaller
 from onibus.client.asking import get, path_of, post, post_arrow, without_none
-from onibus.client.convert import arrow_bytes, message_json, rows_with_ids, with_id
+from onibus.client.convert import arrow_bytes, message_json
 from onibus.core.limits import STAGED_LEASE_MS_DEFAULT
 from onibus.core.message import Message
 from onibus.protocols.http.api.staging import Forgotten, Producers, StagedOut
@@ -33,8 +33,11 @@ class AsyncStagingCalls(AsyncCaller):
         piece: int = 0,
         lease_ms: int = STAGED_LEASE_MS_DEFAULT,
     ) -> None:
-        """Keep messages, invisible and without numbers, until their producer publishes them."""
-        body = {"messages": [message_json(with_id(one)) for one in messages]}
+        """Keep messages, invisible and without numbers, until their producer publishes them.
+
+        None is given an id: one that is staged again must be the same.
+        """
+        body = {"messages": [message_json(one) for one in messages]}
         whose = _whose(producer, batch, task, attempt, piece, lease_ms)
         await self.answer(post(path_of("entities", entity, "staged"), body, query=whose))
 
@@ -52,7 +55,7 @@ class AsyncStagingCalls(AsyncCaller):
     ) -> None:
         """Keep rows in Arrow as `stage` keeps messages."""
         whose = _whose(producer, batch, task, attempt, piece, lease_ms)
-        await self.stage_stream(entity, arrow_bytes(rows_with_ids(rows)), whose)
+        await self.stage_stream(entity, arrow_bytes(rows), whose)
 
     async def stage_stream(self, entity: str, stream: bytes, whose: Mapping[str, str]) -> None:
         """Keep rows that are an Arrow IPC stream already, as they are: none is given an id.
@@ -74,15 +77,23 @@ class AsyncStagingCalls(AsyncCaller):
         batch: int,
         attempts: Iterable[tuple[int, ...]],
         checkpoint: str | None = None,
+        any_content: bool = False,
     ) -> Published:
         """Make what the named attempts staged visible, in their order, once; the rest goes.
 
         An attempt is (task, attempt), or (task, attempt, pieces). Publishing the producer's last
-        batch again does nothing, an older one is an error. A producer that names its checkpoint
+        batch again does nothing if its rows are the same, and is an error if they differ and
+        `any_content` is false. An older batch is an error. A producer that names its checkpoint
         counts from 0 without a gap, and another checkpoint under its name is an error.
         """
         named = [list(attempt) for attempt in attempts]
-        body = without_none(producer=producer, batch=batch, attempts=named, checkpoint=checkpoint)
+        body = without_none(
+            producer=producer,
+            batch=batch,
+            attempts=named,
+            checkpoint=checkpoint,
+            any_content=any_content or None,
+        )
         ask = post(path_of("entities", entity, "staged", "publish"), body)
         told: Published = await self.ask(ask, Published)
         return told

@@ -138,7 +138,7 @@ def admit_arrow(
     given: pa.RecordBatch | pa.Table, settings: LogSettings, secret: bytes
 ) -> PreparedBatch:
     """Return all rows prepared, or refuse all of them."""
-    batch = conform(_one_batch(given))
+    batch = conform(one_batch(given))
     looked = _look(batch, settings)
     bad = looked.bad
     first = int(bad.argmax()) if bad.any() else len(bad)
@@ -203,7 +203,8 @@ def _prepare(looked: _Looked, settings: LogSettings, secret: bytes | None) -> Pr
     return PreparedBatch(filled, hashes, owners, ttls, looked.sizes, keys)
 
 
-def _one_batch(given: pa.RecordBatch | pa.Table) -> pa.RecordBatch:
+def one_batch(given: pa.RecordBatch | pa.Table) -> pa.RecordBatch:
+    """Return what was given as one batch, or refuse it."""
     if not isinstance(given, (pa.RecordBatch, pa.Table)):
         raise InvalidArgument(
             f"a bulk send takes a pyarrow RecordBatch or Table, not a {type(given).__name__}"

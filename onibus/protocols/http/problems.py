@@ -26,6 +26,7 @@ STATUSES: dict[type[OnibusError], int] = {
     errors.EntityExists: 409,
     errors.KeyExists: 409,
     errors.EntityReplaced: 409,
+    errors.BatchChanged: 409,
     errors.BatchTooOld: 409,
     errors.Busy: 409,
     errors.SessionLocked: 409,

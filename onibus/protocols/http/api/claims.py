@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from onibus.broker.claim_holding import ClaimReaderInfo
 from onibus.broker.claim_rows import Claim
 from onibus.core.limits import (
     CLAIM_COUNT_MAX,
@@ -31,6 +32,17 @@ class ClaimIn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         CLAIM_LEASE_MS_DEFAULT
     )
     max_bytes: Annotated[int, Meta(ge=1, le=2**53)] | None = None
+    #: refuses a program that lost its hold of the reader
+    token: str | None = None
+
+
+class HoldClaims(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Who works under a reader's name from now on."""
+
+    #: of the program; null only looks
+    token: str | None = None
+    #: the last claim that the program knows
+    after: Number = 0
 
 
 class Claimed(msgspec.Struct):
@@ -51,6 +63,8 @@ class ReadClaim(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     partition: Number | None = None
     #: refuses an entity that was made again
     incarnation: Number | None = None
+    #: refuses a program that lost its hold of the reader
+    token: str | None = None
 
 
 class ClaimedDeadLetter(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -82,8 +96,15 @@ async def claim(call: Call) -> Claimed:
         given.limit,
         lease_ms=given.lease_ms,
         max_bytes=given.max_bytes,
+        token=given.token,
     )
     return Claimed(made)
+
+
+async def hold(call: Call) -> ClaimReaderInfo:
+    given: HoldClaims = call.decode(HoldClaims)
+    reader = call.names["reader"]
+    return await call.bus.hold_claims(call.entity, reader, token=given.token, after=given.after)
 
 
 async def list_claims(call: Call) -> Claims:
@@ -94,6 +115,7 @@ async def read(call: Call) -> Messages | Response:
     given: ReadClaim = call.decode(ReadClaim)
     where = (call.entity, call.names["reader"], call.number("number"))
     chosen: dict[str, Any] = {"partition": given.partition, "incarnation": given.incarnation}
+    chosen["token"] = given.token
     if not call.request.accepts(ARROW):
         return messages_out(await call.bus.read_claim(*where, **chosen))
     from onibus.core.claimed_rows import CLAIMED_SCHEMA
@@ -136,6 +158,13 @@ def _route(path: str, summary: str, handler: Any, **more: Any) -> Route:
 ROUTES = [
     _route("", "List claims.", list_claims, gives=Claims),
     _route("", "Set messages aside for a named reader.", claim, takes=ClaimIn, gives=Claimed),
+    _route(
+        "/{reader}",
+        "Take hold of a reader, and show how far it has come.",
+        hold,
+        takes=HoldClaims,
+        gives=ClaimReaderInfo,
+    ),
     _route(
         "/{reader}/{number}/read",
         "Read a claim's messages; from then on it is its reader's.",

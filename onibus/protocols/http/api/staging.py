@@ -41,6 +41,8 @@ class Publish(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     attempts: list[Annotated[list[Number], Meta(min_length=2, max_length=3)]]
     #: in which the batches are counted, from 0 and without a gap; another one is refused
     checkpoint: str | None = None
+    #: the producer's last batch again counts as published, whatever its rows are
+    any_content: bool = False
 
 
 class Discard(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -92,6 +94,7 @@ async def publish(call: Call) -> Published:
         batch=given.batch,
         attempts=[tuple(attempt) for attempt in given.attempts],
         checkpoint=given.checkpoint,
+        any_content=given.any_content,
     )
 
 

@@ -1,0 +1,98 @@
+"""Who works under a reader's name: one program at a time, told apart by a token (R5, R7).
+
+A program that keeps the claims that it works on in a checkpoint takes hold of its reader with a
+token of its own, and passes that token when it claims and reads. A program that lost its hold is
+refused. A reader cannot be taken while another program has read claims that the new one does not
+know: both would process them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from onibus.broker.claim_rows import OPEN, RELEASING, STAGING, Claim, ClaimReader
+from onibus.broker.replies import Outcome, Reply, answer, fail
+from onibus.core.checks import check_text, check_whole
+from onibus.core.errors import CheckpointMismatch
+from onibus.core.limits import ID_LENGTH_MAX
+from onibus.core.records import WriteBatch
+
+if TYPE_CHECKING:
+    from onibus.broker.claims import Claims
+
+
+class ClaimReaderInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a reader has come with its claims."""
+
+    reader: str
+    incarnation: int
+    #: the last number that it was given; 0 for none
+    last: int
+    #: (first, last) of the numbers that it has committed
+    committed: tuple[tuple[int, int], ...]
+    #: those that are not
+    claims: tuple[Claim, ...]
+
+
+def hold(
+    claims: Claims, name: str, reader_name: str, token: str | None, after: int, reply: Reply
+) -> None:
+    """Take hold of a reader, and answer how far it has come; without a token only answer."""
+    check_whole("after", after, 0)
+    if token is None:
+        answer(reply, _info(claims, claims.find(name, reader_name, None)))
+        return
+    check_text("token", token, ID_LENGTH_MAX, 1)
+    claims.find(name, reader_name, None)
+    claims.check_decidable()
+    reader = claims.reader(claims.broker.find(name), reader_name)
+    others = [
+        number
+        for number, held in sorted(reader.claims.items())
+        if number > after and held.content.read and held.stage == OPEN
+    ]
+    if others:
+        raise CheckpointMismatch(
+            f"reader {reader_name!r} of {name} has read claim {others[0]}, which this checkpoint "
+            "does not have: another query uses the name, or the checkpoint is not the newest. Give "
+            "each query its own reader; or continue with the newest checkpoint; or release the "
+            "claims of a query that will not continue: their messages are read again"
+        )
+    if reader.token == token:
+        answer(reply, _info(claims, reader))
+        return
+    reader.token = token
+    batch = WriteBatch()
+    reader.put(batch)
+    counted = claims.counted(reply)
+
+    def held(outcome: Outcome) -> None:
+        if outcome.error is not None:
+            fail(counted, outcome.error)
+        else:
+            answer(counted, _info(claims, reader))
+
+    claims.broker.namespace.commit(batch, Outcome(held))
+
+
+def check_holder(reader: ClaimReader, token: str | None) -> None:
+    """Refuse a program that has lost its hold of a reader."""
+    if token is not None and reader.token not in (None, token):
+        raise CheckpointMismatch(
+            f"another query has taken over reader {reader.name!r} of {reader.entity.name}: give "
+            "each query its own reader"
+        )
+
+
+def _info(claims: Claims, reader: ClaimReader) -> ClaimReaderInfo:
+    clock = claims.broker.clock
+    shown = [one for one in reader.claims.values() if one.stage not in (STAGING, RELEASING)]
+    return ClaimReaderInfo(
+        reader=reader.name,
+        incarnation=reader.entity.incarnation,
+        last=reader.last,
+        committed=tuple(reader.committed.runs()),
+        claims=tuple(one.info(clock) for one in sorted(shown, key=lambda one: one.number)),
+    )
