@@ -23,7 +23,7 @@ class ReaderRow(msgspec.Struct, kw_only=True):
     created: int
     moved: int
     idle_ms: int | None
-    #: where it is set, only callers that give it move the reader
+    #: only callers that give it move the reader; None: all callers do
     token: str | None = None
     #: what reads with it, in the words of its owner
     address: str | None = None
