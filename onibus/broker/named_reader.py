@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
+from onibus.core.errors import ReaderTaken
+
 #: The two logs that can be read.
 MESSAGES = "messages"
 OUTCOMES = "outcomes"
@@ -21,14 +23,18 @@ class ReaderRow(msgspec.Struct, kw_only=True):
     created: int
     moved: int
     idle_ms: int | None
+    #: only callers that give it move the reader; None: all callers do
+    token: str | None = None
+    #: what reads with it, in the words of its owner
+    address: str | None = None
 
 
 class NamedReader:
     """A reader as memory knows it."""
 
     __slots__ = (
-        "asked", "created", "durable", "idle_ms", "leaving", "log", "moved", "name", "positions",
-        "used",
+        "address", "asked", "created", "durable", "idle_ms", "leaving", "log", "moved", "name",
+        "positions", "token", "used",
     )  # fmt: skip
 
     def __init__(self, name: str, row: ReaderRow, used: int, durable: bool) -> None:
@@ -41,6 +47,8 @@ class NamedReader:
         self.created = row.created
         self.moved = row.moved
         self.idle_ms = row.idle_ms
+        self.token = row.token
+        self.address = row.address
         #: bus time of its last use
         self.used = used
         #: it is made, and not about to be deleted
@@ -56,7 +64,17 @@ class NamedReader:
             created=self.created,
             moved=self.moved,
             idle_ms=self.idle_ms,
+            token=self.token,
+            address=self.address,
         )
+
+    def check_token(self, token: str | None) -> None:
+        """Refuse a caller that does not hold the reader's token."""
+        if self.token not in (None, token):
+            raise ReaderTaken(
+                f"reader {self.name!r} belongs to {self.address or 'another program'}: only the "
+                "program that took it last can move it"
+            )
 
 
 class ReaderInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,6 +95,8 @@ class ReaderInfo(msgspec.Struct, frozen=True, kw_only=True):
     created_ms: int
     moved_ms: int
     idle_ms: int | None
+    #: what reads with it, in the words of its owner: the address of a lake
+    address: str | None = None
 
 
 class StampsSetBack(msgspec.Struct, frozen=True, kw_only=True):

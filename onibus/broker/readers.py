@@ -34,7 +34,7 @@ from onibus.core.errors import (
     LogGap,
     OnibusError,
 )
-from onibus.core.limits import ID_LENGTH_MAX
+from onibus.core.limits import ADDRESS_LENGTH_MAX, ID_LENGTH_MAX
 from onibus.core.numbering import Numbering
 from onibus.core.partition import Partition
 from onibus.core.path.read import first_hole, first_since, ordinal_of, reach
@@ -56,18 +56,27 @@ def create(
     start: str | Sequence[int],
     idle_ms: int | None,
     reply: Reply,
+    token: str | None = None,
+    address: str | None = None,
 ) -> None:
     """Make a reader; answer with its ReaderInfo once it is durable."""
     entity = broker.find(entity_name)
     check_text("a reader's name", name, ID_LENGTH_MAX, 1)
     check_log(entity, log)
-    if idle_ms is not None:
-        check_whole("idle_ms", idle_ms, 1)
+    _check_owner(idle_ms, token, address)
     if name in entity.readers:
         raise EntityExists(f"{entity.name} has a reader {name!r} already")
     positions = _starts(entity, log, start)
     wall = broker.clock.wall()
-    row = ReaderRow(log=log, positions=positions, created=wall, moved=wall, idle_ms=idle_ms)
+    row = ReaderRow(
+        log=log,
+        positions=positions,
+        created=wall,
+        moved=wall,
+        idle_ms=idle_ms,
+        token=token,
+        address=address,
+    )
     reader = NamedReader(name, row, broker.clock.now(), durable=False)
     entity.readers[name] = reader
     for seat in entity.seats:
@@ -92,6 +101,15 @@ def create(
 
     # Positions may be those of rows on their way to the disk: a crash must not leave them ahead.
     _when_durable(broker, entity, commit, given_up)
+
+
+def _check_owner(idle_ms: int | None, token: str | None, address: str | None) -> None:
+    if idle_ms is not None:
+        check_whole("idle_ms", idle_ms, 1)
+    if token is not None:
+        check_text("a reader's token", token, ID_LENGTH_MAX, 1)
+    if address is not None:
+        check_text("a reader's address", address, ADDRESS_LENGTH_MAX, 1)
 
 
 def _starts(entity: Entity, log: str, start: str | Sequence[int]) -> list[int]:
@@ -175,12 +193,14 @@ def move(
     positions: Sequence[int],
     incarnation: int,
     reply: Reply,
+    token: str | None = None,
 ) -> None:
     """A reader has come up to these numbers; answered when that is durable."""
     if type(incarnation) is not int:
         raise InvalidArgument("give the incarnation that the positions belong to")
     entity = find_incarnation(broker, entity_name, incarnation)
     reader = find_reader(entity, name)
+    reader.check_token(token)
     _check_count(entity, positions)
     asked = list(reader.asked)
     for seat, number in zip(entity.seats, positions, strict=True):
@@ -207,6 +227,42 @@ def move(
         answer(reply, None)
 
     _commit(broker, entity, reader, Outcome(moved))
+
+
+def take(
+    broker: Broker,
+    entity_name: str,
+    name: str,
+    reply: Reply,
+    *,
+    held: Sequence[str] = (),
+    token: str | None = None,
+    address: str | None = None,
+    idle_ms: int | None = None,
+) -> None:
+    """Take a reader over from the holder of one of the `held` tokens.
+
+    From then on only moves with the new token count, and None leaves a value as it is. Answer with
+    the ReaderInfo once this is durable.
+    """
+    entity = broker.find(entity_name)
+    reader = find_reader(entity, name)
+    _check_owner(idle_ms, token, address)
+    if reader.token not in (None, token):
+        reader.check_token(reader.token if reader.token in held else None)
+    reader.token = reader.token if token is None else token
+    reader.address = reader.address if address is None else address
+    reader.idle_ms = reader.idle_ms if idle_ms is None else idle_ms
+    reader.used = broker.clock.now()
+    watch_idle(broker, entity, reader)
+
+    def taken(outcome: Outcome) -> None:
+        if outcome.error is not None:
+            fail(reply, outcome.error)
+        else:
+            answer(reply, describe(entity, reader))
+
+    _commit(broker, entity, reader, Outcome(taken))
 
 
 def delete(broker: Broker, entity_name: str, name: str, reply: Reply) -> None:
@@ -288,6 +344,7 @@ def describe(entity: Entity, reader: NamedReader) -> ReaderInfo:
         created_ms=reader.created,
         moved_ms=reader.moved,
         idle_ms=reader.idle_ms,
+        address=reader.address,
     )
 
 

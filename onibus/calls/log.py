@@ -121,23 +121,58 @@ class LogCalls(Caller):
         log: str = MESSAGES,
         start: str | Sequence[int] = readers.EARLIEST,
         idle_ms: int | None = None,
+        token: str | None = None,
+        address: str | None = None,
     ) -> ReaderInfo:
         """Make a named reader of a log, messages or outcomes: what it has not passed is kept (R2).
 
         It starts at the earliest complete row, at the latest (what comes from now on), or at one
-        number for each partition. Nobody having used it for `idle_ms`, it goes by itself.
+        number for each partition. Unused for `idle_ms`, it is removed. With a
+        `token`, only calls that give it move the reader. `address` says what reads with it.
         """
         info: ReaderInfo = await self.ask(
-            lambda reply: readers.create(self.broker, entity, name, log, start, idle_ms, reply)
+            lambda reply: readers.create(
+                self.broker, entity, name, log, start, idle_ms, reply, token, address
+            )
         )
         return info
 
+    async def take_reader(
+        self,
+        entity: str,
+        name: str,
+        *,
+        held: Sequence[str] = (),
+        token: str | None = None,
+        address: str | None = None,
+        idle_ms: int | None = None,
+    ) -> ReaderInfo:
+        """Take a reader over: only moves with the new token count from then on.
+
+        A reader that has a token is taken with one of the `held` tokens, or with `token` itself.
+        None leaves a value as it is.
+        """
+        info: ReaderInfo = await self.ask(
+            lambda reply: readers.take(
+                self.broker, entity, name, reply,
+                held=held, token=token, address=address, idle_ms=idle_ms,
+            )
+        )  # fmt: skip
+        return info
+
     async def move_reader(
-        self, entity: str, name: str, positions: Sequence[int], incarnation: int
+        self,
+        entity: str,
+        name: str,
+        positions: Sequence[int],
+        incarnation: int,
+        token: str | None = None,
     ) -> None:
         """Tell how far a reader has come: the next number in each partition, forward only."""
         await self.ask(
-            lambda reply: readers.move(self.broker, entity, name, positions, incarnation, reply)
+            lambda reply: readers.move(
+                self.broker, entity, name, positions, incarnation, reply, token
+            )
         )
 
     def readers(self, entity: str) -> list[ReaderInfo]:

@@ -15,3 +15,5 @@ FAILED = 4
 CANNOT_LISTEN = 5
 #: data cannot be opened or read: in use by another process, damaged, or of a newer version
 CANNOT_OPEN = 6
+#: of audit: nothing contradicts, and the lake is not complete enough for a proof
+INCOMPLETE = 7

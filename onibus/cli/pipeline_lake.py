@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
+from rich.progress import Progress
 
 from onibus.cli import exits
 from onibus.cli.output import bytes_text
@@ -28,6 +32,14 @@ from onibus.core.errors import OnibusError
 if TYPE_CHECKING:
     from onibus.spark.jobs.audit import Verdict
     from onibus.spark.jobs.capture import Captured
+
+
+AcceptGap = Annotated[
+    bool, typer.Option("--accept-gap", help="Record rows that are gone as a gap of this lake.")
+]
+NewIdentity = Annotated[
+    bool, typer.Option("--new-identity", help="Make a copied lake separate from its original.")
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -65,50 +77,65 @@ def capture(
     messages_per_batch: Annotated[
         int | None, typer.Option(min=1, help="Messages in a batch, at most.")
     ] = None,
+    accept_gap: AcceptGap = False,
+    new_identity: NewIdentity = False,
     master: Master = None,
     conf: Conf = None,
 ) -> None:
-    """Capture an entity's messages, and what became of them, as Parquet files.
+    """Capture an entity's messages and their outcomes as Parquet files.
 
-    Start it again whenever you like: it goes on where it was, and nothing is there twice.
+    Start it again at any time: it continues where the lake ends, and repeats no row.
     """
     from onibus.spark.jobs.capture import capture as run
 
     if (entity is None) != everything:
         raise typer.BadParameter("name an entity, or say --all")
+    if everything and (accept_gap or new_identity):
+        raise typer.BadParameter("name the entity: --accept-gap and --new-identity are for one")
+    interval_s = seconds_of(interval)
     stop = threading.Event()
     ends = stop if continuous else None
     if entity is None:
-        _capture_all(session, lake, interval if continuous else None, stop, master, conf)
+        _capture_all(session, lake, interval_s if continuous else None, stop, master, conf)
         return
     source = source_of(session, entity)
     if messages_per_batch is not None:
         source["maxMessagesPerTrigger"] = str(messages_per_batch)
     with spark_for(session, master, conf, ends) as spark, session.out.progress() as progress:
-        bar = progress.add_task(f"capturing {entity}", total=None)
-
-        def tell(done: Captured) -> None:
-            progress.update(bar, description=f"capturing {entity}: {done.messages:,} messages")
-
+        tell = _telling(progress, entity)
         done = run(
             spark,
             source,
             lake,
             continuous=continuous,
-            interval=interval,
+            interval_s=interval_s,
             outcomes=outcomes,
             body=body,
             on_error=on_error,
+            accept_gap=accept_gap,
+            new_identity=new_identity,
+            on_wait=lambda holder: session.out.say(f"waiting for {holder}, which writes this lake"),
             on_progress=tell,
             stopped=stop.is_set,
         )
     session.out.done(msgspec.to_builtins(done), _sentence(done))
 
 
+def _telling(progress: Progress, entity: str) -> Callable[[Captured], None]:
+    """Return a function that shows how far a capture is."""
+    bar = progress.add_task(f"capturing {entity}", total=None)
+
+    def tell(done: Captured) -> None:
+        words = f"{done.messages:,} messages, {done.outcomes:,} outcomes, {done.behind:,} to go"
+        progress.update(bar, description=f"capturing {entity}: {words}")
+
+    return tell
+
+
 def _capture_all(
     session: Session,
     lake: str,
-    interval: str | None,
+    rest: float | None,
     stop: threading.Event,
     master: str | None,
     conf: list[str] | None,
@@ -116,20 +143,25 @@ def _capture_all(
     """Capture everything once, or again and again at an interval."""
     from onibus.spark.jobs.capture_all import capture_round
 
-    rest = None if interval is None else seconds_of(interval)
     out = session.out
 
-    def captured(entity: str, done: Captured) -> None:
-        if not done.files:
-            return
-        out.done(msgspec.to_builtins(done) | {"entity": entity}, f"{entity}: {_sentence(done)}")
-
     failures = 0
+    #: the last sentence about each entity: a round that fails like the one before is silent
+    said: dict[str, str] = {}
 
     def failed(entity: str, error: Exception) -> None:
         nonlocal failures
         failures += 1
-        out.told.print(f"onibus: {entity} was not captured: {told_plainly(error)}", markup=False)
+        sentence = f"onibus: {entity} was not captured: {told_plainly(error)}"
+        if said.get(entity) != sentence:
+            out.told.print(sentence, markup=False)
+        said[entity] = sentence
+
+    def captured(entity: str, done: Captured) -> None:
+        said.pop(entity, None)
+        if not done.files:
+            return
+        out.done(msgspec.to_builtins(done) | {"entity": entity}, f"{entity}: {_sentence(done)}")
 
     source = source_of(session, "")
     del source["entity"]
@@ -172,6 +204,9 @@ def audit(
     broker: Annotated[
         bool, typer.Option("--broker/--no-broker", help="Ask the broker what it still has.")
     ] = True,
+    max_lag: Annotated[
+        float, typer.Option(min=0, help="How many seconds the lake may be behind the broker.")
+    ] = 60.0,
     page: Annotated[
         Path | None, typer.Option("--report", help="Write an HTML page with plots here.")
     ] = None,
@@ -180,32 +215,42 @@ def audit(
 ) -> None:
     """Prove from the lake and the broker that nothing was lost, repeated or reordered.
 
-    Exit code 1: a contradiction was found.
+    PASSED exits with 0. FAILED exits with 1: a contradiction was found. INCOMPLETE exits with 7:
+    rows or tables are missing, there is nothing to check, or the lake is too far behind.
     """
     from onibus.spark.jobs.audit import audit as run
     from onibus.spark.jobs.report import report as draw
 
     source = source_of(session, entity)
-    with spark_for(session, master, conf) as spark:
+    with ExitStack() as held:
+        # A small lake is read without Spark.
+        spark = cache(lambda: held.enter_context(spark_for(session, master, conf)))
         verdict = run(
-            spark, source, lake, with_broker=broker, on_progress=progress_of(session, "checking")
+            spark,
+            source,
+            lake,
+            with_broker=broker,
+            max_lag_s=max_lag,
+            on_progress=progress_of(session, "audit"),
         )
-        if page is not None:
+        if page is not None and verdict.messages:
             drawing = progress_of(session, "drawing")
             draw(
-                spark, source, lake, page,
+                spark(), source, lake, page,
                 with_broker=broker, verdict=verdict, on_progress=drawing,
             )  # fmt: skip
-    _show(session, verdict, page)
+    _show(session, verdict, page if verdict.messages else None)
+    codes = {"PASSED": exits.OK, "FAILED": exits.REFUSED, "INCOMPLETE": exits.INCOMPLETE}
     if not verdict.passed:
-        raise typer.Exit(exits.REFUSED)
+        raise typer.Exit(codes[verdict.verdict])
 
 
 def _show(session: Session, verdict: Verdict, page: Path | None) -> None:
     """Print a verdict."""
     out = session.out
     if out.as_json:
-        out.document(msgspec.to_builtins(verdict) | {"passed": verdict.passed})
+        told = {"passed": verdict.passed, "verdict": verdict.verdict}
+        out.document(msgspec.to_builtins(verdict) | told)
         return
     out.rows(
         verdict.findings,
@@ -216,16 +261,30 @@ def _show(session: Session, verdict: Verdict, page: Path | None) -> None:
             "such as": lambda one: "; ".join(one.examples) or None,
         },
     )
+    for reason in verdict.incomplete:
+        out.console.print(f"incomplete: {reason}", markup=False)
     for remark in verdict.remarks:
         out.console.print(f"note: {remark}", markup=False)
-    word = "PASSED" if verdict.passed else "FAILED"
     out.console.print(
-        f"{word}: {verdict.messages:,} messages and {verdict.outcomes:,} outcomes of "
-        f"{verdict.entity} in {len(verdict.covered)} partitions",
+        f"{verdict.verdict}: {verdict.messages:,} messages and {verdict.outcomes:,} outcomes of "
+        f"{verdict.entity}{_range(verdict)}",
         markup=False,
     )
     if page is not None:
         out.console.print(f"the page is {page}", markup=False)
+
+
+def _range(verdict: Verdict) -> str:
+    """Return what a verdict covers, in words."""
+    if not verdict.covered:
+        return ""
+    spans = [f"{first} to {last}" for first, last in verdict.covered.values()]
+    if len(spans) == 1:
+        return f", from the lake's start to its end: numbers {spans[0]}"
+    parts = "; ".join(
+        f"partition {at} {span}" for at, span in zip(verdict.covered, spans, strict=True)
+    )
+    return f", from the lake's start to its end: {parts}"
 
 
 def report(

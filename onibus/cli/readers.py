@@ -34,6 +34,7 @@ def list_readers(session: Session, entity: Entity) -> None:
         "next numbers": lambda one: ", ".join(map(str, one.positions)),
         "moved (UTC)": lambda one: moment(one.moved_ms),
         "lost": lambda one: ", ".join(f"{lost[0]}–{lost[1]}" for lost in one.lost if lost) or None,
+        "for": lambda one: one.address,
     }
     session.out.rows(session.client.readers(entity), columns, plain=asdict, empty="no readers")
 

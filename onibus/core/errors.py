@@ -145,6 +145,12 @@ class ReaderBehind(LogGap):
     code = "reader-behind"
 
 
+class ReaderTaken(Refused):
+    """A named reader was taken over: its token is not the caller's."""
+
+    code = "reader-taken"
+
+
 class LockLost(Refused):
     """The token does not hold its message any more."""
 

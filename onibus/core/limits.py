@@ -14,6 +14,8 @@ DAY_MS = 24 * HOUR_MS
 ENTITY_NAME_LENGTH_MAX = 260
 #: [SB] MessageId, SessionId, PartitionKey; [SQS] deduplication, group and attempt ids.
 ID_LENGTH_MAX = 128
+#: What a named reader says of where its rows go.
+ADDRESS_LENGTH_MAX = 1_024
 #: [SB] Duplicate detection window.
 DEDUPLICATION_WINDOW_MS_MIN = 20 * SECOND_MS
 DEDUPLICATION_WINDOW_MS_MAX = 7 * DAY_MS

@@ -10,7 +10,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from onibus.client import Client
 from onibus.core.arrow_block import SCHEMA, columns_of
-from onibus.core.errors import InvalidArgument, PartitionOffline
+from onibus.core.errors import EntityReplaced, InvalidArgument, PartitionOffline
 from onibus.core.limits import COUNTER_BITS_PARTITIONED
 from onibus.core.message import ReceivedMessage
 from onibus.core.numbering import partition_index
@@ -68,6 +68,11 @@ class LogReader(DataSourceReader):
         options = self._table.options
         with options.client() as client:
             ends = self._table.ends(client)
+            if options.incarnation not in (None, ends.incarnation):
+                raise EntityReplaced(
+                    f"{ends.entity} was deleted and recreated: its incarnation is "
+                    f"{ends.incarnation}, not {options.incarnation}"
+                )
             starting = options.starting_position or Position(EARLIEST)
             ending = options.ending_position or Position(LATEST)
             starts = self._table.resolve(client, starting, ends)

@@ -1,38 +1,44 @@
 """The lake: what was captured of an entity, as Parquet files that anything reads.
 
-    <lake>/<entity>/entity.json                       which entity this is
+    <lake>/<entity>/entity.json                       which entity this is, and which lake
+    <lake>/<entity>/_manifest/<version>.json          which files count (lake_manifest.py)
     <lake>/<entity>/messages/date=…/partition=…/<first>-<last>.parquet
     <lake>/<entity>/outcomes/date=…/partition=…/<first>-<last>.parquet
     <lake>/<entity>/errors/date=…/partition=…/<first>-<last>.parquet
 
 Dates are those of the rows' times, UTC; <first> and <last> are the first and last number of the
 range of the log that the file covers, 19 digits each. Such a range never changes (R3), so whoever
-writes it again writes the same file under the same name: a task or a batch that is repeated adds
-nothing.
+writes it again writes the same file under the same name: a task that is repeated adds nothing.
 
-Names that begin with a dot are being written. `files` is the truth about what a folder has: a file
-whose range lies inside another's was merged into that one and is about to go.
+Names that begin with a dot are being written. The manifest is the truth about what a lake has. A
+lake of version 0.1.0 has none, and no identity: there every file counts whose range is not
+inside that of another. The next capture gives it both (lake_migration.py).
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 from urllib.parse import quote
+from uuid import uuid4
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from onibus.core.errors import EntityReplaced, InvalidArgument
+from onibus.spark.lake_files import LakeFailed, LakeFiles
+from onibus.spark.lake_manifest import FileRow, Manifest, decode, encode
 
 MESSAGES = "messages"
 OUTCOMES = "outcomes"
 ERRORS = "errors"
+TABLES = (MESSAGES, OUTCOMES, ERRORS)
 
 #: The column that orders the rows of each table, and the one that has their times.
 NUMBERS = {MESSAGES: "sequence_number", OUTCOMES: "number", ERRORS: "sequence_number"}
@@ -42,6 +48,8 @@ _DIGITS = 19
 #: Files of the newest day are merged when there are so many.
 _GROWING_MIN = 8
 _SUFFIX = ".parquet"
+_MANIFEST = "_manifest"
+_ENTITY = "entity.json"
 
 
 class Covered(NamedTuple):
@@ -55,143 +63,163 @@ class Covered(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LakeFile:
-    """A file of a table: which rows it has, and where it lies."""
+    """A file of a table: which rows it has, and its name below the entity's folder."""
 
-    folder: str
-    first: int
-    last: int
-    size: int
+    name: str
+    row: FileRow
 
     @property
-    def path(self) -> str:
-        return f"{self.folder}/{file_name(self.first, self.last)}"
-
-    @property
-    def date(self) -> str:
-        return self.folder.rpartition("date=")[2].partition("/")[0]
-
-    @property
-    def partition(self) -> int:
-        return int(self.folder.rpartition("partition=")[2])
+    def folder(self) -> str:
+        return self.name.rpartition("/")[0]
 
     def within(self, other: LakeFile) -> bool:
-        """Tell whether another file has all of this one's rows."""
-        return self.folder == other.folder and other.first <= self.first and self.last <= other.last
+        """Return whether the range of another file has all of this one's."""
+        mine, other_row = self.row, other.row
+        inside = other_row.first <= mine.first and mine.last <= other_row.last
+        return self.folder == other.folder and inside
 
 
-def file_name(first: int, last: int) -> str:
-    """Return what a file with these rows is called."""
-    return f"{first:0{_DIGITS}}-{last:0{_DIGITS}}{_SUFFIX}"
+def file_name(table: str, covered: Covered) -> str:
+    """Return the name of the file with these rows, below the entity's folder."""
+    numbers = f"{covered.first:0{_DIGITS}}-{covered.last:0{_DIGITS}}{_SUFFIX}"
+    return f"{table}/date={covered.date}/partition={covered.partition:02}/{numbers}"
+
+
+def name_of(table: str, row: FileRow) -> str:
+    """Return the name of a file that a manifest lists."""
+    return file_name(table, Covered(row.date, row.partition, row.first, row.last))
 
 
 class Lake:
-    """One entity's part of a lake, in a file system that pyarrow knows: a path, s3://, hdfs://."""
+    """One entity's part of a lake."""
 
     def __init__(self, place: str, entity: str) -> None:
         self.place = place
         self.entity = entity
-        if "://" in place:
-            self._files, root = pafs.FileSystem.from_uri(place)
-        else:
-            self._files, root = pafs.LocalFileSystem(), os.path.abspath(place)
-        self._root = f"{root.rstrip('/')}/{quote(entity, safe='')}"
+        self.store = LakeFiles(place, quote(entity, safe=""))
 
     def address(self, table: str) -> str:
         """Return where Spark finds a table."""
-        scheme, mark, _ = self.place.partition("://")
-        return f"{scheme}{mark}{self._path(table)}" if mark else self._path(table)
+        return f"{self.store.address}/{table}"
 
-    def _path(self, table: str) -> str:
-        return f"{self._root}/{table}"
-
-    def has(self, name: str) -> bool:
-        """Tell whether there is a file or folder of that name."""
-        return bool(self._files.get_file_info(self._path(name)).type != pafs.FileType.NotFound)
-
-    # --- which entity ---------------------------------------------------------------------------
-
-    def belong(self, incarnation: int) -> None:
-        """Say that this part of the lake has the rows of one entity, and of no later namesake."""
-        path = f"{self._root}/entity.json"
-        told = self.about()
-        if told is None:
-            about = {"entity": self.entity, "incarnation": incarnation}
-            self._files.create_dir(self._root, recursive=True)
-            self._write_bytes(path, json.dumps(about).encode())
-        elif told["incarnation"] != incarnation:
-            raise EntityReplaced(
-                f"{path} has rows of an earlier {self.entity!r} (incarnation "
-                f"{told['incarnation']}, now {incarnation}): capture into another lake, or move "
-                "that folder and its checkpoint away"
-            )
+    # --- which entity, and which lake -------------------------------------------------------------
 
     def about(self) -> dict[str, Any] | None:
-        """Return which entity this is; None where nothing was captured yet."""
-        path = f"{self._root}/entity.json"
-        if not self.has("entity.json"):
-            return None
-        with self._files.open_input_stream(path) as stream:
-            told: dict[str, Any] = json.loads(stream.read())
+        """Return which entity and lake this is; None where nothing was captured yet."""
+        content = self.store.read(_ENTITY)
+        try:
+            told: dict[str, Any] | None = None if content is None else json.loads(content)
+        except ValueError:
+            raise LakeFailed(f"{self.address(_ENTITY)} is damaged: restore it") from None
         return told
 
-    # --- writing --------------------------------------------------------------------------------
+    def identity(self) -> str | None:
+        """Return the lake's identity; None where nothing was captured, or by version 0.1.0."""
+        return (self.about() or {}).get("identity")
+
+    def check_incarnation(self, incarnation: int) -> None:
+        """Refuse rows of a later entity of this name."""
+        told = self.about()
+        if told is not None and told["incarnation"] != incarnation:
+            raise EntityReplaced(
+                f"{self.address(_ENTITY)} has rows of an earlier {self.entity!r} (incarnation "
+                f"{told['incarnation']}, now {incarnation}): capture into another lake, or move "
+                "that folder away"
+            )
+
+    def set_identity(self, incarnation: int) -> str:
+        """Give this part of the lake a new identity, for one entity and no later namesake."""
+        identity = uuid4().hex
+        about = {"entity": self.entity, "incarnation": incarnation, "identity": identity}
+        self.store.put(_ENTITY, json.dumps(about).encode(), str(os.getpid()))
+        return identity
+
+    # --- the manifest -----------------------------------------------------------------------------
+
+    def manifest_or_none(self) -> Manifest | None:
+        """Return the version that counts; None if the lake has no manifest."""
+        while True:
+            newest = max(self._versions(), default=None)
+            if newest is None:
+                return None
+            content = self.store.read(newest)
+            # None: the next version has replaced it since.
+            if content is not None:
+                try:
+                    return decode(content)
+                except msgspec.MsgspecError:
+                    raise LakeFailed(
+                        f"{self.address(newest)} is damaged: restore it from a backup of the lake"
+                    ) from None
+
+    def manifest(self) -> Manifest:
+        """Return the version that counts; an error if the lake has no manifest."""
+        found = self.manifest_or_none()
+        if found is None:
+            raise LakeFailed(f"{self.store.address} has no manifest: restore it from a backup")
+        return found
+
+    def _versions(self) -> list[str]:
+        found = self.store.sizes(_MANIFEST)
+        return [name for name in found if name.endswith(".json") and "/." not in name]
+
+    def put_manifest(self, manifest: Manifest) -> bool:
+        """Make a version, unless there is one of that number or a higher one; return whether."""
+        name = f"{_MANIFEST}/{manifest.version:0{_DIGITS}}.json"
+        if not self.store.put_new(name, encode(manifest), manifest.token or "new"):
+            return False
+        # A writer keeps its newest version only: a former writer may find its number free.
+        if max(self._versions()) != name:
+            self.store.delete(name)
+            return False
+        for version in self._versions():
+            if version < name:
+                self.store.delete(version)
+        return True
+
+    # --- writing ----------------------------------------------------------------------------------
 
     def write(self, table: str, rows: pa.Table, covered: Covered, attempt: str) -> LakeFile:
         """Write the rows that a table has of a range of the log; they may be fewer than that.
 
-        The file appears whole. Two who write the same range at once (a task that was started
-        twice) have different attempts, and the second takes the first one's place.
+        The file appears whole. Two tasks that write the same range at once have different attempts,
+        and write the same bytes.
         """
-        folder = f"{self._path(table)}/date={covered.date}/partition={covered.partition:02}"
-        return self._put(folder, covered.first, covered.last, rows, attempt)
+        sink = pa.BufferOutputStream()
+        pq.write_table(rows.combine_chunks(), sink, compression="zstd")
+        content = sink.getvalue()
+        name = file_name(table, covered)
+        row = FileRow(*covered, rows.num_rows, content.size, digest_of(content))
+        if not self.store.put_new(name, content, attempt):
+            there = self.store.read(name)
+            if there is None or digest_of(there) != row.digest:
+                raise LakeFailed(
+                    f"{self.address(name)} was written by another process too: capture again"
+                )
+        return LakeFile(name, row)
 
-    def _put(self, folder: str, first: int, last: int, rows: pa.Table, attempt: str) -> LakeFile:
-        path = f"{folder}/{file_name(first, last)}"
-        unfinished = f"{folder}/.{file_name(first, last)}.{attempt}"
-        self._files.create_dir(folder, recursive=True)
-        with self._files.open_output_stream(unfinished) as stream:
-            pq.write_table(rows, stream, compression="zstd")
-        self._sync(unfinished)
-        self._files.move(unfinished, path)
-        self._sync(folder)
-        return LakeFile(folder, first, last, self._files.get_file_info(path).size)
-
-    def _write_bytes(self, path: str, content: bytes) -> None:
-        unfinished = f"{path}.{os.getpid()}"
-        with self._files.open_output_stream(unfinished) as stream:
-            stream.write(content)
-        self._sync(unfinished)
-        self._files.move(unfinished, path)
-        self._sync(path.rpartition("/")[0])
-
-    def _sync(self, path: str) -> None:
-        """Have it on disk: the broker forgets what the lake has. Object stores do that anyway."""
-        if isinstance(self._files, pafs.LocalFileSystem):
-            handle = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
-
-    # --- reading --------------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------------
 
     def files(self, table: str) -> list[LakeFile]:
         """Return the files that together have every captured row once, in order of numbers."""
-        return [one for one, inside in self._all_files(table) if not inside]
+        if self.identity() is None:
+            return [one for one, inside in self._found(table) if not inside]
+        rows = self.manifest().files.get(table, [])
+        return [LakeFile(name_of(table, row), row) for row in rows]
 
-    def leftovers(self, table: str) -> list[LakeFile]:
-        """Return files whose rows another one has."""
-        return [one for one, inside in self._all_files(table) if inside]
-
-    def _all_files(self, table: str) -> Iterator[tuple[LakeFile, bool]]:
-        found = pafs.FileSelector(self._path(table), allow_not_found=True, recursive=True)
+    def _found(self, table: str) -> Iterator[tuple[LakeFile, bool]]:
+        """Yield the files of a lake without a manifest, and whether another has their rows."""
         files = []
-        for info in self._files.get_file_info(found):
-            folder, _, name = info.path.rpartition("/")
-            if info.type == pafs.FileType.File and name.endswith(_SUFFIX) and name[0] != ".":
-                first, last = name.removesuffix(_SUFFIX).split("-")
-                files.append(LakeFile(folder, int(first), int(last), info.size))
-        files.sort(key=lambda one: (one.folder, one.first, -one.last))
+        for name, size in self.store.sizes(table).items():
+            folder, _, last = name.rpartition("/")
+            if not last.endswith(_SUFFIX) or last[0] == ".":
+                continue
+            numbers = last.removesuffix(_SUFFIX).split("-")
+            date = folder.rpartition("date=")[2].partition("/")[0]
+            partition = int(folder.rpartition("partition=")[2])
+            row = FileRow(date, partition, int(numbers[0]), int(numbers[1]), -1, size, "")
+            files.append(LakeFile(name, row))
+        files.sort(key=lambda one: (one.folder, one.row.first, -one.row.last))
         whole: LakeFile | None = None
         for one in files:
             inside = whole is not None and one.within(whole)
@@ -201,59 +229,58 @@ class Lake:
 
     def paths(self, table: str) -> list[str]:
         """Return where Spark finds the files that `files` names."""
-        mark = self.place.partition("://")
-        start = f"{mark[0]}://" if mark[1] else ""
-        return [f"{start}{one.path}" for one in self.files(table)]
+        return [f"{self.store.address}/{one.name}" for one in self.files(table)]
 
-    def resume_at(self, table: str) -> dict[int, int]:
-        """Return, by partition, the number that follows what is there without a hole.
+    def read(self, one: LakeFile) -> tuple[bytes, pa.Table]:
+        """Return the bytes and the rows of a file."""
+        content = self.store.read(one.name)
+        if content is None:
+            raise LakeFailed(
+                f"{self.address(one.name)} is missing: it has the rows {one.row.first} to "
+                f"{one.row.last} of partition {one.row.partition}. Restore it"
+            )
+        # The table itself, without columns made of the names of its folders.
+        return content, pq.ParquetFile(pa.BufferReader(content)).read()
 
-        What lies behind a hole was left by a batch that did not come to its end: it goes.
-        """
-        following: dict[int, int] = {}
-        for one in sorted(self.files(table), key=lambda one: one.first):
-            partition = one.partition
-            if one.first == following.setdefault(partition, one.first):
-                following[partition] = one.last + 1
-            else:
-                self._files.delete_file(one.path)
-        return following
+    def sweep(self, manifest: Manifest) -> None:
+        """Remove files that do not count: those of batches that were cut off, and merged ones."""
+        for table in TABLES:
+            listed = {name_of(table, row) for row in manifest.files.get(table, [])}
+            for name in self.store.sizes(table):
+                if name not in listed:
+                    self.store.delete(name)
 
-    # --- compaction -----------------------------------------------------------------------------
+    # --- compaction -------------------------------------------------------------------------------
 
-    def compact(self, table: str, size: int) -> tuple[int, int]:
+    def merged(self, table: str, rows: Sequence[FileRow], size: int) -> list[FileRow] | None:
         """Merge neighbouring files of a folder into ones of about `size` bytes.
 
-        The newest day is still growing: its files wait until there are a few of them, so that rows
-        are not copied again and again. Return how many files were merged, and into how many. Only
-        one process may do this at a time; the table may be written meanwhile, since what is written
-        again lies inside a file that has it.
+        Return what replaces the rows of the manifest; None if there is nothing to merge. The newest
+        day is still growing: its files wait until there are a few of them, so that rows are not
+        copied again and again. Files that were merged stay until the manifest is committed.
         """
-        self.tidy(table)
-        files = self.files(table)
-        newest = max((one.date for one in files), default="")
+        files = [LakeFile(name_of(table, row), row) for row in sorted(rows)]
+        newest = max((one.row.date for one in files), default="")
         last_of = {one.folder: one for one in files}
-        before = after = 0
+        kept = {one.name: one.row for one in files}
         for group in _groups(files, size):
-            growing = group[-1].date == newest and group[-1] == last_of[group[-1].folder]
+            last = group[-1]
+            growing = last.row.date == newest and last == last_of[last.folder]
             if growing and len(group) < _GROWING_MIN:
                 continue
-            merged = pa.concat_tables([self._read(one) for one in group])
-            self._put(group[0].folder, group[0].first, group[-1].last, merged, "merged")
-            before += len(group)
-            after += 1
-        self.tidy(table)
-        return before, after
+            content = [self.read(one)[1] for one in group]
+            first = group[0].row
+            covered = Covered(first.date, first.partition, first.first, last.row.last)
+            made = self.write(table, pa.concat_tables(content), covered, "merged")
+            for one in group:
+                del kept[one.name]
+            kept[made.name] = made.row
+        return None if len(kept) == len(files) else sorted(kept.values())
 
-    def tidy(self, table: str) -> None:
-        """Remove files that were merged into others."""
-        for one in self.leftovers(table):
-            self._files.delete_file(one.path)
 
-    def _read(self, one: LakeFile) -> pa.Table:
-        with self._files.open_input_file(one.path) as source:
-            # The table itself, without columns made of the names of its folders.
-            return pq.ParquetFile(source).read()
+def digest_of(content: bytes | pa.Buffer) -> str:
+    """Return the digest of a file's bytes."""
+    return hashlib.sha256(content).hexdigest()
 
 
 def by_date(table: str, rows: pa.Table) -> Iterator[tuple[Covered, pa.Table]]:
@@ -281,9 +308,9 @@ def _groups(files: list[LakeFile], size: int) -> Iterator[list[LakeFile]]:
         raise InvalidArgument(f"files of {size} bytes cannot be made")
     group: list[LakeFile] = []
     for one in files:
-        full = sum(member.size for member in group) + one.size > size
-        # Over a hole nothing is merged: what belongs there may still be written.
-        apart = bool(group) and one.first != group[-1].last + 1
+        full = sum(member.row.size for member in group) + one.row.size > size
+        # Nothing is merged over a gap: a file has every row of its range.
+        apart = bool(group) and one.row.first != group[-1].row.last + 1
         if group and (one.folder != group[0].folder or full or apart):
             if len(group) > 1:
                 yield group

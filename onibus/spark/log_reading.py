@@ -62,6 +62,8 @@ class LogTable:
         found = []
         for one in ranges:
             earliest = ends.earliest[one.partition]
+            if not len(one):
+                continue
             if earliest is None:
                 raise PartitionOffline(f"partition {one.partition} of {ends.entity} is offline")
             start = one.start

@@ -106,6 +106,8 @@ class ReadOptions(Connection):
     body_schema: str | None = None
     messages_per_task: int = 100_000
     fail_on_gap: bool = True
+    #: refuses an entity that was recreated
+    incarnation: int | None = None
     fail_on_bad_body: bool = True
     #: whether filters of batch reads go to the server; Spark must be told that they may
     pushdown: bool = True
@@ -230,6 +232,7 @@ READ: Table = {
     "bodySchema": ("body_schema", _text),
     "messagesPerTask": ("messages_per_task", _whole(1, CLAIM_COUNT_MAX * 100)),
     "failOnGap": ("fail_on_gap", _truth),
+    "incarnation": ("incarnation", _MANY),
     "pushdown": ("pushdown", _truth),
     "failOnBadBody": ("fail_on_bad_body", _truth),
     "claimLeaseMs": ("claim_lease_ms", _whole(CLAIM_LEASE_MS_MIN, CLAIM_LEASE_MS_MAX)),

@@ -23,6 +23,7 @@ from onibus.core.errors import (
     LockLost,
     MessageNotFound,
     NoSession,
+    ReaderTaken,
     SessionLocked,
 )
 from tests.bus_helpers import run
@@ -327,8 +328,18 @@ async def test_the_log_its_readers_and_replay(connect: Open) -> None:
         await client.move_reader("q", "nightly", [5], reader.incarnation)
         [listed] = await client.readers("q")
         assert (listed.name, listed.positions, listed.lag) == ("nightly", (5,), (6,))
+        taken = await client.take_reader("q", "nightly", token="t", address="/lake", idle_ms=9_000)
+        assert (taken.address, taken.idle_ms) == ("/lake", 9_000)
+        with pytest.raises(ReaderTaken, match="belongs to /lake"):
+            await client.move_reader("q", "nightly", [6], reader.incarnation)
+        await client.move_reader("q", "nightly", [6], reader.incarnation, "t")
         await client.delete_reader("q", "nightly")
         assert await client.readers("q") == []
+        fenced = await client.create_reader("q", "fenced", token="t", address="here")
+        assert fenced.address == "here"
+        with pytest.raises(ReaderTaken):
+            await client.take_reader("q", "fenced", token="u", held=["v"])
+        await client.take_reader("q", "fenced", token="u", held=["v", "t"])
         assert await client.replay("q", 0, 9) == 2
         assert bodies(await client.peek("q")) == [b"8", b"9"]
 

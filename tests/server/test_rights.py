@@ -44,6 +44,7 @@ LISTEN = """
     GET /log  GET /log/messages/{partition}  GET /log/outcomes/{partition}
     GET /log/messages/{partition}/reach
     GET /readers  PUT /readers/{reader}  POST /readers/{reader}/move  DELETE /readers/{reader}
+    POST /readers/{reader}/take
     GET /claims  POST /claims  POST /claims/{reader}  POST /claims/{reader}/{number}/read
     POST /claims/{reader}/{number}/commit  POST /claims/{reader}/{number}/release
 """

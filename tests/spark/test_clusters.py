@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pyarrow.parquet as pq
-
 from onibus.client import Client
 from onibus.spark.lake import MESSAGES, Lake
 from tests.client.server_helpers import ServerProcess
@@ -38,9 +36,10 @@ def into_a_lake(
     given = ("--format", "json", "--checkpoint", folder / "state")
     assert commands.run("ingest", source, entity, *given, *connect)["rows"] == ROWS
     told = commands.run("capture", entity, "--lake", folder / "lake", *connect)
-    files = Lake(str(folder / "lake"), entity).files(MESSAGES)
+    lake = Lake(str(folder / "lake"), entity)
+    files = lake.files(MESSAGES)
     assert (told["messages"], told["files"]) == (ROWS, len(files))
-    found = [row for one in files for row in pq.ParquetFile(one.path).read().to_pylist()]
+    found = [row for one in files for row in lake.read(one)[1].to_pylist()]
     assert sorted(row["message_id"] for row in found) == sorted(f"m{n}" for n in range(ROWS))
 
 

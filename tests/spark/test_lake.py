@@ -1,4 +1,4 @@
-"""Files of the lake: their names, what a repeated or unfinished write leaves, and merging."""
+"""Files of the lake: their names, what a repeated write leaves, and merging."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from onibus.core.errors import EntityReplaced
+from onibus.core.errors import EntityReplaced, InvalidOperation
 from onibus.spark.lake import MESSAGES, Lake, by_date
+from onibus.spark.lake_files import LakeFailed
+from onibus.spark.lake_manifest import FileRow
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 
@@ -29,17 +30,23 @@ def rows(first: int, last: int, *, partition: int = 0, step: timedelta = timedel
     )
 
 
-def put(lake: Lake, table: pa.Table, attempt: str = "0") -> None:
-    for covered, part in by_date(MESSAGES, table):
-        lake.write(MESSAGES, part, covered, attempt)
+def put(lake: Lake, table: pa.Table, attempt: str = "0") -> list[FileRow]:
+    return [
+        lake.write(MESSAGES, part, covered, attempt).row
+        for covered, part in by_date(MESSAGES, table)
+    ]
 
 
 def numbers_in(lake: Lake) -> list[int]:
     return [
         number
-        for one in sorted(lake.files(MESSAGES), key=lambda one: one.first)
-        for number in pq.ParquetFile(one.path).read().column("sequence_number").to_pylist()
+        for one in sorted(lake.files(MESSAGES), key=lambda one: one.row.first)
+        for number in lake.read(one)[1].column("sequence_number").to_pylist()
     ]
+
+
+def ranges(files: list[FileRow] | None) -> list[tuple[int, int]]:
+    return [(row.first, row.last) for row in files or ()]
 
 
 @pytest.fixture
@@ -55,77 +62,72 @@ def test_names_show_entity_date_partition_and_numbers(lake: Lake, tmp_path: Path
 
 
 def test_a_day_has_files_of_its_own(lake: Lake) -> None:
-    put(lake, rows(1, 4, step=timedelta(hours=8)))
-    assert [(one.date, one.first, one.last) for one in lake.files(MESSAGES)] == [
-        ("2026-05-01", 1, 2),
-        ("2026-05-02", 3, 4),
+    found = put(lake, rows(1, 4, step=timedelta(hours=8)))
+    assert [(row.date, row.first, row.last, row.rows) for row in found] == [
+        ("2026-05-01", 1, 2, 2),
+        ("2026-05-02", 3, 4, 2),
     ]
 
 
 def test_a_range_written_again_is_there_once(lake: Lake) -> None:
-    put(lake, rows(1, 3), attempt="1")
-    put(lake, rows(1, 3), attempt="2")
+    table = rows(1, 3)
+    first = put(lake, table, attempt="1")
+    # Cut into other chunks, as by another attempt.
+    again = put(lake, pa.concat_tables([table.slice(0, 1), table.slice(1)]), attempt="2")
+    assert first == again
     assert numbers_in(lake) == [1, 2, 3]
-
-
-def test_what_an_unfinished_batch_left_behind_a_hole_goes(lake: Lake) -> None:
-    put(lake, rows(1, 3))
-    put(lake, rows(4, 6))
-    put(lake, rows(9, 12))
-    put(lake, rows(2, 3, partition=1))
-    assert lake.resume_at(MESSAGES) == {0: 7, 1: 4}
-    assert sorted(numbers_in(lake)) == [1, 2, 2, 3, 3, 4, 5, 6]
+    with pytest.raises(LakeFailed, match="was written by another process"):
+        put(lake, rows(1, 3, step=timedelta(seconds=1)), attempt="3")
 
 
 def test_small_files_become_larger_ones_with_the_same_rows(lake: Lake) -> None:
-    for first in range(1, 41, 4):
-        put(lake, rows(first, first + 3))
-    before, after = lake.compact(MESSAGES, 1 << 20)
-    assert (before, after) == (10, 1)
-    assert [(one.first, one.last) for one in lake.files(MESSAGES)] == [(1, 40)]
+    files = [row for first in range(1, 41, 4) for row in put(lake, rows(first, first + 3))]
+    merged = lake.merged(MESSAGES, files, 1 << 20)
+    assert ranges(merged) == [(1, 40)]
+    # The merged files have the rows of the others.
     assert numbers_in(lake) == list(range(1, 41))
 
 
 def test_few_files_of_the_newest_day_wait_for_more(lake: Lake) -> None:
-    put(lake, rows(1, 2))
-    put(lake, rows(3, 4))
-    assert lake.compact(MESSAGES, 1 << 20) == (0, 0)
-    put(lake, rows(5, 6, step=timedelta(days=1)))
-    assert lake.compact(MESSAGES, 1 << 20) == (3, 1)
+    files = put(lake, rows(1, 2)) + put(lake, rows(3, 4))
+    assert lake.merged(MESSAGES, files, 1 << 20) is None
+    files += put(lake, rows(5, 6, step=timedelta(days=1)))
+    assert ranges(lake.merged(MESSAGES, files, 1 << 20)) == [(1, 5), (6, 6)]
 
 
-def test_a_merge_that_was_cut_off_shows_no_row_twice(lake: Lake) -> None:
+def test_nothing_is_merged_over_a_gap(lake: Lake) -> None:
+    firsts = (*range(1, 41, 4), *range(45, 85, 4))
+    files = [row for first in firsts for row in put(lake, rows(first, first + 3))]
+    assert ranges(lake.merged(MESSAGES, files, 1 << 20)) == [(1, 40), (45, 84)]
+
+
+def test_files_are_no_larger_than_asked(lake: Lake) -> None:
+    files = [row for first in range(1, 41, 4) for row in put(lake, rows(first, first + 3))]
+    five = sum(row.size for row in files[:5])
+    # The five that are left may still get company, that day being the newest.
+    assert ranges(lake.merged(MESSAGES, files, five))[:2] == [(1, 20), (21, 24)]
+
+
+def test_an_earlier_lake_shows_no_row_twice(lake: Lake) -> None:
+    """Without a manifest, a file inside the range of another does not count."""
     for first in range(1, 41, 4):
         put(lake, rows(first, first + 3))
     put(lake, rows(1, 40))
     assert numbers_in(lake) == list(range(1, 41))
-    # A batch that is repeated after the merge adds nothing either.
-    lake.tidy(MESSAGES)
-    put(lake, rows(37, 40))
-    assert numbers_in(lake) == list(range(1, 41))
-
-
-def test_nothing_is_merged_over_a_hole(lake: Lake) -> None:
-    for first in (*range(1, 41, 4), *range(45, 85, 4)):
-        put(lake, rows(first, first + 3))
-    assert lake.compact(MESSAGES, 1 << 20) == (20, 2)
-    # What was missing is written at last, and stays.
-    put(lake, rows(41, 44))
-    lake.tidy(MESSAGES)
-    assert numbers_in(lake) == list(range(1, 85))
-
-
-def test_files_are_no_larger_than_asked(lake: Lake) -> None:
-    for first in range(1, 41, 4):
-        put(lake, rows(first, first + 3))
-    five = sum(one.size for one in lake.files(MESSAGES)[:5])
-    # The five that are left may still get company, that day being the newest.
-    assert lake.compact(MESSAGES, five) == (5, 1)
-    assert [(one.first, one.last) for one in lake.files(MESSAGES)][:2] == [(1, 20), (21, 24)]
 
 
 def test_a_lake_belongs_to_one_entity(lake: Lake) -> None:
-    lake.belong(7)
-    lake.belong(7)
+    lake.check_incarnation(7)
+    assert lake.identity() is None
+    assert lake.set_identity(7) == lake.identity()
+    lake.check_incarnation(7)
     with pytest.raises(EntityReplaced, match="incarnation 7, now 8"):
-        lake.belong(8)
+        lake.check_incarnation(8)
+
+
+def test_a_lake_that_cannot_be_opened_or_written_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(InvalidOperation, match=r"'nowhere://x' cannot be opened: .*install"):
+        Lake("nowhere://x", "q")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LakeFailed, match=r"cannot write .*/file/q/entity.json: .*Check the lake"):
+        Lake(str(tmp_path / "file"), "q").set_identity(1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,19 @@ from onibus import Bus, Message
 from tests.bus_helpers import ManualClock, run
 from tests.upgrades.contents import STORES, listed
 from tests.upgrades.earlier import VERSIONS, expected, unpack
+
+
+def as_known(shown: Any, known: Any) -> Any:
+    """Leave out fields that the earlier version did not show, and that have no value here."""
+    if isinstance(shown, dict) and isinstance(known, dict):
+        return {
+            key: as_known(value, known.get(key))
+            for key, value in shown.items()
+            if key in known or value is not None
+        }
+    if isinstance(shown, list) and isinstance(known, list) and len(shown) == len(known):
+        return [as_known(*pair) for pair in zip(shown, known, strict=True)]
+    return shown
 
 
 def test_the_first_version_is_here() -> None:
@@ -29,7 +43,7 @@ def test_everything_is_still_there(version: str, tmp_path: Path) -> None:
                 assert bus.alarms == []
             assert shown.keys() == wanted["entities"].keys()
             for name, kept in wanted["entities"].items():
-                assert shown[name] == kept, name
+                assert as_known(shown[name], kept) == kept, name
 
     look()
 

@@ -110,23 +110,51 @@ class AsyncLogCalls(AsyncCaller):
         log: str = "messages",
         start: str | Sequence[int] = "earliest",
         idle_ms: int | None = None,
+        token: str | None = None,
+        address: str | None = None,
     ) -> ReaderInfo:
         """Make a named reader: what it has not passed is kept for it (R2).
 
-        `start` is earliest, latest, or a number for each partition. Nobody having used it for
-        `idle_ms`, it goes by itself.
+        `start` is earliest, latest, or a number for each partition. Unused for
+        `idle_ms`, it is removed. With a `token`, only calls that give it move the reader.
+        `address` says what reads with it.
         """
         given = start if isinstance(start, str) else list(start)
-        body = without_none(log=log, start=given, idle_ms=idle_ms)
+        body = without_none(log=log, start=given, idle_ms=idle_ms, token=token, address=address)
         ask = post(path_of("entities", entity, "readers", name), body, method="PUT")
         told: ReaderInfo = await self.ask(ask, ReaderInfo)
         return told
 
+    async def take_reader(
+        self,
+        entity: str,
+        name: str,
+        *,
+        held: Sequence[str] = (),
+        token: str | None = None,
+        address: str | None = None,
+        idle_ms: int | None = None,
+    ) -> ReaderInfo:
+        """Take a reader over: only moves with the new token count from then on.
+
+        A reader that has a token is taken with one of the `held` tokens, or with `token` itself.
+        None leaves a value as it is.
+        """
+        body = without_none(held=list(held), token=token, address=address, idle_ms=idle_ms)
+        ask = post(path_of("entities", entity, "readers", name, "take"), body)
+        told: ReaderInfo = await self.ask(ask, ReaderInfo)
+        return told
+
     async def move_reader(
-        self, entity: str, name: str, positions: Sequence[int], incarnation: int
+        self,
+        entity: str,
+        name: str,
+        positions: Sequence[int],
+        incarnation: int,
+        token: str | None = None,
     ) -> None:
         """Tell how far a reader has come: the next number in each partition, forward only."""
-        body = {"positions": list(positions), "incarnation": incarnation}
+        body = without_none(positions=list(positions), incarnation=incarnation, token=token)
         await self.answer(post(path_of("entities", entity, "readers", name, "move"), body))
 
     async def readers(self, entity: str) -> list[ReaderInfo]:

@@ -1,31 +1,40 @@
 """Audit: proves, from the lake and the broker, that nothing was lost, repeated or reordered.
 
-Each check counts what contradicts a promise; a verdict without contradictions is a proof as far as
-the lake reaches, and says how far that is. What may be so without anything being wrong (a capture
-that is behind, messages of a session that were completed in another order) is told as a remark.
+Each check counts what contradicts a promise: one contradiction, and the audit has FAILED. Without
+any, it has PASSED if the lake is complete from its recorded start to its end and not far behind the
+broker; otherwise it is INCOMPLETE, and says why. Facts that limit the verdict are remarks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import itertools
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from onibus.broker.entity_info import EntityInfo
-from onibus.broker.named_reader import StampsSetBack
+from onibus.broker.named_reader import LogPositions, StampsSetBack
 from onibus.client import Client
 from onibus.core.errors import EntityNotFound
-from onibus.spark.lake_tables import LakeTables, log_of, open_lake
+from onibus.spark import audit_checks as checks
+from onibus.spark.audit_checks import EXAMPLES, Looked, Step
+from onibus.spark.audit_reading import LocalReading, Place, SparkReading, is_small
+from onibus.spark.lake import ERRORS, MESSAGES, OUTCOMES, Lake
+from onibus.spark.lake_files import LakeFailed
+from onibus.spark.lake_manifest import Progress
+from onibus.spark.lake_tables import log_of
 from onibus.spark.options import ReadOptions, read_options
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
-#: How many contradictions of a kind are named.
-EXAMPLES = 5
-#: What ends a message; dead-lettering only moves it to where it can end once more.
-ENDS = ("completed", "expired", "cancelled", "activated", "forwarded", "purged")
+PASSED, FAILED, INCOMPLETE = "PASSED", "FAILED", "INCOMPLETE"
+#: How old a message may be that the lake does not have yet.
+MAX_LAG_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,58 +55,328 @@ class Verdict:
     entity: str
     messages: int
     outcomes: int
-    #: by partition: the first and the last number that the lake has
+    #: by partition: the first and the last number that the verdict covers
     covered: Mapping[int, tuple[int, int]]
     findings: tuple[Finding, ...]
+    #: why the lake is not complete, in words
+    incomplete: tuple[str, ...] = ()
     remarks: tuple[str, ...] = field(default=())
 
     @property
+    def verdict(self) -> str:
+        if any(finding.count for finding in self.findings):
+            return FAILED
+        return INCOMPLETE if self.incomplete else PASSED
+
+    @property
     def passed(self) -> bool:
-        return not any(finding.count for finding in self.findings)
+        return self.verdict == PASSED
 
 
 def audit(
-    spark: SparkSession,
+    spark: Callable[[], SparkSession],
     source: Mapping[str, str],
     lake: str,
     *,
     with_broker: bool = True,
-    on_progress: Callable[[str], None] = lambda check: None,
+    max_lag_s: float = MAX_LAG_S,
+    on_progress: Callable[[str], None] = lambda doing: None,
 ) -> Verdict:
     """Check what was captured of an entity, by itself and against the broker.
 
-    `source` are the options of the format onibus (connection, entity). Without the broker, what
-    only it knows (which messages are still there) is left out. Of a subscription the messages are
-    those of its topic; which of them it takes its rules decide, so that one without an end is no
+    `spark` is called if the lake is too large for this process. `source` are the options of the
+    format onibus (connection, entity). Without the broker, what only it knows (which messages are
+    still there, how far the lake is behind) is left out. Of a subscription the messages are those
+    of its topic; which of them it takes its rules decide, so that a message without an end is not a
     contradiction.
     """
     options = read_options(source)
-    tables = open_lake(spark, lake, options.entity)
-    # The broker is asked before the lake is read: what comes later is in neither.
-    broker = _Broker.ask(options) if with_broker else None
-    findings = []
-    for check in CHECKS:
-        on_progress(check.__doc__ or "")
-        findings += list(check(tables, broker))
-    verdict = Verdict(
-        entity=options.entity,
-        messages=tables.rows.count(),
-        outcomes=tables.outcomes.count(),
-        covered=tables.covered,
-        findings=tuple(findings),
-        remarks=tuple(_remarks(tables, broker)),
-    )
-    tables.close()
-    return verdict
+    job = _Audit(options, lake, max_lag_s, on_progress)
+    missing = job.find_tables()
+    # The broker is asked before the lake is read: later messages are in neither.
+    job.broker = _Broker.ask(options, max_lag_s) if with_broker else None
+    damaged = _finding("manifests that are missing or damaged", job.damaged)
+    if not job.places:
+        return job.verdict([damaged], (*missing, "there is nothing to check: capture first"))
+    rows = sum(max(one.row.rows, 0) for *_, one in job.places)
+    reading = LocalReading() if is_small(job.places) else SparkReading(spark(), rows)
+    findings = [damaged, *job.check_files(reading), *job.check_rows(reading)]
+    return job.verdict(findings, (*missing, *job.holes(), *job.lag()))
+
+
+class _Audit:
+    """An audit under way."""
+
+    broker: _Broker | None = None
+
+    def __init__(
+        self,
+        options: ReadOptions,
+        lake: str,
+        max_lag_s: float,
+        on_progress: Callable[[str], None],
+    ) -> None:
+        self._entity = options.entity
+        self._max_lag_s = max_lag_s
+        self._on_progress = on_progress
+        log = log_of(options.entity)
+        self._lakes = {MESSAGES: Lake(lake, log), ERRORS: Lake(lake, log)}
+        self._lakes[OUTCOMES] = Lake(lake, options.entity)
+        #: what the manifest says of each table, and the files of all of them
+        self._tables: dict[str, Progress] = {}
+        self.places: list[Place] = []
+        #: manifests that cannot be read
+        self.damaged: list[str] = []
+        self._looked: list[Looked] = []
+
+    # --- what there is ----------------------------------------------------------------------------
+
+    def find_tables(self) -> list[str]:
+        """Find tables and files; return which tables are missing, in words."""
+        missing = []
+        for table, lake in self._lakes.items():
+            try:
+                about = lake.about()
+                if about is not None and "identity" in about:
+                    lake.manifest()
+            except LakeFailed as error:
+                self.damaged.append(str(error))
+                continue
+            if about is None:
+                if table != ERRORS:
+                    missing.append(f"{lake.store.address} has nothing of {lake.entity!r}")
+                continue
+            files = lake.files(table)
+            self.places += [(lake, table, one) for one in files]
+            known = lake.manifest().tables if "identity" in about else _earlier(table, files)
+            if table in known:
+                self._tables[table] = known[table]
+            elif table != ERRORS:
+                missing.append(f"the table {table} of {lake.entity!r} was not captured")
+        return missing
+
+    def _of(self, *tables: str) -> list[Place]:
+        """Return the files of tables that can be read."""
+        return [
+            place
+            for place, looked in zip(self.places, self._looked, strict=True)
+            if place[1] in tables and (not looked.wrong or looked.rows)
+        ]
+
+    @property
+    def covered(self) -> dict[int, tuple[int, int]]:
+        """The first and the last number of messages, by partition."""
+        progress = self._tables.get(MESSAGES)
+        if progress is None:
+            return {}
+        pairs = zip(progress.start, progress.next, strict=True)
+        return {at: (first, end - 1) for at, (first, end) in enumerate(pairs) if end > first}
+
+    # --- checks -----------------------------------------------------------------------------------
+
+    def check_files(self, reading: LocalReading | SparkReading) -> Iterator[Finding]:
+        """Files: their bytes, and the numbers and times of their rows."""
+        total = len(self.places)
+
+        def looked_at(done: int) -> None:
+            if done == total or not done % 100:
+                self._on_progress(f"{done:,} of {total:,} files compared with their digests")
+
+        self._on_progress(f"reading {total:,} files")
+        self._looked = reading.looks(self.places, looked_at)
+        pairs = list(zip(self.places, self._looked, strict=True))
+        wrong = [
+            f"{place[2].name} ({place[1]} {place[2].row.first} to {place[2].row.last}) "
+            f"{looked.wrong}"
+            for place, looked in pairs
+            if looked.wrong
+        ]
+        yield _finding("files that are missing or were changed", wrong)
+        for table in (MESSAGES, OUTCOMES):
+            mine = [(place, looked) for place, looked in pairs if place[1] == table]
+            mine.sort(key=lambda pair: (pair[0][2].row.partition, pair[0][2].row.first))
+            yield from self._numbers(table, mine)
+
+    def _numbers(self, table: str, pairs: Sequence[tuple[Place, Looked]]) -> Iterator[Finding]:
+        """Yield repeated and missing numbers, and times that run backwards."""
+        twice = [str(one) for _, looked in pairs for one in looked.misplaced]
+        missing = [one for _, looked in pairs if not looked.wrong for one in looked.missing]
+        if table == MESSAGES:
+            missing = _without(missing, self._set_aside())
+        back = [step for _, looked in pairs for step in looked.back]
+        for (before, one), (after, other) in itertools.pairwise(pairs):
+            if before[2].row.partition != after[2].row.partition:
+                continue
+            if after[2].row.first <= before[2].row.last:
+                twice.append(f"{after[2].row.first} to {before[2].row.last}")
+            if one.ends is not None and other.ends is not None and other.ends[1] < one.ends[3]:
+                back.append(Step(one.ends[2], other.ends[0], one.ends[3], other.ends[1]))
+        words = "numbers" if table == MESSAGES else "numbers of outcomes"
+        yield _finding(f"{words} that are there twice, or out of their order", twice)
+        spans = [f"{first} to {last}" for first, last in missing]
+        count = sum(last - first + 1 for first, last in missing)
+        yield Finding(f"{words} that are missing", count, tuple(spans[:EXAMPLES]))
+        if table == MESSAGES:
+            fell = [_step(one) for one in back if not self._was_set_back(one)]
+            yield _finding("enqueue times that run backwards (S4)", fell)
+
+    def _was_set_back(self, step: Step) -> bool:
+        return self.broker is not None and any(
+            step.before < one.sequence_number <= step.number for one in self.broker.set_back
+        )
+
+    def _set_aside(self) -> set[int]:
+        """Return the numbers of messages whose bodies could not be decoded."""
+        found: set[int] = set()
+        for lake, _, one in self._of(ERRORS):
+            found.update(lake.read(one)[1].column("sequence_number").to_pylist())
+        return found
+
+    def check_rows(self, reading: LocalReading | SparkReading) -> Iterator[Finding]:
+        """Sessions, duplicates and ends."""
+        broker = self.broker
+        reading.load(self._of(MESSAGES, ERRORS), self._of(OUTCOMES))
+        self._on_progress("checking sessions")
+        yield from _findings(reading.sessions(), checks.SESSIONS)
+        if broker is not None and broker.window_ms is not None:
+            self._on_progress("checking duplicates")
+            found = reading.duplicates(broker.window_ms, broker.partitioned)
+            yield from _findings(found, checks.DUPLICATES)
+        if OUTCOMES in self._tables:
+            self._on_progress("checking ends")
+            first = {at: start for at, (start, _) in self.covered.items()}
+            found = reading.ends(first)
+            yield from _findings(found, checks.MANY_ENDS, checks.UNKNOWN_ENDS)
+            if broker is not None and broker.present is not None and self._has_whole_life(broker):
+                [endless] = _findings(found, checks.ENDLESS)
+                lost = endless.count - broker.present
+                words = f"{endless.count} have no end, and the broker has {broker.present}"
+                yield Finding(
+                    "messages with neither an end nor a place in the broker",
+                    abs(lost),
+                    (words,) if lost else (),
+                )
+        reading.close()
+
+    # --- how complete it is -----------------------------------------------------------------------
+
+    def holes(self) -> Iterator[str]:
+        """Yield ranges that no file has and no gap declares."""
+        for table, progress in self._tables.items():
+            for partition, first, last in _uncovered(table, progress, self.places):
+                yield (
+                    f"{table} {first} to {last} of partition {partition} are neither in the lake "
+                    "nor declared as a gap"
+                )
+
+    def lag(self) -> Iterator[str]:
+        """Yield what the lake lacks although it is older than allowed."""
+        if self.broker is None:
+            return
+        for table, due in self.broker.due.items():
+            progress = self._tables.get(table)
+            if progress is None:
+                continue
+            for partition, since in enumerate(due):
+                at = progress.next[partition] if partition < len(progress.next) else 0
+                if not at:
+                    # A partition that a lake of version 0.1.0 has no file of.
+                    continue
+                if since is None:
+                    yield f"partition {partition} is offline: its end is not known"
+                elif since > at:
+                    yield (
+                        f"the lake lacks {since - at:,} {table} of partition {partition} that are "
+                        f"older than {self._max_lag_s:g} s: capture again, then audit"
+                    )
+
+    def _has_whole_life(self, broker: _Broker) -> bool:
+        """Return whether the lake has the entity from its first message to now, without a gap."""
+        progress = self._tables.get(MESSAGES)
+        if progress is None or progress.gaps or self._behind(OUTCOMES, broker):
+            return False
+        begins = [broker.first_number(at) for at in range(len(progress.start))]
+        return progress.start == begins and progress.next == list(broker.latest[MESSAGES])
+
+    def _behind(self, table: str, broker: _Broker) -> int:
+        """Return how many rows the broker has that the lake has not, or the other way round."""
+        progress = self._tables.get(table)
+        if progress is None:
+            return 0
+        return sum(
+            abs((end or at) - at)
+            for end, at in zip(broker.latest[table], progress.next, strict=False)
+        )
+
+    def verdict(self, findings: Sequence[Finding], incomplete: Sequence[str]) -> Verdict:
+        """Return the result."""
+        pairs = list(zip(self.places, self._looked, strict=False))
+
+        def rows(*tables: str) -> int:
+            return sum(looked.rows for place, looked in pairs if place[1] in tables)
+
+        messages = rows(MESSAGES, ERRORS)
+        if self.places and not messages:
+            incomplete = (*incomplete, "there is nothing to check: the lake has no message")
+        return Verdict(
+            entity=self._entity,
+            messages=messages,
+            outcomes=rows(OUTCOMES),
+            covered=self.covered,
+            findings=tuple(findings),
+            incomplete=tuple(incomplete),
+            remarks=tuple(self._remarks()),
+        )
+
+    def _remarks(self) -> Iterator[str]:
+        """Yield what limits the verdict."""
+        for table, progress in self._tables.items():
+            for gap in progress.gaps:
+                yield (
+                    f"{table} {gap.first} to {gap.last} of partition {gap.partition} are a gap "
+                    f"that was accepted at {_moment(gap.accepted_ms)}"
+                )
+        for lake in {one.store.address: one for one in self._lakes.values()}.values():
+            if lake.about() is not None and lake.identity() is None:
+                yield "the lake is of version 0.1.0 and has no digests: capture it once"
+        broker = self.broker
+        if broker is None:
+            yield "the broker was not asked: nothing is said of what it still has"
+            return
+        if broker.present is None:
+            yield (
+                "messages of a topic end in its subscriptions, and rules decide what those take: a "
+                "message without an end is not a contradiction"
+            )
+        for one in broker.set_back:
+            yield (
+                f"an operator set enqueued times of partition {one.partition} back at number "
+                f"{one.sequence_number}, from {_moment(one.before_ms)} to {_moment(one.after_ms)}: "
+                "a clock was wrong before that number"
+            )
+        if broker.window_ms is None:
+            yield "the entity does not detect duplicates: ids may repeat"
+        behind, ends = self._behind(MESSAGES, broker), self._behind(OUTCOMES, broker)
+        if behind or ends:
+            yield (
+                f"the lake is {behind:,} messages and {ends:,} outcomes behind the broker: capture "
+                "again, then audit"
+            )
+        elif self._tables and not self._has_whole_life(broker):
+            yield (
+                "the lake does not reach back to the entity's first message: messages that are in "
+                "the broker are not counted against it"
+            )
 
 
 @dataclass(frozen=True, slots=True)
 class _Broker:
-    """What the broker says of the entity at one moment."""
+    """What the broker says of the entity; numbers are by table and partition."""
 
-    latest: tuple[int | None, ...]
-    #: the numbers that come next among the outcomes
-    outcomes_latest: tuple[int | None, ...]
+    #: the numbers that come next
+    latest: Mapping[str, tuple[int | None, ...]]
+    #: the first numbers that the lake need not have yet
+    due: Mapping[str, tuple[int | None, ...]]
     #: messages that are there, in whatever state; None where not every row becomes one
     present: int | None
     #: the window of duplicate detection; None where there is none
@@ -111,20 +390,22 @@ class _Broker:
         return (partition << 48) + 1 if self.partitioned else 1
 
     @classmethod
-    def ask(cls, options: ReadOptions) -> _Broker:
+    def ask(cls, options: ReadOptions, max_lag_s: float) -> _Broker:
+        since_ms = max(int((time.time() - max_lag_s) * 1_000), 0)
         with options.client() as client:
             info = entity_info(client, log_of(options.entity))
-            positions = client.log_positions(log_of(options.entity))
-            outcomes = client.log_positions(options.entity, log="outcomes")
+            messages = client.log_positions(log_of(options.entity), since_ms=since_ms)
+            outcomes = client.log_positions(options.entity, log=OUTCOMES, since_ms=since_ms)
         settings = info.settings
         detects = getattr(settings, "requires_duplicate_detection", False)
+        tables: dict[str, LogPositions] = {OUTCOMES: outcomes, MESSAGES: messages}
         return cls(
-            positions.latest,
-            outcomes.latest,
+            {table: one.latest for table, one in tables.items()},
+            {table: one.since or () for table, one in tables.items()},
             _present(info) if info.kind == "queue" else None,
             settings.duplicate_detection_window_ms if detects else None,
-            len(positions.latest) > 1,
-            positions.set_back,
+            len(messages.latest) > 1,
+            messages.set_back,
         )
 
 
@@ -142,199 +423,67 @@ def entity_info(client: Client, name: str) -> EntityInfo[Any]:
         return client.topic(name)
 
 
-def _named(rows: DataFrame, sentence: str) -> tuple[int, tuple[str, ...]]:
-    """Count rows, and put the first few into words."""
-    count = rows.count()
-    return count, _examples(count, rows, sentence)
+def _finding(check: str, words: Sequence[str]) -> Finding:
+    return Finding(check, len(words), tuple(words[:EXAMPLES]))
 
 
-def _examples(count: int, rows: DataFrame, sentence: str) -> tuple[str, ...]:
-    some = rows.limit(EXAMPLES).collect() if count else []
-    return tuple(sentence.format(**one.asDict()) for one in some)
+def _findings(found: pa.Table, *names: str) -> Iterator[Finding]:
+    """Yield what checks of rows found; counts of buckets add up."""
+    rows = found.to_pylist()
+    for name in names:
+        mine = [row for row in rows if row["check"] == name]
+        examples = [row["example"] for row in mine if row["example"]]
+        yield Finding(name, sum(row["count"] for row in mine), tuple(examples[:EXAMPLES]))
 
 
-def _numbers(tables: LakeTables, broker: _Broker | None) -> Iterator[Finding]:
-    """Numbers that are there twice, or missing, and times that run backwards"""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F  # noqa: N812
-
-    order = Window.partitionBy("partition").orderBy("sequence_number")
-    steps = tables.rows.select(
-        "sequence_number",
-        "enqueued_time",
-        F.lag("sequence_number").over(order).alias("before"),
-        F.lag("enqueued_time").over(order).alias("time_before"),
-    )
-    # One pass counts; what is found, which is nothing, is looked at again.
-    twice, hole = F.expr("sequence_number = before"), F.expr("sequence_number - before > 1")
-    back = F.expr("enqueued_time < time_before")
-    for one in () if broker is None else broker.set_back:
-        number = one.sequence_number
-        back &= ~F.expr(f"before < {number} AND sequence_number >= {number}")
-    counted = steps.agg(
-        F.count_if(twice).alias("twice"),
-        F.sum(F.when(hole, F.expr("sequence_number - before - 1")).otherwise(0)).alias("missing"),
-        F.count_if(back).alias("back"),
-    ).collect()[0]
-    again = steps.where(twice)
-    holes = steps.where(hole).select(
-        F.expr("before + 1").alias("first"), F.expr("sequence_number - 1").alias("last")
-    )
-    late = steps.where(back)
-    yield Finding(
-        "numbers that are there twice",
-        counted.twice,
-        _examples(counted.twice, again, "{sequence_number}"),
-    )
-    missing = counted.missing or 0
-    yield Finding(
-        "numbers that are missing",
-        missing,
-        _examples(missing, holes, "{first} to {last}"),
-    )
-    yield Finding(
-        "enqueue times that run backwards (S4)",
-        counted.back,
-        _examples(counted.back, late, "{sequence_number} at {enqueued_time} after {time_before}"),
-    )
+def _without(ranges: Sequence[tuple[int, int]], numbers: set[int]) -> list[tuple[int, int]]:
+    """Return ranges without some numbers."""
+    left = []
+    for first, last in ranges:
+        start = first
+        for number in sorted(one for one in numbers if first <= one <= last):
+            if number > start:
+                left.append((start, number - 1))
+            start = number + 1
+        if start <= last:
+            left.append((start, last))
+    return left
 
 
-def _sessions(tables: LakeTables, broker: _Broker | None) -> Iterator[Finding]:
-    """Sessions in more than one partition"""
-    from pyspark.sql import functions as F  # noqa: N812
-
-    spread = (
-        tables.rows.where("session_id IS NOT NULL")
-        .groupBy("session_id")
-        .agg(F.countDistinct("partition").alias("partitions"))
-        .where("partitions > 1")
-    )
-    yield Finding(
-        "sessions without one order: they lie in several partitions (P4)",
-        *_named(spread, "session {session_id!r} lies in {partitions} partitions"),
-    )
-
-
-def _duplicates(tables: LakeTables, broker: _Broker | None) -> Iterator[Finding]:
-    """Identities accepted twice inside the window"""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F  # noqa: N812
-
-    if broker is None or broker.window_ms is None:
-        return
-    # An activated message repeats the id of its marker, and is no second one.
-    sent = tables.rows.where(
-        "message_id IS NOT NULL AND kind != 'copy' AND "
-        "(kind = 'scheduled' OR scheduled_enqueue_time IS NULL)"
-    )
-    key = F.coalesce("session_id", "partition_key", "message_id")
-    identity = ["message_id", key] if broker.partitioned else ["message_id"]
-    before = F.lag("enqueued_time").over(
-        Window.partitionBy(*identity).orderBy("enqueued_time", "sequence_number")
-    )
-    told = sent.select("message_id", "sequence_number", "enqueued_time", before.alias("before"))
-    apart = F.expr("unix_millis(enqueued_time) - unix_millis(before)")
-    again = told.where(apart < broker.window_ms)
-    yield Finding(
-        "messages accepted twice inside the window (D1)",
-        *_named(again, "{message_id!r} again as {sequence_number}"),
-    )
-
-
-def _ends(tables: LakeTables, broker: _Broker | None) -> Iterator[Finding]:
-    """Messages with more than one end, or none"""
-    from pyspark.sql import functions as F  # noqa: N812
-
-    if not tables.has_outcomes:
-        return
-    final = tables.outcomes.where(F.col("outcome").isin(*ENDS))
-    ends = final.groupBy("partition", "sequence_number").agg(
-        F.count("*").alias("ends"), F.concat_ws(", ", F.collect_list("outcome")).alias("which")
-    )
-    yield Finding(
-        "messages with more than one end",
-        *_named(ends.where("ends > 1"), "{sequence_number}: {which}"),
-    )
-    unknown = ends.join(tables.rows, ["partition", "sequence_number"], "left_anti")
-    # What was there before the capture began has an end in the lake, and no row.
-    pairs = [
-        F.lit(x) for partition, (first, _) in tables.covered.items() for x in (partition, first)
+def _uncovered(
+    table: str, progress: Progress, places: Sequence[Place]
+) -> Iterator[tuple[int, int, int]]:
+    """Yield ranges between a table's start and its end that neither files nor gaps have."""
+    known = [
+        (one.row.partition, one.row.first, one.row.last) for _, name, one in places if name == table
     ]
-    if pairs:
-        unknown = unknown.where(F.col("sequence_number") >= F.create_map(pairs)[F.col("partition")])
-    else:
-        unknown = unknown.limit(0)
-    yield Finding(
-        "ends of messages that are not there",
-        *_named(unknown, "{sequence_number}: {which}"),
-    )
-    if broker is not None and broker.present is not None and _complete(tables, broker):
-        endless = tables.rows.join(ends, ["partition", "sequence_number"], "left_anti").count()
-        lost = endless - broker.present
-        words = (f"{endless} have no end, and the broker has {broker.present}",) if lost else ()
-        yield Finding("messages with neither an end nor a place in the broker", abs(lost), words)
+    known += [(gap.partition, gap.first, gap.last) for gap in progress.gaps]
+    for partition, (start, end) in enumerate(zip(progress.start, progress.next, strict=True)):
+        at = start
+        for _, first, last in sorted(one for one in known if one[0] == partition):
+            if first > at:
+                yield partition, at, first - 1
+            at = max(at, last + 1)
+        if at < end:
+            yield partition, at, end - 1
 
 
-CHECKS = (_numbers, _sessions, _duplicates, _ends)
-
-
-def _complete(tables: LakeTables, broker: _Broker) -> bool:
-    """Tell whether the lake has the whole life of the entity, from its first message to now."""
-    for partition, following in enumerate(broker.latest):
-        first, last = tables.covered.get(partition, (None, None))
-        begin = broker.first_number(partition)
-        if following is None or (first is None) != (following == begin):
-            return False
-        if first is not None and (first != begin or last != following - 1):
-            return False
-    return not _outcomes_behind(tables, broker)
-
-
-def _outcomes_behind(tables: LakeTables, broker: _Broker) -> int:
-    """Return how many outcomes the broker has that the lake has not, or the other way round."""
-    behind = 0
-    for partition, following in enumerate(broker.outcomes_latest):
-        behind += abs((following or 1) - 1 - tables.outcomes_until.get(partition, 0))
-    return behind
+def _earlier(table: str, files: Sequence[Any]) -> dict[str, Progress]:
+    """Return how far a table of a lake of version 0.1.0 reaches, which its files say."""
+    if not files:
+        return {}
+    count = max(one.row.partition for one in files) + 1
+    start, following = [0] * count, [0] * count
+    for one in sorted(files, key=lambda one: one.row.first):
+        at = one.row.partition
+        start[at] = start[at] or one.row.first
+        following[at] = one.row.last + 1
+    return {table: Progress(start, following)}
 
 
 def _moment(ms: int) -> str:
     return f"{datetime.fromtimestamp(ms / 1_000, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
-def _remarks(tables: LakeTables, broker: _Broker | None) -> Iterator[str]:
-    """Yield what limits the verdict."""
-    if not tables.has_outcomes:
-        yield "outcomes were not captured: nothing is said of how messages ended"
-    if broker is None:
-        yield "the broker was not asked: nothing is said of what it still has"
-        return
-    if broker.present is None:
-        yield (
-            "messages of a topic end in its subscriptions, and rules decide what those take: one "
-            "without an end is no contradiction"
-        )
-    for one in broker.set_back:
-        yield (
-            f"an operator set enqueued times of partition {one.partition} back at number "
-            f"{one.sequence_number}, from {_moment(one.before_ms)} to {_moment(one.after_ms)}: "
-            "a clock was wrong before that number"
-        )
-    if broker.window_ms is None:
-        yield "the entity does not detect duplicates: ids may repeat"
-    behind = 0
-    for partition, following in enumerate(broker.latest):
-        first = broker.first_number(partition)
-        _, last = tables.covered.get(partition, (first, first - 1))
-        behind += max((following or 0) - 1 - last, 0)
-    ends = _outcomes_behind(tables, broker) if tables.has_outcomes else 0
-    if behind or ends:
-        yield (
-            f"the lake is {behind:,} messages and {ends:,} outcomes behind the broker: capture "
-            "again, then audit"
-        )
-    elif not _complete(tables, broker):
-        yield (
-            "the lake does not reach back to the entity's first message: messages that are in the "
-            "broker are not counted against it"
-        )
+def _step(one: Step) -> str:
+    return f"{one.number} at {_moment(one.time_ms)} after {_moment(one.time_before_ms)}"

@@ -1,10 +1,9 @@
 """Capture: an entity's log and what became of its messages, into a lake, completely and once.
 
-A query reads each of the two logs with a named reader (R2), so that the broker keeps what was not
-captured yet, and its tasks write the files of their ranges. A range that is written again is the
-same file (onibus/spark/lake.py); that, and not Spark's word for it, is what makes rows appear once.
-Tasks tell only what they wrote, which Spark adds up: no row comes to the driver, and the query has
-no function of the driver in it, so it runs on a server of Spark Connect as well.
+The driver plans batches and commits them (onibus/spark/lake_capture.py). Spark reads each one and
+its tasks write the files of their ranges. A range that is written again is the same file; that, and
+the manifest, make rows appear once. Tasks return only what they wrote: no row comes to the driver,
+and a batch has no function of the driver in it, so it runs on a server of Spark Connect as well.
 
 Bodies are captured as they are, or decoded (`body`). One that cannot be decoded suspends the
 capture, or is set aside in the table `errors`: without its content (skip), or with it
@@ -22,31 +21,46 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec.structs import astuple
 
 from onibus.core.errors import InvalidArgument
 from onibus.spark.bodies import BadBody
-from onibus.spark.jobs.queries import observed, run_queries
+from onibus.spark.jobs.queries import patiently
 from onibus.spark.lake import ERRORS, MESSAGES, OUTCOMES, Lake, by_date
+from onibus.spark.lake_capture import LakeCapture, Ranges, tables_of
+from onibus.spark.lake_manifest import FileRow
+from onibus.spark.lake_writer import WAIT_S, LakeWriter
 from onibus.spark.options import ReadOptions, read_options
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.streaming.listener import StreamingQueryProgress
-    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql import DataFrame, SparkSession
 
 #: Files are merged into ones of about this size.
 FILE_SIZE = 128 << 20
 #: How many bytes a batch has at most, unless the source says otherwise.
 BATCH_BYTES = 512 << 20
-#: A capture that goes on merges small files after so many batches.
+#: How many outcomes a batch has at most, unless the source says otherwise: they are small.
+BATCH_OUTCOMES = 2_000_000
+#: A capture merges small files each time after this number of batches.
 _BATCHES_A_COMPACTION = 50
-#: What a task tells of each file it wrote, and under which name it is added up.
-_WRITTEN, _METRICS = "name string, rows long, bytes long", "onibus"
+#: A capture that continues looks this often whether it was stopped.
+_LOOK_S = 0.5
+#: What a task returns of each file it wrote.
+_WRITTEN = pa.schema(
+    {
+        "table": pa.string(), "date": pa.string(), "partition": pa.int32(), "first": pa.int64(),
+        "last": pa.int64(), "rows": pa.int64(), "size": pa.int64(), "digest": pa.string(),
+    }
+)  # fmt: skip
+_WRITTEN_DDL = (
+    "table string, date string, partition int, first long, last long, rows long, size long, "
+    "digest string"
+)
 #: Columns that only tasks see: what a decoded body was, and what was wrong with it.
 _RAW, _WRONG = "_raw_body", "_wrong"
 _ERROR_MODES = ("suspend", "skip", "dead-letter")
-#: What of a capture is added up from batch to batch.
-_COUNTED = (MESSAGES, OUTCOMES, ERRORS, "files", "size_bytes")
+#: Options that say how much a batch has; a batch read does not take them.
+_LIMITS = ("maxmessagespertrigger", "maxbytespertrigger")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +76,8 @@ class Captured:
     #: how many files were merged into larger ones
     merged: int = 0
     seconds: float = 0.0
+    #: how many rows the log had beyond the lake when the last batch was planned
+    behind: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,157 +96,198 @@ def capture(
     lake: str,
     *,
     continuous: bool = False,
-    interval: str = "10 seconds",
-    reader: str = "capture",
+    interval_s: float = 10.0,
     outcomes: bool = True,
     body: str | None = None,
     on_error: str = "suspend",
     file_size: int = FILE_SIZE,
+    accept_gap: bool = False,
+    new_identity: bool = False,
+    wait_s: float = WAIT_S,
+    on_wait: Callable[[str], None] = lambda holder: None,
     on_progress: Callable[[Captured], None] = lambda done: None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Captured:
-    """Capture an entity into a lake: all that is there now, or on and on until `stopped`.
+    """Capture an entity into a lake, up to its end now or until `stopped`.
 
     `source` are the options of the format onibus: connection, entity, maxMessagesPerTrigger and so
     on. `body` is None for bodies as they are, "text", or the fields of JSON bodies as Spark writes
-    a schema ("total DOUBLE, items ARRAY<STRING>"). Start it again at any time: it goes on.
+    a schema ("total DOUBLE, items ARRAY<STRING>"). Start it again at any time: it continues.
+
+    A lake has one writer: another waits `wait_s` and is then refused. Rows that the lake lacks and
+    the log no longer has are a LogGap, which `accept_gap` records instead. `new_identity` makes a
+    copied lake separate from its original.
     """
     if on_error not in _ERROR_MODES:
         raise InvalidArgument(f"on_error is one of {', '.join(_ERROR_MODES)}, not {on_error!r}")
     options = read_options(source)
-    job = _Capture(spark, dict(source), options, Lake(lake, options.entity), reader, on_error)
-    job.tables = [table for table in tables_of(options.entity) if outcomes or table != OUTCOMES]
-    job.body, job.file_size, job.on_progress = body, file_size, on_progress
-    job.prepare()
-    trigger = {"processingTime": interval} if continuous else {"availableNow": True}
-    tables = job.tables
-    # What ends by itself goes one after the other: what became of a message is then captured after
-    # the message.
-    for together in (
-        [tables] if continuous else [[table] for table in tables if job.has_news(table)]
-    ):
-        starts = {table: partial(job.start, table, trigger) for table in together}
-        run_queries(starts, job.add, stopped)
-    # A batch that was cut off leaves holes until it is done again.
-    for table in () if stopped() else tables:
-        job.compact(table)
+    where = Lake(lake, options.entity)
+    return capture_by(
+        partial(_run, spark, dict(source), where, body, on_error),
+        options,
+        where,
+        interval_s=interval_s if continuous else None,
+        outcomes=outcomes,
+        file_size=file_size,
+        accept_gap=accept_gap,
+        new_identity=new_identity,
+        wait_s=wait_s,
+        on_wait=on_wait,
+        on_progress=on_progress,
+        stopped=stopped,
+    )
+
+
+#: Has the files of a batch written: of a table, an incarnation and ranges. Returns them by table.
+Run = Callable[[str, int, Ranges], dict[str, list[FileRow]]]
+
+
+def capture_by(
+    run: Run,
+    options: ReadOptions,
+    where: Lake,
+    *,
+    interval_s: float | None = None,
+    outcomes: bool = True,
+    file_size: int = FILE_SIZE,
+    accept_gap: bool = False,
+    new_identity: bool = False,
+    wait_s: float = WAIT_S,
+    on_wait: Callable[[str], None] = lambda holder: None,
+    on_progress: Callable[[Captured], None] = lambda done: None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> Captured:
+    """Capture with whatever reads a batch and writes its files."""
+    tables = [table for table in tables_of(options.entity) if outcomes or table != OUTCOMES]
+    with options.client() as client:
+        # An entity that does not exist leaves no folder behind.
+        where.check_incarnation(client.log_positions(options.entity, log=tables[0]).incarnation)
+        with LakeWriter(where, wait_s=wait_s, on_wait=on_wait) as writer:
+            given = LakeCapture(
+                client, writer, tables, accept_gap=accept_gap, new_identity=new_identity
+            )
+            given.prepare()
+            job = _Capture(given, options, run, on_progress, stopped)
+            job.file_size = file_size
+            for _ in _rounds(interval_s, stopped):
+                # The outcome of a message is captured after the message.
+                for table in tables:
+                    job.catch_up(table)
+            for table in () if stopped() else tables:
+                job.compact(table)
     return replace(job.done, seconds=time.monotonic() - job.started)
 
 
-def tables_of(entity: str) -> tuple[str, ...]:
-    """Return what there is to capture: subscriptions share the log of their topic."""
-    return (OUTCOMES,) if "/subscriptions/" in entity.lower() else (MESSAGES, OUTCOMES)
-
-
-def reader_name(reader: str, table: str) -> str:
-    """Return what the named reader of a table is called."""
-    return reader if table == MESSAGES else f"{reader}-{table}"
+def _rounds(interval_s: float | None, stopped: Callable[[], bool]) -> Iterator[None]:
+    """Yield once, or at an interval until stopped."""
+    while True:
+        begun = time.monotonic()
+        yield
+        if interval_s is None:
+            return
+        while time.monotonic() < begun + interval_s and not stopped():
+            time.sleep(_LOOK_S)
+        if stopped():
+            return
 
 
 class _Capture:
     """A capture under way, on the driver."""
 
-    tables: list[str]
-    body: str | None
-    file_size: int
-    on_progress: Callable[[Captured], None]
+    file_size = FILE_SIZE
 
     def __init__(
         self,
-        spark: SparkSession,
-        source: dict[str, str],
+        lake: LakeCapture,
         options: ReadOptions,
-        lake: Lake,
-        reader: str,
-        on_error: str,
+        run: Run,
+        on_progress: Callable[[Captured], None],
+        stopped: Callable[[], bool],
     ) -> None:
-        self._spark = spark
-        self._source = source
-        self._options = options
         self._lake = lake
-        self._reader = reader
-        self._on_error = on_error
+        self._options = options
+        self._run = run
+        self._on_progress = on_progress
+        self._stopped = stopped
+        self._batches = 0
         self.done = Captured()
         self.started = time.monotonic()
-        #: how far the named readers were behind at the start
-        self._lag: dict[str, tuple[int | None, ...]] = {}
-        #: batches of each table that were written
-        self._batches: dict[str, int] = {}
 
-    def prepare(self) -> None:
-        """See that the lake is this entity's, and have the readers made."""
-        with self._options.client() as client:
-            log = tables_of(self._options.entity)[0]
-            incarnation = client.log_positions(self._options.entity, log=log).incarnation
-            self._lake.belong(incarnation)
-            # From here on nothing goes before it was captured, and outcomes are kept.
-            there = {reader.name for reader in client.readers(self._options.entity)}
-            for table in self.tables:
-                name = reader_name(self._reader, table)
-                if name not in there:
-                    client.create_reader(self._options.entity, name, log=table)
-            self._lag = {one.name: one.lag for one in client.readers(self._options.entity)}
+    def catch_up(self, table: str) -> None:
+        """Capture a table up to where it ends now."""
+        target = self._lake.target(table)
+        most = self._options.max_messages_per_trigger
+        if most is None and table == OUTCOMES:
+            most = BATCH_OUTCOMES
+        size = self._options.max_bytes_per_trigger or BATCH_BYTES
+        while not self._stopped():
+            ranges = self._lake.plan(table, target, most, size)
+            if not ranges:
+                return
+            behind = sum(max(target[at] - end, 0) for at, (_, end) in ranges.items())
+            files = self._run(table, self._lake.incarnation, ranges)
+            self._lake.commit(table, ranges, files)
+            self._add(files, behind)
+            self._batches += 1
+            if self._batches % _BATCHES_A_COMPACTION == 0:
+                self.compact(table)
 
-    def has_news(self, table: str) -> bool:
-        """Tell whether there is anything to capture: a reader passes only what was captured."""
-        # A partition that is offline may have something: None.
-        return any(behind != 0 for behind in self._lag[reader_name(self._reader, table)])
-
-    def start(self, table: str, trigger: dict[str, Any]) -> StreamingQuery:
-        """Start the query of a table."""
-        checkpoint = self._lake.address(f"_checkpoint/{table}")
-        given = {"reader": reader_name(self._reader, table), **self._source, "table": table}
-        if "maxbytespertrigger" not in map(str.lower, given):
-            # A task has its rows in memory, however large they are.
-            given["maxBytesPerTrigger"] = str(BATCH_BYTES)
-        if not self._lake.has(f"_checkpoint/{table}/offsets"):
-            # A lake whose checkpoint is lost goes on where its files end.
-            following = self._lake.resume_at(table)
-            if following:
-                given["startingPosition"] = json.dumps(following)
-        rows = self._spark.readStream.format("onibus").options(**given).load()
-        if table == MESSAGES:
-            rows = decoded(rows, self.body)
-        what = Capturing(self._lake.place, self._options.entity, table, self._on_error)
-        written = rows.mapInArrow(partial(write_ranges, what), _WRITTEN)
-        return (
-            written.observe(_METRICS, *_metrics())
-            .writeStream.format("noop")
-            .option("checkpointLocation", checkpoint)
-            .queryName(f"capture {table} of {self._options.entity}")
-            .trigger(**trigger)
-            .start()
+    def _add(self, files: Mapping[str, list[FileRow]], behind: int) -> None:
+        """Add what a batch wrote."""
+        rows = {name: sum(row.rows for row in files.get(name, [])) for name in _COUNTED}
+        sums: dict[str, Any] = {name: getattr(self.done, name) + rows[name] for name in _COUNTED}
+        every = [row for some in files.values() for row in some]
+        self.done = replace(
+            self.done,
+            files=self.done.files + len(every),
+            size_bytes=self.done.size_bytes + sum(row.size for row in every),
+            seconds=time.monotonic() - self.started,
+            behind=behind,
+            **sums,
         )
-
-    def add(self, table: str, report: StreamingQueryProgress) -> None:
-        """Add what a batch of a table wrote; a sum of nothing is not told."""
-        told = observed(report, _METRICS)
-        sums = {name: getattr(self.done, name) + (told.get(name) or 0) for name in _COUNTED}
-        self.done = replace(self.done, seconds=time.monotonic() - self.started, **sums)
-        self.on_progress(self.done)
-        self._batches[table] = self._batches.get(table, 0) + 1
-        if self._batches[table] % _BATCHES_A_COMPACTION == 0:
-            self.compact(table)
+        self._on_progress(self.done)
 
     def compact(self, table: str) -> None:
         """Merge small files."""
-        for name in (table, ERRORS) if table == MESSAGES else (table,):
-            merged, _ = self._lake.compact(name, self.file_size)
-            self.done = replace(self.done, merged=self.done.merged + merged)
+        merged = self._lake.compact(table, self.file_size)
+        self.done = replace(self.done, merged=self.done.merged + merged)
 
 
-def _metrics() -> list[Column]:
-    """Return what is added up while files are written; the names are those of `_COUNTED`."""
-    from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+_COUNTED = (MESSAGES, OUTCOMES, ERRORS)
 
-    def rows_of(table: str) -> Column:
-        return F.sum(F.when(F.col("name") == table, F.col("rows"))).alias(table)
 
-    return [
-        *(rows_of(table) for table in (MESSAGES, OUTCOMES, ERRORS)),
-        F.count("name").alias("files"),
-        F.sum("bytes").alias("size_bytes"),
-    ]
+def _run(
+    spark: SparkSession,
+    source: dict[str, str],
+    lake: Lake,
+    body: str | None,
+    on_error: str,
+    table: str,
+    incarnation: int,
+    ranges: Ranges,
+) -> dict[str, list[FileRow]]:
+    """Have Spark read a batch and write its files; return what it wrote, by table."""
+    given = {name: value for name, value in source.items() if name.lower() not in _LIMITS}
+    given |= {
+        "table": table,
+        "incarnation": str(incarnation),
+        "startingPosition": json.dumps({at: start for at, (start, _) in ranges.items()}),
+        "endingPosition": json.dumps({at: end for at, (_, end) in ranges.items()}),
+        "failOnGap": "true",
+        "pushdown": "false",
+    }
+    what = Capturing(lake.place, lake.entity, table, on_error)
+
+    def run() -> list[Any]:
+        rows = spark.read.format("onibus").options(**given).load()
+        if table == MESSAGES:
+            rows = decoded(rows, body)
+        return rows.mapInArrow(partial(write_ranges, what), _WRITTEN_DDL).collect()
+
+    files: dict[str, list[FileRow]] = {}
+    for name, *row in patiently(run):
+        files.setdefault(name, []).append(FileRow(*row))
+    return files
 
 
 def decoded(rows: DataFrame, body: str | None) -> DataFrame:
@@ -259,22 +316,25 @@ def write_ranges(what: Capturing, batches: Iterator[pa.RecordBatch]) -> Iterator
     context = TaskContext.get()
     attempt = str(context.taskAttemptId()) if context is not None else "0"
     given = list(batches)
+    table = pa.Table.from_batches(given) if given else None
+    yield from written(what, table, attempt).to_batches()
+
+
+def written(what: Capturing, rows: pa.Table | None, attempt: str) -> pa.Table:
+    """Write the files of one range; return what they have."""
     lake = Lake(what.place, what.entity)
-    written: list[tuple[str, int, int]] = []
     # All is looked at before anything is written.
     parts = [
         (covered, table, part)
-        for covered, rows in (by_date(what.table, pa.Table.from_batches(given)) if given else ())
-        for table, part in _parted(what, rows)
+        for covered, day in (by_date(what.table, rows) if rows is not None else ())
+        for table, part in _parted(what, day)
     ]
-    for covered, table, part in parts:
-        file = lake.write(table, part, covered, attempt)
-        written.append((table, part.num_rows, file.size))
-    names, counts, sizes = zip(*written, strict=True) if written else ((), (), ())
-    yield pa.record_batch(
-        [pa.array(names, pa.string()), pa.array(counts, pa.int64()), pa.array(sizes, pa.int64())],
-        names=["name", "rows", "bytes"],
-    )
+    files = [
+        (table, *astuple(lake.write(table, part, covered, attempt).row))
+        for covered, table, part in parts
+    ]
+    columns = list(zip(*files, strict=True)) or [()] * len(_WRITTEN)
+    return pa.table([pa.array(*one) for one in zip(columns, _WRITTEN.types, strict=True)], _WRITTEN)
 
 
 def _parted(what: Capturing, rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:

@@ -15,13 +15,13 @@ import pyarrow as pa
 
 from onibus.client import Client
 from onibus.core.errors import EntityNotFound, OnibusError
-from onibus.spark.jobs.capture import Captured, capture, reader_name, tables_of
+from onibus.spark.jobs.capture import Captured, capture
+from onibus.spark.lake import Lake
+from onibus.spark.lake_capture import has_news, tables_of
 from onibus.spark.options import Connection
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-READER = "capture"
 
 
 def everything(client: Client) -> list[str]:
@@ -33,17 +33,6 @@ def everything(client: Client) -> list[str]:
         with suppress(EntityNotFound):
             names += client.topic(topic).subscriptions
     return names
-
-
-def has_news(client: Client, entity: str) -> bool:
-    """Tell whether a capture of an entity would find anything."""
-    lag = {reader.name: reader.lag for reader in client.readers(entity)}
-    for table in tables_of(entity):
-        behind = lag.get(reader_name(READER, table))
-        # An entity that nobody captured yet gets its readers, so that outcomes begin to be kept.
-        if behind is None or any(behind):
-            return True
-    return False
 
 
 def capture_round(
@@ -74,7 +63,7 @@ def capture_round(
         names = []
         for name in named:
             try:
-                if has_news(client, name):
+                if has_news(client, Lake(lake, name), tables_of(name)):
                     names.append(name)
             except EntityNotFound:
                 continue
@@ -84,7 +73,7 @@ def capture_round(
         if stopped():
             break
         try:
-            done = capture(spark, {**source, "entity": name}, lake, reader=READER)
+            done = capture(spark, {**source, "entity": name}, lake, stopped=stopped, wait_s=0)
         except (OnibusError, PySparkException, OSError, pa.ArrowException) as error:
             on_failure(name, error)
         else:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress
     from pyspark.sql.streaming.query import StreamingQuery
+
+T = TypeVar("T")
 
 #: How often a query is looked at. Spark keeps its last hundred reports: none is missed.
 _LOOK_S = 1
@@ -35,6 +37,23 @@ def run_queries(
     finally:
         for one in queries:
             one.stop()
+
+
+def patiently(run: Callable[[], T]) -> T:
+    """Run a Spark job, again if its Python processes had no time to start."""
+    from pyspark.errors import PySparkException
+
+    for _ in range(_STARTS_MAX - 1):
+        try:
+            return run()
+        except PySparkException as error:
+            if _STARVED not in str(error):
+                raise
+        except Exception as error:
+            # Where Java fails below PySpark, as py4j tells it.
+            if _STARVED not in str(error) or type(error).__module__ != "py4j.protocol":
+                raise
+    return run()
 
 
 def observed(report: StreamingQueryProgress, name: str) -> dict[str, Any]:

@@ -97,13 +97,14 @@ def _now() -> str:
 
 def _verdict(verdict: Verdict) -> Section:
     """Return the findings of an audit as a table."""
-    word = ("passed", "passed") if verdict.passed else ("failed", "contradictions found")
+    word = ("passed" if verdict.passed else "failed", verdict.verdict)
     rows = "".join(
         f"<tr><td>{_escaped(one.check)}</td><td class='number'>{one.count:,}</td>"
         f"<td>{_escaped('; '.join(one.examples))}</td></tr>"
         for one in verdict.findings
     )
-    remarks = "".join(f"<p class='note'>{_escaped(one)}</p>" for one in verdict.remarks)
+    notes = (*verdict.incomplete, *verdict.remarks)
+    remarks = "".join(f"<p class='note'>{_escaped(one)}</p>" for one in notes)
     return Section(
         "Audit",
         f"<p class='{word[0]}'>{word[1]}: {verdict.messages:,} messages, "

@@ -149,6 +149,21 @@ class ReaderIn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     start: Literal["earliest", "latest"] | list[Number] = "earliest"
     #: nobody having used it for so long, it goes by itself
     idle_ms: Number | None = None
+    #: only calls that give it move the reader
+    token: str | None = None
+    #: what reads with it, in the words of its owner
+    address: str | None = None
+
+
+class TakeReader(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """How to take a named reader over; fields that are left out keep their values."""
+
+    #: one of these is the reader's token now, or it has none
+    held: list[str] = []
+    #: the reader's token from then on
+    token: str | None = None
+    address: str | None = None
+    idle_ms: Number | None = None
 
 
 class MoveReader(msgspec.Struct, forbid_unknown_fields=True):
@@ -156,6 +171,7 @@ class MoveReader(msgspec.Struct, forbid_unknown_fields=True):
 
     positions: list[Number]
     incarnation: Number
+    token: str | None = None
 
 
 class Readers(msgspec.Struct):
@@ -167,7 +183,25 @@ class Readers(msgspec.Struct):
 async def create_reader(call: Call) -> ReaderInfo:
     given: ReaderIn = call.decode(ReaderIn)
     return await call.bus.create_reader(
-        call.entity, call.names["reader"], log=given.log, start=given.start, idle_ms=given.idle_ms
+        call.entity,
+        call.names["reader"],
+        log=given.log,
+        start=given.start,
+        idle_ms=given.idle_ms,
+        token=given.token,
+        address=given.address,
+    )
+
+
+async def take_reader(call: Call) -> ReaderInfo:
+    given: TakeReader = call.decode(TakeReader)
+    return await call.bus.take_reader(
+        call.entity,
+        call.names["reader"],
+        held=given.held,
+        token=given.token,
+        address=given.address,
+        idle_ms=given.idle_ms,
     )
 
 
@@ -178,7 +212,7 @@ async def list_readers(call: Call) -> Readers:
 async def move_reader(call: Call) -> None:
     given: MoveReader = call.decode(MoveReader)
     await call.bus.move_reader(
-        call.entity, call.names["reader"], given.positions, given.incarnation
+        call.entity, call.names["reader"], given.positions, given.incarnation, given.token
     )
 
 
@@ -249,6 +283,15 @@ ROUTES = [
         takes=ReaderIn,
         gives=ReaderInfo,
         status=201,
+        tag="readers",
+    ),
+    _route(
+        "POST",
+        "/readers/{reader}/take",
+        "Take a named reader over: only moves with its new token count.",
+        take_reader,
+        takes=TakeReader,
+        gives=ReaderInfo,
         tag="readers",
     ),
     _route(

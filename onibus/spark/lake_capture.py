@@ -1,0 +1,337 @@
+"""A capture as the driver sees it: where it continues, what it plans, and what it commits.
+
+The lake says where it continues, and nothing else does: there is no checkpoint that could be lost
+or restored. Each lake has its own named readers (R2), called after its identity. They keep rows
+that the lake does not have yet, carry its address, and are moved only with the token of its writer,
+so that a copy of the lake cannot move them unseen.
+
+A batch is a range of numbers for each partition. Its files count once the manifest lists them, and
+the readers are moved after that. Whatever is cut off leaves files that do not count.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+
+from msgspec.structs import replace
+
+from onibus.broker.named_reader import LogPositions, ReaderInfo
+from onibus.client import Client
+from onibus.core.errors import (
+    EntityExists,
+    EntityNotFound,
+    EntityReplaced,
+    Failed,
+    LogGap,
+    PartitionOffline,
+    ReaderTaken,
+)
+from onibus.spark.lake import ERRORS, MESSAGES, OUTCOMES, Lake, name_of
+from onibus.spark.lake_files import LakeFailed
+from onibus.spark.lake_manifest import FileRow, Gap, Progress
+from onibus.spark.lake_migration import adopt, adopt_errors, retire_shared_readers
+from onibus.spark.lake_writer import LakeWriter
+
+#: A reader that no capture has used for so long is removed: its lake was deleted.
+IDLE_MS = 30 * 86_400_000
+
+#: The numbers of each partition that a batch has: from the first up to, without, the last.
+Ranges = Mapping[int, tuple[int, int]]
+
+
+def tables_of(entity: str) -> tuple[str, ...]:
+    """Return what there is to capture: subscriptions share the log of their topic."""
+    return (OUTCOMES,) if "/subscriptions/" in entity.lower() else (MESSAGES, OUTCOMES)
+
+
+def reader_name(identity: str, table: str) -> str:
+    """Return the name of the reader of a lake's table."""
+    return f"lake-{identity}" if table == MESSAGES else f"lake-{identity}-{table}"
+
+
+def has_news(client: Client, lake: Lake, tables: Sequence[str]) -> bool:
+    """Return whether a capture would find anything: the lake is compared with the log."""
+    identity, manifest = lake.identity(), lake.manifest_or_none()
+    if identity is None or manifest is None:
+        return True
+    readers = {one.name: one for one in client.readers(lake.entity)}
+    for table in tables:
+        reader, progress = readers.get(reader_name(identity, table)), manifest.tables.get(table)
+        if reader is None or progress is None:
+            return True
+        if time.time() * 1_000 - reader.moved_ms > IDLE_MS / 4:
+            # A capture uses the reader, so that it stays although the entity is quiet.
+            return True
+        latest = client.log_positions(lake.entity, log=table).latest
+        if any(end not in (None, at) for end, at in zip(latest, progress.next, strict=True)):
+            return True
+    return False
+
+
+class LakeCapture:
+    """A capture of one entity into a lake that a writer holds."""
+
+    incarnation: int
+
+    def __init__(
+        self,
+        client: Client,
+        writer: LakeWriter,
+        tables: Sequence[str],
+        *,
+        accept_gap: bool = False,
+        new_identity: bool = False,
+    ) -> None:
+        self._client = client
+        self._writer = writer
+        self._lake = writer.lake
+        self._entity = writer.lake.entity
+        self._tables = tables
+        self._accept_gap = accept_gap
+        self._new_identity = new_identity
+        self._readers: dict[str, ReaderInfo] = {}
+
+    # --- before the first batch -------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """See that the lake is this entity's, has its readers, and misses nothing."""
+        self.incarnation = self._ends(self._tables[0]).incarnation
+        self._lake.check_incarnation(self.incarnation)
+        identity = self._lake.identity()
+        if identity is None and self._lake.about() is not None:
+            self._adopt()
+        elif identity is None:
+            self._check_empty()
+        self._check_files()
+        if identity is None or self._new_identity:
+            identity = self._lake.set_identity(self.incarnation)
+        self._lake.sweep(self._writer.manifest)
+        for table in self._tables:
+            self._take_table(identity, table)
+        self._writer.commit(tokens=[self._writer.token])
+        retire_shared_readers(self._client, self._lake, IDLE_MS)
+        self._lake.store.delete_folder("_checkpoint")
+
+    def _adopt(self) -> None:
+        """List the files of a lake of version 0.1.0 in the manifest."""
+        files: dict[str, list[FileRow]] = {}
+        tables: dict[str, Progress] = {}
+        for table in tables_of(self._entity):
+            if not self._lake.files(table):
+                continue
+            found = adopt(self._lake, table, self._ends(table))
+            for partition, first, last in found.holes:
+                if not self._accept_gap:
+                    raise self._hole(table, first, last, partition)
+            now = int(time.time() * 1_000)
+            gaps = [Gap(*hole, now) for hole in found.holes]
+            tables[table] = Progress(found.start, found.next, gaps)
+            files[table] = found.files
+        if MESSAGES in tables:
+            files[ERRORS] = adopt_errors(self._lake, tables[MESSAGES].next)
+        self._writer.commit(tables=tables, files=files)
+
+    def _check_empty(self) -> None:
+        for table in (MESSAGES, OUTCOMES, ERRORS):
+            if self._lake.store.sizes(table):
+                raise LakeFailed(
+                    f"{self._lake.store.address} has files and no entity.json: restore it, or move "
+                    "that folder away"
+                )
+
+    def _check_files(self) -> None:
+        """Find files that the manifest lists and that are gone: they are a hole."""
+        manifest = self._writer.manifest
+        for table in manifest.files:
+            there = self._lake.store.sizes(table)
+            for row in manifest.files[table]:
+                if there.get(name_of(table, row)) != row.size:
+                    raise LakeFailed(
+                        f"{self._lake.address(name_of(table, row))} is missing or was changed: it "
+                        f"has {table} {row.first} to {row.last} of partition {row.partition}. "
+                        "Restore it"
+                    )
+
+    def _take_table(self, identity: str, table: str) -> None:
+        """Take the table's reader, and see that every row from the lake's end on can be read."""
+        progress = self._writer.manifest.tables.get(table)
+        name = reader_name(identity, table)
+        reader = self._take_reader(name, table, None if progress is None else progress.next)
+        self._readers[table] = reader
+        if progress is None:
+            progress = Progress(list(reader.positions), list(reader.positions))
+        progress = self._whole(table, progress, self._ends(table))
+        self._writer.commit(tables={**self._writer.manifest.tables, table: progress})
+        self._move(table)
+
+    def _take_reader(self, name: str, table: str, start: list[int] | None) -> ReaderInfo:
+        writer, address = self._writer, self._lake.store.address
+        take = partial(
+            self._client.take_reader,
+            self._entity,
+            name,
+            token=writer.token,
+            address=address,
+            idle_ms=IDLE_MS,
+        )
+        create = partial(
+            self._client.create_reader,
+            self._entity,
+            name,
+            log=table,
+            token=writer.token,
+            address=address,
+            idle_ms=IDLE_MS,
+        )
+        try:
+            return take(held=writer.manifest.tokens)
+        except EntityNotFound:
+            pass
+        except ReaderTaken as error:
+            raise ReaderTaken(
+                f"{address} is a copy of another lake, or an earlier state of it: {error}. Capture "
+                "that lake, or give this one its own identity with --new-identity"
+            ) from None
+        try:
+            return create(start="earliest" if start is None else start)
+        except EntityExists:
+            # The response to an earlier attempt was lost.
+            return take()
+        except LogGap as gap:
+            if not self._accept_gap:
+                raise self._hole(table, gap.first, gap.last) from None
+        return create(start="earliest")
+
+    def _whole(self, table: str, progress: Progress, ends: LogPositions) -> Progress:
+        """Refuse a lake whose next rows are gone; or record the gap, if that was accepted."""
+        following, gaps = list(progress.next), list(progress.gaps)
+        for partition, (earliest, latest) in enumerate(
+            zip(ends.earliest, ends.latest, strict=True)
+        ):
+            if earliest is None or latest is None:
+                continue
+            at = following[partition]
+            if at > latest:
+                raise Failed(
+                    f"{self._lake.store.address} has {table} up to {at - 1} of partition "
+                    f"{partition}, and the server's next number is {latest}: the server has lost "
+                    "messages, or was restored from a backup"
+                )
+            if earliest > at:
+                if not self._accept_gap:
+                    raise self._hole(table, at, earliest - 1, partition)
+                gaps.append(Gap(partition, at, earliest - 1, int(time.time() * 1_000)))
+                following[partition] = earliest
+        return replace(progress, next=following, gaps=gaps)
+
+    def _hole(self, table: str, first: int, last: int, partition: int | None = None) -> LogGap:
+        where = "" if partition is None else f" of partition {partition}"
+        return LogGap(
+            f"{table} {first} to {last}{where} of {self._entity!r} are gone, and "
+            f"{self._lake.store.address} does not have them: nothing was captured. Record the "
+            "range as a gap of this lake with --accept-gap, or capture into another lake",
+            first,
+            last,
+        )
+
+    # --- batches ----------------------------------------------------------------------------------
+
+    def _ends(self, table: str) -> LogPositions:
+        return self._client.log_positions(self._entity, log=table)
+
+    def target(self, table: str) -> list[int]:
+        """Return the end of the log now; a partition that is offline ends where the lake does."""
+        ends = self._ends(table)
+        if ends.incarnation != self.incarnation:
+            raise EntityReplaced(
+                f"{self._entity} was deleted and made again while it was captured: capture into "
+                "another lake"
+            )
+        at = self._writer.manifest.tables[table].next
+        return [have if end is None else end for end, have in zip(ends.latest, at, strict=True)]
+
+    def plan(
+        self,
+        table: str,
+        target: Sequence[int],
+        messages: int | None = None,
+        size: int | None = None,
+    ) -> dict[int, tuple[int, int]]:
+        """Return the next batch: at most about so many messages and bytes, up to the target.
+
+        It names every partition, also those that have nothing to read; empty: there is nothing.
+        """
+        start = self._writer.manifest.tables[table].next
+        waiting = sum(end > at for at, end in zip(start, target, strict=True))
+        found = {}
+        for partition, (at, end) in enumerate(zip(start, target, strict=True)):
+            until = max(at, end)
+            if messages is not None:
+                until = min(until, at + max(messages // max(waiting, 1), 1))
+            if size is not None and table == MESSAGES and until > at:
+                share = max(size // waiting, 1)
+                until = min(until, self._client.log_reach(self._entity, partition, at, share))
+            found[partition] = (at, until)
+        return found if waiting else {}
+
+    def commit(self, table: str, ranges: Ranges, files: Mapping[str, Sequence[FileRow]]) -> None:
+        """Have the files of a batch count, if they have all of its rows; then move the reader."""
+        check_batch(table, ranges, files)
+        manifest = self._writer.manifest
+        progress = manifest.tables[table]
+        following = list(progress.next)
+        for partition, (_, end) in ranges.items():
+            following[partition] = end
+        listed = dict(manifest.files)
+        for name, rows in files.items():
+            listed[name] = sorted([*listed.get(name, []), *rows])
+        tables = {**manifest.tables, table: replace(progress, next=following)}
+        self._writer.commit(tables=tables, files=listed)
+        self._move(table)
+
+    def _move(self, table: str) -> None:
+        """Tell the reader how far the lake is."""
+        reader = self._readers[table]
+        at = self._writer.manifest.tables[table].next
+        positions = tuple(map(max, reader.positions, at))
+        # While a partition is offline nothing can be written: the next batch says it again.
+        with suppress(PartitionOffline):
+            self._client.move_reader(
+                self._entity, reader.name, positions, self.incarnation, self._writer.token
+            )
+            self._readers[table] = replace(reader, positions=positions)
+
+    def compact(self, table: str, size: int) -> int:
+        """Merge small files; return how many were merged."""
+        before = 0
+        for name in (table, ERRORS) if table == MESSAGES else (table,):
+            rows = self._writer.manifest.files.get(name, [])
+            merged = self._lake.merged(name, rows, size)
+            if merged is not None:
+                self._writer.commit(files={**self._writer.manifest.files, name: merged})
+                before += len(set(rows) - set(merged))
+        if before:
+            self._lake.sweep(self._writer.manifest)
+        return before
+
+
+def check_batch(table: str, ranges: Ranges, files: Mapping[str, Sequence[FileRow]]) -> None:
+    """Refuse files that do not have each row of their ranges once."""
+    found = sorted(files.get(table, []), key=lambda row: (row.partition, row.first))
+    aside = {name_of("", row): row.rows for row in files.get(ERRORS, [])}
+    at = {partition: start for partition, (start, _) in ranges.items()}
+    for row in found:
+        rows = row.rows + aside.pop(name_of("", row), 0)
+        if at.get(row.partition) != row.first or rows != row.last - row.first + 1:
+            break
+        at[row.partition] = row.last + 1
+    else:
+        if not aside and at == {partition: end for partition, (_, end) in ranges.items()}:
+            return
+    raise Failed(
+        f"Spark wrote {[(row.partition, row.first, row.last) for row in found]} of {table}, and "
+        f"{dict(ranges)} was planned: nothing was committed. Capture again"
+    )

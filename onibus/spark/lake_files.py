@@ -1,0 +1,166 @@
+"""The files of a lake, in a file system that pyarrow knows: a path, s3://, hdfs://, gs://."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from onibus.core.errors import Failed, InvalidOperation, Refused
+
+
+class LakeFailed(Failed):
+    """A lake cannot be read or written, or contradicts its manifest."""
+
+    code = "lake-failed"
+
+
+class LakeBusy(Refused):
+    """Another writer holds the lake."""
+
+    code = "lake-busy"
+    retryable = True
+
+
+class LakeFiles:
+    """Files below the folder of one entity; names are relative to it."""
+
+    def __init__(self, place: str, folder: str) -> None:
+        self._place = place
+        try:
+            if "://" in place:
+                self._files, root = pafs.FileSystem.from_uri(place)
+            else:
+                self._files, root = pafs.LocalFileSystem(), os.path.abspath(place)
+        except (OSError, pa.ArrowException) as error:
+            raise InvalidOperation(
+                f"the lake {place!r} cannot be opened: {_first_line(error)}. Give a folder, or "
+                "install what this file system needs"
+            ) from None
+        self.root = f"{root.rstrip('/')}/{folder}"
+
+    @property
+    def address(self) -> str:
+        """The folder as other programs and Spark name it."""
+        scheme, mark, _ = self._place.partition("://")
+        return f"{scheme}{mark}{self.root}" if mark else self.root
+
+    @property
+    def local(self) -> bool:
+        return isinstance(self._files, pafs.LocalFileSystem)
+
+    def path(self, name: str) -> str:
+        """Return where a file is, in its file system."""
+        return f"{self.root}/{name}"
+
+    def exists(self, name: str) -> bool:
+        """Return whether there is a file or folder of that name."""
+        with self._plainly("read", name):
+            kind = self._files.get_file_info(self.path(name)).type
+        return bool(kind != pafs.FileType.NotFound)
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        """Return the names of all files below a folder, with their sizes."""
+        below = pafs.FileSelector(self.path(folder), allow_not_found=True, recursive=True)
+        with self._plainly("read", folder):
+            found = self._files.get_file_info(below)
+        start = len(self.root) + 1
+        return {one.path[start:]: one.size for one in found if one.type == pafs.FileType.File}
+
+    def read(self, name: str) -> bytes | None:
+        """Return the content of a file; None if there is no such file."""
+        try:
+            with self._files.open_input_stream(self.path(name)) as stream:
+                content: bytes = stream.read()
+            return content
+        except FileNotFoundError:
+            return None
+        except (OSError, pa.ArrowException) as error:
+            raise self._failed("read", name, error) from None
+
+    def put(self, name: str, content: bytes | pa.Buffer, attempt: str) -> None:
+        """Write a file, which replaces one of that name. It appears with all of its content."""
+        with self._plainly("write", name):
+            self._files.move(self._unfinished(name, content, attempt), self.path(name))
+            self._sync_folder(name)
+
+    def put_new(self, name: str, content: bytes | pa.Buffer, attempt: str) -> bool:
+        """Write a file unless there is one of that name; return whether it was written.
+
+        On local disks and NFS one of several writers wins. Object stores have no such call here:
+        between the look and the write another writer may come.
+        """
+        with self._plainly("write", name):
+            unfinished = self._unfinished(name, content, attempt)
+            new = self._link(unfinished, self.path(name)) if self.local else None
+            if new is None:
+                new = not self.exists(name)
+                if new:
+                    self._files.move(unfinished, self.path(name))
+            if not new or self.local:
+                with suppress(FileNotFoundError):
+                    self._files.delete_file(unfinished)
+            self._sync_folder(name)
+            return new
+
+    def _link(self, path: str, other: str) -> bool | None:
+        """Give a local file another name; return whether that was free, None if links fail."""
+        try:
+            os.link(path, other)
+        except FileExistsError:
+            return False
+        except OSError:
+            return None
+        return True
+
+    def delete(self, name: str) -> None:
+        """Remove a file, if it is there."""
+        with self._plainly("write", name), suppress(FileNotFoundError):
+            self._files.delete_file(self.path(name))
+
+    def delete_folder(self, name: str) -> None:
+        """Remove a folder and all that it has, if it is there."""
+        with self._plainly("write", name), suppress(FileNotFoundError):
+            self._files.delete_dir(self.path(name))
+
+    def _unfinished(self, name: str, content: bytes | pa.Buffer, attempt: str) -> str:
+        folder, _, last = self.path(name).rpartition("/")
+        unfinished = f"{folder}/.{last}.{attempt}"
+        self._files.create_dir(folder, recursive=True)
+        with self._files.open_output_stream(unfinished) as stream:
+            stream.write(content)
+        self._sync(unfinished)
+        return unfinished
+
+    def _sync_folder(self, name: str) -> None:
+        self._sync(self.path(name).rpartition("/")[0])
+
+    def _sync(self, path: str) -> None:
+        """Have it on disk: the broker forgets what the lake has. Object stores do that anyway."""
+        if self.local:
+            handle = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+
+    @contextmanager
+    def _plainly(self, verb: str, name: str) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, pa.ArrowException) as error:
+            raise self._failed(verb, name, error) from None
+
+    def _failed(self, verb: str, name: str, error: Exception) -> LakeFailed:
+        reason = getattr(error, "strerror", None) or _first_line(error)
+        return LakeFailed(
+            f"cannot {verb} {self.address}/{name}: {reason}. Check the lake's address, its "
+            "permissions and the free space there"
+        )
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")

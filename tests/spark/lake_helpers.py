@@ -1,0 +1,110 @@
+"""Captures without a JVM: the driver's part and the tasks' part, with Spark left out between."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from onibus.client import Client
+from onibus.core.message import Message
+from onibus.spark.batch_reading import batch_reader
+from onibus.spark.jobs.capture import Captured, Capturing, capture_by, written
+from onibus.spark.lake import MESSAGES, NUMBERS, Lake
+from onibus.spark.lake_capture import Ranges
+from onibus.spark.lake_manifest import FileRow
+from onibus.spark.options import Position, ReadOptions, read_options
+from onibus.spark.schema import known_columns, spark_schema
+
+
+class Crash(Exception):
+    """The end of a driver."""
+
+
+class Captures:
+    """Captures of one queue of a server."""
+
+    def __init__(self, connection: str, entity: str) -> None:
+        self.options = read_options({"connection": connection, "entity": entity})
+        self.entity = entity
+
+    def lake(self, place: Path) -> Lake:
+        return Lake(str(place), self.entity)
+
+    def run(
+        self, place: Path, *, crash: str = "", most: int | None = None, **given: Any
+    ) -> Captured:
+        """Capture; `crash` ends it once tasks have `written` the first batch's files."""
+        lake = self.lake(place)
+        options = replace(self.options, max_messages_per_trigger=most)
+        files = self._files(options, lake)
+
+        def run(table: str, incarnation: int, ranges: Ranges) -> dict[str, list[FileRow]]:
+            found = files(table, incarnation, ranges)
+            if crash == "written":
+                raise Crash
+            return found
+
+        given.setdefault("wait_s", 0)
+        return capture_by(run, options, lake, **given)
+
+    def _files(
+        self, options: ReadOptions, lake: Lake
+    ) -> Callable[[str, int, Ranges], dict[str, list[FileRow]]]:
+        def run(table: str, incarnation: int, ranges: Ranges) -> dict[str, list[FileRow]]:
+            given = replace(
+                options,
+                table=table,
+                incarnation=incarnation,
+                max_messages_per_trigger=None,
+                starting_position=Position("earliest", {p: s for p, (s, _) in ranges.items()}),
+                ending_position=Position("latest", {p: e for p, (_, e) in ranges.items()}),
+                pushdown=False,
+            )
+            reader = batch_reader(given, spark_schema(known_columns(given)))
+            found: dict[str, list[FileRow]] = {}
+            for task, part in enumerate(reader.partitions()):
+                rows = pa.Table.from_batches(list(reader.read(part)))
+                what = Capturing(lake.place, lake.entity, table, "suspend")
+                for one in written(what, rows, str(task)).to_pylist():
+                    name, *row = one.values()
+                    found.setdefault(name, []).append(FileRow(*row))
+            return found
+
+        return run
+
+    def numbers(self, place: Path, table: str = MESSAGES) -> list[int]:
+        """The numbers of all rows that count."""
+        return sorted(number for number, _ in self.rows(place, table))
+
+    def rows(self, place: Path, table: str = MESSAGES) -> Iterator[tuple[int, Any]]:
+        lake = self.lake(place)
+        for one in lake.files(table):
+            rows = lake.read(one)[1]
+            last = "body" if table == MESSAGES else "outcome"
+            yield from zip(
+                rows.column(NUMBERS[table]).to_pylist(), rows.column(last).to_pylist(), strict=True
+            )
+
+
+def send(client: Client, entity: str, first: int, last: int) -> None:
+    """Send messages with their number as their body."""
+    client.send_batch(entity, [Message(body=b"%d" % at) for at in range(first, last + 1)])
+
+
+def consume(client: Client, entity: str) -> None:
+    """Complete everything."""
+    while client.receiver(entity, delete=True).receive(100, wait_ms=0):
+        pass
+
+
+def wait_until_gone(client: Client, entity: str, first: int) -> None:
+    """Wait until the rows before a number are gone from the log."""
+    deadline = time.monotonic() + 60
+    while (client.log_positions(entity).earliest[0] or 0) < first:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

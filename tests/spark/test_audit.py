@@ -1,0 +1,213 @@
+"""What the audit says of a lake: PASSED, FAILED or INCOMPLETE, and what is wrong; without a JVM."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from onibus.client import Client
+from onibus.core.message import Message
+from onibus.spark.jobs.audit import FAILED, INCOMPLETE, PASSED, Verdict, audit
+from onibus.spark.lake import MESSAGES, OUTCOMES
+from tests.client.server_helpers import ServerThread
+from tests.spark.lake_helpers import Captures, consume, send, wait_until_gone
+
+
+@pytest.fixture(scope="module")
+def own_server() -> Iterator[ServerThread]:
+    with ServerThread() as server:
+        yield server
+
+
+@pytest.fixture
+def bus(own_server: ServerThread, entity: str) -> Iterator[Client]:
+    with own_server.client() as client:
+        client.create_queue(entity, enable_partitioning=True, requires_duplicate_detection=True)
+        yield client
+
+
+@pytest.fixture
+def captures(own_server: ServerThread, bus: Client, entity: str) -> Captures:
+    return Captures(own_server.connection_string, entity)
+
+
+def no_spark() -> Any:
+    raise AssertionError("a small lake needs no Spark")
+
+
+def audited(captures: Captures, place: Path, **given: Any) -> Verdict:
+    source = {"connection": captures.options.server, "entity": captures.entity}
+    return audit(no_spark, source, str(place), **given)
+
+
+def fill(captures: Captures, client: Client, place: Path) -> None:
+    """Capture messages and their ends in several files."""
+    captures.run(place)
+    for first in (1, 11, 21):
+        client.send_batch(
+            captures.entity,
+            [
+                Message(body=b"%d" % at, message_id=f"m{at}", partition_key=f"k{at % 3}")
+                for at in range(first, first + 10)
+            ],
+        )
+        captures.run(place)
+    with client.receiver(captures.entity) as receiver:
+        receiver.complete(*receiver.receive(12, wait_ms=0))
+    captures.run(place)
+
+
+@pytest.mark.promise("R9")
+def test_an_audit_does_not_pass_on_nothing(
+    captures: Captures, bus: Client, tmp_path: Path, entity: str
+) -> None:
+    verdict = audited(captures, tmp_path)
+    assert (verdict.verdict, verdict.messages) == (INCOMPLETE, 0)
+    captures.run(tmp_path)
+    verdict = audited(captures, tmp_path)
+    assert verdict.verdict == INCOMPLETE
+    assert "nothing to check" in verdict.incomplete[0]
+    send(bus, entity, 1, 3)
+    captures.run(tmp_path, outcomes=False)
+    assert audited(captures, tmp_path).verdict == PASSED
+    without = tmp_path / "without"
+    captures.run(without, outcomes=False)
+    verdict = audited(captures, without)
+    assert verdict.verdict == INCOMPLETE
+    assert "table outcomes" in verdict.incomplete[0]
+
+
+@pytest.mark.promise("R9")
+def test_a_lake_that_is_behind_is_incomplete_and_the_range_is_said(
+    captures: Captures, bus: Client, tmp_path: Path
+) -> None:
+    fill(captures, bus, tmp_path)
+    verdict = audited(captures, tmp_path)
+    assert verdict.verdict == PASSED, verdict
+    assert sum(last - first + 1 for first, last in verdict.covered.values()) == 30
+    bus.send(captures.entity, Message(body=b"new", message_id="new"))
+    # It is younger than the lag that is allowed, or older.
+    assert audited(captures, tmp_path).verdict == PASSED
+    verdict = audited(captures, tmp_path, max_lag_s=-5)
+    assert verdict.verdict == INCOMPLETE
+    assert "lacks 1 messages" in verdict.incomplete[0]
+
+
+@pytest.mark.promise("R9")
+def test_an_accepted_gap_is_named_and_does_not_fail(
+    captures: Captures, bus: Client, tmp_path: Path
+) -> None:
+    entity = f"{captures.entity}-plain"
+    bus.create_queue(entity)
+    plain = Captures(captures.options.server, entity)
+    send(bus, entity, 1, 3)
+    plain.run(tmp_path)
+    for reader in bus.readers(entity):
+        bus.delete_reader(entity, reader.name)
+    send(bus, entity, 4, 6)
+    consume(bus, entity)
+    wait_until_gone(bus, entity, 7)
+    send(bus, entity, 7, 7)
+    plain.run(tmp_path, accept_gap=True)
+    verdict = audited(plain, tmp_path)
+    assert verdict.verdict == PASSED, verdict
+    assert dict(verdict.covered) == {0: (1, 7)}
+    assert any("messages 4 to 6 of partition 0 are a gap" in one for one in verdict.remarks)
+
+
+Change = Callable[[pa.Table, random.Random], pa.Table]
+
+
+def without_one(rows: pa.Table, chance: random.Random) -> pa.Table:
+    at = chance.randrange(rows.num_rows)
+    return pa.concat_tables([rows.slice(0, at), rows.slice(at + 1)])
+
+
+def repeated(rows: pa.Table, chance: random.Random) -> pa.Table:
+    at = chance.randrange(rows.num_rows)
+    return pa.concat_tables([rows.slice(0, at + 1), rows.slice(at, 1), rows.slice(at + 1)])
+
+
+def altered(rows: pa.Table, chance: random.Random) -> pa.Table:
+    column = "body" if "body" in rows.column_names else "outcome"
+    other = pa.scalar(b"other" if column == "body" else "purged")
+    at = chance.randrange(rows.num_rows)
+    mask = pa.array([one == at for one in range(rows.num_rows)])
+    changed = pc.if_else(mask, other.cast(rows.schema.field(column).type), rows[column])
+    return rows.set_column(rows.column_names.index(column), column, changed)
+
+
+def swapped(rows: pa.Table, chance: random.Random) -> pa.Table:
+    if rows.num_rows < 2:
+        return altered(rows, chance)
+    one, other = chance.sample(range(rows.num_rows), 2)
+    order = list(range(rows.num_rows))
+    order[one], order[other] = order[other], order[one]
+    return rows.take(order)
+
+
+@pytest.mark.promise("R9")
+def test_the_audit_names_every_change_of_a_lake(
+    captures: Captures, bus: Client, tmp_path: Path
+) -> None:
+    good, bad = tmp_path / "good", tmp_path / "bad"
+    fill(captures, bus, good)
+    assert audited(captures, good).verdict == PASSED
+    lake, chance = captures.lake(good), random.Random(7)
+    files = [(table, one) for table in (MESSAGES, OUTCOMES) for one in lake.files(table)]
+    assert len(files) > 6
+    for _, one in files:
+        for change in (None, without_one, repeated, altered, swapped):
+            shutil.rmtree(bad, ignore_errors=True)
+            shutil.copytree(good, bad)
+            path = bad / captures.entity / one.name
+            if change is None:
+                path.unlink()
+            else:
+                pq.write_table(change(pq.ParquetFile(path).read(), chance), path)
+            verdict = audited(captures, bad, with_broker=False)
+            assert verdict.verdict == FAILED, (one, change)
+            named = [words for found in verdict.findings for words in found.examples]
+            assert any(one.name in words for words in named), (one, change, named)
+            if change is without_one:
+                assert any("missing" in found.check and found.count for found in verdict.findings)
+
+
+@pytest.mark.promise("R9")
+@pytest.mark.parametrize("name", ["entity.json", "_manifest"])
+def test_the_audit_does_not_pass_without_what_says_what_counts(
+    captures: Captures, bus: Client, tmp_path: Path, name: str
+) -> None:
+    fill(captures, bus, tmp_path)
+    path = tmp_path / captures.entity / name
+    if name == "_manifest":
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+    verdict = audited(captures, tmp_path, with_broker=False)
+    assert verdict.verdict == (FAILED if name == "_manifest" else INCOMPLETE), verdict
+
+
+@pytest.mark.promise("R9")
+def test_a_broker_that_lost_a_message_contradicts_the_lake(
+    captures: Captures, bus: Client, tmp_path: Path
+) -> None:
+    fill(captures, bus, tmp_path)
+    lake = captures.lake(tmp_path)
+    # The lake says of a message that was completed that it is still there.
+    [one, *_] = [one for one in lake.files(OUTCOMES) if one.row.rows > 1]
+    rows = lake.read(one)[1]
+    twice = pa.concat_tables([rows.slice(0, 1), rows.slice(0, 1), rows.slice(2)])
+    path = tmp_path / captures.entity / one.name
+    pq.write_table(twice, path)
+    found = {one.check: one.count for one in audited(captures, tmp_path).findings if one.count}
+    assert found["messages with more than one end"] == 1
+    assert found["messages with neither an end nor a place in the broker"] == 1

@@ -1,0 +1,276 @@
+"""Lakes do not affect each other, and name what they miss (R9); without a JVM."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from onibus.client import Client
+from onibus.core.errors import EntityReplaced, LogGap, ReaderTaken
+from onibus.spark.lake import MESSAGES, OUTCOMES
+from onibus.spark.lake_capture import has_news, reader_name, tables_of
+from onibus.spark.lake_files import LakeBusy, LakeFailed
+from onibus.spark.lake_writer import LakeWriter
+from tests.client.server_helpers import ServerThread
+from tests.spark.lake_helpers import Captures, Crash, consume, send, wait_until_gone
+
+
+@pytest.fixture
+def own_server() -> Iterator[ServerThread]:
+    with ServerThread() as server:
+        yield server
+
+
+@pytest.fixture
+def bus(own_server: ServerThread) -> Iterator[Client]:
+    with own_server.client() as client:
+        client.create_queue("q")
+        yield client
+
+
+@pytest.fixture
+def captures(own_server: ServerThread, bus: Client) -> Captures:
+    return Captures(own_server.connection_string, "q")
+
+
+@pytest.mark.promise("R9")
+def test_a_second_lake_has_all_that_can_be_read_and_the_first_misses_nothing(
+    captures: Captures, bus: Client, tmp_path: Path
+) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    send(bus, "q", 1, 5)
+    captures.run(one)
+    send(bus, "q", 6, 8)
+    # The first five are still waiting to be received: a second lake has them as well.
+    captures.run(two)
+    consume(bus, "q")
+    send(bus, "q", 9, 10)
+    captures.run(two)
+    consume(bus, "q")
+    captures.run(one)
+    assert captures.numbers(one) == captures.numbers(two) == list(range(1, 11))
+    assert len({captures.lake(place).identity() for place in (one, two)}) == 2
+    three = tmp_path / "three"
+    wait_until_gone(bus, "q", 11)
+    captures.run(three)
+    send(bus, "q", 11, 12)
+    captures.run(three)
+    assert captures.lake(three).manifest().tables[MESSAGES].start == [11]
+    assert captures.numbers(three) == [11, 12]
+
+
+@pytest.mark.promise("R9")
+def test_a_hole_is_named_before_anything_is_written_and_recorded_on_demand(
+    captures: Captures, bus: Client, tmp_path: Path
+) -> None:
+    send(bus, "q", 1, 5)
+    captures.run(tmp_path)
+    lake = captures.lake(tmp_path)
+    for reader in bus.readers("q"):
+        bus.delete_reader("q", reader.name)
+    send(bus, "q", 6, 9)
+    consume(bus, "q")
+    wait_until_gone(bus, "q", 10)
+    send(bus, "q", 10, 10)
+    with pytest.raises(LogGap, match=r"messages 6 to 9 .* are gone") as gap:
+        captures.run(tmp_path)
+    assert (gap.value.first, gap.value.last) == (6, 9)
+    assert captures.numbers(tmp_path) == [1, 2, 3, 4, 5]
+    captures.run(tmp_path, accept_gap=True)
+    assert captures.numbers(tmp_path) == [1, 2, 3, 4, 5, 10]
+    [accepted] = lake.manifest().tables[MESSAGES].gaps
+    assert (accepted.partition, accepted.first, accepted.last) == (0, 6, 9)
+    captures.run(tmp_path)
+
+
+@pytest.mark.promise("R9")
+def test_a_copied_lake_is_refused_until_it_has_its_own_identity(
+    captures: Captures, bus: Client, tmp_path: Path
+) -> None:
+    original, copy = tmp_path / "original", tmp_path / "copy"
+    send(bus, "q", 1, 3)
+    captures.run(original)
+    shutil.copytree(original, copy)
+    send(bus, "q", 4, 6)
+    captures.run(original)
+    with pytest.raises(ReaderTaken, match=rf"copy.* belongs to {original}.*--new-identity"):
+        captures.run(copy)
+    assert captures.numbers(copy) == [1, 2, 3]
+    captures.run(copy, new_identity=True)
+    send(bus, "q", 7, 9)
+    consume(bus, "q")
+    for place in (copy, original):
+        captures.run(place)
+        assert captures.numbers(place) == list(range(1, 10))
+
+
+@pytest.mark.promise("R9")
+def test_a_moved_lake_continues_under_its_new_address(
+    captures: Captures, bus: Client, tmp_path: Path
+) -> None:
+    send(bus, "q", 1, 3)
+    captures.run(tmp_path / "old")
+    (tmp_path / "old").rename(tmp_path / "new")
+    send(bus, "q", 4, 6)
+    captures.run(tmp_path / "new")
+    assert captures.numbers(tmp_path / "new") == [1, 2, 3, 4, 5, 6]
+    assert {one.address for one in bus.readers("q")} == {str(tmp_path / "new" / "q")}
+
+
+@pytest.mark.promise("R9")
+def test_the_lake_and_not_its_reader_says_whether_there_is_news(
+    captures: Captures, bus: Client, tmp_path: Path
+) -> None:
+    lake, tables = captures.lake(tmp_path), tables_of("q")
+    assert has_news(bus, lake, tables)
+    send(bus, "q", 1, 3)
+    captures.run(tmp_path)
+    assert not has_news(bus, lake, tables)
+    send(bus, "q", 4, 4)
+    identity = lake.identity()
+    assert identity is not None
+    # Another program has moved the reader: the lake still lacks the row.
+    bus.delete_reader("q", reader_name(identity, MESSAGES))
+    bus.create_reader("q", reader_name(identity, MESSAGES), start="latest")
+    assert has_news(bus, lake, tables)
+    captures.run(tmp_path)
+    assert captures.numbers(tmp_path) == [1, 2, 3, 4]
+
+
+@pytest.mark.promise("R9")
+def test_a_batch_that_was_cut_off_leaves_nothing_that_counts(
+    captures: Captures, bus: Client, tmp_path: Path
+) -> None:
+    send(bus, "q", 1, 20)
+    with pytest.raises(Crash):
+        captures.run(tmp_path, crash="written", most=4)
+    assert captures.numbers(tmp_path) == []
+    # Cut otherwise than before: files of two ways to cut must not count together.
+    captures.run(tmp_path, most=7)
+    assert captures.numbers(tmp_path) == list(range(1, 21))
+    found = [path for path in tmp_path.rglob("*.parquet") if "messages" in str(path)]
+    assert len(found) == len(captures.lake(tmp_path).files(MESSAGES)) == 3
+
+
+@pytest.mark.promise("R9")
+@pytest.mark.parametrize("lost", ["entity.json", "_manifest", "messages"])
+def test_a_lake_that_lost_a_file_is_an_error_before_anything_is_written(
+    captures: Captures, bus: Client, tmp_path: Path, lost: str
+) -> None:
+    send(bus, "q", 1, 5)
+    captures.run(tmp_path)
+    path = tmp_path / "q" / lost
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    before = {one.name for one in (tmp_path / "q").rglob("*") if one.is_file()}
+    send(bus, "q", 6, 6)
+    with pytest.raises(LakeFailed, match=r"(?i)restore"):
+        captures.run(tmp_path)
+    after = {one.name for one in (tmp_path / "q").rglob("*.parquet")}
+    assert after == {name for name in before if name.endswith(".parquet")}
+
+
+@pytest.mark.promise("R8", "R9")
+def test_a_lake_has_nothing_of_a_namesake(captures: Captures, bus: Client, tmp_path: Path) -> None:
+    send(bus, "q", 1, 2)
+    captures.run(tmp_path)
+    bus.delete_queue("q")
+    bus.create_queue("q")
+    send(bus, "q", 1, 2)
+    with pytest.raises(EntityReplaced, match="capture into another lake"):
+        captures.run(tmp_path)
+    assert captures.numbers(tmp_path) == [1, 2]
+
+
+class Clock:
+    """A clock that moves when somebody waits."""
+
+    def __init__(self) -> None:
+        self.at = 1_000.0
+
+    def now(self) -> float:
+        return self.at
+
+    def sleep(self, seconds: float) -> None:
+        self.at += seconds
+
+
+def held(captures: Captures, place: Path, clock: Clock, wait_s: float) -> LakeWriter:
+    return LakeWriter(
+        captures.lake(place), wait_s=wait_s, lease_s=30, now=clock.now, sleep=clock.sleep
+    )
+
+
+@pytest.mark.promise("R9")
+def test_a_second_writer_is_refused_and_a_killed_one_blocks_for_its_lease(
+    captures: Captures, tmp_path: Path
+) -> None:
+    clock = Clock()
+    # It is never left, as by a process that was killed.
+    killed = held(captures, tmp_path, clock, 0)
+    killed._take()
+    with pytest.raises(LakeBusy, match=r"process \d+ on .* writes .*: wait until it ends"):
+        held(captures, tmp_path, clock, 20)._take()
+    assert clock.at == pytest.approx(1_020)
+    second = held(captures, tmp_path, clock, 20)
+    second._take()
+    assert clock.at == pytest.approx(1_030)
+    with pytest.raises(LakeBusy, match="was taken over"):
+        killed.commit(tables={})
+    second.commit(tables={})
+    second.commit(tables={})
+    # Its number is free again, since the second keeps its newest version only.
+    with pytest.raises(LakeBusy, match="was taken over"):
+        killed.commit(tables={})
+    assert captures.lake(tmp_path).manifest() == second.manifest
+
+
+@pytest.mark.promise("R9")
+def test_a_lease_from_a_wrong_clock_blocks_no_longer(captures: Captures, tmp_path: Path) -> None:
+    ahead, clock = Clock(), Clock()
+    ahead.at += 86_400
+    held(captures, tmp_path, ahead, 0)._take()
+    held(captures, tmp_path, clock, 31)._take()
+    assert clock.at == pytest.approx(1_030)
+
+
+@pytest.mark.promise("R9")
+def test_a_writer_that_was_taken_over_in_the_middle_of_a_batch_commits_nothing(
+    captures: Captures, bus: Client, tmp_path: Path
+) -> None:
+    send(bus, "q", 1, 10)
+    batches = 0
+
+    def taken_over(done: object) -> None:
+        # The lease has run out while the first one was suspended.
+        nonlocal batches
+        batches += 1
+        clock = Clock()
+        clock.at = time.time() + 60
+        with held(captures, tmp_path, clock, 0) as other:
+            other.commit(tables=other.manifest.tables)
+
+    with pytest.raises(LakeBusy, match="was taken over"):
+        captures.run(tmp_path, most=5, on_progress=taken_over)
+    assert batches == 1
+    captures.run(tmp_path)
+    assert captures.numbers(tmp_path) == list(range(1, 11))
+
+
+@pytest.mark.promise("R4", "R9")
+def test_small_files_are_merged_and_outcomes_are_captured(
+    captures: Captures, bus: Client, tmp_path: Path
+) -> None:
+    send(bus, "q", 1, 1)
+    captures.run(tmp_path)
+    send(bus, "q", 2, 40)
+    consume(bus, "q")
+    done = captures.run(tmp_path, most=4)
+    assert (done.messages, done.outcomes) == (39, 40)
+    assert done.merged > 10
+    assert len(captures.lake(tmp_path).files(MESSAGES)) == 1
+    assert captures.numbers(tmp_path) == captures.numbers(tmp_path, OUTCOMES) == list(range(1, 41))
+    assert len(list((tmp_path / "q" / "messages").rglob("*.parquet"))) == 1
