@@ -18,6 +18,7 @@ from onibus.broker.sending import check_takes, open_for_sends, take_in
 from onibus.broker.settling import seat_of_token
 from onibus.core.checks import check_properties, check_text, check_whole
 from onibus.core.errors import (
+    EntityNotFound,
     InvalidArgument,
     InvalidOperation,
     OnibusError,
@@ -166,8 +167,9 @@ class Transaction:
         for position, (entity, _) in enumerate(self._sends):
             by_entity.setdefault(entity, []).append(position)
         for entity, chosen in by_entity.items():
-            if not entity.seats[0].deleted:
-                check_takes(entity)
+            if entity.seats[0].deleted:
+                raise EntityNotFound(f"{entity.name} was deleted")
+            check_takes(entity)
             batch = [self._sends[position][1] for position in chosen]
             for seat, places, _ in route(entity, batch):
                 places = places or list(range(len(batch)))

@@ -115,6 +115,20 @@ async def test_a_deleted_subscription_is_named_before_a_lost_lock(clock: ManualC
 
 
 @pytest.mark.promise("B5")
+@run
+async def test_the_first_entity_that_refuses_is_named(clock: ManualClock) -> None:
+    async with Disks().bus(clock, "a") as bus:
+        tx = bus.transaction()
+        for name in ("deleted", "disabled"):
+            await bus.create_queue(name)
+            await tx.send(name, msg("x"))
+        await bus.delete_queue("deleted")
+        await bus.change_queue("disabled", status="send-disabled")
+        with pytest.raises(EntityNotFound):
+            await tx.commit()
+
+
+@pytest.mark.promise("B5")
 @stores
 @run
 async def test_dead_letters_are_settled_in_a_transaction(
