@@ -21,7 +21,7 @@ SEED ?= 1
 #: make against REVISION=main~20 ROUNDS=9
 REVISION ?= HEAD
 ROUNDS ?= 9
-#: make kill KILLS=500 SEED=7
+#: make kill KILLS=2000 SEED=7
 KILLS ?= 200
 #: make fuzz TARGET=arrow INPUTS=2000000 SEED=7: amqp, http, sqs, atom or arrow; all by default
 TARGET ?=
@@ -67,7 +67,7 @@ simulate: $(READY) ## Run the simulator (COMMANDS=1000000, EACH=100000 per seed,
 	$(BIN)/python -m onibus.testing.simulate --commands $(COMMANDS) --each $(EACH) \
 		--seed $(SEED) --processes $(PROCESSES) $(ARGS)
 
-kill: $(READY) ## Kill a busy server again and again, and check what its clients saw (KILLS=200)
+kill: $(READY) ## Kill a server under three protocols, and check what clients saw (KILLS=200, SEED=1)
 	$(BIN)/python -m tests.crash.kill_server --kills $(KILLS) --seed $(SEED)
 
 fuzz: $(READY) ## Feed malformed input to each protocol (TARGET=arrow, INPUTS=200000, SEED=1)

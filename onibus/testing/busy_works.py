@@ -163,18 +163,28 @@ def check_works(history: Iterable[Event]) -> list[Anomaly]:
     """Return what must not be: half done, done twice, lost, or there though it was refused."""
     told: dict[str, tuple[str, str]] = {}
     there: dict[str, Counter[str]] = {name: Counter() for name in (*QUEUES, ALL, EVEN)}
-    numbers: dict[str, list[int]] = {name: [] for name in there}
+    numbers: dict[str, dict[int, str]] = {name: {} for name in there}
+    taken: set[tuple[str, int]] = set()
+    found: list[Anomaly] = []
     for event in history:
-        body = event.body or ""
+        body, number = event.body or "", event.number or 0
         if event.kind == "there":
-            there[event.entity][body] += 1
-            numbers[event.entity].append(event.number or 0)
+            known = numbers[event.entity].setdefault(number, body)
+            if known != body:
+                found.append(Anomaly("reuse", f"{number} of {event.entity}: {known}, {body}"))
+            if (event.entity, number) in taken:
+                found.append(Anomaly("redelivered after settle", f"{body} in {event.entity}"))
+        elif event.kind == "taken":
+            taken.add((event.entity, number))
         elif event.phase == "invoke":
             told[body] = (event.kind, UNKNOWN)
         elif event.phase == "complete":
             told[body] = (event.kind, event.outcome)
-    found = [Anomaly("left over", f"{body} in {name}")
-             for name in (FIRST, SECOND, LAST) for body in there[name]]  # fmt: skip
+    for name, given in numbers.items():
+        # A message may be seen several times under one number, until it was completed.
+        there[name].update(given.values())
+    found += [Anomaly("left over", f"{body} in {name}")
+              for name in (FIRST, SECOND, LAST) for body in there[name]]  # fmt: skip
     for body, (kind, outcome) in told.items():
         places = {
             "transfer": [LEFT, RIGHT],
@@ -185,7 +195,6 @@ def check_works(history: Iterable[Event]) -> list[Anomaly]:
     for name, counted in there.items():
         found += [Anomaly("ghost", f"{body} in {name}") for body in counted if body not in told]
     for name in (LEFT, RIGHT, MADE):
-        # Nothing was ever taken out of these.
         if sorted(numbers[name]) != list(range(1, len(numbers[name]) + 1)):
             found.append(Anomaly("gap", f"the numbers of {name} are not 1…{len(numbers[name])}"))
     return found

@@ -29,22 +29,22 @@ class Place:
     def __init__(self, root: Path) -> None:
         self.data = root / "data"
         self.stores = {name: root / f"disk-{name}" for name in STORES}
-        self.port = _free_port()
-        self._config = root / "onibus.toml"
+        self.port = free_port()
+        self.config = root / "onibus.toml"
         tables = "".join(f'{name} = "{place}"\n' for name, place in self.stores.items())
         # A machine that runs tests may have little room: that is not what they are about.
-        self._config.write_text(
+        self.config.write_text(
             f'data = "{self.data}"\nreserve_bytes = 0\nlog_level = "error"\n[stores]\n{tables}'
         )
 
     def add_settings(self, text: str) -> None:
         """Add tables to the configuration."""
-        self._config.write_text(self._config.read_text() + text)
+        self.config.write_text(self.config.read_text() + text)
 
     @contextmanager
     def serve(self, *flags: str) -> Iterator[Served]:
         """Run a server; kill it in the end, if it still runs."""
-        with served("--config", self._config, *flags, "--http-port", str(self.port)) as running:
+        with served("--config", self.config, *flags, "--http-port", str(self.port)) as running:
             yield running
 
     def client(self, retry: Retry | None = None) -> AsyncClient:
@@ -52,7 +52,7 @@ class Place:
         return AsyncClient.connect(development_string(self.port), retry=retry or Retry(attempts=1))
 
 
-def _free_port() -> int:
+def free_port() -> int:
     """Return a port that is free, and none of those that are given to who asks for any.
 
     Between a stop and a start nobody holds it: another test's server, or a connection, took it.
