@@ -15,7 +15,7 @@ batch later and, for the last batch of a run, never.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +41,7 @@ from onibus.core.errors import (
 )
 from onibus.spark.log_reading import LogTable
 from onibus.spark.options import EARLIEST, Position, ReadOptions
-from onibus.spark.ranges import Range, share, split
+from onibus.spark.ranges import Range, meeting, share, split
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -59,6 +59,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: dict[str, int] | None = None
         #: where the named reader is known to be
         self._moved: list[int] | None = None
+        #: the time up to which the last batch that was limited goes
+        self._reached: int | None = None
 
     @cached_property
     def _client(self) -> Client:
@@ -112,28 +114,74 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return offset_of(ends, list(ends.latest)) if known else None
 
     def _limited(self, begin: dict[str, int], until: dict[str, int]) -> dict[str, int]:
-        """Return how far a batch may go."""
+        """Return how far a batch may go: all partitions up to about the same time.
+
+        A partition with few messages that ran ahead would move a query's watermark, and the rows
+        of the others would come too late.
+        """
         waiting = {int(p): end - begin[p] for p, end in until.items() if end > begin[p]}
+        starts = {partition: begin[str(partition)] for partition in waiting}
         most = self._options.max_messages_per_trigger
-        if most is not None:
-            waiting = share(waiting, most)
+        if most is not None and sum(waiting.values()) > most:
+            limit = most
+            waiting = self._in_time(
+                starts,
+                waiting,
+                lambda counts: sum(counts.values()) / limit,
+                lambda counts, same: share(same, limit - sum(counts.values())),
+            )
         most = self._options.max_bytes_per_trigger
         if most is not None and self._options.table == "messages":
-            waiting = self._limited_bytes(begin, waiting, most)
+            waiting = self._limited_bytes(starts, waiting, most)
         return {p: begin[p] + waiting.get(int(p), 0) for p in until}
 
     def _limited_bytes(
-        self, begin: dict[str, int], waiting: dict[int, int], most: int
+        self, starts: dict[int, int], waiting: dict[int, int], most: int
     ) -> dict[int, int]:
         """Return how many messages of each partition have so many bytes together."""
-        partitions = [partition for partition, count in waiting.items() if count]
-        for partition in partitions:
-            start = begin[str(partition)]
-            end = self._client.log_reach(
-                self._options.entity, partition, start, max(most // len(partitions), 1)
-            )
-            waiting[partition] = min(waiting[partition], end - start)
-        return waiting
+        total = sum(waiting.values())
+        room = {}
+        for partition, count in waiting.items():
+            size = max(most * count // max(total, 1), 1)
+            end = self._client.log_reach(self._options.entity, partition, starts[partition], size)
+            room[partition] = min(count, end - starts[partition])
+        if room == waiting:
+            return room
+        return self._in_time(
+            starts,
+            waiting,
+            lambda counts: max(counts[one] / max(room[one], 1) for one in counts),
+            lambda counts, same: {
+                one: min(same[one], max(room[one] - counts[one], 0)) for one in counts
+            },
+        )
+
+    def _in_time(
+        self,
+        starts: dict[int, int],
+        waiting: dict[int, int],
+        fullness: Callable[[dict[int, int]], float],
+        rest: Callable[[dict[int, int], dict[int, int]], dict[int, int]],
+    ) -> dict[int, int]:
+        """Return how many messages of each partition a batch has that ends at one time in all.
+
+        `rest` divides the room that is left over the messages of the next millisecond.
+        """
+
+        def before(moment: int) -> dict[int, int]:
+            since = self._table.ends(self._client, moment).since or ()
+            found = {partition: since[partition] or start for partition, start in starts.items()}
+            return {
+                partition: min(max(number - starts[partition], 0), waiting[partition])
+                for partition, number in found.items()
+            }
+
+        moment = meeting(lambda at: fullness(before(at)), self._reached)
+        self._reached = moment
+        counts, following = before(moment), before(moment + 1)
+        same = {one: max(following[one] - count, 0) for one, count in counts.items()}
+        more = rest(counts, same)
+        return {one: count + more[one] for one, count in counts.items()}
 
     # The rows of a batch
 
