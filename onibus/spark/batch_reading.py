@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,8 @@ from onibus.spark.schema import check_schema
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
+#: What Spark runs to plan a read with filters.
+_PUSHING = "pyspark.sql.worker.data_source_pushdown_filters"
 #: Messages that are looked at in one call.
 _PAGE = 500
 #: What is told of a message beside what its sender gave.
@@ -54,7 +57,18 @@ def batch_reader(options: ReadOptions, schema: StructType) -> DataSourceReader:
         if options.starting_position is not None or options.ending_position is not None:
             raise InvalidArgument("table present has no positions: it is what is there now")
         return PresentReader(options, schema)
-    return (FilteringLogReader if options.pushdown else LogReader)(options, schema)
+    filtering = options.pushdown and _gets_filters()
+    return (FilteringLogReader if filtering else LogReader)(options, schema)
+
+
+def _gets_filters() -> bool:
+    """Return whether Spark hands filters over to this process.
+
+    It does so in a process of its own, if its setting is on. Elsewhere a reader that takes filters
+    is an error to Spark.
+    """
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return _PUSHING in sys.modules or getattr(main, "name", None) == _PUSHING
 
 
 class LogReader(DataSourceReader):
