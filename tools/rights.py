@@ -16,7 +16,7 @@ from onibus.protocols.amqp.service_bus.client import LINKS
 from onibus.protocols.amqp.service_bus.management import OPERATIONS
 from onibus.protocols.atom import paths
 from onibus.protocols.atom.app import ACTIONS as MANAGEMENT
-from onibus.protocols.atom.app import RIGHT as MANAGING
+from onibus.protocols.atom.app import right_of
 from onibus.protocols.http.routes import routes
 from onibus.protocols.sqs.actions.table import ACTIONS
 from onibus.security.rights import Right
@@ -37,6 +37,9 @@ PATHS = {
     paths.SUBSCRIPTION: "/{topic}/subscriptions/{subscription}",
     paths.RULE_LIST: "/{topic}/subscriptions/{subscription}/rules",
     paths.RULE: "/{topic}/subscriptions/{subscription}/rules/{rule}",
+    paths.MESSAGES: "/{entity}/messages",
+    paths.FIRST_MESSAGE: "/{entity}/messages/head",
+    paths.LOCKED_MESSAGE: "/{entity}/messages/{id}/{token}",
 }
 
 #: What a caller shows: nothing, or a token of a key that has one right only.
@@ -70,7 +73,7 @@ def rows() -> Iterator[Row]:
         yield Row(NATIVE, f"{route.method} {route.path}", enough, route)
     for kind, actions in MANAGEMENT.items():
         for method in actions:
-            yield Row(ATOM, f"{method} {PATHS[kind]}", _allowed(MANAGING), (method, kind))
+            yield Row(ATOM, f"{method} {PATHS[kind]}", _allowed(right_of(kind)), (method, kind))
     for name, action in ACTIONS.items():
         yield Row(SQS, name, _allowed(*action.rights), name)
     for kind, needed in LINKS.items():

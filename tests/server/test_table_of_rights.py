@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
+from uuid import UUID
 
 import httpx
 import pytest
@@ -112,11 +113,12 @@ SETTLES = json.dumps({"settlements": [{"entity": "orders", "tokens": ["0" * 32]}
 @rows_of(ATOM)
 async def test_management(row: Row) -> None:
     method, kind = row.source
-    path = rights.PATHS[kind].format(entity="t", topic="t", subscription="s", rule="r")
+    names = {"entity": "t", "topic": "t", "subscription": "s", "rule": "r"}
+    path = rights.PATHS[kind].format(**names, id="1", token=UUID(int=1))
     async with Server(await Bus.ephemeral(), Keyring(KEYS), http_port=0) as server:
         await server.bus.create_topic("t")
         await server.bus.create_subscription("t", "s")
-        assert paths.place_of(path).kind == kind
+        assert paths.place_of(path, method).kind == kind
         address = f"http://127.0.0.1:{server.http_port}"
         query = {"api-version": "2021-05"}
         async with httpx.AsyncClient(base_url=address, trust_env=False, params=query) as client:

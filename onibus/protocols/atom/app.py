@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable
 
 from onibus.bus import Bus
 from onibus.core.errors import Failed, Forbidden, OnibusError, Unauthorized
-from onibus.protocols.atom import entities, namespace, paths, rule_calls
+from onibus.protocols.atom import entities, namespace, paths, rule_calls, runtime
 from onibus.protocols.atom.call import Call
-from onibus.protocols.atom.errors import NoSuchMethod, refusal
+from onibus.protocols.atom.errors import RUNTIME_STATUSES, NoSuchMethod, refusal
 from onibus.protocols.atom.paths import Place, place_of
 from onibus.protocols.atom.xml import BODY_BYTES_MAX
 from onibus.protocols.http.messages import Request, Respond, Response
@@ -25,8 +25,12 @@ _log = logging.getLogger("onibus.atom")
 
 Action = Callable[[Call], Awaitable[Response]]
 
-#: What everything here needs, on what the path names.
-RIGHT = Right.MANAGE
+#: What a request needs on what its path names: sending and receiving less than managing.
+RIGHTS = {
+    paths.MESSAGES: Right.SEND,
+    paths.FIRST_MESSAGE: Right.LISTEN,
+    paths.LOCKED_MESSAGE: Right.LISTEN,
+}
 #: What can be asked, by what the path names and the method.
 ACTIONS: dict[str, dict[str, Action]] = {
     paths.NAMESPACE: {"GET": namespace.show_namespace},
@@ -49,7 +53,19 @@ ACTIONS: dict[str, dict[str, Action]] = {
         "GET": rule_calls.show_rule,
         "DELETE": rule_calls.delete_rule,
     },
+    paths.MESSAGES: {"POST": runtime.send},
+    paths.FIRST_MESSAGE: {"POST": runtime.peek_lock, "DELETE": runtime.receive_and_delete},
+    paths.LOCKED_MESSAGE: {
+        "DELETE": runtime.complete,
+        "PUT": runtime.unlock,
+        "POST": runtime.renew_lock,
+    },
 }
+
+
+def right_of(kind: str) -> Right:
+    """Return the right that a request about this kind of thing needs."""
+    return RIGHTS.get(kind, Right.MANAGE)
 
 
 class AtomApp:
@@ -67,8 +83,10 @@ class AtomApp:
 
     @staticmethod
     def means(request: Request) -> bool:
-        """Tell whether a request is one of these: its query names a version."""
-        return "api-version=" in request.head.query_text
+        """Return whether a request is one of these: its query names a version, or messages."""
+        if "api-version=" in request.head.query_text:
+            return True
+        return paths.messages_at(request.path, request.method) is not None
 
     def __call__(self, request: Request, respond: Respond) -> None:
         try:
@@ -80,8 +98,14 @@ class AtomApp:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def look(self, request: Request) -> Response:
-        """Refuse a body that is too large to be a description."""
+    def look(self, request: Request) -> Response | None:
+        """Refuse a body that is too large to be a description; let messages be sent."""
+        if paths.messages_at(request.path, request.method) is not None:
+            try:
+                self._call(request)
+            except Exception as error:
+                return self._refusal(request, error)
+            return None
         return _refused(request, BodyTooLarge(f"a body has at most {BODY_BYTES_MAX} bytes"))
 
     def known(self, request: Request, credentials: str | None) -> Granted:
@@ -96,7 +120,7 @@ class AtomApp:
     def _call(self, request: Request) -> tuple[Call, Action]:
         self._origins.check(request.headers)
         granted = self.known(request, request.headers.get("authorization"))
-        place = place_of(request.path)
+        place = place_of(request.path, request.method)
         _grant(granted, place, request)
         actions = ACTIONS[place.kind]
         method = "GET" if request.method == "HEAD" else request.method
@@ -119,16 +143,19 @@ class AtomApp:
 
 
 def _refused(request: Request, error: BaseException) -> Response:
-    return refusal(error, request.headers.get("host", "localhost"), request.path)
+    host = request.headers.get("host", "localhost")
+    if paths.messages_at(request.path, request.method) is not None:
+        return refusal(error, host, request.path, RUNTIME_STATUSES)
+    return refusal(error, host, request.path)
 
 
 def _grant(granted: Granted, place: Place, request: Request) -> None:
-    """Ask for the right to manage what a request names."""
+    """Ask for the right to what a request names."""
     now = time.time()
     try:
-        granted.grant(RIGHT, place.resource, now)
+        granted.grant(right_of(place.kind), place.resource, now)
     except Forbidden:
-        if "%" not in request.path:
+        if "%" not in request.path and place.kind not in RIGHTS:
             raise
         # Who signs the address of a request signs it as it is sent.
-        granted.grant(RIGHT, request.path.strip("/"), now)
+        granted.grant(right_of(place.kind), request.path.strip("/"), now)

@@ -41,16 +41,31 @@ STATUSES: dict[type[OnibusError], int] = {
 }
 
 
-def status_of(error: OnibusError) -> int:
+#: Where the runtime API differs: a missing entity is gone, a lost lock is not found.
+RUNTIME_STATUSES: dict[type[OnibusError], int] = {
+    **STATUSES,
+    errors.EntityNotFound: 410,
+    errors.EntityDisabled: 403,
+    errors.LockLost: 404,
+    errors.MessageTooLarge: 403,
+}
+
+
+def status_of(error: OnibusError, statuses: dict[type[OnibusError], int] = STATUSES) -> int:
     """Return the HTTP status of an error."""
-    return next((STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES), 500)
+    return next((statuses[kind] for kind in type(error).__mro__ if kind in statuses), 500)
 
 
-def refusal(error: BaseException, host: str, path: str) -> Response:
+def refusal(
+    error: BaseException,
+    host: str,
+    path: str,
+    statuses: dict[type[OnibusError], int] = STATUSES,
+) -> Response:
     """Return the answer that tells of an error; of a fault of ours only that it is one."""
     if not isinstance(error, OnibusError) or isinstance(error, errors.Failed):
         error = errors.Failed("something went wrong on our side; the log has the details")
-    status = status_of(error)
+    status = status_of(error, statuses)
     detail = tracking.description(error, host, unquote(path).strip("/"))
     inner = tag("Code", str(status)) + tag("Detail", escaped(detail))
     told = tag("Error", inner).encode()

@@ -17,12 +17,24 @@ SUBSCRIPTION = "subscription"
 SUBSCRIPTION_LIST = "subscriptions"
 RULE = "rule"
 RULE_LIST = "rules"
+#: of the runtime API: an entity's messages, the first of them, and one that is locked
+MESSAGES = "messages"
+FIRST_MESSAGE = "messages/head"
+LOCKED_MESSAGE = "messages/locked"
 
 _BELOW_A_TOPIC = re.compile(
     r"(?P<topic>.+?)/subscriptions(?:/(?P<subscription>[^/]+)(?:/rules(?:/(?P<rule>[^/]+))?)?)?",
     re.IGNORECASE,
 )
 _RULES = re.compile("/rules$", re.IGNORECASE)
+_MESSAGES = re.compile(
+    r"(?P<entity>.+?)(?P<dead>/\$deadletterqueue)?/messages"
+    r"(?:/(?P<head>head)|/[^/]+/(?P<token>[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}))?",
+    re.IGNORECASE,
+)
+#: The methods by which messages are asked for; others are for entities of such names.
+_METHODS = {MESSAGES: ("POST",), FIRST_MESSAGE: ("POST", "DELETE")}
+_OF_NATIVE_API = "/v1/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +48,9 @@ class Place:
     entity: str = ""
     subscription: str = ""
     rule: str = ""
+    #: of the runtime API: the dead-letter queue is asked for; the token of a lock
+    dead: bool = False
+    token: str = ""
 
     @property
     def whole_name(self) -> str:
@@ -47,6 +62,8 @@ class Place:
         """The path as the service writes it: clients find names in it."""
         if self.kind in (NAMESPACE, QUEUES, TOPICS):
             return self.resource
+        if self.kind in (MESSAGES, FIRST_MESSAGE, LOCKED_MESSAGE):
+            return quote(self.resource, safe="/$~@!'()*,;=:")
         parts = [self.entity]
         if self.kind != ENTITY:
             parts += ["Subscriptions", self.subscription]
@@ -55,8 +72,26 @@ class Place:
         return quote("/".join(part for part in parts if part), safe="/$~@!'()*,;=:")
 
 
-def place_of(path: str) -> Place:
+def messages_at(path: str, method: str) -> Place | None:
+    """Return the messages that a request of the runtime API is about; None of any other request."""
+    if "/messages" not in path.lower() or path.startswith(_OF_NATIVE_API):
+        return None
+    # A slash in the id of a message is %2F.
+    match = _MESSAGES.fullmatch(path.replace("%24", "$").strip("/"))
+    if match is None:
+        return None
+    token = match["token"] or ""
+    kind = LOCKED_MESSAGE if token else FIRST_MESSAGE if match["head"] else MESSAGES
+    if method not in _METHODS.get(kind, ("POST", "DELETE", "PUT")):
+        return None
+    entity, dead = unquote(match["entity"]), match["dead"] or ""
+    return Place(kind, entity + dead, entity.lower(), dead=bool(dead), token=token)
+
+
+def place_of(path: str, method: str = "GET") -> Place:
     """Return what a path names, or refuse it."""
+    if (messages := messages_at(path, method)) is not None:
+        return messages
     text = unquote(path).strip("/")
     lower = text.lower()
     if lower == "$namespaceinfo":

@@ -1,0 +1,119 @@
+"""The REST runtime API of Service Bus: sending, receiving and settling over HTTP (B11).
+
+| request                                  | what it does             | answers |
+| POST   {entity}/messages                 | send a message or batch  | 201     |
+| POST   {entity}/messages/head            | peek-lock                | 201     |
+| DELETE {entity}/messages/head            | receive and delete       | 200     |
+| DELETE {entity}/messages/{id}/{token}    | complete                 | 200     |
+| PUT    {entity}/messages/{id}/{token}    | unlock (abandon)         | 200     |
+| POST   {entity}/messages/{id}/{token}    | renew the lock           | 200     |
+
+An empty receive answers 204 after `timeout` seconds. Only the lock token settles a message. Each
+call gives the broker the command that AMQP gives it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from urllib.parse import quote
+from uuid import UUID
+
+from onibus.broker import receiving, settling
+from onibus.core.errors import InvalidArgument
+from onibus.core.message import ReceivedMessage
+from onibus.core.path.settle import abandon, renew
+from onibus.protocols.atom.broker_properties import (
+    BATCH,
+    content_type_of,
+    headers_of,
+    message_of,
+    messages_of,
+    moment,
+)
+from onibus.protocols.atom.call import Call
+from onibus.protocols.atom.values import whole
+from onibus.protocols.http.messages import Response
+
+#: [SB] How long a receive waits by default, and at most.
+_TIMEOUT_S = 60
+
+
+async def send(call: Call) -> Response:
+    """Store a message, or a batch atomically."""
+    request, entity = call.request, call.place.entity
+    if request.content_type == BATCH:
+        await call.bus.send_batch(entity, messages_of(request.body))
+    else:
+        await call.bus.send(entity, message_of(request))
+    return Response(201)
+
+
+async def peek_lock(call: Call) -> Response:
+    """Lock and return the first message that is available."""
+    found = await _receive(call, take=False)
+    if not found:
+        return Response(204)
+    token = found[0].token
+    assert token is not None
+    name = found[0].message_id or str(found[0].sequence_number)
+    path = f"{call.place.path}/messages/{quote(name, safe='')}/{UUID(bytes=token)}"
+    location = call.address(path)
+    return _shown(found[0], 201, (("location", location),))
+
+
+async def receive_and_delete(call: Call) -> Response:
+    """Return the first message that is available, and delete it."""
+    found = await _receive(call, take=True)
+    return _shown(found[0], 200) if found else Response(204)
+
+
+async def _receive(call: Call, take: bool) -> list[ReceivedMessage]:
+    timeout = whole(call.request.query.get("timeout", str(_TIMEOUT_S)))
+    if timeout < 0:
+        raise InvalidArgument("timeout is a number of seconds, 0 or more")
+    bus, place = call.bus, call.place
+    bus.check_alive()
+    reply: asyncio.Future[list[ReceivedMessage]] = asyncio.get_running_loop().create_future()
+    wait_ms = min(timeout, _TIMEOUT_S) * 1_000
+    waiter = receiving.receive(
+        bus.broker, place.entity, 1, wait_ms, reply, dead=place.dead, take=take
+    )
+    bus.arm()
+    if waiter is not None:
+        call.request.hurry = lambda: receiving.stop_waiting(bus.broker, waiter)
+    return await reply
+
+
+def _shown(found: ReceivedMessage, status: int, more: tuple[tuple[str, str], ...] = ()) -> Response:
+    kind = content_type_of(found.message)
+    return Response(status, found.body, kind, (*headers_of(found), *more))
+
+
+async def complete(call: Call) -> Response:
+    """Complete a message that is locked."""
+    token = UUID(call.place.token).bytes
+    await call.bus.ask(
+        lambda reply: settling.complete_all(call.bus.broker, call.place.entity, [token], reply)
+    )
+    return Response(200)
+
+
+async def unlock(call: Call) -> Response:
+    """Abandon a message that is locked."""
+    token = UUID(call.place.token).bytes
+    await _settle(call, token, lambda part, now, out: abandon(part, token, now, out))
+    return Response(200)
+
+
+async def renew_lock(call: Call) -> Response:
+    """Hold a message for another lock duration."""
+    token = UUID(call.place.token).bytes
+    until = await _settle(call, token, lambda part, now, out: renew(part, token, now, out))
+    properties = f'{{"LockedUntilUtc":"{moment(until)}"}}'
+    return Response(200, headers=(("BrokerProperties", properties),))
+
+
+async def _settle(call: Call, token: bytes, act: Any) -> Any:
+    broker, entity = call.bus.broker, call.place.entity
+    return await call.bus.ask(lambda reply: settling.settle_one(broker, entity, token, act, reply))
