@@ -217,7 +217,8 @@ def test_order_after_visibility_ends_or_is_changed(sqs: Any) -> None:
     for body in "123":
         put(sqs, url, body)
     received = get(sqs, url, 3, VisibilityTimeout=60)
-    for message in received:
+    # The first one last: those after it wait for it.
+    for message in reversed(received):
         sqs.change_message_visibility(
             QueueUrl=url, ReceiptHandle=message["ReceiptHandle"], VisibilityTimeout=1
         )

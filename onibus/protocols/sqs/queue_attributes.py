@@ -53,6 +53,7 @@ SWITCHES: dict[str, str | None] = {
     "SqsManagedSseEnabled": None,
     "OnibusContentMatchesAnyId": "content_matches_any_id",
     "OnibusStrictAttempts": "strict_attempts",
+    "OnibusStrictGroups": "strict_groups",
     "OnibusOneMessagePerGroup": "one_message_per_group",
     "OnibusPurgeForgetsIds": None,
 }
@@ -77,12 +78,18 @@ FIFO_ONLY = (
     "FifoThroughputLimit",
     "OnibusContentMatchesAnyId",
     "OnibusStrictAttempts",
+    "OnibusStrictGroups",
     "OnibusOneMessagePerGroup",
 )
 SETTABLE = frozenset([*NUMBERS, *SWITCHES, *WORDS, *TEXTS])
 KNOWN = SETTABLE.union(READ_ONLY)
 #: Attributes that are told as part of All only where somebody set them.
-_QUIET = ("OnibusContentMatchesAnyId", "OnibusStrictAttempts", "OnibusOneMessagePerGroup")
+_QUIET = (
+    "OnibusContentMatchesAnyId",
+    "OnibusStrictAttempts",
+    "OnibusStrictGroups",
+    "OnibusOneMessagePerGroup",
+)
 
 
 def kept(settings: QueueSettings, name: str) -> str | None:
