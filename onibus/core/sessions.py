@@ -94,8 +94,9 @@ class Session:
 
     def forget_turn(self, ordinal: int) -> None:
         """Forget the turn of a message that is not ready any longer."""
-        if self.turns is not None and self.turns.pop(ordinal, None) and not self.turns:
-            self.turns = None
+        if self.turns is not None:
+            self.turns.pop(ordinal, None)
+            self.turns = self.turns or None
 
     def take(self, limit: int, below: int) -> list[int]:
         """Take out the first ordinals, in order, all lower than `below` and the barrier."""

@@ -1,4 +1,4 @@
-"""FIFO groups through boto3: what is in flight blocks what comes after it (F10)."""
+"""FIFO groups through boto3: a message in flight blocks later ones (F10)."""
 
 from __future__ import annotations
 

@@ -97,6 +97,12 @@ def kept(settings: QueueSettings, name: str) -> str | None:
     return settings.attributes.get(PREFIX + name)
 
 
+def spelled(given: dict[str, str] | None) -> dict[str, str]:
+    """Return attributes with their switches in lower case: case does not matter there."""
+    found = given or {}
+    return {name: one.lower() if name in SWITCHES else one for name, one in found.items()}
+
+
 def check(given: dict[str, str], profile: Profile, *, fifo: bool) -> None:
     """Refuse attributes that do not exist, or values that they cannot have."""
     for name, value in given.items():
@@ -161,6 +167,8 @@ def defaults(profile: Profile, *, fifo: bool) -> dict[str, str]:
             found |= {"DeduplicationScope": "queue", "FifoThroughputLimit": "perQueue"}
         if profile.one_message_per_group:
             found["OnibusOneMessagePerGroup"] = "true"
+        if profile.purge_forgets_ids:
+            found["OnibusPurgeForgetsIds"] = "true"
     return found
 
 
