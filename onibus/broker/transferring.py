@@ -74,7 +74,7 @@ def _waiting(partition: Partition, source: Entity, limit: int, below: int) -> li
             break
         if subscription.settings.requires_session:
             session = subscription.session_of(ordinal)
-            if session.lock is not None or session.in_flight or session.waiting:
+            if session.in_use or session.waiting:
                 continue
         found.append(ordinal)
     return found[: Room(SLICE_BYTES).take(partition.log, found)]

@@ -83,7 +83,7 @@ def _session_places(subscription: Subscription) -> Iterator[str]:
         for ordinal in session.waiting:
             if subscription.state(ordinal) is not State.DELAYED:
                 yield f"1: {ordinal} waits in session {session.id!r} and is not delayed"
-        for ordinal in session.in_flight:
+        for ordinal in session.in_flight + session.blocking:
             if subscription.state(ordinal) not in HELD:
                 yield f"1: {ordinal} is in flight in {session.id!r} and not held"
     yield from _compare_places(subscription, ready, _aside(subscription))
@@ -209,12 +209,12 @@ def _expiry(subscription: Subscription) -> Iterator[str]:
 
 
 def _offers(subscription: Subscription) -> Iterator[str]:
-    offered = set(subscription.sessions._available)
-    for session in subscription.sessions.all(subscription.session_name):
-        if (
-            session.lock is None
-            and session.ready
-            and session.ready[0] < session.barrier()
-            and (session.ready[0], session.id) not in offered
-        ):
-            yield f"11: session {session.id!r} could be given out and is not offered"
+    sessions = subscription.sessions
+    offered = {*sessions._available, *sessions._again}
+    for session in sessions.all(subscription.session_name):
+        if session.lock is None and session.ready and session.ready[0] < session.barrier():
+            first = session.ready[0]
+            turn = session.turn(first)
+            entry = (first, session.id) if turn is None else (turn, first, session.id)
+            if entry not in offered:
+                yield f"11: session {session.id!r} could be given out and is not offered"

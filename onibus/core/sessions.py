@@ -18,6 +18,9 @@ import numpy.typing as npt
 
 from onibus.core.numbering import ORDINAL, ORDINAL_CODE, ORDINALS_END
 
+#: After which ordinal a message is ready again, and after how many receives.
+Turn = tuple[int, int]
+
 
 class SessionLock:
     """An exclusive hold on a session."""
@@ -38,7 +41,9 @@ class SessionLock:
 class Session:
     """One session, or one group of a FIFO queue."""
 
-    __slots__ = ("hash", "id", "in_flight", "lock", "ready", "state", "waiting")
+    __slots__ = (
+        "blocking", "hash", "id", "in_flight", "lock", "ready", "state", "turns", "waiting"
+    )  # fmt: skip
 
     def __init__(self, session_id: str, ready: array[int] | None = None) -> None:
         self.id = session_id
@@ -48,19 +53,50 @@ class Session:
         self.ready: array[int] = ready if ready is not None else array(ORDINAL_CODE)
         #: abandoned with a delay: they keep their place and block what comes after (X4)
         self.waiting: list[int] = []
-        #: received from a FIFO queue and not settled: they block their group (F10)
+        #: received from a FIFO queue and not settled: they block what comes after them (F10)
         self.in_flight: list[int] = []
+        #: held by a claim or a multi-partition operation, or in flight in a queue with
+        #: `strict_groups`: they block the whole session (R7)
+        self.blocking: list[int] = []
+        #: the turns of messages that are ready again after a delivery
+        self.turns: dict[int, Turn] | None = None
         self.lock: SessionLock | None = None
         self.state: bytes | None = None
 
     def barrier(self) -> int:
-        """Return the ordinal from which on nothing is given out.
-
-        A group with anything in flight gives out nothing at all, not even what came before (F10).
-        """
-        if self.in_flight:
+        """Return the ordinal from which on nothing is delivered (F10)."""
+        if self.blocking:
             return 0
-        return self.waiting[0] if self.waiting else ORDINALS_END
+        barrier = self.waiting[0] if self.waiting else ORDINALS_END
+        return min(barrier, self.in_flight[0]) if self.in_flight else barrier
+
+    def fly(self, ordinals: list[int], *, strictly: bool) -> None:
+        """Hold messages that were taken; `strictly`: they block the whole session."""
+        if strictly:
+            self.blocking = sorted(self.blocking + ordinals)
+        elif self.in_flight:
+            self.in_flight = sorted(self.in_flight + ordinals)
+        else:
+            self.in_flight = ordinals
+
+    def land(self, ordinal: int) -> None:
+        """Release a message that was held."""
+        if ordinal in self.in_flight:
+            self.in_flight.remove(ordinal)
+        elif ordinal in self.blocking:
+            self.blocking.remove(ordinal)
+        if self.turns is not None:
+            self.forget_turn(ordinal)
+
+    def turn(self, ordinal: int) -> Turn | None:
+        """Return the turn of a message; None if its number says its place."""
+        return None if self.turns is None else self.turns.get(ordinal)
+
+    def forget_turn(self, ordinal: int) -> None:
+        """Forget the turn of a message that is not ready any longer."""
+        if self.turns is not None:
+            self.turns.pop(ordinal, None)
+            self.turns = self.turns or None
 
     def take(self, limit: int, below: int) -> list[int]:
         """Take out the first ordinals, in order, all lower than `below` and the barrier."""
@@ -75,15 +111,13 @@ class Session:
 
     @property
     def in_use(self) -> bool:
-        """Whether it is locked, or has messages in flight (F10)."""
-        return self.lock is not None or bool(self.in_flight)
+        """Whether it is locked, or any of its messages is held (F10, R7)."""
+        return self.lock is not None or bool(self.in_flight or self.blocking)
 
     @property
     def idle(self) -> bool:
         """Nothing is known of it that would be missed."""
-        return (
-            not (self.ready or self.waiting or self.in_flight or self.lock) and self.state is None
-        )
+        return not (self.ready or self.waiting or self.in_use) and self.state is None
 
 
 class Sessions:
@@ -95,6 +129,10 @@ class Sessions:
         self._cold = ColdSessions()
         #: (first ready ordinal, session): entries may be outdated, never missing
         self._available: list[tuple[int, str]] = []
+        #: the same for sessions whose first message has a turn: (turn, that message, session)
+        self._again: list[tuple[Turn, int, str]] = []
+        #: receives that delivered something since the start
+        self.receives = 0
 
     def hash(self, session_id: str) -> int:
         """Return the hash that stands for a session in a block's index; never 0."""
@@ -152,44 +190,88 @@ class Sessions:
             if len(ready) == 1:
                 self.offer(session)
 
-    def give_back(self, session: Session, ordinal: int) -> None:
-        """Put a message back at its number's place."""
+    def give_back(self, session: Session, ordinal: int, behind: int = 0) -> None:
+        """Put a message back at its number's place.
+
+        With `behind`, its session is offered after those whose first message has that ordinal or a
+        lower one, and after those that were put back before the last receive (F10).
+        """
         insort(session.ready, ordinal)
+        if behind:
+            if session.turns is None:
+                session.turns = {}
+            session.turns[ordinal] = (behind, self.receives)
         self.offer(session)
 
     def remove(self, session: Session, ordinal: int) -> None:
         """Take out a message that is ready."""
         was_first = session.ready[0] == ordinal
         session.ready.remove(ordinal)
+        session.forget_turn(ordinal)
         if was_first:
             self.offer(session)
 
     def offer(self, session: Session) -> None:
         """The session may have become available, or have another first message."""
         if session.ready:
-            heappush(self._available, (session.ready[0], session.id))
-            if len(self._available) > 2 * len(self._hot) + 64:
+            first = session.ready[0]
+            turn = None if session.turns is None else session.turns.get(first)
+            if turn is None:
+                heappush(self._available, (first, session.id))
+            else:
+                heappush(self._again, (turn, first, session.id))
+            if len(self._available) + len(self._again) > 2 * len(self._hot) + 64:
                 self._sweep()
 
     def _sweep(self) -> None:
         """Drop outdated entries: where all accept sessions by name, nobody else does."""
-        self._available = [(one.ready[0], one.id) for one in self._hot.values() if one.ready]
+        self._available, self._again = [], []
+        for session in self._hot.values():
+            if session.ready:
+                first = session.ready[0]
+                turn = session.turn(first)
+                if turn is None:
+                    self._available.append((first, session.id))
+                else:
+                    self._again.append((turn, first, session.id))
         heapify(self._available)
+        heapify(self._again)
 
-    def next_free(self, below: int, name_of: Callable[[int], str]) -> Session | None:
-        """Take and return the free session whose first message has waited longest.
+    def next_free(
+        self, below: int, name_of: Callable[[int], str], *, whole: bool = True
+    ) -> Session | None:
+        """Take and return the free session whose turn it is: its first message has waited longest.
 
-        The caller holds it, or offers it again. `name_of` tells a message's SessionId.
+        The caller holds it, or offers it again. `whole`: none of its messages may be held.
+        `name_of` tells a message's SessionId.
         """
+        found = self._next(below, name_of)
+        if not whole:
+            return found
+        used: list[Session] = []
+        while found is not None and found.in_use:
+            used.append(found)
+            found = self._next(below, name_of)
+        for session in used:
+            self.offer(session)
+        return found
+
+    def _next(self, below: int, name_of: Callable[[int], str]) -> Session | None:
         while True:
             cold_first = self._cold.first()
             hot_first = self._available[0][0] if self._available else ORDINALS_END
-            if min(cold_first, hot_first) >= below:
+            first = min(cold_first, hot_first)
+            turn: Turn | None = None
+            if self._again and (first >= below or self._again[0][0][0] < first):
+                # Whatever has a turn was delivered before, so it is below.
+                turn, first, session_id = heappop(self._again)
+            elif first >= below:
                 return None
-            if cold_first < hot_first:
+            elif cold_first < hot_first:
                 self._warm(name_of(cold_first), self._cold.take_first())
                 continue
-            first, session_id = heappop(self._available)
+            else:
+                first, session_id = heappop(self._available)
             session = self._hot.get(session_id)
             if (
                 session is not None
@@ -197,6 +279,7 @@ class Sessions:
                 and session.ready
                 and session.ready[0] == first
                 and first < session.barrier()
+                and (turn is None if session.turns is None else session.turns.get(first) == turn)
             ):
                 return session
 

@@ -56,6 +56,8 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     one_message_per_group: bool = False
     #: an attempt id whose messages changed is an error instead of an ordinary receive (F9)
     strict_attempts: bool = False
+    #: any message in flight blocks its whole group, even what came before it (F10)
+    strict_groups: bool = False
     #: how long an abandoned message waits: this, doubled each time, up to the maximum (X4)
     retry_backoff_ms: int = 0
     retry_backoff_ms_max: int = limits.HOUR_MS
@@ -149,6 +151,7 @@ class SubscriptionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
     fifo: ClassVar[bool] = False
     one_message_per_group: ClassVar[bool] = False
     strict_attempts: ClassVar[bool] = False
+    strict_groups: ClassVar[bool] = False
 
     @property
     def expires_after_ms(self) -> int | None:
@@ -309,6 +312,7 @@ def _check_fifo_only(settings: QueueSettings) -> None:
         "content_matches_any_id",
         "one_message_per_group",
         "strict_attempts",
+        "strict_groups",
     ):
         if getattr(settings, name):
             raise InvalidArgument(f"{name} is for FIFO queues: set fifo=True as well")

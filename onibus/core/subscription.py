@@ -267,6 +267,8 @@ class Subscription:
         elif hold.session is not None:
             session = self.sessions.find(hold.session)
             if session is not None and hold.carried:
+                for ordinal in ordinals:
+                    session.forget_turn(ordinal)
                 if not hold.ordinals and session.lock is not None:
                     session.lock.holds.discard(hold.epoch)
                 self.sessions.forget_idle(session)
@@ -276,13 +278,10 @@ class Subscription:
 
     def _land(self, session: Session, ordinal: int) -> None:
         """A message of a group is in flight no more (F10)."""
-        in_flight = session.in_flight
-        if ordinal in in_flight:
-            in_flight.remove(ordinal)
-            if not in_flight:
-                self.sessions.offer(session)
-        if not in_flight:
-            self.sessions.forget_idle(session)
+        session.land(ordinal)
+        if session.ready and session.ready[0] < session.barrier():
+            self.sessions.offer(session)
+        self.sessions.forget_idle(session)
 
     def take_out(self, ordinal: int) -> None:
         """Take a message out of what is ready, or from who holds it, for somebody else to hold."""
@@ -409,7 +408,10 @@ class Subscription:
             return
         if new is State.ACTIVE:
             if self.settings.requires_session:
-                self.sessions.give_back(self.session_of(ordinal), ordinal)
+                # In a FIFO queue, a message that comes back queues up behind other groups.
+                again = self.settings.fifo and mark.deliveries
+                behind = self.log.next_ordinal - 1 if again else 0
+                self.sessions.give_back(self.session_of(ordinal), ordinal, behind)
             else:
                 self.ready.add(ordinal, ordinal)
         elif new is State.DELAYED and self.settings.requires_session:

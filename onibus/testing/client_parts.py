@@ -71,6 +71,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "content_based_deduplication": True,
         "content_matches_any_id": True,
         "strict_attempts": True,
+        "strict_groups": True,
         "lock_duration_ms": 2_000,
     },
 }

@@ -52,6 +52,9 @@ class PartitionModel:
         self.attempts: dict[str, tuple[int, list[int]]] = {}
         #: parts of works that wait for their decision
         self.staged: dict[int, Any] = {}
+        #: of messages of a FIFO queue that are ready again, where their groups queue up (F10)
+        self.turns: dict[int, tuple[int, int]] = {}
+        self.receives = 0
         self.ids: dict[Any, tuple[int, int]] = {}
         self.trace: list[tuple[str | None, int, int]] = []
         self.duplicates = 0
@@ -77,6 +80,8 @@ class PartitionModel:
         for name in ("rows", "locks", "states", "attempts", "ids", "trace", "staged"):
             setattr(new, name, getattr(self, name).copy())
         new.calm = 0
+        # Nothing of it is durable.
+        new.turns = {}
 
     def show(self, below: int) -> None:
         """Ordinals below are durable."""
@@ -84,7 +89,10 @@ class PartitionModel:
 
     def put(self, row: Row, **changes: Any) -> Row:
         self.calm = 0
+        before = self.rows.get(row.ordinal)
         new = self.rows[row.ordinal] = replace(row, **changes)
+        if self.settings.fifo and before and new.deliveries and new.is_ready > before.is_ready:
+            self.turns[row.ordinal] = (self.next - 1, self.receives)
         return new
 
     # Numbers
@@ -255,26 +263,41 @@ class PartitionModel:
                 continue
             if session is not None and row.state == "delayed" and not row.lock:
                 break
+            if session is not None and self.settings.fifo and row.lock and row.lock.by == session:
+                break
             if row.state == "active" and row.lock is None:
                 found.append(row)
         return [] if session is not None and self.blocked(session) else found
 
-    def blocked(self, session: str) -> bool:
-        """Tell whether something of a session, or group, is in flight or will be changed (F10)."""
-        locks = [row.lock for row in self.rows.values() if row.lock and row.lock.by == session]
-        return any(self.settings.fifo or lock.work for lock in locks)
+    def locks_of(self, session: str) -> list[Lock]:
+        """Return the locks by which messages hold their session, or group."""
+        return [row.lock for row in self.rows.values() if row.lock and row.lock.by == session]
 
-    def free_sessions(self) -> list[str]:
-        """Return the sessions that could be given out, the one that has waited longest first."""
+    def blocked(self, session: str) -> bool:
+        """Return whether no message of a session is delivered, not even an earlier one (F10)."""
+        strict = self.settings.fifo and self.settings.strict_groups
+        return any(strict or lock.work for lock in self.locks_of(session))
+
+    def in_flight(self, session: str) -> bool:
+        """Return whether a message of a session, or group, is in flight or will be changed."""
+        return any(self.settings.fifo or lock.work for lock in self.locks_of(session))
+
+    def free_sessions(self, whole: bool = True) -> list[str]:
+        """Return the sessions that could be received, the one that has waited longest first.
+
+        With `whole`, none of their messages is in flight.
+        """
         names = dict.fromkeys(
             row.message.session_id for row in self.rows.values() if row.message.session_id
         )
-        heads = [
-            (rows[0].ordinal, name)
-            for name in names
-            if name not in self.locks and (rows := self.ready(name))
-        ]
-        return [name for _, name in sorted(heads)]
+        heads = []
+        for name in names:
+            rows = [] if name in self.locks else self.ready(name)
+            if rows and not (whole and self.in_flight(name)):
+                first = rows[0].ordinal
+                place = self.turns.get(first)
+                heads.append(((first, -1) if place is None else place, first, name))
+        return [name for _, _, name in sorted(heads)]
 
     def receive(
         self,
@@ -315,7 +338,7 @@ class PartitionModel:
                 raise InvalidOperation("the attempt's messages changed")
             del self.attempts[attempt or ""]
         chosen: list[Row] = []
-        for name in self.free_sessions():
+        for name in self.free_sessions(whole=False):
             most = 1 if self.settings.one_message_per_group else limit
             chosen += self.ready(name)[: min(most, limit - len(chosen))]
         received = [
@@ -327,6 +350,7 @@ class PartitionModel:
             )
             for row in chosen
         ]
+        self.receives += bool(received)
         if attempt is not None and received:
             self.calm = 0
             ids = [row.lock.id for row in received if row.lock]
@@ -363,7 +387,7 @@ class PartitionModel:
     ) -> None:
         """A lock ends without completing (B1, B2, X4, L2)."""
         deliveries = row.deliveries + (counted and not row.dead)
-        row = self.put(row, deliveries=deliveries, lock=None)
+        row = replace(row, deliveries=deliveries, lock=None)
         limit = self.settings.max_delivery_count
         if counted and not row.dead and deliveries >= limit:
             reason, description = REASONS["deliveries"]
@@ -375,8 +399,10 @@ class PartitionModel:
         elif counted and row.state == "active":
             backoff = self.settings.retry_backoff_ms * 2 ** max(deliveries - 1, 0)
             delay = max(delay, min(backoff, self.settings.retry_backoff_ms_max))
-            if delay:
-                self.put(row, state="delayed", due=now + delay)
+            delayed = {"state": "delayed", "due": now + delay} if delay else {}
+            self.put(row, **delayed)
+        else:
+            self.put(row)
 
     def dead_letter(self, row: Row, reason: str | None, description: str | None) -> None:
         if row.dead:
@@ -431,7 +457,7 @@ class PartitionModel:
             session = next(iter(self.free_sessions()), None)
             if session is None:
                 return None
-        elif session in self.locks or self.blocked(session):
+        elif session in self.locks or self.in_flight(session):
             raise SessionLocked(session)
         duration = self.settings.lock_duration_ms
         self.locks[session] = Lock(next_hold(), now + duration, duration)

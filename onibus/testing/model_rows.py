@@ -75,6 +75,11 @@ class Row(msgspec.Struct, frozen=True):
     arrived: int = 0
     expires_anyhow: int = FOREVER
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether it could be delivered, as far as it depends on the message alone."""
+        return self.state == "active" and self.lock is None and not self.dead
+
     def words(self) -> str:
         """Return the state as peek shows it."""
         parts = ["dead-lettered"] if self.dead else []

@@ -1,13 +1,14 @@
-"""Deliberate mistakes in what holds messages: changes that no record says."""
+"""Deliberate mistakes in what holds messages: changes that no record says, and groups (F10)."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from onibus.core import subscription
+from onibus.core import sessions, subscription
 from tests.simulation.mutating import Mutant
 
 _LOCKED = ("plain", "fading", "spread")
+_GROUPS = ("fifo", "content")
 
 
 def renew_and_write_nothing(original: Any) -> Any:
@@ -31,11 +32,45 @@ def change_unnoticed(original: Any) -> Any:
     return changed
 
 
+def block_what_came_before(original: Any) -> Any:
+    return lambda self: 0 if self.in_flight else original(self)
+
+
+def go_back_to_the_front(original: Any) -> Any:
+    return lambda self, session, ordinal, behind=0: original(self, session, ordinal)
+
+
+def block_later_messages_only(original: Any) -> Any:
+    return lambda self, ordinals, strictly: original(self, ordinals, strictly=False)
+
+
+def lend_what_is_in_flight(original: Any) -> Any:
+    def next_free(self: Any, below: int, name_of: Any, whole: bool = True) -> Any:
+        return original(self, below, name_of, whole=False)
+
+    return next_free
+
+
 OF_HOLDS = {
     "a renewal is not stored": Mutant(
         subscription.Subscription, "renew", renew_and_write_nothing, _LOCKED
     ),
     "a partition does not notice a change": Mutant(
         subscription.Subscription, "_changed", change_unnoticed, _LOCKED
+    ),
+    "a message in flight blocks earlier ones": Mutant(
+        sessions.Session, "barrier", block_what_came_before, _GROUPS
+    ),
+    "a group that comes back goes first": Mutant(
+        sessions.Sessions, "give_back", go_back_to_the_front, _GROUPS
+    ),
+    "a strict group delivers earlier messages": Mutant(
+        sessions.Session, "fly", block_later_messages_only, ("strict",)
+    ),
+    "a claim blocks later messages only": Mutant(
+        sessions.Session, "fly", block_later_messages_only, ("fifo",)
+    ),
+    "a claim takes from a group in flight": Mutant(
+        sessions.Sessions, "next_free", lend_what_is_in_flight, ("fifo",)
     ),
 }

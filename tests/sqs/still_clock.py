@@ -1,4 +1,4 @@
-"""boto3 against a server in this process whose clock stands still until a test moves it."""
+"""boto3 against a server in this process whose clock moves only when a test moves it."""
 
 from __future__ import annotations
 

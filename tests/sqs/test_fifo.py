@@ -17,7 +17,7 @@ EXPIRED = "Reason: The receipt handle has expired."
 
 @pytest.mark.promise("F1")
 def test_a_duplicate_is_answered_with_the_first_and_not_delivered(sqs: Any) -> None:
-    url = new_fifo(sqs)
+    url = new_fifo(sqs, OnibusPurgeForgetsIds="false")
     first = put(sqs, url, "one", "a", "same")
     second = put(sqs, url, "two", "b", "same")
     assert second["MessageId"] == first["MessageId"]
@@ -34,8 +34,12 @@ def test_a_duplicate_is_answered_with_the_first_and_not_delivered(sqs: Any) -> N
 
 
 @pytest.mark.promise("F1")
-def test_a_queue_can_be_told_to_forget_ids_when_it_is_purged(sqs: Any) -> None:
-    url = new_fifo(sqs, OnibusPurgeForgetsIds="true")
+def test_a_purge_discards_ids_as_in_aws(sqs: Any) -> None:
+    url = new_fifo(sqs)
+    told = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
+    assert not [name for name in told if name.startswith("Onibus")], "AWS has no such attribute"
+    told = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["OnibusPurgeForgetsIds"])
+    assert told["Attributes"] == {"OnibusPurgeForgetsIds": "true"}
     put(sqs, url, "one", "a", "same")
     sqs.purge_queue(QueueUrl=url)
     put(sqs, url, "two", "a", "same")
@@ -217,7 +221,8 @@ def test_order_after_visibility_ends_or_is_changed(sqs: Any) -> None:
     for body in "123":
         put(sqs, url, body)
     received = get(sqs, url, 3, VisibilityTimeout=60)
-    for message in received:
+    # The first one last: those after it wait for it.
+    for message in reversed(received):
         sqs.change_message_visibility(
             QueueUrl=url, ReceiptHandle=message["ReceiptHandle"], VisibilityTimeout=1
         )

@@ -86,27 +86,6 @@ def test_how_long_a_receive_waits(sqs: Any) -> None:
 
 
 @pytest.mark.promise("F10")
-def test_the_middle_of_a_group_held_for_longer(sqs: Any) -> None:
-    url = new_fifo(sqs)
-    for body in "1234":
-        put(sqs, url, body)
-    received = get(sqs, url, 3, VisibilityTimeout=1)
-    assert bodies(received) == ["1", "2", "3"]
-    sqs.change_message_visibility(
-        QueueUrl=url, ReceiptHandle=received[1]["ReceiptHandle"], VisibilityTimeout=5
-    )
-    extended = time.monotonic()
-    time.sleep(1.5)
-    assert get(sqs, url) == [], "what came before it is visible again, but the group is not free"
-    names = ["ApproximateReceiveCount"]
-    again = get(sqs, url, WaitTimeSeconds=20, AttributeNames=names)
-    assert time.monotonic() - extended >= 4.5
-    assert bodies(again) == ["1", "2", "3", "4"]
-    counts = [one["Attributes"]["ApproximateReceiveCount"] for one in again]
-    assert counts == ["2", "2", "2", "1"]
-
-
-@pytest.mark.promise("F10")
 def test_the_middle_of_a_group_given_back_and_deleted(sqs: Any) -> None:
     url = new_fifo(sqs)
     for body in "1234":

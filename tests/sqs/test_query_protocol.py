@@ -258,3 +258,38 @@ def test_a_get_request_with_everything_in_its_query(query: Query) -> None:
     response = httpx.get(presigned(url), trust_env=False)
     assert response.status_code == 200
     assert "<ListQueuesResult></ListQueuesResult>" in response.text
+
+
+def test_a_client_that_accepts_json_gets_json(query: Query) -> None:
+    def ask(action: str, **given: str) -> tuple[int, Any]:
+        request = query_request(query.endpoint, action, "/", **given)
+        response = send(request, headers={**request.headers, "Accept": "application/json"})
+        assert response.headers["content-type"] == "application/json"
+        return response.status_code, response.json()
+
+    name = new_name()
+    url = ask("CreateQueue", QueueName=name)[1]["CreateQueueResponse"]["CreateQueueResult"]
+    attribute = {"MessageAttribute.1.Name": "a", "MessageAttribute.1.Value.DataType": "String"}
+    attribute["MessageAttribute.1.Value.StringValue"] = "b"
+    sent = ask("SendMessage", QueueUrl=url["QueueUrl"], MessageBody="m", **attribute)[1]
+    names = {"AttributeName.1": "SenderId", "MessageAttributeName.1": "All"}
+    received = ask("ReceiveMessage", QueueUrl=url["QueueUrl"], **names)[1]["ReceiveMessageResponse"]
+    (message,) = received["ReceiveMessageResult"]["messages"]
+    sent_id = sent["SendMessageResponse"]["SendMessageResult"]["MessageId"]
+    assert (message["Body"], message["MessageId"]) == ("m", sent_id)
+    assert message["Attributes"] == [{"Name": "SenderId", "Value": "000000000000"}]
+    value = {"StringValue": "b", "DataType": "String"}
+    assert message["MessageAttributes"] == [{"Name": "a", "Value": value}]
+    assert received["ResponseMetadata"]["RequestId"]
+    listed = ask("ListQueues", QueueNamePrefix=name)[1]["ListQueuesResponse"]["ListQueuesResult"]
+    assert listed == {"queueUrls": [url["QueueUrl"]]}
+    status, refused = ask("GetQueueUrl", QueueName="no-such-queue")
+    assert (status, refused["Error"]["Type"]) == (400, "Sender")
+    assert refused["Error"]["Code"] == "AWS.SimpleQueueService.NonExistentQueue"
+
+
+def test_a_get_of_a_queue_url_without_an_action(query: Query) -> None:
+    (url,) = texts(query("CreateQueue", QueueName=new_name()), "QueueUrl")
+    response = httpx.get(url, trust_env=False)
+    assert response.status_code == 404
+    assert response.text == "<UnknownOperationException/>\n"

@@ -89,7 +89,7 @@ def expected(ids: list[str | None]) -> str | None:
     """Return what is wrong with the ids of a batch, looked at one by one."""
     seen = set()
     for one in ids:
-        if not one:
+        if one is None:
             return "MissingRequiredParameterException"
         if not re.fullmatch("[A-Za-z0-9_-]{1,80}", one):
             return "InvalidBatchEntryId"

@@ -57,7 +57,7 @@ def refusal(call: Callable[..., Any], **given: Any) -> tuple[str, str]:
 
 @pytest.mark.promise("F1", "F8")
 def test_the_interval_of_an_id(sqs: Asking, passes: Passes) -> None:
-    url = sqs.new_fifo()
+    url = sqs.new_fifo(OnibusPurgeForgetsIds="false")
     first = sqs.put(url, "one", "a", "same")
     assert sqs.put(url, "two", "b", "same")["SequenceNumber"] == first["SequenceNumber"]
     (message,) = sqs.get(url)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from botocore.exceptions import ClientError
 
+from onibus.protocols.sqs.profile import AWS, YANDEX, Profile
 from tests.bus_helpers import Disks, ManualClock, run
 from tests.sqs.still_clock import world
 
@@ -39,11 +41,55 @@ async def test_a_receiver_that_waits_gets_a_message_that_became_visible() -> Non
         url = (await one.ask("create_queue", QueueName="q"))["QueueUrl"]
         await one.ask("send_message", QueueUrl=url, MessageBody="m")
         (held,) = await one.receive(url)
-        # The receive is on the disk: no commit of its own wakes anybody later.
+        # The receive is durable, so its commit wakes no receiver later.
         await one.pass_seconds(0)
         waiting = asyncio.create_task(one.receive(url, WaitTimeSeconds=20))
         await one.until_waited_for(one.bus.broker.find("q"))
         how = {"ReceiptHandle": held["ReceiptHandle"], "VisibilityTimeout": 0}
         await one.ask("change_message_visibility", QueueUrl=url, **how)
-        # The clock stands still: the receiver never stops waiting by itself.
+        # The clock does not move, so the receiver does not stop waiting.
         assert [m["Body"] for m in await asyncio.wait_for(waiting, 25)] == ["m"]
+
+
+@pytest.mark.parametrize("profile", [AWS, YANDEX], ids=["aws", "yandex"])
+@run
+async def test_a_late_change_of_visibility_is_accepted_and_changes_nothing(
+    profile: Profile,
+) -> None:
+    async with world(profile=profile) as one:
+        url = (await one.ask("create_queue", QueueName="q"))["QueueUrl"]
+        await one.ask("send_message", QueueUrl=url, MessageBody="m")
+        (first,) = await one.receive(url)
+        await one.pass_seconds(30)
+        late = {"ReceiptHandle": first["ReceiptHandle"], "VisibilityTimeout": 600}
+        await one.ask("change_message_visibility", QueueUrl=url, **late)
+        batch = {"Entries": [{"Id": "e", **late}]}
+        told = await one.ask("change_message_visibility_batch", QueueUrl=url, **batch)
+        assert "Failed" not in told
+        (second,) = await one.receive(url)
+        shown = {**late, "VisibilityTimeout": 0}
+        if profile is AWS:
+            await one.ask("change_message_visibility", QueueUrl=url, **shown)
+        else:
+            with pytest.raises(ClientError) as refused:
+                await one.ask("change_message_visibility", QueueUrl=url, **shown)
+            assert refused.value.response["Error"]["Code"] == "InvalidParameterValue"
+        assert await one.receive(url) == [], "the second receiver holds it"
+        await one.ask("delete_message", QueueUrl=url, ReceiptHandle=second["ReceiptHandle"])
+        with pytest.raises(ClientError) as refused:
+            await one.ask("change_message_visibility", QueueUrl=url, **late)
+        assert refused.value.response["Error"]["Code"] == "InvalidParameterValue"
+
+
+@run
+async def test_a_late_change_of_visibility_of_a_fifo_message_is_an_error() -> None:
+    async with world() as one:
+        made = {"QueueName": "q.fifo", "Attributes": {"FifoQueue": "true"}}
+        url = (await one.ask("create_queue", **made))["QueueUrl"]
+        how = {"MessageGroupId": "g", "MessageDeduplicationId": "1"}
+        await one.ask("send_message", QueueUrl=url, MessageBody="m", **how)
+        (held,) = await one.receive(url)
+        await one.pass_seconds(30)
+        late = {"ReceiptHandle": held["ReceiptHandle"], "VisibilityTimeout": 600}
+        with pytest.raises(ClientError):
+            await one.ask("change_message_visibility", QueueUrl=url, **late)

@@ -13,12 +13,15 @@ from typing import Any
 from botocore import xform_name
 from botocore.exceptions import ClientError
 
+from tests.cache import cached
 from tests.node import node_home
 from tests.sqs.clients import client_of, new_name
 from tests.sqs.environment import clean
 
 HERE = Path(__file__).parent
 NAMES = ("boto3", "awscli", "javascript")
+#: The last line of boto3 that speaks the Query protocol.
+QUERY_BOTO3 = "boto3==1.26.165"
 
 
 class Refused(Exception):
@@ -72,14 +75,22 @@ class Asking:
         self.ChangeMessageVisibility(QueueUrl=url, ReceiptHandle=handle, VisibilityTimeout=seconds)
 
 
+def _install_boto3(home: Path) -> None:
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "--target", str(home), QUERY_BOTO3], check=True, timeout=300)
+
+
 @contextmanager
 def asking(name: str, endpoint: str) -> Iterator[Asking]:
-    """Give one of the three clients."""
+    """Give one of the three clients, or boto3 as it was when it spoke Query (`query`)."""
     if name == "boto3":
         yield Asking(_through_boto3(client_of(endpoint)))
         return
     command = [sys.executable, "-W", "ignore", str(HERE / "awscli_lines.py")]
     more = {}
+    if name == "query":
+        command = [sys.executable, str(HERE / "boto3_lines.py")]
+        more = {"PYTHONPATH": str(cached(QUERY_BOTO3.replace("==", "-"), _install_boto3))}
     if name == "javascript":
         command = ["node", "--no-warnings", str(HERE / "javascript" / "lines.mjs")]
         more = {"NODE_HOME": str(node_home(HERE / "javascript"))}

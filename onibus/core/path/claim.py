@@ -127,7 +127,7 @@ def _claim_sessions(
         for ordinal in reversed(living[fitting:]):
             session.ready.insert(0, ordinal)
         if fitting:
-            session.in_flight += living[:fitting]
+            session.fly(living[:fitting], strictly=True)
             hold = subscription.new_hold(NEVER, 0, session.id, owner)
             subscription.lock(living[:fitting], hold)
             count += fitting

@@ -188,26 +188,28 @@ def deliver_groups(
     passed: list[Session] = []
     sessions, below = subscription.sessions, subscription.log.visible_below
     while len(chosen) < limit:
-        session = sessions.next_free(below, subscription.session_name)
+        session = sessions.next_free(below, subscription.session_name, whole=False)
         if session is None:
             break
         wanted = 1 if subscription.settings.one_message_per_group else limit - len(chosen)
         ordinals = take_living(subscription, session, wanted, now, out)
         fitting = len(ordinals) if room is None else room.take(subscription.log, ordinals)
-        passed.append(session)
-        # Nothing of it was in flight before, or it would not have been free.
-        session.in_flight += ordinals[:fitting]
-        groups.update(dict.fromkeys(session.in_flight, session))
-        chosen += session.in_flight
+        taken = ordinals[:fitting]
+        if taken:
+            groups.update(dict.fromkeys(taken, session))
+            chosen += taken
+            session.fly(taken, strictly=subscription.settings.strict_groups)
+        else:
+            passed.append(session)
         if fitting < len(ordinals):
             _put_back(subscription, ordinals[fitting:], session, dead=False)
             break
     for session in passed:
-        if not session.in_flight:
-            sessions.offer(session)
-            sessions.forget_idle(session)
+        sessions.offer(session)
+        sessions.forget_idle(session)
     if not chosen:
         return []
+    sessions.receives += 1
     hold = subscription.new_hold(now + visibility_ms, visibility_ms, None)
     hold.attempt = attempt_id
     hold.groups = groups
@@ -228,7 +230,12 @@ def take_living(
     while True:
         wanted = limit - len(living)
         taken = session.take(wanted, below)
-        living += still_living(subscription, taken, now, out)
+        left = still_living(subscription, taken, now, out)
+        if len(left) < len(taken):
+            for ordinal in taken:
+                if ordinal not in left:
+                    session.forget_turn(ordinal)
+        living += left
         if len(taken) < wanted or len(living) == limit:
             return living
 

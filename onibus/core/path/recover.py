@@ -6,7 +6,6 @@ The rows handed in are those of this partition, each kind in key order.
 from __future__ import annotations
 
 from array import array
-from bisect import insort
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -368,5 +367,6 @@ def _take_out(subscription: Subscription, ordinal: int, hold: Hold) -> None:
     if hold.carried:
         _carry(subscription, hold)
     else:
-        insort(session.in_flight, ordinal)
+        strictly = bool(hold.owner) or subscription.settings.strict_groups
+        session.fly([ordinal], strictly=strictly)
     subscription.sessions.offer(session)

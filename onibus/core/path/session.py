@@ -52,7 +52,7 @@ def accept_session(
         session = free
     else:
         session = sessions.get(session_id)
-        if session.lock is not None or session.in_flight:
+        if session.in_use:
             raise SessionLocked(f"session {session_id!r} is held by another receiver")
     duration = subscription.settings.lock_duration_ms
     hold = subscription.new_hold(now + duration, duration, None)
@@ -128,7 +128,7 @@ def list_sessions(subscription: Subscription) -> list[SessionInfo]:
     listed = []
     shown = subscription.partition.offsets.shown
     for session in subscription.sessions.all(subscription.session_name):
-        held = _carried(subscription, session) + session.in_flight
+        held = _carried(subscription, session) + session.in_flight + session.blocking
         ready = [o for o in session.ready if o < subscription.log.visible_below]
         first = min([*ready[:1], *session.waiting[:1], *held], default=ORDINALS_END)
         if session.lock is None and session.state is None and first == ORDINALS_END:

@@ -147,5 +147,5 @@ def _pin(subscription: Subscription, ordinals: list[int], owner: str) -> None:
         if session_id is not None:
             # Nobody gets what comes after them before it is known what becomes of them.
             session = subscription.sessions.get(session_id)
-            session.in_flight = sorted(session.in_flight + chosen)
+            session.fly(chosen, strictly=True)
         subscription.lock(chosen, subscription.new_hold(NEVER, 0, session_id, owner))

@@ -71,6 +71,9 @@ class SqsApp:
         return self.queues.profile
 
     def __call__(self, request: Request, respond: Respond) -> None:
+        if request.head.method == "GET" and query_protocol.names_no_action(request):
+            respond(query_protocol.no_operation())
+            return
         request_id = f"{self._id}-{next(self._ids):012x}"
         call = Call(self, self.bus, self.queues, request, respond, request_id, REGION)
         try:
@@ -171,6 +174,8 @@ class SqsApp:
         """Answer with what an action returned."""
         if json_protocol.TARGET in call.request.head.headers:
             response = json_protocol.write(result, call.request_id)
+        elif query_protocol.wants_json(call.request):
+            response = query_protocol.write_json(call.action, result, call.request_id)
         else:
             response = query_protocol.write(call.action, result, call.request_id)
         if call.headers:
@@ -192,4 +197,6 @@ class SqsApp:
             status = self.profile.denied_status
         if json_protocol.speaks(request):
             return json_protocol.write_error(error, status, request_id)
+        if query_protocol.wants_json(request):
+            return query_protocol.write_json_error(error, status, request_id)
         return query_protocol.write_error(error, status, request_id)

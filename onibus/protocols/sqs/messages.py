@@ -201,7 +201,7 @@ class Wanted:
         self.all_system = "All" in system
         self.system = frozenset(system)
         self.any = bool(names)
-        self._all = "All" in names or ".*" in names
+        self._all = not {"All", ".*", "*"}.isdisjoint(names)
         self._names = frozenset(names)
         self._prefixes = tuple(name[:-2] for name in names if name.endswith(".*") and name != ".*")
 

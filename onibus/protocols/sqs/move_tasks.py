@@ -19,9 +19,10 @@ from msgspec.structs import replace
 from onibus.broker.entity import QUEUE, Entity
 from onibus.broker.transferring import Transferred, ends, transfer
 from onibus.bus import Bus
-from onibus.core.errors import OnibusError
+from onibus.core.errors import EntityNotFound, OnibusError
 from onibus.core.message import Message, ReceivedMessage
 from onibus.protocols.sqs.changing import change_texts
+from onibus.protocols.sqs.errors import QUEUE_DOES_NOT_EXIST
 from onibus.protocols.sqs.messages import DEAD_LETTER_PROPERTIES, SOURCE_PROPERTY, is_dead_letter
 from onibus.protocols.sqs.queues import settings_of
 
@@ -133,6 +134,8 @@ class MoveTasks:
                     task.status = COMPLETED
                 elif task.rate:
                     await asyncio.sleep(moved.moved / task.rate)
+        except EntityNotFound:
+            task.status, task.reason = FAILED, QUEUE_DOES_NOT_EXIST.code
         except OnibusError as error:
             task.status, task.reason = FAILED, error.code
         if task.status == CANCELLING:

@@ -25,6 +25,11 @@ class Profile:
     refuses_whole_batches: bool
     #: DeduplicationScope and FifoThroughputLimit are known
     knows_high_throughput: bool
+    #: the purge of a new FIFO queue discards its deduplication ids
+    purge_forgets_ids: bool
+    #: on a standard queue, the handle of an earlier receive may change the visibility timeout,
+    #: which changes nothing
+    accepts_earlier_handles: bool
     #: the status of a request that is not allowed
     denied_status: int
 
@@ -37,6 +42,8 @@ AWS = Profile(
     refuses_expired_handles=True,
     refuses_whole_batches=True,
     knows_high_throughput=True,
+    purge_forgets_ids=True,
+    accepts_earlier_handles=True,
     denied_status=403,
 )
 YANDEX = Profile(
@@ -47,6 +54,8 @@ YANDEX = Profile(
     refuses_expired_handles=False,
     refuses_whole_batches=False,
     knows_high_throughput=False,
+    purge_forgets_ids=False,
+    accepts_earlier_handles=False,
     denied_status=400,
 )
 

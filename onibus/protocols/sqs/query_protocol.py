@@ -1,4 +1,4 @@
-"""The Query protocol: parameters of a form or a query string in, XML out.
+"""The Query protocol: parameters of a form or a query string in, XML out, or JSON on request.
 
 Lists are flat and numbered (`Entry.1.Id`, `Entry.2.Id`); numbers only say the order, from wherever
 they begin. A queue is named by the path, or by QueueUrl.
@@ -19,6 +19,7 @@ from onibus.protocols.sqs import errors
 from onibus.protocols.sqs.errors import SqsError
 
 CONTENT_TYPE = "text/xml"
+_JSON = "application/json"
 NAMESPACE = "http://queue.amazonaws.com/doc/2012-11-05/"
 #: Parameters of one request; ten messages with ten attributes each have fewer than five hundred.
 PARAMETERS_MAX = 2_000
@@ -42,6 +43,13 @@ _MAPS = {
     "MessageSystemAttribute": ("MessageSystemAttributes", "Name", "Value"),
     "Tag": ("Tags", "Key", "Value"),
 }
+#: Lists and maps that are sent as one empty parameter, by either name.
+_EMPTY: dict[str, tuple[str, type]] = {
+    **{name: (member, list) for name, member in _LISTS.items()},
+    **{member: (member, list) for member in _LISTS.values()},
+    **{name: (member, dict) for name, (member, _, _) in _MAPS.items()},
+    **{member: (member, dict) for member, _, _ in _MAPS.values()},
+}
 #: How members of an answer are called: one of a list, or key and value of a map.
 _ITEMS = {
     "Messages": "Message",
@@ -55,6 +63,8 @@ _PAIRS = {
     "MessageAttributes": ("MessageAttribute", "Name", "Value"),
     "Tags": ("Tag", "Key", "Value"),
 }
+#: Members that have another name in JSON.
+_IN_JSON = {"QueueUrls": "queueUrls", "Messages": "messages"}
 _NO_WSDL = " for this wsdl version."
 #: A percent sign that stands for nothing but itself.
 _BROKEN = re.compile(rb"%(?![0-9A-Fa-f]{2})")
@@ -138,7 +148,10 @@ def _members(tree: dict[str, Any]) -> dict[str, Any]:
     """Return members by the names that JSON has, lists and maps put together."""
     members: dict[str, Any] = {}
     for name, value in tree.items():
-        if name in _LISTS:
+        if value == "" and name in _EMPTY:
+            member, kind = _EMPTY[name]
+            members[member] = kind()
+        elif name in _LISTS:
             items = _numbered(value)
             members[_LISTS[name]] = [
                 _members(item) if isinstance(item, dict) else item for item in items
@@ -166,6 +179,44 @@ def _numbered(value: Any) -> list[Any]:
     return [value[one] for one in sorted(value, key=int)]
 
 
+def wants_json(request: Request) -> bool:
+    """Return whether a client accepts JSON only, as integrations of API Gateway do."""
+    return request.head.headers.get("accept", "").strip().lower() == _JSON
+
+
+def write_json(action: str, result: Any, request_id: str) -> Response:
+    """Return the answer of an action in the JSON that stands for the XML."""
+    inner: dict[str, Any] = {}
+    if result is not None:
+        inner[f"{action}Result"] = _listed(msgspec.to_builtins(result))
+    inner["ResponseMetadata"] = {"RequestId": request_id}
+    return Response(200, msgspec.json.encode({f"{action}Response": inner}), _JSON)
+
+
+def _listed(value: Any) -> Any:
+    """Return members with their maps as lists of pairs."""
+    if isinstance(value, list):
+        return [_listed(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    found: dict[Any, Any] = {}
+    for name, inner in value.items():
+        if name in _PAIRS and isinstance(inner, dict):
+            _, key, content = _PAIRS[name]
+            found[name] = [{key: one, content: _listed(it)} for one, it in inner.items()]
+        else:
+            found[_IN_JSON.get(name) or name] = _listed(inner)
+    return found
+
+
+def write_json_error(error: SqsError, status: int, request_id: str) -> Response:
+    """Return a refusal in JSON."""
+    fault = "Sender" if error.kind.sender_fault else "Receiver"
+    told = {"Code": error.kind.code, "Message": _text_of(error), "Type": fault}
+    body = msgspec.json.encode({"Error": told, "RequestId": request_id})
+    return Response(status, body, _JSON)
+
+
 def write(action: str, result: Any, request_id: str) -> Response:
     """Return the answer of an action."""
     inner = ""
@@ -180,9 +231,7 @@ def write(action: str, result: Any, request_id: str) -> Response:
 
 def write_error(error: SqsError, status: int, request_id: str) -> Response:
     """Return a refusal."""
-    text = error.text
-    if error.kind is errors.QUEUE_DOES_NOT_EXIST:
-        text = text.removesuffix(".") + _NO_WSDL
+    text = _text_of(error)
     fault = "Sender" if error.kind.sender_fault else "Receiver"
     return _response(
         status,
@@ -190,6 +239,22 @@ def write_error(error: SqsError, status: int, request_id: str) -> Response:
         f"<Code>{error.kind.code}</Code><Message>{_text(text)}</Message><Detail/></Error>"
         f"<RequestId>{request_id}</RequestId></ErrorResponse>",
     )
+
+
+def _text_of(error: SqsError) -> str:
+    if error.kind is errors.QUEUE_DOES_NOT_EXIST:
+        return error.text.removesuffix(".") + _NO_WSDL
+    return error.text
+
+
+def no_operation() -> Response:
+    """Return what a GET gets that names no action, such as that of a browser."""
+    return Response(404, b"<UnknownOperationException/>\n", CONTENT_TYPE)
+
+
+def names_no_action(request: Request) -> bool:
+    """Return whether a GET has the path of a queue URL and no action."""
+    return request.head.path != "/" and "Action" not in request.head.query_text
 
 
 def _response(status: int, xml: str) -> Response:

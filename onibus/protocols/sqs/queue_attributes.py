@@ -53,6 +53,7 @@ SWITCHES: dict[str, str | None] = {
     "SqsManagedSseEnabled": None,
     "OnibusContentMatchesAnyId": "content_matches_any_id",
     "OnibusStrictAttempts": "strict_attempts",
+    "OnibusStrictGroups": "strict_groups",
     "OnibusOneMessagePerGroup": "one_message_per_group",
     "OnibusPurgeForgetsIds": None,
 }
@@ -77,17 +78,29 @@ FIFO_ONLY = (
     "FifoThroughputLimit",
     "OnibusContentMatchesAnyId",
     "OnibusStrictAttempts",
+    "OnibusStrictGroups",
     "OnibusOneMessagePerGroup",
 )
 SETTABLE = frozenset([*NUMBERS, *SWITCHES, *WORDS, *TEXTS])
 KNOWN = SETTABLE.union(READ_ONLY)
 #: Attributes that are told as part of All only where somebody set them.
-_QUIET = ("OnibusContentMatchesAnyId", "OnibusStrictAttempts", "OnibusOneMessagePerGroup")
+_QUIET = (
+    "OnibusContentMatchesAnyId",
+    "OnibusStrictAttempts",
+    "OnibusStrictGroups",
+    "OnibusOneMessagePerGroup",
+)
 
 
 def kept(settings: QueueSettings, name: str) -> str | None:
     """Return the text that a queue keeps for an attribute."""
     return settings.attributes.get(PREFIX + name)
+
+
+def spelled(given: dict[str, str] | None) -> dict[str, str]:
+    """Return attributes with their switches in lower case: case does not matter there."""
+    found = given or {}
+    return {name: one.lower() if name in SWITCHES else one for name, one in found.items()}
 
 
 def check(given: dict[str, str], profile: Profile, *, fifo: bool) -> None:
@@ -154,6 +167,8 @@ def defaults(profile: Profile, *, fifo: bool) -> dict[str, str]:
             found |= {"DeduplicationScope": "queue", "FifoThroughputLimit": "perQueue"}
         if profile.one_message_per_group:
             found["OnibusOneMessagePerGroup"] = "true"
+        if profile.purge_forgets_ids:
+            found["OnibusPurgeForgetsIds"] = "true"
     return found
 
 

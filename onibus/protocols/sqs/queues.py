@@ -95,6 +95,13 @@ class Queues:
         """Return a queue's ARN in the region that the client believes to be in."""
         return f"{self.profile.arn}:{region}:{self.account}:{queue_name(entity)}"
 
+    def arn_of(self, name: str, region: str) -> str:
+        """Return the ARN of a queue by its name in the bus, even if it was deleted."""
+        entity = self.bus.broker.namespace.entities.get(name)
+        if entity is not None and type(entity.settings) is QueueSettings:
+            return self.arn(entity, region)
+        return f"{self.profile.arn}:{region}:{self.account}:{plain_name(name)}"
+
 
 def settings_of(entity: Entity) -> QueueSettings:
     """Return the settings of a queue."""
@@ -105,11 +112,16 @@ def settings_of(entity: Entity) -> QueueSettings:
 
 def queue_name(entity: Entity) -> str:
     """Return the name of a queue, in the spelling that it was created with."""
-    name = entity.name
-    if name.startswith(_BEFORE) and name.endswith(_AFTER):
-        name = name.removeprefix(_BEFORE).removesuffix(_AFTER)
+    name = plain_name(entity.name)
     spelling = settings_of(entity).attributes.get(SPELLING, "")
     return spelling if spelling.lower() == name else name
+
+
+def plain_name(name: str) -> str:
+    """Return the name of a queue, in lower case, for its name in the bus."""
+    if name.startswith(_BEFORE) and name.endswith(_AFTER):
+        return name.removeprefix(_BEFORE).removesuffix(_AFTER)
+    return name
 
 
 @lru_cache(1_024)

@@ -23,9 +23,12 @@ async def get_attributes(call: Call, given: GetAttributesIn) -> AttributesOut:
         if name != "All" and name not in queue_attributes.KNOWN:
             raise SqsError(errors.INVALID_ATTRIBUTE_NAME, f"Unknown Attribute {name}.")
     found = queue_attributes.of_queue(call.queues, entity, call.region)
-    if "All" not in names:
-        found = {name: value for name, value in found.items() if name in names}
-    return AttributesOut(attributes=found)
+    if "All" in names:
+        # What every new queue has here, and no queue of the service, is shown on request only.
+        usual = queue_attributes.defaults(call.app.profile, fifo=settings_of(entity).fifo)
+        hidden = {one for one in usual if one.startswith("Onibus") and found.get(one) == usual[one]}
+        names = [one for one in found if one not in hidden] + names
+    return AttributesOut(attributes={one: found[one] for one in found if one in names})
 
 
 async def set_attributes(call: Call, given: SetAttributesIn) -> None:
@@ -33,9 +36,9 @@ async def set_attributes(call: Call, given: SetAttributesIn) -> None:
     entity = call.queues.by_url(given.queue_url)
     if given.attributes is None:
         raise errors.missing("Attribute.Name")
-    attributes = dict(given.attributes)
+    attributes = queue_attributes.spelled(given.attributes)
     old = settings_of(entity)
-    if "FifoQueue" in attributes:
+    if attributes.pop("FifoQueue", "true" if old.fifo else "false") != str(old.fifo).lower():
         text = (
             "Invalid value for the parameter FifoQueue. Reason: Modifying queue type is not "
             "supported."

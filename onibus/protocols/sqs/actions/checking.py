@@ -68,7 +68,7 @@ def _refuse_ids(entries: Sequence[Any], kind: str) -> None:
     """Tell what is wrong with the ids of entries."""
     seen = set()
     for entry in entries:
-        if not entry.id:
+        if entry.id is None:
             raise errors.missing(f"{kind}.1.Id")
         if not _ENTRY_ID.fullmatch(entry.id):
             raise SqsError(

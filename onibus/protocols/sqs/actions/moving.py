@@ -110,9 +110,7 @@ def _told(call: Call, source: Entity, task: Task) -> MoveTaskOut:
     if task.status == RUNNING:
         out.task_handle = handle_of(task.id, arn)
     if task.destination:
-        entity = call.bus.broker.namespace.entities.get(task.destination)
-        if entity is not None:
-            out.destination_arn = call.arn(entity)
+        out.destination_arn = call.queues.arn_of(task.destination, call.region)
     if task.rate:
         out.max_number_of_messages_per_second = task.rate
     if task.reason:

@@ -38,7 +38,7 @@ PURGE_MS = 60_000
 
 async def create_queue(call: Call, given: CreateQueueIn) -> QueueUrlOut:
     """Make a queue; one that is there already, and is the same, is no error."""
-    attributes = dict(given.attributes or {})
+    attributes = queue_attributes.spelled(given.attributes)
     if attributes.get("FifoQueue") == "false":
         text = "Invalid value for the parameter FifoQueue. Reason: Only 'true' is allowed."
         raise SqsError(errors.INVALID_ATTRIBUTE_VALUE, text)

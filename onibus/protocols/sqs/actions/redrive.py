@@ -43,6 +43,8 @@ def settings_of_policy(call: Call, name: str, text: str, *, fifo: bool) -> dict[
     target = _target(call, arn) if isinstance(arn, str) else None
     if target is None:
         raise _bad(text, "Dead letter target does not exist.")
+    if target.name == entity_name(name):
+        raise _bad(text, "Dead-letter target must not be the source queue.")
     if settings_of(target).fifo != fifo:
         raise _bad(text, "Dead-letter target must be same type of queue as the source.")
     if not _allows(call, target, name):

@@ -47,8 +47,12 @@ from onibus.security.rights import Right
 
 ATTRIBUTES_MAX = 10
 _ENTRY = "SendMessageBatchRequestEntry"
+_TRACE_HEADER = "x-amzn-trace-id"
 
-_ATTRIBUTE_NAME = re.compile(r"(?!(?:AWS|Amazon)\.)(?!\.)(?!.*\.\.)[A-Za-z0-9_.-]{1,256}(?<!\.)")
+#: Latin letters with marks are letters too, as AWS has it.
+_ATTRIBUTE_NAME = re.compile(
+    r"(?!(?i:AWS|Amazon)\.)(?!\.)(?!.*\.\.)[A-Za-z0-9\u00c0-\u017f_.-]{1,256}(?<!\.)"
+)
 _DATA_TYPE = re.compile(r"(?:String|Number|Binary)(?:\..{1,240})?", re.DOTALL)
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,5})?", re.ASCII)
 _NOT_FOR_THIS_TYPE = "The request include parameter that is not valid for this queue type."
@@ -63,10 +67,17 @@ class TooLong(SqsError):
     """A message is larger than its queue takes."""
 
 
-def ready(given: SendIn, settings: QueueSettings, largest: int, plain: bool = False) -> Ready:
+def ready(
+    given: SendIn,
+    settings: QueueSettings,
+    largest: int,
+    plain: bool = False,
+    traced: str | None = None,
+) -> Ready:
     """Return a message that can be sent, of at most `largest` bytes; or refuse it.
 
-    `plain`: its texts are known to have nothing that SQS does not carry.
+    `plain`: its strings are known to have nothing that SQS does not carry. `traced`: the trace
+    header of the request, for a message without its own.
     """
     text = given.message_body
     if not text:
@@ -95,8 +106,10 @@ def ready(given: SendIn, settings: QueueSettings, largest: int, plain: bool = Fa
     more = given.message_attributes or given.message_system_attributes
     if more:
         size += _check_attributes(given.message_attributes or {})
-        trace = _trace(given.message_system_attributes)
+        trace = _trace(given.message_system_attributes) or traced
         message.properties = properties_of(given.message_attributes, trace)
+    elif traced is not None:
+        message.properties = properties_of(None, traced)
     if size > largest:
         raise TooLong(errors.INVALID_PARAMETER, f"Message must be shorter than {largest} bytes.")
     prepared = Ready(message, delay_ms, size, md5.of_body(body))
@@ -182,6 +195,12 @@ def _trace(attributes: Attributes | None) -> str | None:
     return attributes[TRACE].string_value
 
 
+def _trace_of(call: Call) -> str | None:
+    """Return the trace header of a request, if a message can carry it."""
+    traced = call.request.head.headers.get(_TRACE_HEADER)
+    return traced if traced and carried(traced) is not None else None
+
+
 def _check_complete(given: SendIn, settings: QueueSettings, profile: Profile) -> SqsError | None:
     """Return what a message to a FIFO queue lacks, if it does."""
     if not settings.requires_session:
@@ -209,7 +228,7 @@ def send_message(call: Call, given: SendIn) -> None:
             raise lacking
     largest, plain = message_bytes_max(settings, profile), has_plain_texts(call.request)
     try:
-        prepared = ready(given, settings, largest, plain)
+        prepared = ready(given, settings, largest, plain, _trace_of(call))
     except TooLong as error:
         text = f"One or more parameters are invalid. Reason: {error.text}"
         raise SqsError(error.kind, text) from None
@@ -254,6 +273,7 @@ def send_batch(call: Call, given: SendBatchIn) -> None:
     entries: Sequence[SendEntry] = check_entries(given.entries, _ENTRY)
     settings, profile = settings_of(entity), call.queues.profile
     largest, plain = message_bytes_max(settings, profile), has_plain_texts(call.request)
+    traced = _trace_of(call)
     refused: list[FailedEntry] = []
     good: list[tuple[SendEntry, Ready]] = []
     size = 0
@@ -266,7 +286,7 @@ def send_batch(call: Call, given: SendBatchIn) -> None:
         try:
             if lacking is not None:
                 raise lacking
-            prepared = ready(entry, settings, largest, plain)
+            prepared = ready(entry, settings, largest, plain, traced)
         except TooLong as long:
             size += len((entry.message_body or "").encode("utf-8", "replace"))
             text = f"One or more parameters cannot be validated. Reason: {long.text}"

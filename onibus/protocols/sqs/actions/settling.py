@@ -21,6 +21,7 @@ from onibus.protocols.sqs.actions import naming
 from onibus.protocols.sqs.actions.checking import check_between, check_entries, failed
 from onibus.protocols.sqs.call import Action, Call
 from onibus.protocols.sqs.errors import SqsError
+from onibus.protocols.sqs.profile import Profile
 from onibus.protocols.sqs.shapes import (
     BatchOut,
     DeleteBatchIn,
@@ -77,7 +78,9 @@ def change_visibility(call: Call, given: VisibilityIn) -> None:
             call.bus.broker,
             entity.name,
             token,
-            lambda subscription, now, out: _change(subscription, token, seconds, now, out),
+            lambda subscription, now, out: _change(
+                call.app.profile, subscription, token, seconds, now, out
+            ),
             reply,
         ),
         _nothing,
@@ -101,12 +104,24 @@ class TooLong(InvalidArgument):
 
 
 def _change(
-    subscription: Subscription, token: bytes, seconds: int, now: int, out: WriteBatch
+    profile: Profile,
+    subscription: Subscription,
+    token: bytes,
+    seconds: int,
+    now: int,
+    out: WriteBatch,
 ) -> None:
+    """Change the visibility timeout; on a standard queue, a late request changes nothing."""
     try:
         renew(subscription, token, now, out, seconds * 1_000)
     except LockLost:
-        if subscription.state(given_out(subscription, token)) is not State.ACTIVE:
+        state = subscription.state(given_out(subscription, token))
+        if not subscription.settings.fifo and (
+            state in (State.ACTIVE, State.DELAYED)
+            or (state is State.LOCKED and profile.accepts_earlier_handles)
+        ):
+            return
+        if state is not State.ACTIVE:
             raise NotVisible("the message is gone, or another receiver has it") from None
         raise
     except InvalidArgument as error:
@@ -158,7 +173,8 @@ def change_visibility_batch(call: Call, given: VisibilityBatchIn) -> None:
         for place in places:
             seconds = batch.entries[place].visibility_timeout
             try:
-                _change(subscription, batch.tokens[place], seconds, now, out)
+                profile, token = call.app.profile, batch.tokens[place]
+                _change(profile, subscription, token, seconds, now, out)
             except OnibusError as refusal:
                 results.append(refusal)
             else:
