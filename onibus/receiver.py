@@ -241,7 +241,8 @@ class SessionReceiver(Settler):
         await self._on_session(
             lambda subscription, session, now, out: set_session_state(
                 subscription, session, state, out
-            )
+            ),
+            state,
         )
 
     async def close(self) -> None:
@@ -264,11 +265,10 @@ class SessionReceiver(Settler):
             # It ran out before: there is nothing left to give back.
             return
 
-    async def _on_session(self, act: Any) -> Any:
+    async def _on_session(self, act: Any, state: bytes | None = None) -> Any:
+        broker, where = self.bus.broker, (self._entity, self._seat, self.session_id, self._token)
         return await self.bus.ask(
-            lambda reply: settling.on_session(
-                self.bus.broker, self._entity, self._seat, self.session_id, self._token, act, reply
-            )
+            lambda reply: settling.on_session(broker, *where, act, reply, state)
         )
 
 

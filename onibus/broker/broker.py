@@ -82,9 +82,9 @@ class Broker:
         self.written_ms = written_ms
         self.call_soon = call_soon
         self.timers = Timers()
-        disk = DiskWatch(reserve_bytes)
+        self.disk = DiskWatch(reserve_bytes)
         self.stores = {
-            name: MessageStore(name, open_store, make_writer, disk, self.clock.offsets)
+            name: MessageStore(name, open_store, make_writer, self.disk, self.clock.offsets)
             for name in store_names
         }
         self.works = Works(self)

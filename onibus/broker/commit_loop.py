@@ -48,6 +48,8 @@ class CommitLoop:
         self._after = after
         self._failed = failed
         self._batch = WriteBatch()
+        #: bytes of large values in the batch, and in the one that is being committed
+        self._gathered = self._on_its_way = 0
         self._answers: list[Answer] = []
         #: partitions with records in the batch, in the order in which they were touched first: a
         #: set would order them by their addresses, and no run would repeat
@@ -71,12 +73,18 @@ class CommitLoop:
         """Something is written that is not on its way to the disk yet."""
         return bool(self._batch) or bool(self._answers)
 
+    @property
+    def bytes(self) -> int:
+        """Bytes of large values that are not known to be on the disk yet."""
+        return self._gathered + self._on_its_way
+
     def touch(self, partition: Partition) -> None:
         """Take note that the next commit has records of a partition."""
         self._touched[partition] = None
 
     def write(self, records: WriteBatch) -> None:
         """Take records that nobody waits for: they ride in the next commit."""
+        self._gathered += records.payload_bytes()
         self._batch.absorb(records)
 
     def answer_after(self, reply: Reply, value: Any) -> None:
@@ -92,6 +100,7 @@ class CommitLoop:
         if not (self._urgent or (lazily and self._batch)):
             return
         batch, self._batch = self._batch, WriteBatch()
+        self._on_its_way, self._gathered = self._gathered, 0
         self._committing_answers, self._answers = self._answers, []
         self._committing_partitions, self._touched = self._touched, {}
         self._urgent = False
@@ -103,6 +112,7 @@ class CommitLoop:
 
     def _committed(self, error: BaseException | None) -> None:
         self._committing = False
+        self._on_its_way = 0
         if error is not None:
             self.abandon(error)
             self._failed(self, error)
@@ -122,5 +132,6 @@ class CommitLoop:
         answers = self._committing_answers + self._answers
         self._committing_answers, self._answers = [], []
         self._batch = WriteBatch()
+        self._gathered = 0
         for reply, _ in answers:
             fail(reply, Unknown(f"store {self.store.name} failed; it may be stored: {error}"))

@@ -112,6 +112,7 @@ class MessageStore:
         try:
             loop = CommitLoop(store, self.threads.write, before=before, after=after, failed=failed)
             loop.seconds = self.commit_seconds
+            self._disk.watch(loop)
             self.boot = self._count_boot(store)
             rows, orphans = self._read(store)
             self.staged = self._read_staged(store, orphans)
@@ -229,15 +230,15 @@ class MessageStore:
         if loop is not None:
             self.threads.let_go(loop.store)
 
-    def check_disk(self) -> None:
-        """Refuse where the disk is nearly full, or is gone."""
+    def check_disk(self, size: int, *, routing: bool = False, settling: bool = False) -> None:
+        """Reject messages of that size if the disk is nearly full, or is gone."""
         loop = self.loop
         if loop is None:
             return
         # Asking a disk that hangs for its free space would not return either.
         self.check_healthy()
         try:
-            self._disk.check(loop.store)
+            self._disk.check(loop.store, size, routing=routing, settling=settling)
         except StoreFailed as error:
             # A disk that cannot even be asked takes nothing: whoever waits need not find out.
             loop.abandon(error)

@@ -108,8 +108,8 @@ class Namespace:
         loop = CommitLoop(
             store, self.threads.write, before=lambda: None, after=self._after, failed=self.failed
         )
-        loop.seconds = self.commit_seconds
-        self.loop = loop
+        loop.seconds, self.loop = self.commit_seconds, loop
+        self._broker.disk.watch(loop)
         self._broker.alarms.over(f"store {NAME}")
         self._broker.probing.proven(NAME)
         self._read_meta(store)

@@ -149,8 +149,7 @@ class Producers:
         now = self._broker.clock.now()
         for seat in parts:
             self._broker.advance(seat, now)
-        for store in dict.fromkeys(seat.store for seat in parts):
-            store.check_disk()
+        self._broker.works.check_disks(parts, 2)
         note.entity, note.until = entity.incarnation, now + lease_ms
 
         def staged(outcome: Outcome) -> None:

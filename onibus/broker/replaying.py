@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from onibus.broker.entity import Seat
 from onibus.broker.reading import LogReading
 from onibus.broker.replies import Outcome, Reply, answer, fail
-from onibus.broker.routing import route
+from onibus.broker.routing import route, size_of
 from onibus.broker.sending import open_for_sends
 from onibus.core.block import MESSAGE, Block
 from onibus.core.errors import InvalidArgument, OnibusError, Unknown
@@ -83,7 +83,7 @@ class _Replay:
             batch = [admit(message, entity.log_settings, secret) for message in messages]
             parts = route(entity, batch)
             for seat, _, _ in parts:
-                seat.store.check_disk()
+                seat.store.check_disk(size_of(batch))
             left = [seat for seat, _, _ in parts]
             for seat, positions, _ in parts:
                 chosen = [batch[at] for at in positions] if positions else batch

@@ -70,7 +70,7 @@ def any_seat(entity: Entity, size: int) -> Seat:
         entity.next_send += 1
         try:
             check_room(seat, size)
-            seat.store.check_disk()
+            seat.store.check_disk(size, routing=True)
         except (PartitionOffline, QuotaExceeded) as error:
             refusal = error
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -209,22 +210,44 @@ def apply_inbox(broker: Broker, store: MessageStore) -> None:
     by_seat: dict[Seat, list[SendRequest]] = {}
     for request in requests:
         request.seat.pending_bytes -= request.size
+    for request in _with_room(broker, store, requests):
         group = by_seat.get(request.seat)
         if group is None:
             by_seat[request.seat] = [request]
         else:
             group.append(request)
-    try:
-        store.check_disk()
-    except OnibusError as error:
-        for request in requests:
-            _move(broker, request, error)
-        return
     now = broker.clock.now()
     wall = broker.clock.wall_at(now)
     for seat, group in by_seat.items():
         for some in _together(group):
             _apply(broker, seat, some, now, wall)
+
+
+def _with_room(
+    broker: Broker, store: MessageStore, requests: list[SendRequest]
+) -> list[SendRequest]:
+    """Return the requests that the disk has room for; others are refused, or go elsewhere."""
+    with contextlib.suppress(OnibusError):
+        store.check_disk(sum([request.size for request in requests]))
+        return requests
+    size = 0
+    fitting = []
+    for request in requests:
+        # A large request that does not fit does not keep the others out.
+        try:
+            if store.loop is None:
+                raise PartitionOffline(f"store {store.name} failed")
+            store.check_disk(size + request.size)
+        except OnibusError as error:
+            _move(broker, request, error)
+        else:
+            fitting.append(request)
+            size += request.size
+    if store.loop is not None:
+        return fitting
+    for request in fitting:
+        _move(broker, request, PartitionOffline(f"store {store.name} failed"))
+    return []
 
 
 def take_in(broker: Broker, seats: Iterable[Seat]) -> None:

@@ -268,8 +268,15 @@ def on_session(
     token: bytes,
     act: Callable[[Subscription, Any, int, WriteBatch], Any],
     reply: Reply,
+    state: bytes | None = None,
 ) -> None:
-    """Do something to a session that the caller holds; answered when it is durable."""
+    """Do something to a session that the caller holds; answered when it is durable.
+
+    `state` is what it keeps with the session. Sessions have states without messages, so states may
+    take only half of the disk's reserve.
+    """
+    if state:
+        seat.store.check_disk(len(state), settling=True)
 
     def with_session(subscription: Subscription, now: int, out: WriteBatch) -> Any:
         return act(subscription, held_session(subscription, session_id, token), now, out)

@@ -67,7 +67,8 @@ class Work:
     """A work over several stores that is under way."""
 
     __slots__ = (
-        "decided", "deciding", "id", "kept", "note", "order", "parts", "reply", "results", "waiting"
+        "decided", "deciding", "id", "kept", "note", "order", "parts", "reply", "results", "size",
+        "waiting",
     )  # fmt: skip
 
     def __init__(self, work: int, parts: dict[int, Part | None], note: Any, reply: Reply) -> None:
@@ -85,6 +86,8 @@ class Work:
         self.waiting = dict.fromkeys(parts)
         #: bytes of its parts that are in memory until it is published
         self.kept = 0
+        #: bytes of the messages that it will publish
+        self.size = 0
         self.results: dict[int, Result] = {}
 
 
@@ -127,8 +130,7 @@ class Works:
         stores = list(dict.fromkeys(seat.store for seat in parts))
         for seat in parts:
             seat.online()
-        for store in dict.fromkeys(seat.store for seat, part in parts.items() if len(part.batch)):
-            store.check_disk()
+        self.check_disks(parts, 1 if len(stores) == 1 else 2)
         if len(stores) == 1:
             self._at_once(stores[0], parts, now, reply)
             return
@@ -144,6 +146,15 @@ class Works:
                 answer(reply, {by_id[one]: sent for one, sent in outcome.value.items()})
 
         self.stage(parts, now, None, Outcome(published))
+
+    def check_disks(self, parts: Parts, times: int) -> None:
+        """Reject a work that sends messages if a disk has no room for all of them.
+
+        They are stored twice if they are staged before they are published.
+        """
+        size = sum([part.size for part in parts.values() if len(part.batch)]) * times
+        for store in dict.fromkeys(seat.store for seat, part in parts.items() if len(part.batch)):
+            store.check_disk(size)
 
     def _at_once(self, store: MessageStore, parts: Parts, now: int, reply: Reply) -> None:
         """Everything is in one store: one commit."""
@@ -178,6 +189,8 @@ class Works:
         self._next += 1
         by_id: dict[int, Part | None] = {seat.id: part for seat, part in parts.items()}
         work = self._works[self._next] = Work(self._next, by_id, note, reply)
+        work.size = sum(part.size for part in parts.values())
+        self._broker.disk.staged += work.size
         for seat, part in parts.items():
             try:
                 self._broker.apply(seat, partial(_stage, work.id, part), now)
@@ -229,6 +242,7 @@ class Works:
         work = self._works.pop(work_id, None)
         if work is not None:
             self._kept -= work.kept
+            self._broker.disk.staged -= work.size
         return work
 
     def _abort(self, work: Work, error: BaseException) -> None:

@@ -47,9 +47,10 @@ def backup(
     """Copy a data directory into a new one, all stores at one moment; its server goes on."""
     from onibus.server.backup import backup as copy
 
-    source, places = _places(data, config, stores)
+    source, places, reserve = _places(data, config, stores)
     with session.out.progress() as progress:
-        made = copy(source, target, places=places, progress=_bars(progress, "copying"))
+        bars = _bars(progress, "copying")
+        made = copy(source, target, places=places, progress=bars, reserve_bytes=reserve)
     _tell(session, made, target, f"commits waited {made.held_ms:.1f} ms for it")
 
 
@@ -64,7 +65,7 @@ def restore(
     from onibus.server.backup import read_manifest
     from onibus.server.restore import restore as copy
 
-    target, places = _places(data, config, stores)
+    target, places, _ = _places(data, config, stores)
     if config is not None:
         # A configuration may name stores that came after the backup: they are made when it starts.
         kept = {store.name for store in read_manifest(source).stores}
@@ -76,8 +77,8 @@ def restore(
 
 def _places(
     data: Path | None, config: str | None, stores: list[str] | None
-) -> tuple[Path, dict[str, str]]:
-    """Return where the data are, and the stores that are elsewhere, as `serve` would find them."""
+) -> tuple[Path, dict[str, str], int]:
+    """Return where the data are, the stores that are elsewhere, and the reserve of their disks."""
     from onibus.core.errors import InvalidArgument
     from onibus.server.config import load
 
@@ -87,7 +88,8 @@ def _places(
         found = load(config, os.environ, {"data": None if data is None else str(data)})
     except InvalidArgument as error:
         raise typer.BadParameter(str(error)) from None
-    return Path(found.options.data), found.stores | named(stores, "--store")
+    elsewhere = found.stores | named(stores, "--store")
+    return Path(found.options.data), elsewhere, found.options.reserve_bytes
 
 
 def _bars(progress: Progress, what: str) -> Any:

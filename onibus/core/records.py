@@ -106,6 +106,9 @@ PRODUCERS = _table("producers", "entity producer", "content")
 READERS = _table("readers", "entity reader", "content")
 CLAIMS = _table("claims", "entity reader claim", "content")
 
+#: Tables whose values may be large: messages, and what is kept with them.
+LARGE = (BLOCKS, BLOCK_INDEX, SESSIONS, ID_CHUNKS, ENTITIES, STAGED)
+
 TABLES = (
     META,
     COUNTERS,
@@ -163,6 +166,15 @@ class WriteBatch:
                 self.tables[table] = rows
             else:
                 mine.update(rows)
+
+    def payload_bytes(self) -> int:
+        """Return how many bytes its large values have: messages, and what is kept with them."""
+        size = 0
+        for table in LARGE:
+            for row in self.tables.get(table, {}).values():
+                if row is not None:
+                    size += sum([len(value) for value in row if isinstance(value, bytes)])
+        return size
 
     def __bool__(self) -> bool:
         return bool(self.tables)

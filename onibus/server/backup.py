@@ -18,8 +18,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,12 +28,20 @@ import apsw
 import msgspec
 from xxhash import xxh3_128
 
-from onibus.core.errors import Damaged, InvalidArgument, StoreFailed
+from onibus.broker.admission import RESERVE_BYTES
+from onibus.core.errors import Damaged, DiskNearlyFull, InvalidArgument, StoreFailed
 from onibus.server.data_directory import Directory, Places, find_paths, missing, paths_of
 from onibus.store.block_files import DirectoryFiles, check_file
-from onibus.store.connection import checksum_vfs, close, open_to_look, open_writer, translate
+from onibus.store.connection import (
+    PAGE_BYTES,
+    checksum_vfs,
+    close,
+    open_to_look,
+    open_writer,
+    translate,
+)
 from onibus.store.cut import Cut, StoreCut
-from onibus.store.files import sync_directory
+from onibus.store.files import free_bytes, sync_directory
 
 if TYPE_CHECKING:
     from onibus.bus import Bus
@@ -90,22 +99,27 @@ def backup(
     *,
     places: Places | None = None,
     progress: Progress | None = None,
+    reserve_bytes: int = RESERVE_BYTES,
 ) -> Manifest:
     """Copy all stores of a bus, or of a data directory that may be in use, into an empty directory.
 
     This takes as long as copying takes: call it on a thread of its own. `places` are directories of
-    stores that are not in the data directory itself.
+    stores that are not in the data directory itself. On a disk that has a store the copy leaves
+    `reserve_bytes` free, as sends do; an open bus knows its own.
     """
     if isinstance(source, (str, os.PathLike)):
         paths = find_paths(source, places)
     else:
-        paths = paths_of(source)
+        paths, reserve_bytes = paths_of(source), source.broker.disk.reserve
     gone = missing(paths)
     if gone:
         raise InvalidArgument(f"there is no {paths[gone[0]]}: say in which directory it is")
     root = Path(target).absolute()
     make_empty(root)
-    with Cut(paths) as cut:
+    room = Room(root, paths.values(), reserve_bytes)
+    with contextlib.ExitStack() as unfinished, Cut(paths) as cut:
+        unfinished.callback(_remove, root)
+        room.require(sum(store.size() for store in cut.stores))
         manifest = Manifest(
             format=FORMAT,
             made_ms=time.time_ns() // 1_000_000,
@@ -113,9 +127,40 @@ def backup(
             stores=[],
         )
         for store in cut.stores:
-            manifest.stores.append(_copy_store(store, root, progress))
-    _write_manifest(root, manifest)
+            manifest.stores.append(_copy_store(store, root, room, progress))
+        _write_manifest(root, manifest)
+        unfinished.pop_all()
     return manifest
+
+
+class Room:
+    """The free space of the disk that a copy is written to."""
+
+    def __init__(self, target: Path, stores: Iterable[str], reserve_bytes: int) -> None:
+        self._target = target
+        device = os.stat(target).st_dev
+        shared = any(os.stat(path).st_dev == device for path in stores)
+        #: bytes that stay free: the stores on that disk need them
+        self._kept = reserve_bytes if shared else 0
+
+    def require(self, size: int) -> None:
+        """Reject a copy, or the next piece of it, that does not fit."""
+        free = free_bytes(str(self._target))
+        if free - size < self._kept:
+            raise DiskNearlyFull(
+                f"{self._target} has {free >> 20} MB of disk left, of which {self._kept >> 20} MB "
+                f"stay free for its stores, and the copy needs {(size >> 20) + 1} MB more: it "
+                "was removed; make room, or use another disk"
+            )
+
+
+def _remove(root: Path) -> None:
+    """Remove what was copied: half a copy is of no use, and takes room."""
+    for entry in root.iterdir():
+        if entry.is_dir():
+            shutil.rmtree(entry, ignore_errors=True)
+        else:
+            entry.unlink(missing_ok=True)
 
 
 def make_empty(*directories: Path) -> None:
@@ -137,12 +182,12 @@ def make_empty(*directories: Path) -> None:
             raise InvalidArgument(f"{directory} cannot be written to: {error}") from None
 
 
-def _copy_store(store: StoreCut, root: Path, progress: Progress | None) -> StoreCopy:
+def _copy_store(store: StoreCut, root: Path, room: Room, progress: Progress | None) -> StoreCopy:
     path = str(root / f"{store.name}.sqlite")
     try:
-        _copy_pages(store, path, progress)
+        _copy_pages(store, path, room, progress)
         _verify_pages(path)
-        count, size = _copy_files(store, path)
+        count, size = _copy_files(store, path, room)
     except (apsw.Error, OSError) as error:
         raise translate(error, f"copying {store.path}") from error
     return StoreCopy(
@@ -156,7 +201,7 @@ def _copy_store(store: StoreCut, root: Path, progress: Progress | None) -> Store
     )
 
 
-def _copy_pages(store: StoreCut, path: str, progress: Progress | None) -> None:
+def _copy_pages(store: StoreCut, path: str, room: Room, progress: Progress | None) -> None:
     os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o600))
     copy = open_writer(path, None)
     try:
@@ -165,6 +210,7 @@ def _copy_pages(store: StoreCut, path: str, progress: Progress | None) -> None:
         copy.execute("CREATE TABLE placeholder (value)")
         with copy.backup("main", store.reader, "main") as pages:
             while not pages.done:
+                room.require(_PAGES_A_STEP * PAGE_BYTES)
                 pages.step(_PAGES_A_STEP)
                 if progress is not None:
                     progress(store.name, pages.page_count - pages.remaining, pages.page_count)
@@ -185,15 +231,17 @@ def _verify_pages(path: str) -> None:
     sync_file(path)
 
 
-def _copy_files(store: StoreCut, path: str) -> tuple[int, int]:
+def _copy_files(store: StoreCut, path: str, room: Room) -> tuple[int, int]:
     rows = store.file_rows()
     size = 0
     with contextlib.closing(DirectoryFiles(path + ".blocks")) as files:
         for start in range(0, len(rows), _FILES_A_STEP):
             step = rows[start : start + _FILES_A_STEP]
             some = [(block, store.read_file(block, expected)) for block, expected in step]
+            length = sum(len(payload) for _, payload in some)
+            room.require(length)
             files.write(some)
-            size += sum(len(payload) for _, payload in some)
+            size += length
     return len(rows), size
 
 

@@ -25,6 +25,7 @@ from onibus.core.errors import Damaged, InvalidArgument, StoreFailed
 from onibus.server.backup import (
     Manifest,
     Progress,
+    Room,
     StoreCopy,
     chunks,
     counted,
@@ -68,6 +69,9 @@ def restore(
     root = Path(directory).absolute()
     homes = {name: Path((places or {}).get(name, root)).absolute() for name in names}
     make_empty(*sorted({root, *homes.values()}))
+    for home in set(homes.values()):
+        mine = [store for store in manifest.stores if homes[store.name] == home]
+        Room(home, (), 0).require(sum(store.bytes + store.block_bytes for store in mine))
     identities = {name: uuid.uuid4().bytes for name in names}
     try:
         for store in manifest.stores:

@@ -31,7 +31,7 @@ import apsw
 from onibus.core.errors import Damaged, OnibusError, StoreFailed
 from onibus.core.records import BLOCKS
 from onibus.store.block_files import check_file
-from onibus.store.connection import checksum_vfs, close, open_reader, translate
+from onibus.store.connection import PAGE_BYTES, checksum_vfs, close, open_reader, translate
 from onibus.store.sql import BEGIN, READ_META, ROLLBACK
 
 #: How long all locks may take together; who writes gives up after `connection.BUSY_MS`.
@@ -75,6 +75,13 @@ class StoreCut:
             except PermissionError:
                 # A file system without second names.
                 shutil.copyfile(entry.path, os.path.join(self.blocks, entry.name))
+
+    def size(self) -> int:
+        """Return how many bytes a copy of it takes, about."""
+        size = int(self.reader.pragma("page_count")) * PAGE_BYTES
+        if self.blocks:
+            size += sum(entry.stat().st_size for entry in os.scandir(self.blocks))
+        return size
 
     def file_rows(self) -> list[tuple[int, int]]:
         """Return the blocks that are files, each with what its row says of the content."""

@@ -7,6 +7,9 @@ from typing import Protocol
 
 from onibus.core.records import Row, Table, Value, WriteBatch
 
+#: Stores with an equal one share their free space.
+Disk = int | str
+
 
 class Store(Protocol):
     """One message store. One owner writes it; `conformance.py` is what every store must pass."""
@@ -14,6 +17,7 @@ class Store(Protocol):
     name: str
     #: 16 bytes that tell its files from those of any other store
     identity: bytes
+    disk: Disk
 
     def commit(self, batch: WriteBatch) -> None:
         """Make the whole batch durable, then return. All of it or, with an error, perhaps none.
@@ -42,6 +46,9 @@ class Store(Protocol):
 
     def free(self) -> int:
         """Return how many bytes can still be written on the store's disk."""
+
+    def owed(self) -> int:
+        """Return how many bytes the store will still write for what is committed, at most."""
 
     def close(self) -> None:
         """Let go of everything. What was committed stays. Nobody may be using it meanwhile."""

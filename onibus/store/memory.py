@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from onibus.core.errors import StoreFailed
 from onibus.core.records import TABLES, Row, Table, Value, WriteBatch
+from onibus.store.interface import Disk
 
 Tables = dict[Table, dict[Row, Row]]
 
@@ -20,6 +21,7 @@ class MemoryStore:
     def __init__(self, name: str, tables: Tables | None = None) -> None:
         self.name = name
         self.identity = name.encode()
+        self.disk: Disk = name
         self.tables: Tables = {table: {} for table in TABLES} if tables is None else tables
         self._unusable = ""
         self._fail_next: bool | None = None
@@ -86,6 +88,9 @@ class MemoryStore:
 
     def free(self) -> int:
         return 1 << 62
+
+    def owed(self) -> int:
+        return 0
 
     def close(self) -> None:
         self._unusable = self._unusable or "it was closed"

@@ -20,8 +20,8 @@ from onibus.store.witness import Testimony
 
 #: The files of a store that must stay what they are, by what their names end in.
 _ENDS = ("", "-wal", "-shm", ".blocks")
-#: File systems count the time of a directory in steps of at most this.
-_STEP_NS = 2_000_000_000
+#: File systems count the time of a directory in steps of less than this.
+_STEP_NS = 50_000_000
 
 
 class Place:
@@ -49,6 +49,11 @@ class Place:
     def file(self) -> int:
         """The main file's descriptor."""
         return self._lock.file
+
+    @property
+    def device(self) -> int:
+        """The number of the file system."""
+        return os.fstat(self._directory).st_dev
 
     def check(self) -> None:
         """Raise if a file of the store was deleted or replaced since it was opened."""

@@ -18,6 +18,7 @@ from onibus.core.records import BLOCKS, Row, Table, Value, WriteBatch
 from onibus.store import sql
 from onibus.store.block_files import FILE_BYTES_MIN, DirectoryFiles, LargeBlocks
 from onibus.store.connection import close, open_to_look, translate
+from onibus.store.interface import Disk
 
 
 class Rehearsal:
@@ -26,6 +27,7 @@ class Rehearsal:
     def __init__(self, path: str, name: str) -> None:
         self.path = path
         self.name = name
+        self.disk: Disk = path
         self._large = LargeBlocks(DirectoryFiles(path + ".blocks"), FILE_BYTES_MIN)
         self._written: dict[Table, dict[Row, Row | None]] = {}
         try:
@@ -89,6 +91,9 @@ class Rehearsal:
 
     def free(self) -> int:
         return 1 << 62
+
+    def owed(self) -> int:
+        return 0
 
     def close(self) -> None:
         self._large.close()

@@ -45,6 +45,7 @@ from onibus.store.connection import (
     translate,
 )
 from onibus.store.files import FreeBytes, ProbeFile, free_bytes, length_of, sync_directory
+from onibus.store.interface import Disk
 from onibus.store.log_room import LogRoom
 from onibus.store.place import Place, check_length, check_there
 from onibus.store.reading import Read, check_pages, judge, scan
@@ -80,6 +81,7 @@ class SqliteStore:
         self.name = name
         self.path = os.fspath(path) if vfs else os.path.abspath(path)
         self._simulated = vfs is not None
+        self.disk: Disk = name
         #: it was there before, and is not made anew
         self._known = known
         if not self._simulated:
@@ -90,6 +92,8 @@ class SqliteStore:
         self._unusable = ""
         self._commit_failed = False
         self._log_pages = 0
+        #: pages of the log that are in the main file already
+        self._moved_pages = 0
         self._move_rest = False
         self._room: LogRoom | None = None
         self._length = 0
@@ -122,6 +126,7 @@ class SqliteStore:
                 check_length(self.path, witness.read(self.path + ".witness"))
             self._place = Place(self.path)
             self._held.callback(self._place.close)
+            self.disk = self._place.device
             testimony = witness.read(self.path + ".witness")
             check_length(self.path, testimony)
         self._writer = self._checkpointer = self._reader = open_writer(self.path, vfs)
@@ -310,7 +315,7 @@ class SqliteStore:
             self._fail(error, "moving the log into the main file failed")
         finally:
             self._checkpointer.set_busy_timeout(BUSY_MS)
-        self._log_pages = 0
+        self._log_pages = self._moved_pages = 0
         self._shrinking = False
         self._note_length()
 
@@ -347,9 +352,13 @@ class SqliteStore:
             # A sync that failed may succeed the next time without having written anything: what
             # reached the main file is not known, so nobody may go on to overwrite this log.
             self._fail(error, "moving the log into the main file failed", connection)
+        self._moved_pages = moved
         return max(0, self._log_pages - moved)
 
     def _note_log(self, _connection: apsw.Connection, _database: str, pages: int) -> int:
+        if pages < self._log_pages:
+            # It starts over: all of it was moved.
+            self._moved_pages = 0
         self._log_pages = pages
         return apsw.SQLITE_OK
 
@@ -419,6 +428,10 @@ class SqliteStore:
             return self._free_bytes(os.path.dirname(self.path))
         except OSError as error:
             raise StoreFailed(f"{self.path}: asking for free space failed: {error}") from error
+
+    def owed(self) -> int:
+        """Return how many bytes the main file grows by, at most, when the log is moved into it."""
+        return max(0, self._log_pages - self._moved_pages) * PAGE_BYTES
 
     # Ending
 

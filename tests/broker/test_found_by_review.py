@@ -163,16 +163,18 @@ async def test_files_that_are_taken_away_under_a_running_bus_are_missed(
     stores = await two_stores_with_messages(tmp_path, clock)
     async with Bus.open(tmp_path, clock=clock, stores=stores) as bus:
         (key,) = keys_of(index_in(bus, "q", "b"), 1)
-        await bus.send("q", msg("the disk is asked for its free space", partition_key=key))
+        held = await get(bus, "q")
         shutil.move(tmp_path / "b", tmp_path / "elsewhere")
-        await bus.send("q", msg("into files of another name", partition_key=key))
+        for message in held:
+            # Half of them into files of another name.
+            await bus.receiver("q").complete(message)
         while bus.queue("q").availability == "available":
             await pass_ms(bus, clock, SECOND)
         with pytest.raises(PartitionOffline):
             await bus.send("q", msg("refused", partition_key=key))
         shutil.move(tmp_path / "elsewhere", tmp_path / "b")
         await pass_ms(bus, clock, SECOND)
-        assert len(peek_everything(bus, "q")) == 34, "nothing that was acknowledged is lost"
+        assert peek_everything(bus, "q") == [], "nothing that was acknowledged is lost"
 
 
 @pytest.mark.promise("P5")

@@ -124,8 +124,8 @@ class SessionReceiverNode(ReceiverNode):
         if self.accepted is not None:
             self._give_back()
 
-    def on_session(self, act: Any, reply: Outcome) -> None:
-        """Do something to the session that is held."""
+    def on_session(self, act: Any, reply: Outcome, state: bytes | None = None) -> None:
+        """Do something to the session that is held; `state` is what it keeps."""
         assert self.accepted is not None
         settling.on_session(
             self.client.broker,
@@ -135,6 +135,7 @@ class SessionReceiverNode(ReceiverNode):
             self.accepted.token,
             act,
             reply,
+            state,
         )
 
     def look(self, question: Any) -> Any:

@@ -48,7 +48,9 @@ def set_state(node: ManagementNode, request: Request) -> None:
     node.ask(
         request,
         lambda reply: held.on_session(
-            lambda part, session, now, out: set_session_state(part, session, state, out), reply
+            lambda part, session, now, out: set_session_state(part, session, state, out),
+            reply,
+            state if isinstance(state, bytes) else None,
         ),
     )
 
