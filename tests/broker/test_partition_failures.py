@@ -81,6 +81,55 @@ async def test_a_read_that_failed_once_costs_a_moment(clock: ManualClock) -> Non
         assert len(bus.alarms) == 1
 
 
+class DisksWithABadSector(Disks):
+    """Disks that fail to read blocks, and do everything else, while they are bad."""
+
+    bad = False
+
+    def _store(self, name: str, _known: bool = False) -> MemoryStore:
+        disks = self
+
+        class Store(MemoryStore):
+            def read(self, table: Table, key: Row) -> Row | None:
+                if disks.bad and table is BLOCKS:
+                    raise StoreFailed("the disk failed a read")
+                return super().read(table, key)
+
+        store = self.open[name] = Store(name, self._tables.get(name))
+        self._tables[name] = store.tables
+        return store
+
+
+@pytest.mark.promise("P2", "P10")
+@run
+async def test_a_place_that_cannot_be_read_leaves_the_other_partitions_alone(
+    clock: ManualClock,
+) -> None:
+    disks = DisksWithABadSector()
+    async with disks.bus(clock) as bus:
+        await bus.create_queue("q")
+        await bus.create_queue("other")
+        await send(bus, "q", "a")
+    async with disks.bus(clock) as bus:
+        disks.bad = True
+        for wait_ms in (SECOND, 2 * SECOND, 4 * SECOND):
+            with pytest.raises(PartitionOffline, match="the disk failed a read"):
+                await get(bus, "q")
+            await settle(bus)
+            # The first time the store is opened again at once, later after a while.
+            assert bus.broker.stores["main"].online == (wait_ms > SECOND)
+            assert bus.queue("q").availability == "limited"
+            if wait_ms > SECOND:
+                await send(bus, "other", "works")
+                await pass_ms(bus, clock, wait_ms)
+                assert not bus.broker.stores["main"].online
+            await pass_ms(bus, clock, SECOND)
+            assert bus.queue("q").availability == "available"
+        disks.bad = False
+        assert bodies(await get(bus, "q")) == ["a"]
+        assert bodies(await get(bus, "other")) == ["works", "works"]
+
+
 @run
 async def test_who_waits_for_a_commit_is_answered_when_a_read_fails(clock: ManualClock) -> None:
     disks = DisksMissingReads()
