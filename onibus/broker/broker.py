@@ -391,7 +391,7 @@ class Broker:
         return True
 
     def _open_anew(self, store: MessageStore) -> None:
-        if not self.closed:
+        if not self.closed and not isinstance(store.error, Damaged):
             self.reopen(store)
 
     # Time
@@ -428,6 +428,10 @@ class Broker:
             self.namespace.failed(loop, error)
         elif self.stores[name].loop is loop:
             self.store_failed(self.stores[name], error)
+        elif isinstance(error, Damaged) and not self.stores[name].online:
+            # It was taken offline while its pages were read again: now it is known to be damaged.
+            self._alarm(self.stores[name], error)
+            self.timers.cancel(("reopen", name))
 
     def committed(self, name: str, loop: CommitLoop) -> None:
         """A store has committed: its disk answers, and its housekeeping may be due."""

@@ -18,7 +18,7 @@ from onibus.broker.probing import FRESH_MS, GRACE_MS, PATIENCE_MS, PROBE_MS
 from onibus.core.errors import PartitionOffline, Unknown
 from onibus.operation.health import readiness
 from onibus.store.files import ProbeFile
-from tests.bus_helpers import KEYS, ManualClock, index_in, msg, pass_ms, run, send
+from tests.bus_helpers import KEYS, ManualClock, get, index_in, msg, pass_ms, run, send
 from tests.failing_reads import failing_reads
 
 #: Limited shows this long after a disk went away, at most.
@@ -232,8 +232,13 @@ async def test_a_disk_that_hangs_is_noticed_and_goes_on(
                     await operation(bus)
             if store == "two":
                 await _limited_on_the_other_store(bus)
+                waiting = asyncio.ensure_future(bus.receiver("q").receive(100, wait_ms=60_000))
+                await asyncio.sleep(0)
+                assert not waiting.done()
         finally:
             disk.go_on()
+        if store == "two":
+            assert len(await waiting) == 8, "those who wait are served when the disk answers"
         await until(lambda: not owner_of(bus, store).stalled)
         assert bus.queue("q").availability == "available"
         assert readiness(bus).ready
@@ -252,6 +257,11 @@ async def _limited_on_the_other_store(bus: Bus) -> None:
     key = KEYS[index_in(bus, "q", "two")]
     with pytest.raises(PartitionOffline, match="has not answered"):
         await bus.send("q", msg("keyed", partition_key=key))
+    received: list[Any] = []
+    while found := await get(bus, "q", delete=True):
+        received += found
+    stores = {bus.broker.find("q").stores[one.sequence_number >> 48] for one in received}
+    assert (len(received), stores) == (8 + 16, {"one"}), "a receiver gets what can be read"
 
 
 @run
