@@ -17,6 +17,7 @@ from onibus.broker.claims import Claims
 from onibus.broker.clock import BusClock, Clock
 from onibus.broker.commit_loop import CommitLoop
 from onibus.broker.entity import Entity, Seat
+from onibus.broker.failing import partition_failed
 from onibus.broker.forwarding import Forwarding
 from onibus.broker.housekeeping import Housekeeping
 from onibus.broker.idling import watch_idle
@@ -40,7 +41,6 @@ from onibus.core.errors import (
     InvalidArgument,
     PartitionOffline,
     Refused,
-    StoreFailed,
 )
 from onibus.core.partition import Partition
 from onibus.core.path.expire import pass_time
@@ -359,26 +359,8 @@ class Broker:
     # Things that go wrong
 
     def partition_failed(self, seat: Seat, error: BaseException) -> PartitionOffline:
-        """Take one partition offline: its stored bytes, or our own code, cannot be trusted.
-
-        A read that failed tells nothing about the bytes: for it the store is opened anew.
-        """
-        seat.partition = None
-        seat.offline = str(error)
-        store, loop = seat.store, seat.store.loop
-        if not seat.deleted:
-            store.failed.add(seat.id)
-        if isinstance(error, StoreFailed) and loop is not None:
-            # Later: whoever asked may be in the middle of something with this store.
-            self.call_soon(lambda: self._read_failed(store, loop, error))
-        else:
-            self.alarms.raise_one(f"partition {seat.index} of {seat.entity.name}", error)
-        return PartitionOffline(f"partition {seat.index} of {seat.entity.name}: {error}")
-
-    def _read_failed(self, store: MessageStore, loop: CommitLoop, error: BaseException) -> None:
-        if store.loop is loop:
-            loop.abandon(error)
-            self.store_failed(store, error)
+        """Take one partition offline: its stored bytes, or our own code, cannot be trusted."""
+        return partition_failed(self, seat, error)
 
     def store_failed(self, store: MessageStore, error: BaseException) -> None:
         """A store failed: its memory goes, and what was not applied goes elsewhere."""
@@ -409,7 +391,7 @@ class Broker:
         return True
 
     def _open_anew(self, store: MessageStore) -> None:
-        if not self.closed:
+        if not self.closed and not isinstance(store.error, Damaged):
             self.reopen(store)
 
     # Time
@@ -446,6 +428,10 @@ class Broker:
             self.namespace.failed(loop, error)
         elif self.stores[name].loop is loop:
             self.store_failed(self.stores[name], error)
+        elif isinstance(error, Damaged) and not self.stores[name].online:
+            # It was taken offline while its pages were read again: now it is known to be damaged.
+            self._alarm(self.stores[name], error)
+            self.timers.cancel(("reopen", name))
 
     def committed(self, name: str, loop: CommitLoop) -> None:
         """A store has committed: its disk answers, and its housekeeping may be due."""
@@ -479,9 +465,10 @@ class Broker:
         for seat in entity.seats:
             seat.store.seats.pop(seat.id, None)
             seat.store.failed.discard(seat.id)
+            seat.store.reads_failed.pop(seat.id, None)
             self.seats.pop(seat.id, None)
             seat.deleted = True
-            for kind in ("partition", "tidy", "retidy"):
+            for kind in ("partition", "tidy", "retidy", "reread"):
                 self.timers.cancel((kind, seat.id))
 
     def install(self, entity: Entity) -> None:

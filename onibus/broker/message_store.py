@@ -66,6 +66,8 @@ class MessageStore:
         self.seats: dict[int, Seat] = {}
         #: ids of partitions that failed while the store is up
         self.failed: set[int] = set()
+        #: partitions whose reads failed lately: how often in a row, and when the last did
+        self.reads_failed: dict[int, tuple[int, int]] = {}
         self.inbox: list[SendRequest] = []
         self.error: BaseException | None = None
         #: why its disk is taken to hang (probing.py); empty if it answers

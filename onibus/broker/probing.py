@@ -59,6 +59,10 @@ class Probe:
         if self._owner.stalled:
             self._owner.stalled = ""
             self._broker.alarms.over(f"store {self._owner.name}")
+            if self._owner.name in self._broker.stores:
+                seats = self._broker.stores[self._owner.name].seats.values()
+                for entity in dict.fromkeys(seat.entity for seat in seats):
+                    self._broker.wake_all(entity)
         if not self._broker.timers.is_set(self._timer):
             self._broker.timers.set(self._timer, self._proven + self._every)
 

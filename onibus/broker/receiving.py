@@ -161,7 +161,8 @@ def receive_fifo(
         # What is held already can be given out again all the same (F9).
         full = held_max is not None and held_count(entity) >= held_max
         wanted = 0 if full else limit
-        found = broker.use(
+        found = _use(
+            broker,
             entity,
             entity.seats[0],
             lambda subscription, now, out: deliver_groups(
@@ -238,7 +239,7 @@ def receive_session(
             room = room_of(bytes_max)
             return deliver(subscription, limit, now, out, session=session, take=take, room=room)
 
-        messages = broker.use(entity, seat, from_session)
+        messages = _use(broker, entity, seat, from_session)
         if messages and take:
             assert seat.store.loop is not None
             seat.store.loop.answer_after(waiter.reply, messages)
@@ -362,8 +363,15 @@ def in_turn(entity: Entity) -> list[Seat]:
 def _try(broker: Broker, entity: Entity, seat: Seat, operation: Any) -> Any:
     """Ask one partition; one that is offline has nothing, unless it is the only one."""
     try:
-        return broker.use(entity, seat, operation)
+        return _use(broker, entity, seat, operation)
     except PartitionOffline:
         if len(seat.entity.seats) == 1:
             raise
         return None
+
+
+def _use(broker: Broker, entity: Entity, seat: Seat, operation: Any) -> Any:
+    """Deliver from a partition, unless its disk hangs: reading there would stop everything."""
+    if seat.store.stalled:
+        seat.store.check_healthy()
+    return broker.use(entity, seat, operation)

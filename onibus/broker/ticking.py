@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from onibus.broker import readers
+from onibus.broker.failing import read_again
 from onibus.broker.idling import delete_if_idle
 from onibus.broker.namespace import NAME
 from onibus.broker.receiving import give_up
@@ -69,6 +70,9 @@ def _tick_store(broker: Broker, kind: str, store: MessageStore) -> None:
 
 
 def _tick_seat(broker: Broker, kind: str, seat: Seat) -> None:
+    if kind == "reread":
+        read_again(broker, seat)
+        return
     if seat.partition is None or seat.store.loop is None:
         return
     if kind == "partition":

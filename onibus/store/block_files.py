@@ -65,9 +65,6 @@ class BlockFiles(Protocol):
     def remove(self, block: int) -> None:
         """Remove a file, soon or late."""
 
-    def check_place(self) -> None:
-        """Raise OSError if the place where files were written is gone."""
-
     def close(self) -> None:
         """Let go of everything; files stay."""
 
@@ -166,9 +163,6 @@ class DirectoryFiles:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._name(block))
 
-    def check_place(self) -> None:
-        os.stat(self._directory)
-
     def _name(self, block: int) -> str:
         return os.path.join(self._directory, str(block))
 
@@ -235,11 +229,6 @@ class LargeBlocks:
 
     def size(self) -> int:
         return sum(self._sizes.values())
-
-    def check_place(self) -> None:
-        """Raise OSError if there are files, and their place is gone."""
-        if self._files is not None and self._sizes:
-            self._files.check_place()
 
     def close(self) -> None:
         if self._files is not None:

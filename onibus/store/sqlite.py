@@ -176,14 +176,6 @@ class SqliteStore:
         except (OSError, StoreFailed) as error:
             self._fail(error, "its files are not in their place")
 
-    def _check_files(self) -> None:
-        """Refuse if the store's files are not where they were: the disk may be gone."""
-        self._check_place(thoroughly=True)
-        try:
-            self._large.check_place()
-        except OSError as error:
-            self._fail(error, "its large blocks were taken away")
-
     def _note_length(self) -> None:
         """Remember how long the main file surely is.
 
@@ -295,7 +287,7 @@ class SqliteStore:
 
     def probe(self) -> None:
         self._check()
-        self._check_files()
+        self._check_place(thoroughly=True)
         if self._simulated:
             return
         try:
@@ -373,7 +365,7 @@ class SqliteStore:
                 # Its file may have gone between the two: then its row is gone as well.
                 rows = self._select(statement, key)
                 if rows and isinstance(rows[0][-1], int):
-                    self._check_files()
+                    self._check_place(thoroughly=True)
         return rows[0] if rows else None
 
     def _resolve(self, row: Row) -> Row:

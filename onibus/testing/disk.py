@@ -358,8 +358,5 @@ class SimulatedBlockFiles:
         self._disk.removed[name] = self._disk.files.pop(name)
         self._disk.unnamed.discard(name)
 
-    def check_place(self) -> None:
-        pass
-
     def close(self) -> None:
         pass

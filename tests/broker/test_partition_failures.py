@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 
 from onibus import Bus, Rule, Sent, SqlAction, SqlFilter
-from onibus.core.errors import InvalidFilter, PartitionOffline, StoreFailed
-from onibus.core.records import BLOCKS, Row, Table
+from onibus.core.errors import Damaged, InvalidFilter, PartitionOffline, StoreFailed, Unknown
+from onibus.core.records import BLOCKS, Row, Table, WriteBatch
 from onibus.core.rules.rule import from_plain, to_plain
 from onibus.store.memory import MemoryStore, Tables
 from tests.bus_helpers import (
@@ -22,6 +23,7 @@ from tests.bus_helpers import (
     msg,
     partition_at,
     pass_ms,
+    pull,
     run,
     send,
     settle,
@@ -79,6 +81,102 @@ async def test_a_read_that_failed_once_costs_a_moment(clock: ManualClock) -> Non
         assert bodies(await get(bus, "other")) == ["c"]
         await bus.delete_queue("q")
         assert len(bus.alarms) == 1
+
+
+class LateVerdict(Disks):
+    """Disks whose next commit takes its time, and then finds its store damaged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.damaged = False
+        self.reached, self.on = threading.Event(), threading.Event()
+
+    def _store(self, name: str, _known: bool = False) -> MemoryStore:
+        disks = self
+
+        class Store(MemoryStore):
+            def commit(self, batch: WriteBatch) -> None:
+                if disks.damaged and name == "main":
+                    disks.reached.set()
+                    disks.on.wait()
+                    raise Damaged("a page fails its checksum")
+                super().commit(batch)
+
+        store = self.open[name] = Store(name, self._tables.get(name))
+        self._tables[name] = store.tables
+        return store
+
+
+@run
+async def test_a_store_found_damaged_after_it_was_taken_offline_stays_offline(
+    clock: ManualClock,
+) -> None:
+    disks = LateVerdict()
+    async with disks.bus(clock) as bus:
+        await bus.create_queue("q")
+        await settle(bus)
+        disks.damaged = True
+        waiting = asyncio.ensure_future(bus.send("q", msg("late")))
+        while not disks.reached.is_set():
+            await asyncio.sleep(0)
+        pull(bus, "main")
+        disks.on.set()
+        with pytest.raises(Unknown):
+            await waiting
+        await settle(bus)
+        disks.damaged = False
+        await pass_ms(bus, clock, SECOND)
+        assert not bus.broker.stores["main"].online
+        assert "fails its checksum" in bus.alarms[-1]
+
+
+class DisksWithABadSector(Disks):
+    """Disks that fail to read blocks, and do everything else, while they are bad."""
+
+    bad = False
+
+    def _store(self, name: str, _known: bool = False) -> MemoryStore:
+        disks = self
+
+        class Store(MemoryStore):
+            def read(self, table: Table, key: Row) -> Row | None:
+                if disks.bad and table is BLOCKS:
+                    raise StoreFailed("the disk failed a read")
+                return super().read(table, key)
+
+        store = self.open[name] = Store(name, self._tables.get(name))
+        self._tables[name] = store.tables
+        return store
+
+
+@pytest.mark.promise("P2", "P10")
+@run
+async def test_a_place_that_cannot_be_read_leaves_the_other_partitions_alone(
+    clock: ManualClock,
+) -> None:
+    disks = DisksWithABadSector()
+    async with disks.bus(clock) as bus:
+        await bus.create_queue("q")
+        await bus.create_queue("other")
+        await send(bus, "q", "a")
+    async with disks.bus(clock) as bus:
+        disks.bad = True
+        for wait_ms in (SECOND, 2 * SECOND, 4 * SECOND):
+            with pytest.raises(PartitionOffline, match="the disk failed a read"):
+                await get(bus, "q")
+            await settle(bus)
+            # The first time the store is opened again at once, later after a while.
+            assert bus.broker.stores["main"].online == (wait_ms > SECOND)
+            assert bus.queue("q").availability == "limited"
+            if wait_ms > SECOND:
+                await send(bus, "other", "works")
+                await pass_ms(bus, clock, wait_ms)
+                assert not bus.broker.stores["main"].online
+            await pass_ms(bus, clock, SECOND)
+            assert bus.queue("q").availability == "available"
+        disks.bad = False
+        assert bodies(await get(bus, "q")) == ["a"]
+        assert bodies(await get(bus, "other")) == ["works", "works"]
 
 
 @run

@@ -15,10 +15,11 @@ from onibus import Bus, Rule
 from onibus.broker.housekeeping import HOUSEKEEPING_MS
 from onibus.broker.namespace import NAME, REOPEN_MS
 from onibus.broker.probing import FRESH_MS, GRACE_MS, PATIENCE_MS, PROBE_MS
-from onibus.core.errors import PartitionOffline
+from onibus.core.errors import PartitionOffline, Unknown
 from onibus.operation.health import readiness
 from onibus.store.files import ProbeFile
-from tests.bus_helpers import KEYS, ManualClock, index_in, msg, pass_ms, run, send
+from tests.bus_helpers import KEYS, ManualClock, get, index_in, msg, pass_ms, run, send
+from tests.failing_reads import failing_reads
 
 #: Limited shows this long after a disk went away, at most.
 NOTICED_MS = 5_000
@@ -160,6 +161,31 @@ async def test_probes_can_be_turned_off(tmp_path: Path, clock: ManualClock) -> N
         assert not list(tmp_path.glob("*.probe"))
 
 
+@pytest.mark.promise("B8", "P10")
+@pytest.mark.parametrize("store", ["two", NAME])
+@run
+async def test_a_disk_that_fails_reads_is_back_without_a_restart(
+    tmp_path: Path, clock: ManualClock, store: str
+) -> None:
+    """SQLite calls the database malformed when the first commit after a rest cannot read it."""
+    async with two_disks(tmp_path, clock) as bus:
+        key = KEYS[index_in(bus, "q", "two")]
+        with failing_reads(tmp_path / store):
+            keyed = msg("keyed", partition_key=key)
+            change = bus.create_queue("new") if store == NAME else bus.send("q", keyed)
+            with pytest.raises(Unknown, match="the disk failed a read"):
+                await change
+            for _ in range(3):
+                await pass_ms(bus, clock, REOPEN_MS)
+                assert not readiness(bus).ready
+        await come_back(bus, clock, store)
+        assert readiness(bus).ready
+        assert bus.queue("q").availability == "available"
+        await send(bus, "q", "keyed", partition_key=key)
+        await bus.create_queue("new")
+        assert bus.queue("q").active_count == 17
+
+
 class HangingDisk:
     """A disk that keeps the writes of one directory waiting until it goes on."""
 
@@ -206,8 +232,13 @@ async def test_a_disk_that_hangs_is_noticed_and_goes_on(
                     await operation(bus)
             if store == "two":
                 await _limited_on_the_other_store(bus)
+                waiting = asyncio.ensure_future(bus.receiver("q").receive(100, wait_ms=60_000))
+                await asyncio.sleep(0)
+                assert not waiting.done()
         finally:
             disk.go_on()
+        if store == "two":
+            assert len(await waiting) == 8, "those who wait are served when the disk answers"
         await until(lambda: not owner_of(bus, store).stalled)
         assert bus.queue("q").availability == "available"
         assert readiness(bus).ready
@@ -226,6 +257,11 @@ async def _limited_on_the_other_store(bus: Bus) -> None:
     key = KEYS[index_in(bus, "q", "two")]
     with pytest.raises(PartitionOffline, match="has not answered"):
         await bus.send("q", msg("keyed", partition_key=key))
+    received: list[Any] = []
+    while found := await get(bus, "q", delete=True):
+        received += found
+    stores = {bus.broker.find("q").stores[one.sequence_number >> 48] for one in received}
+    assert (len(received), stores) == (8 + 16, {"one"}), "a receiver gets what can be read"
 
 
 @run
