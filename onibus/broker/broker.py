@@ -30,6 +30,7 @@ from onibus.broker.receiving import serve
 from onibus.broker.sending import apply_inbox, move_elsewhere
 from onibus.broker.ticking import TIDY_AFTER_MS, ring, tidy
 from onibus.broker.timekeeping import keep_time
+from onibus.broker.turns import Turns
 from onibus.broker.works import Works
 from onibus.broker.writer import Writer
 from onibus.core.errors import (
@@ -87,6 +88,7 @@ class Broker:
             name: MessageStore(name, open_store, make_writer, self.disk, self.clock.offsets)
             for name in store_names
         }
+        self.turns = Turns(self)
         self.works = Works(self)
         self.producers = Producers(self)
         self.forwarding = Forwarding(self)
@@ -182,11 +184,10 @@ class Broker:
         """Tell whether nothing is on its way to a disk, nor waits to be."""
         loops = [store.loop for store in self.stores.values() if store.loop is not None]
         waiting = any(loop.busy or loop.waiting for loop in loops)
-        sending = any(store.inbox for store in self.stores.values())
-        leaving = any(store.threads.leaving for store in self.stores.values())
+        sending = any(one.inbox or one.threads.leaving for one in self.stores.values())
         owed = self.namespace.deciding or self.claims.under_way or bool(self.deletions)
-        owed |= self.probing.under_way
-        return not (waiting or sending or leaving or owed)
+        owed |= self.probing.under_way or self.turns.waiting
+        return not (waiting or sending or owed)
 
     def flush(self) -> None:
         """Start committing everything that waits, asked for or not."""
@@ -460,7 +461,7 @@ class Broker:
         self.claims.forget(entity)
         self.past.add(entity.tally)
         if entity.topic is not None:
-            entity.topic.subscriptions.pop(entity.number, None)
+            entity.leave_topic()
             return
         for seat in entity.seats:
             seat.store.seats.pop(seat.id, None)
@@ -474,7 +475,7 @@ class Broker:
     def install(self, entity: Entity) -> None:
         """An entity is there: give its partitions their seats; a subscription sits in its topic."""
         if entity.topic is not None:
-            entity.topic.subscriptions[entity.number] = entity
+            entity.join_topic()
             watch_idle(self, entity)
             return
         for index, name in enumerate(entity.stores):

@@ -12,7 +12,7 @@ from onibus.broker.entity import Entity, Seat
 from onibus.broker.message_store import SendRequest
 from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.broker.routing import any_seat, check_room
-from onibus.broker.sending import check_strict, open_for_sends, put, take_in
+from onibus.broker.sending import check_strict, do_in_turn, open_for_sends, put, take_in
 from onibus.core import content_digest
 from onibus.core.arrow_block import conform
 from onibus.core.message import SentBatch
@@ -112,12 +112,16 @@ def _send(broker: Broker, parts: list[Part], reply: Reply) -> None:
         one = Outcome(lambda outcome: collect(_of_one(seat, outcome)))
         put(broker, SendRequest(seat, rows, one, keyless, rows.size))
         return
-    take_in(broker, [seat for seat, _, _, _ in parts])
-    now = broker.clock.now()
-    for seat, _, _, _ in parts:
-        broker.advance(seat, now)
     work = {seat: StagedPart(rows) for seat, rows, _, _ in parts}
-    broker.works.do(work, now, Outcome(collect))
+
+    def do() -> None:
+        take_in(broker, work)
+        now = broker.clock.now()
+        for seat in work:
+            broker.advance(seat, now)
+        broker.works.do(work, now, Outcome(collect))
+
+    do_in_turn(broker, work, reply, do)
 
 
 def _of_one(seat: Seat, outcome: Outcome) -> Outcome:

@@ -25,6 +25,7 @@ from onibus.core.tally import Tally
 if TYPE_CHECKING:
     from onibus.broker.message_store import MessageStore
     from onibus.broker.receiving import Waiter
+    from onibus.broker.turns import Turn
     from onibus.core.subscription import Subscription
 
 QUEUE = "queue"
@@ -132,6 +133,9 @@ class Entity:
         self.waiters: deque[Waiter] = deque()
         #: when there are so many waiters, those who have left are looked for
         self.waiters_swept = 16
+        #: sends that take their turn (broker/turns.py); None where all are done at once
+        self.lane: deque[Turn] | None = None
+        self._rule_steps: tuple[int, int] | None = None
         self.last_used = 0
         #: what has happened here since the bus was opened
         self.tally = Tally()
@@ -160,6 +164,31 @@ class Entity:
         """Take the rules of a subscription, compiled once for all its partitions."""
         self.rules = rules
         self.compiled = [compile_rule(rule) for rule in rules]
+        if self.topic is not None:
+            self.topic.rules_changed()
+
+    def join_topic(self) -> None:
+        """A subscription is there."""
+        assert self.topic is not None
+        self.topic.subscriptions[self.number] = self
+        self.topic.rules_changed()
+
+    def leave_topic(self) -> None:
+        """A subscription is gone."""
+        assert self.topic is not None
+        self.topic.subscriptions.pop(self.number, None)
+        self.topic.rules_changed()
+
+    def rules_changed(self) -> None:
+        """A subscription of this topic has other rules, or is new or gone."""
+        self._rule_steps = None
+
+    def rule_steps(self) -> tuple[int, int]:
+        """Return the steps of all rules of a topic on one message, and how many can take more."""
+        if self._rule_steps is None:
+            works = [rule.work for one in self.subscriptions.values() for rule in one.compiled]
+            self._rule_steps = sum(one.steps for one in works), sum(one.costly for one in works)
+        return self._rule_steps
 
     def outlets(self) -> Iterable[Entity]:
         """Return those from whom messages of these partitions are received."""

@@ -31,6 +31,7 @@ from onibus.store.interface import OpenStore, Store
 
 if TYPE_CHECKING:
     from onibus.core.path.admit_arrow import PreparedBatch
+    from onibus.core.path.plan import Plan
 
 
 class SendRequest(msgspec.Struct, eq=False):
@@ -41,6 +42,8 @@ class SendRequest(msgspec.Struct, eq=False):
     reply: Any
     keyless: bool
     size: int
+    #: its fan-out, where that was computed before
+    plan: Plan | None = None
 
 
 class MessageStore:

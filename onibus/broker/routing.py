@@ -57,6 +57,11 @@ def seat_of(entity: Entity, prepared: Prepared) -> Seat:
     return seat
 
 
+def seat_of_key(entity: Entity, key: str | None) -> Seat:
+    """Return the partition that a key chooses, or the only one."""
+    return entity.seats[partition_of(key or "", len(entity.seats))]
+
+
 def size_of(batch: list[Prepared]) -> int:
     """Return how much messages count towards a quota."""
     return sum([len(prepared.row) for prepared in batch])

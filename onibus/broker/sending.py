@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from onibus.broker.entity import QUEUE, Entity, Seat
 from onibus.broker.message_store import MessageStore, SendRequest
 from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.broker.routing import Part, any_seat, check_room, route, seat_of, size_of
+from onibus.broker.turns import SLICE_STEPS, Turn, steps_of, waits
 from onibus.core.checks import check_whole
 from onibus.core.errors import (
     EntityDisabled,
@@ -25,6 +27,7 @@ from onibus.core.limits import BATCH_COUNT_MAX, DELIVERY_DELAY_MS_MAX
 from onibus.core.message import Message, Sent
 from onibus.core.path import enqueue
 from onibus.core.path.admit import Prepared, admit
+from onibus.core.path.plan import Plan
 from onibus.core.records import WriteBatch
 from onibus.core.settings import LogSettings
 from onibus.core.staged import Part as StagedPart
@@ -160,7 +163,37 @@ def check_takes(entity: Entity) -> None:
 
 def _send_parts(broker: Broker, batch: list[Prepared], parts: list[Part], reply: Reply) -> None:
     """Store a batch over several partitions, whole or not at all (P13)."""
-    take_in(broker, [seat for seat, _, _ in parts])
+    work = {
+        seat: StagedPart([batch[position] for position in positions])
+        for seat, positions, _ in parts
+    }
+    do_in_turn(broker, work, reply, lambda: _do_parts(broker, batch, parts, work, reply))
+
+
+def do_in_turn(
+    broker: Broker, work: dict[Seat, StagedPart], reply: Reply, run: Callable[[], None]
+) -> None:
+    """Do a work that sends, after what was sent before it, and when its fan-out is computed."""
+    entities = list(dict.fromkeys(seat.entity for seat in work))
+    if not waits(entities, [(seat, part.batch) for seat, part in work.items()]):
+        run()
+        return
+
+    def take(part: StagedPart, plan: Plan) -> None:
+        part.plan = plan
+
+    parts = [(seat, part.batch, partial(take, part)) for seat, part in work.items()]
+    broker.turns.take(Turn(entities, parts, run, reply))
+
+
+def _do_parts(
+    broker: Broker,
+    batch: list[Prepared],
+    parts: list[Part],
+    work: dict[Seat, StagedPart],
+    reply: Reply,
+) -> None:
+    take_in(broker, work)
     now = broker.clock.now()
     for seat, _, _ in parts:
         broker.advance(seat, now)
@@ -175,10 +208,6 @@ def _send_parts(broker: Broker, batch: list[Prepared], parts: list[Part], reply:
                 answers[position] = sent
         answer(reply, answers)
 
-    work = {
-        seat: StagedPart([batch[position] for position in positions])
-        for seat, positions, _ in parts
-    }
     broker.works.do(work, now, Outcome(collect))
 
 
@@ -192,10 +221,35 @@ def check_strict(settings: LogSettings, keys: Iterable[Any]) -> None:
 
 
 def put(broker: Broker, request: SendRequest) -> None:
-    """Let a request wait for its store's next commit."""
-    seat = request.seat
-    seat.pending_bytes += request.size
-    store = seat.store
+    """Let a request wait for its store's next commit, in its turn."""
+    entity = request.seat.entity
+    if entity.lane is not None or (
+        entity.subscriptions and steps_of(entity, request.prepared) > SLICE_STEPS
+    ):
+        _put_in_turn(broker, request)
+    else:
+        _put(broker, request)
+
+
+def _put_in_turn(broker: Broker, request: SendRequest) -> None:
+    def run() -> None:
+        try:
+            check_room(request.seat, request.size)
+        except OnibusError as error:
+            _move(broker, request, error)
+        else:
+            _put(broker, request)
+
+    def take(plan: Plan) -> None:
+        request.plan = plan
+
+    parts = [(request.seat, request.prepared, take)]
+    broker.turns.take(Turn([request.seat.entity], parts, run, request.reply))
+
+
+def _put(broker: Broker, request: SendRequest) -> None:
+    request.seat.pending_bytes += request.size
+    store = request.seat.store
     inbox = store.inbox
     inbox.append(request)
     if len(inbox) == 1:
@@ -257,10 +311,10 @@ def take_in(broker: Broker, seats: Iterable[Seat]) -> None:
 
 
 def _together(group: list[SendRequest]) -> Iterator[list[SendRequest]]:
-    """Yield requests that become one batch: all singles in a row, a bulk send by itself."""
+    """Yield requests that become one batch: singles in a row; a bulk or planned send alone."""
     start = 0
     for at, request in enumerate(group):
-        if type(request.prepared) is not list:
+        if type(request.prepared) is not list or request.plan is not None:
             if start < at:
                 yield group[start:at]
             yield [request]
@@ -294,7 +348,7 @@ def _apply(broker: Broker, seat: Seat, group: list[SendRequest], now: int, wall:
     partition = seat.online()
     out = WriteBatch()
     try:
-        answers = kernel.send(partition, batch, originals, now, wall, out)
+        answers = kernel.send(partition, batch, originals, now, wall, out, plan=group[0].plan)
         partition.finish(now, out)
     except Exception as error:
         # Nothing of it is written. It goes nowhere else: there it would do the same again.

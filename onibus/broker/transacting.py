@@ -7,15 +7,17 @@ of it can be done, at one moment, and hands it to the works (broker/works.py).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from onibus.broker.entity import Entity, Seat
 from onibus.broker.replies import Outcome, Reply, answer, fail
-from onibus.broker.routing import route
+from onibus.broker.routing import route, seat_of_key
 from onibus.broker.sending import check_takes, open_for_sends, take_in
 from onibus.broker.settling import seat_of_token
+from onibus.broker.turns import Turn, waits
 from onibus.core.checks import check_properties, check_text, check_whole
 from onibus.core.errors import (
     EntityNotFound,
@@ -29,6 +31,7 @@ from onibus.core.lifecycle import DEAD
 from onibus.core.limits import REASON_LENGTH_MAX, TRANSACTION_MS_MAX
 from onibus.core.message import Message, Sent, encode_properties
 from onibus.core.path.admit import Prepared, admit
+from onibus.core.path.plan import Plan
 from onibus.core.path.route import effective_key
 from onibus.core.staged import Change, Part
 from onibus.core.subscription import Subscription
@@ -66,6 +69,8 @@ class Transaction:
         self._sends: list[tuple[Entity, Prepared]] = []
         self._settlements: list[Settlement] = []
         self._keys: dict[str, str] = {}
+        #: fan-outs that were computed before the commit
+        self._plans: dict[Entity, Plan] = {}
         #: how it ended, or why it can only be rolled back; empty while all is well
         self.ended = ""
 
@@ -109,6 +114,28 @@ class Transaction:
     def commit(self, reply: Reply) -> None:
         """Do all of it; the reply gets a `Sent` for each message sent, in order."""
         self._open(0)
+        sent: dict[Entity, list[Prepared]] = {}
+        for entity, prepared in self._sends:
+            sent.setdefault(entity, []).append(prepared)
+        # All messages to one entity go to one of its partitions (P8).
+        seats = {entity: seat_of_key(entity, batch[0].key) for entity, batch in sent.items()}
+        if not waits(list(sent), [(seats[entity], batch) for entity, batch in sent.items()]):
+            self._commit(reply)
+            return
+
+        def run() -> None:
+            self.ended = ""
+            self._commit(reply)
+
+        parts = [(seats[one], batch, partial(self._take, one)) for one, batch in sent.items()]
+        self._broker.turns.take(Turn(list(sent), parts, run, reply))
+        # Nothing can be added, and it cannot be rolled back.
+        self.ended = COMMITTED
+
+    def _take(self, entity: Entity, plan: Plan) -> None:
+        self._plans[entity] = plan
+
+    def _commit(self, reply: Reply) -> None:
         entities = dict.fromkeys(entity for entity, _ in self._sends)
         take_in(self._broker, [seat for entity in entities for seat in entity.seats])
         now = self._broker.clock.now()
@@ -175,6 +202,7 @@ class Transaction:
                 places = places or list(range(len(batch)))
                 part = parts.setdefault(seat, Part())
                 part.batch = [batch[place] for place in places]
+                part.plan = self._plans.get(entity)
                 positions[seat] = [chosen[place] for place in places]
 
     def spoil(self, why: str) -> None:

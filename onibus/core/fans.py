@@ -59,36 +59,50 @@ class Fans:
 class Members:
     """The rows of a new block, and which subscription takes which of them."""
 
-    __slots__ = ("_ordinals", "_skips", "_taken")
+    __slots__ = ("_counts", "_ordinals", "_size", "_skips", "_taken")
 
     def __init__(self, ordinals: Ordinals) -> None:
         self._ordinals = ordinals
         self._skips = int(ordinals[-1] - ordinals[0]) + 1 != len(ordinals)
-        self._taken: dict[int, list[int] | None] = {}
+        self._size = (len(ordinals) + 7) // 8
+        self._counts = np.zeros(len(ordinals), np.uint16)
+        #: the bits of the rows that a subscription takes; None: all of them
+        self._taken: dict[int, bytes | None] = {}
+
+    def place(self, first: int) -> None:
+        """The rows get ordinals that follow each other from this one on."""
+        self._ordinals = ordinals_from(first, len(self._ordinals))
 
     def add(self, number: int, positions: list[int]) -> None:
         """A subscription takes the rows at these positions, in rising order."""
-        if positions:
-            self._taken[number] = None if len(positions) == len(self._ordinals) else positions
+        if len(positions) == len(self._ordinals):
+            self._taken[number] = None
+            self._counts += np.uint16(1)
+        elif len(positions):
+            self._taken[number] = _bits(positions, self._size)
+            self._counts[positions] += np.uint16(1)
+
+    def remove(self, number: int) -> None:
+        """A subscription does not take the rows that it was given."""
+        bits = self._taken.pop(number, b"")
+        if bits is None:
+            self._counts -= np.uint16(1)
+        elif bits:
+            taken = np.unpackbits(np.frombuffer(bits, np.uint8), bitorder="little")
+            self._counts -= taken[: len(self._counts)]
 
     def fans(self) -> Fans:
         """Return how many take each row."""
-        counts = np.zeros(len(self._ordinals), np.uint16)
-        for positions in self._taken.values():
-            if positions is None:
-                counts += np.uint16(1)
-            else:
-                counts[positions] += np.uint16(1)
-        return Fans(self._ordinals, counts)
+        return Fans(self._ordinals, self._counts)
 
     def encode(self) -> bytes:
         """Return it as it is stored."""
         parts = [b"\1" + self._ordinals.astype(ORDINAL).tobytes() if self._skips else b"\0"]
-        size = (len(self._ordinals) + 7) // 8
-        for number, positions in self._taken.items():
-            parts.append(_ENTRY.pack(number, positions is None))
-            if positions is not None:
-                parts.append(_bits(positions, size))
+        for number in sorted(self._taken):
+            bits = self._taken[number]
+            parts.append(_ENTRY.pack(number, bits is None))
+            if bits is not None:
+                parts.append(bits)
         return b"".join(parts)
 
 

@@ -108,7 +108,8 @@ class Partition:
         subscription = Subscription(self, number, settings)
         subscription.rules = rules
         if self.log.next_ordinal > 1:
-            subscription.pass_over([(1, self.log.next_ordinal - 1)])
+            # Nothing is written: each block is stored with its subscriptions (core/fans.py).
+            subscription.gone.add(1, self.log.next_ordinal - 1)
         self.subscriptions[number] = subscription
         self.keep_outcomes()
         return subscription

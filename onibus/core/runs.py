@@ -5,8 +5,17 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
+from typing import Any
 
-from onibus.core.numbering import ORDINAL_CODE
+import numpy as np
+import numpy.typing as npt
+
+from onibus.core.numbering import ORDINAL, ORDINAL_CODE
+
+#: Runs of positions in a block: pairs, or, where there are many, an array of firsts and of lasts.
+Spans = list[tuple[int, int]] | npt.NDArray[Any]
+#: Positions from which on arrays are faster than lists.
+_MANY = 256
 
 
 class Runs:
@@ -57,6 +66,22 @@ class Runs:
             del firsts[at], lasts[at]
             first = firsts[at - 1]
         return first, last, swallowed
+
+    def extend_by(self, spans: Spans, first: int, count: int) -> None:
+        """Add runs of that many positions, each moved by `first`, behind all others."""
+        if isinstance(spans, list):
+            self.extend([(first + start, first + end) for start, end in spans])
+            return
+        starts, ends = spans + ORDINAL.type(first)
+        firsts, lasts = self.firsts, self.lasts
+        before, known = len(firsts), lasts[-1] if lasts else 0
+        firsts.frombytes(starts.tobytes())
+        lasts.frombytes(ends.tobytes())
+        self.count += count
+        assert firsts[before] > known or not before
+        if before and firsts[before] == known + 1:
+            # The first of them continues the last run.
+            del firsts[before], lasts[before - 1]
 
     def extend(self, runs: list[tuple[int, int]]) -> None:
         """Add runs, in rising order and apart from each other, that lie behind all others."""
@@ -151,3 +176,28 @@ def as_runs(ordinals: list[int]) -> list[tuple[int, int]]:
         last = ordinal
     runs.append((first, last))
     return runs
+
+
+def spans_of(positions: list[int], count: int) -> tuple[Spans, Spans]:
+    """Return the runs of some of `count` positions, in rising order, and the gaps between them."""
+    if len(positions) == count:
+        return [(0, count - 1)] if count else [], []
+    if len(positions) >= _MANY:
+        found = np.asarray(positions, ORDINAL)
+        breaks = np.flatnonzero(np.diff(found) != 1)
+        runs = np.stack((found[np.concatenate(([0], breaks + 1))], found[np.append(breaks, -1)]))
+        before = np.concatenate((np.array([0], ORDINAL), runs[1] + ORDINAL.type(1)))
+        after = np.append(runs[0], ORDINAL.type(count))
+        left = before < after
+        gaps = np.stack((before[left], after[left] - ORDINAL.type(1)))
+        return runs, gaps if gaps.size else []
+    pairs = as_runs(positions)
+    gaps_of = []
+    start = 0
+    for first, last in pairs:
+        if start < first:
+            gaps_of.append((start, first - 1))
+        start = last + 1
+    if start < count:
+        gaps_of.append((start, count - 1))
+    return pairs, gaps_of

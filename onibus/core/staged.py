@@ -20,6 +20,7 @@ from onibus.core.path.admit import Prepared
 
 if TYPE_CHECKING:
     from onibus.core.path.admit_arrow import PreparedBatch
+    from onibus.core.path.plan import Plan
 
 
 class Change(msgspec.Struct, array_like=True):
@@ -38,7 +39,7 @@ class Change(msgspec.Struct, array_like=True):
 class Part:
     """What a work does to one partition."""
 
-    __slots__ = ("batch", "changes", "only", "rename")
+    __slots__ = ("batch", "changes", "only", "plan", "rename")
 
     def __init__(
         self,
@@ -53,6 +54,8 @@ class Part:
         self.changes = changes or []
         #: a message whose id is still remembered gets a new one with this word in it (X6)
         self.rename = rename
+        #: the fan-out of its messages, where that was computed before
+        self.plan: Plan | None = None
         #: in a topic: the only subscription that gets the messages; 0 where its rules decide
         self.only = only
 

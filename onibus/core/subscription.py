@@ -13,7 +13,7 @@ gone.
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from onibus.core.block import NEVER
@@ -28,7 +28,7 @@ from onibus.core.numbering import to_column
 from onibus.core.outcomes import FATES, OutcomeLog
 from onibus.core.records import GONE, HOLDS, MARKS, WriteBatch
 from onibus.core.rules.rule import CompiledRule
-from onibus.core.runs import Runs, as_runs
+from onibus.core.runs import Runs, Spans, as_runs
 from onibus.core.sessions import Session, Sessions
 from onibus.core.settings import OutletSettings
 from onibus.core.tally import Tally
@@ -148,23 +148,16 @@ class Subscription:
             return
         self.sessions.append(first, sessions)
 
-    def enqueue_runs(self, runs: list[tuple[int, int]], sessions: Sequence[str | None]) -> None:
-        """The same for runs of ordinals; `sessions` are those of all messages in them."""
+    def enqueue_runs(
+        self, spans: Spans, first: int, count: int, session_of: Callable[[int], str | None]
+    ) -> None:
+        """The same for runs of positions in a block that begins with the ordinal `first`."""
         if not self.settings.requires_session and self.settings.expires_after_ms is None:
-            self.ready.extend(runs)
+            self.ready.extend_by(spans, first, count)
             return
-        start = 0
-        for first, last in runs:
-            end = start + last - first + 1
-            self.enqueue(first, sessions[start:end])
-            start = end
-
-    def pass_over(self, runs: list[tuple[int, int]]) -> None:
-        """These messages, the last of the log, are not for this subscription.
-
-        Nothing is written: who takes what is stored with the block (core/fans.py).
-        """
-        self.gone.extend(runs)
+        pairs = spans if isinstance(spans, list) else spans.T.tolist()
+        for start, end in pairs:
+            self.enqueue(first + start, list(map(session_of, range(start, end + 1))))
 
     def schedule(self, ordinal: int, moment: int, out: WriteBatch) -> None:
         """Accept a message that is not to be seen before that moment, by the wall clock."""

@@ -52,16 +52,21 @@ class BusModel(Moves):
             (index,) = parts
             movable = len(entity.parts) > 1 and all(one.key is None for one in batch)
             request = Request(op, entity, index, [*range(len(batch))], batch, movable)
-            self.stores[entity.stores[index]].inbox.append(request)
+            self.after_turn(op, lambda: self.put(request))
             return
-        self.take_in((entity, index) for index in parts)
-        self.do_work(
-            op,
-            {
-                (entity, index): WorkPart([batch[place] for place in places], places)
-                for index, places in parts.items()
-            },
-        )
+
+        def work() -> None:
+            self.still_there(op, entity)
+            self.take_in((entity, index) for index in parts)
+            self.do_work(
+                op,
+                {
+                    (entity, index): WorkPart([batch[place] for place in places], places)
+                    for index, places in parts.items()
+                },
+            )
+
+        self.after_turn(op, work)
 
     # Receiving
 

@@ -7,7 +7,9 @@ commits must have finished before it may be given.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
 from zlib import crc32
 
 from onibus.core.errors import (
@@ -19,7 +21,7 @@ from onibus.core.errors import (
 )
 from onibus.core.settings import AnySettings
 from onibus.testing.model import PartitionModel
-from onibus.testing.model_parts import EntityModel, Op, StoreModel, SubscriptionModel
+from onibus.testing.model_parts import EntityModel, Op, Request, StoreModel, SubscriptionModel
 from onibus.testing.model_rows import Prepared
 from onibus.testing.model_time import BusTime
 from onibus.testing.model_topics import TopicPartition
@@ -38,6 +40,11 @@ class Commits:
         self.ops: list[Op] = []
         #: commands of several commits go on in the order in which they wrote
         self.turns = 0
+        #: sends that wait for their turn, by their replies; None: the model has not come to it yet
+        self.waiting: dict[Any, Callable[[], bool] | None] = {}
+        self.came: set[Any] = set()
+        #: sends whose fan-out was computed before: the bus sends each of them alone
+        self.planned: set[Any] = set()
 
     # Finding
 
@@ -146,6 +153,56 @@ class Commits:
             parts[index] = sorted([*parts.get(index, []), *keyless])
         return parts
 
+    # Turns
+
+    def takes_turn(self, reply: Any) -> None:
+        """The bus lets a send wait for its turn; perhaps one that goes to another partition."""
+        self.waiting.setdefault(reply, None)
+        for store in self.stores.values():
+            for request in [one for one in store.inbox if one.op.reply is reply]:
+                store.inbox.remove(request)
+                self.after_turn(request.op, partial(self.put, request))
+
+    def turn_came(self, reply: Any, planned: bool) -> None:
+        """The bus does what has waited."""
+        if planned:
+            self.planned.add(reply)
+        act = self.waiting.pop(reply)
+        if act is None:
+            # It came at once: the model follows in `after_turn`.
+            self.came.add(reply)
+        elif not act():
+            self.waiting[reply] = act
+
+    def put(self, request: Request) -> bool:
+        """Let a send wait for the next commit; return False where it goes elsewhere, in turn."""
+        entity, index = request.entity, request.index
+        if self.entities.get(entity.name) is not entity:
+            raise EntityNotFound(entity.name)
+        if self.online(entity, index):
+            self.stores[entity.stores[index]].inbox.append(request)
+            return True
+        if not request.keyless:
+            raise PartitionOffline(entity.name)
+        request.index = self.any(entity)
+        return False
+
+    def after_turn(self, op: Op, act: Callable[[], bool | None]) -> None:
+        """Do something now, or when the bus does; it returns False where it has to wait again."""
+
+        def tried() -> bool:
+            try:
+                return act() is not False
+            except OnibusError as error:
+                op.errors.add(type(error))
+                return True
+
+        if op.reply in self.waiting:
+            self.waiting[op.reply] = tried
+            return
+        self.came.discard(op.reply)
+        act()
+
     # Commits
 
     def take_in(self, places: Iterable[tuple[EntityModel, int]]) -> None:
@@ -159,14 +216,25 @@ class Commits:
         store = self.stores[name]
         at = self.time.at()
         requests, store.inbox = store.inbox, []
+        after: set[PartitionModel] = set()
         for request in requests:
             if self.entities.get(request.entity.name) is not request.entity:
                 request.op.fail(EntityNotFound)
                 continue
             partition = self.part(request.entity, request.index, request.op)
+            alone = request.op.reply in self.planned
+            self.planned.discard(request.op.reply)
+            if alone or partition in after:
+                # The bus sends it alone, after the messages that are due by now.
+                partition.arrived(at)
+                self.advance(request.entity, request.index)
+                after.discard(partition)
             for place, prepared in zip(request.places, request.batch, strict=True):
                 request.op.value[place] = partition.send(prepared, at)
             request.op.left = 0
+            if alone:
+                partition.arrived(at)
+                after.add(partition)
         for request in requests:
             request.entity.parts[request.index].arrived(at)
 
@@ -265,6 +333,7 @@ class Commits:
     def crashed(self, kept: dict[str, bool]) -> None:
         """All memory is gone; a commit that was on its way is there or is not."""
         self.ops = []
+        self.waiting = {}
         for entity in self.entities.values():
             entity.next_send = entity.next_receive = 0
         for name, store in self.stores.items():

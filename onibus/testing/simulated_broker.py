@@ -4,6 +4,7 @@ stores, decide, forward, and set messages aside for claims.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +16,14 @@ from onibus.broker.entity import PARTITIONS_MAX, Entity, Seat
 from onibus.broker.forwarding import Forwarding
 from onibus.broker.message_store import MessageStore
 from onibus.broker.replies import Outcome, Reply
+from onibus.broker.turns import Turn, Turns
 from onibus.broker.works import Works
 from onibus.core.path import claim as claim_path
+from onibus.core.path.plan import Plan
 from onibus.core.records import CLAIMS, PRODUCERS, WORKS, WriteBatch
 from onibus.store.interface import Store
 from onibus.testing.mismatch import Mismatch, check
+from onibus.testing.model import TAKEN_AS_SCHEDULED
 from onibus.testing.model_claims import ClaimsModel
 from onibus.testing.model_parts import Op
 from onibus.testing.trace import shown
@@ -27,6 +31,7 @@ from onibus.testing.trace import shown
 if TYPE_CHECKING:
     from onibus.testing.simulation import Simulation
 
+_FAN = Plan.fan
 #: What the bus does to messages under the name of a claim, wherever it is called from.
 _CLAIMING: list[tuple[Any, str]] = [
     (claiming, "claim"),
@@ -35,6 +40,25 @@ _CLAIMING: list[tuple[Any, str]] = [
     (claim_settling, "release_claimed"),
     (claim_settling, "complete_claimed"),
 ]
+
+
+def watch_plans() -> None:
+    """Tell the model which messages a plan takes as scheduled."""
+    TAKEN_AS_SCHEDULED.clear()
+
+    def told(self: Plan, partition: Any, place: Any, rows: Any) -> Any:
+        fan = _FAN(self, partition, place, rows)
+        for at in () if fan is None else fan.scheduled:
+            message = rows[at].message
+            TAKEN_AS_SCHEDULED.add((message.body, message.scheduled_enqueue_time_ms or 0))
+        return fan
+
+    Plan.fan = told  # type: ignore[method-assign]
+
+
+def leave_plans_alone() -> None:
+    """Undo `watch_plans`."""
+    Plan.fan = _FAN  # type: ignore[method-assign]
 
 
 def watch_claims(simulation: Simulation) -> None:
@@ -146,10 +170,32 @@ class SimulatedForwarding(Forwarding):
         super()._moved(source, key, outcome)
 
 
+class SimulatedTurns(Turns):
+    """Sends that take turns, and tell the model when they run."""
+
+    def __init__(self, broker: SimulatedBroker) -> None:
+        super().__init__(broker)
+        self._simulated = broker
+        #: slices that the simulation does when it likes
+        self.slices: deque[Callable[[], None]] = deque()
+        self.soon = self.slices.append
+
+    def take(self, turn: Turn) -> None:
+        self._simulated.model.takes_turn(turn.reply)
+        super().take(turn)
+
+    def run(self, turn: Turn) -> None:
+        try:
+            super().run(turn)
+        finally:
+            self._simulated.model.turn_came(turn.reply, turn.planned)
+
+
 class SimulatedBroker(Broker):
     """A broker that tells the model when it brings a partition up to the present."""
 
     model: ClaimsModel
+    turns: SimulatedTurns
     #: adds a line to the trace
     note: Callable[[str], None]
     #: a store was opened since the answers were looked at last
@@ -157,6 +203,7 @@ class SimulatedBroker(Broker):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
+        self.turns = SimulatedTurns(self)
         self.works = SimulatedWorks(self)
         self.forwarding = SimulatedForwarding(self)
         commit = self.namespace.commit

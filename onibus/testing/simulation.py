@@ -19,7 +19,9 @@ from onibus.broker import (
     claiming,
     forwarding,
     pages,
+    sending,
     settling,
+    turns,
     works,
 )
 from onibus.broker.entity import PARTITIONS_MAX
@@ -31,7 +33,7 @@ from onibus.core import limits
 from onibus.core import partition as core_partition
 from onibus.core.errors import NoSession, OnibusError, StoreFailed
 from onibus.core.id_runs import Sizes
-from onibus.core.path import compact, expire
+from onibus.core.path import compact, expire, fan_out
 from onibus.core.records import COUNTERS, META, TABLES
 from onibus.store.memory import MemoryStore, Tables
 from onibus.testing.clock import SimulatedClock
@@ -43,7 +45,13 @@ from onibus.testing.model_moves import FORWARD_SLICE
 from onibus.testing.model_parts import Op
 from onibus.testing.model_rows import begin_anew
 from onibus.testing.model_time import BusTime, TrueTime
-from onibus.testing.simulated_broker import SimulatedBroker, leave_claims_alone, watch_claims
+from onibus.testing.simulated_broker import (
+    SimulatedBroker,
+    leave_claims_alone,
+    leave_plans_alone,
+    watch_claims,
+    watch_plans,
+)
 from onibus.testing.trace import Trace, TracedStore, Write, shown
 
 STORES = ("a", "b")
@@ -72,6 +80,8 @@ def small_sizes() -> Iterator[None]:
         (forwarding, "A_SLICE", FORWARD_SLICE),
         *((module, "CLAIM_SLICE", 2) for module in (claiming, claim_reading, claim_settling)),
         (works, "KEPT_BYTES_MAX", 300),
+        *((module, "SLICE_STEPS", 12) for module in (turns, sending)),
+        (fan_out, "BIT_STEPS", 2),
         (pages, "CACHE_BYTES_MAX", 8_000),
         (limits, "PARTITION_COUNT", 5),
         # What is left for a moment later would differ from a model that is never late.
@@ -89,6 +99,7 @@ def small_sizes() -> Iterator[None]:
         for (owner, name, _), value in zip(patches, before, strict=True):
             setattr(owner, name, value)
         leave_claims_alone()
+        leave_plans_alone()
 
 
 class PendingWriter:
@@ -151,6 +162,7 @@ class Simulation:
         self.mismatch: Mismatch | None = None
         self.on_answer: Callable[[Op], None] = lambda op: None
         watch_claims(self)
+        watch_plans()
         self.broker = self._new_broker()
         self.time = BusTime(self.clock)
         self.truth = TrueTime(self.clock, self.time.now())
@@ -240,6 +252,11 @@ class Simulation:
         for _ in range(ROUNDS_MAX):
             while self.soon:
                 self.soon.popleft()()
+            slices = self.broker.turns.slices
+            while slices and self.random.random() < 0.8:
+                slices.popleft()()
+            if self.soon:
+                continue
             if self.broker.next_wake() > self.broker.clock.now():
                 break
             self.broker.tick()
@@ -383,6 +400,9 @@ class Simulation:
         for _ in range(ROUNDS_MAX):
             if flush:
                 self.broker.flush()
+                while self.broker.turns.slices:
+                    self.broker.turns.slices.popleft()()
+                self.settle_down()
             busy = self.busy()
             if not busy:
                 return

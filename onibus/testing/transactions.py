@@ -78,6 +78,9 @@ class TransactionModel:
 
     def commit(self, op: Op) -> None:
         self.open()
+        self.model.after_turn(op, lambda: self._commit(op))
+
+    def _commit(self, op: Op) -> None:
         entities = dict.fromkeys(entity for entity, _ in self.sends)
         self.model.take_in((one, index) for one in entities for index in range(len(one.parts)))
         parts: dict[Place, WorkPart] = {}

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from onibus.core.runs import Runs, as_runs
+from onibus.core.runs import Runs, as_runs, spans_of
 
 
 def check(runs: Runs, model: set[int]) -> None:
@@ -70,3 +70,21 @@ def test_as_runs() -> None:
     assert as_runs([5]) == [(5, 5)]
     assert as_runs([3, 1, 2]) == [(1, 3)]
     assert as_runs([9, 1, 3, 2, 8]) == [(1, 3), (8, 9)]
+
+
+@pytest.mark.parametrize("count", [1, 7, 100, 2_000])
+@pytest.mark.parametrize("seed", range(10))
+def test_spans_of_a_block_are_its_runs_and_its_gaps(seed: int, count: int) -> None:
+    chance = random.Random(seed)
+    share = chance.choice((0.02, 0.5, 0.9, 1.0))
+    runs, gone, taken = Runs(), Runs(), set[int]()
+    first = 5
+    for _ in range(3):
+        positions = [at for at in range(count) if chance.random() < share]
+        spans, gaps = spans_of(positions, count)
+        runs.extend_by(spans, first, len(positions))
+        gone.extend_by(gaps, first, count - len(positions))
+        taken |= {first + at for at in positions}
+        first += count
+    check(runs, taken)
+    check(gone, set(range(5, first)) - taken)

@@ -18,11 +18,13 @@ import pyarrow.compute as pc
 from onibus.core.arrow_block import EncodedBody, encode_arrow, messages_of
 from onibus.core.block import MESSAGE, NEVER, SCHEDULED, encode_rows
 from onibus.core.limits import BULK_BLOCK_BYTES_MAX
-from onibus.core.message import encode
+from onibus.core.message import Message, encode
 from onibus.core.numbering import ORDINAL, Ordinals, ordinals_from
 from onibus.core.path.admit_arrow import FOREVER, Numbers, PreparedBatch
 from onibus.core.path.deduplicate import find_originals
 from onibus.core.path.enqueue import Placed, note_duplicate, put_block, remember
+from onibus.core.path.fan_out import FanOut
+from onibus.core.path.plan import Bit, Plan
 from onibus.core.path.stamp import stamp
 from onibus.core.records import WriteBatch
 
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 
 #: Fewer rows than this are encoded one by one: an Arrow body has 2 KB of its own.
 ARROW_ROWS_MIN = 64
+#: Rows made into messages at once, and the steps (core/rules/subject.py) of one, about.
+ROWS_READ, ROW_STEPS = 200, 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +76,12 @@ def send(
     now: int,
     wall: int,
     out: WriteBatch,
+    plan: Plan | None = None,
 ) -> SentRows:
     """Store what is new of a batch, as `find_duplicates` told; answer for each row in order."""
     dropped = np.array([original != -1 for original in originals], bool)
     fresh = batch.take(np.flatnonzero(~dropped).tolist()) if dropped.any() else batch
-    stored = _store(partition, fresh, now, wall, out) if len(fresh) else np.zeros(0, ORDINAL)
+    stored = _store(partition, fresh, now, wall, out, plan) if len(fresh) else np.zeros(0, ORDINAL)
     partition.subscription.tally.accepted += len(stored)
     recorded = stored if isinstance(fresh.owners, range) else stored[list(fresh.owners)]
     remember(partition, fresh.hashes, recorded.tolist(), now, out)
@@ -103,7 +108,12 @@ def _blocks(sizes: Numbers) -> Iterator[tuple[int, int]]:
 
 
 def _store(
-    partition: Partition, batch: PreparedBatch, now: int, wall: int, out: WriteBatch
+    partition: Partition,
+    batch: PreparedBatch,
+    now: int,
+    wall: int,
+    out: WriteBatch,
+    plan: Plan | None,
 ) -> Ordinals:
     """Store rows, duplicates or not; return their ordinals."""
     ordinals = np.empty(len(batch), ORDINAL)
@@ -111,7 +121,9 @@ def _store(
         at = start
         while at < end:
             first, count, moment = stamp(partition, end - at, wall, out)
-            _store_block(partition, batch, (at, at + count), first, moment, now, wall, out)
+            rows = (at, at + count)
+            fan = None if plan is None else plan.fan(partition, rows, [batch])
+            _store_block(partition, batch, rows, first, moment, now, wall, out, fan)
             ordinals[at : at + count] = ordinals_from(first, count)
             at += count
     return ordinals
@@ -126,6 +138,7 @@ def _store_block(
     now: int,
     wall: int,
     out: WriteBatch,
+    fan: FanOut | None,
 ) -> None:
     """Make a block of rows with ordinals from `first` on, and show it to who is to see it."""
     start, end = rows
@@ -133,9 +146,10 @@ def _store_block(
     columns, ttls = batch.columns.slice(start, count), batch.ttls[start:end]
     expires = expiries(ttls, now)
     kinds = np.full(count, MESSAGE)
-    moment = now + partition.offsets.moments
-    dues = dues_of(columns.column("scheduled_enqueue_time_ms"), moment)
-    scheduled = [(at, int(dues[at])) for at in np.flatnonzero(dues).tolist()]
+    scheduled = _scheduled(columns, now + partition.offsets.moments)
+    if fan is not None:
+        times = columns.column("scheduled_enqueue_time_ms")
+        scheduled = [(at, times[at].as_py()) for at in fan.scheduled]
     for at, _ in scheduled:
         # Its time to live counts from its activation, as a row of its own (S6).
         expires[at] = NEVER
@@ -150,12 +164,36 @@ def _store_block(
         ordinals, body = ordinals_from(first, count), batch.bodies.get(rows)
         payload = encode_arrow(ordinals, moment, now, expires, hashes, kinds, columns, body)
     waiting = [(first + at, due) for at, due in scheduled]
-    block = Placed(first, moment, payload, int(expires.min()), sessions, keys, waiting)
+    block = Placed(first, moment, payload, int(expires.min()), sessions, keys, waiting, fan=fan)
     if delay_ms := partition.settings.delivery_delay_ms:
         due = {ordinal for ordinal, _ in waiting}
         everyone = range(first, first + count)
         block.delayed.extend((one, now + delay_ms) for one in everyone if one not in due)
     put_block(partition, block, lambda: messages_of(columns), now, wall, out)
+
+
+def plan(partition: Partition, batch: PreparedBatch, now: int) -> Plan:
+    """Return the fan-out of a batch, if all of it is new, to be computed before it is sent."""
+
+    def fans() -> Iterator[Bit]:
+        for start, end in _blocks(batch.sizes):
+            messages: list[Message] = []
+            for at in range(start, end, ROWS_READ):
+                rows = batch.columns.slice(at, min(ROWS_READ, end - at))
+                messages += messages_of(rows)
+                yield ROW_STEPS * len(rows)
+            columns = batch.columns.slice(start, end - start)
+            scheduled = _scheduled(columns, now + partition.offsets.moments)
+            fan = FanOut(partition, messages, [at for at, _ in scheduled])
+            yield (start, end), [batch], fan
+
+    return Plan(partition, fans())
+
+
+def _scheduled(columns: pa.RecordBatch, moment: int) -> list[tuple[int, int]]:
+    """Return the rows that are scheduled for later than this moment, and for when."""
+    dues = dues_of(columns.column("scheduled_enqueue_time_ms"), moment)
+    return [(at, int(dues[at])) for at in np.flatnonzero(dues).tolist()]
 
 
 def expiries(ttls: Numbers, now: int | Numbers) -> Numbers:

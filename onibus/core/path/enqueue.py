@@ -6,7 +6,7 @@ The kernel of every send, one message or ten thousand: deduplicate → stamp →
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -19,6 +19,7 @@ from onibus.core.path.admit import Prepared, time_to_live
 from onibus.core.path.deduplicate import deduplicate
 from onibus.core.path.delay import delay, delays
 from onibus.core.path.fan_out import Copy, FanOut
+from onibus.core.path.plan import Bit, Plan
 from onibus.core.path.stamp import stamp
 from onibus.core.records import DUPLICATES, WriteBatch
 
@@ -39,15 +40,17 @@ def send(
     wall: int,
     out: WriteBatch,
     only: int = 0,
+    plan: Plan | None = None,
 ) -> list[Sent]:
     """Store what is new of a batch, as `find_duplicates` told; answer for each in order.
 
-    `only`: in a topic, the subscription that gets it, whatever the rules say.
+    `only`: in a topic, the subscription that gets it, whatever the rules say. `plan`: its fan-out,
+    as far as it was computed before.
     """
     fresh = batch
     if originals.count(-1) != len(originals):
         fresh = [batch[at] for at, original in enumerate(originals) if original == -1]
-    stored = store(partition, fresh, now, wall, out, only=only)
+    stored = store(partition, fresh, now, wall, out, only=only, plan=plan)
     partition.subscription.tally.accepted += len(stored)
     hashes = [identity for prepared in fresh for identity in prepared.identities]
     if len(hashes) == len(stored):
@@ -95,6 +98,7 @@ def store(
     out: WriteBatch,
     activated: bool = False,
     only: int = 0,
+    plan: Plan | None = None,
 ) -> list[int]:
     """Store messages, duplicates or not; return their ordinals.
 
@@ -105,7 +109,9 @@ def store(
     while start < len(batch):
         piece = _piece(batch, start)
         first, count, moment = stamp(partition, len(piece), wall, out)
-        _store_block(partition, piece[:count], first, moment, now, wall, out, activated, only)
+        piece = piece[:count]
+        fan = None if plan is None else plan.fan(partition, (start, start + count), piece)
+        _store_block(partition, piece, first, moment, now, wall, out, activated, only, fan)
         ordinals.extend(range(first, first + count))
         start += count
     return ordinals
@@ -138,6 +144,7 @@ def _store_block(
     out: WriteBatch,
     activated: bool,
     only: int,
+    fan: FanOut | None,
 ) -> None:
     """Make a block of rows with ordinals from `first` on, and show it to who is to see it."""
     count, messages = len(piece), [prepared.message for prepared in piece]
@@ -145,7 +152,9 @@ def _store_block(
     if not activated:
         times = [message.scheduled_enqueue_time_ms for message in messages]
         if times.count(None) != count:
-            scheduled = _scheduled(times, first, now + partition.offsets.moments)
+            moment_now = now + partition.offsets.moments
+            later = _scheduled(times, moment_now) if fan is None else fan.scheduled
+            scheduled = [(first + at, time) for at in later if (time := times[at]) is not None]
     expires = [
         NEVER if prepared.time_to_live_ms is None else now + prepared.time_to_live_ms
         for prepared in piece
@@ -159,7 +168,7 @@ def _store_block(
     hashes, keys = session_keys(partition, sessions, first)
     rows = [prepared.row for prepared in piece]
     payload = encode_rows(first, moment, now, expires, hashes, kinds, rows)
-    place = Placed(first, moment, payload, min(expires), sessions, keys, scheduled, only)
+    place = Placed(first, moment, payload, min(expires), sessions, keys, scheduled, only, fan)
     default_ms = partition.settings.delivery_delay_ms
     own_ms = [prepared.delay_ms for prepared in piece]
     if not activated and (default_ms or own_ms.count(None) != count):
@@ -183,6 +192,8 @@ class Placed:
     scheduled: list[tuple[int, int]]
     #: in a topic, the subscription that gets them, whatever the rules say
     only: int = 0
+    #: their fan-out, if it was computed before
+    fan: FanOut | None = None
     #: (ordinal, due in bus time) of those that cannot be received yet
     delayed: list[tuple[int, int]] = field(default_factory=list)
 
@@ -203,9 +214,12 @@ def put_block(
         _show(partition, block, out)
         return
     due = dict(block.scheduled)
-    only = [block.only] * count if block.only else None
-    fan = FanOut(partition, messages(), first, moment, set(due), only)
-    partition.log.append(*place, fan.members())
+    fan = block.fan
+    if fan is None:
+        only = [block.only] * count if block.only else None
+        fan = FanOut(partition, messages(), [ordinal - first for ordinal in due], only)
+    fan.place(first, moment)
+    partition.log.append(*place, fan.members)
     fan.show(due, out)
     _store_copies(partition, fan.copies, now, wall, out)
 
@@ -242,19 +256,35 @@ def _store_copies(
         expires = [NEVER if ttl is None else now + ttl for ttl in ttls]
         hashes, keys = session_keys(partition, [one.session_id for one in messages], first)
         payload = encode_rows(first, moment, now, expires, hashes, [COPY] * count, rows)
-        fan = FanOut(partition, messages, first, moment, set(), [copy.number for copy in piece])
+        fan = FanOut(partition, messages, [], [copy.number for copy in piece])
+        fan.place(first, moment)
         last = first + count - 1
-        partition.log.append(payload, first, last, count, min(expires), out, keys, fan.members())
+        partition.log.append(payload, first, last, count, min(expires), out, keys, fan.members)
         fan.show({}, out)
 
 
-def _scheduled(times: Sequence[int | None], first: int, moment: int) -> list[tuple[int, int]]:
-    """Return (ordinal, time) of messages for later than this moment; a past time is no wait."""
-    return [
-        (ordinal, time)
-        for ordinal, time in enumerate(times, first)
-        if time is not None and time > moment
-    ]
+def _scheduled(times: Sequence[int | None], moment: int) -> list[int]:
+    """Return the positions of messages for later than this moment; a past time is now."""
+    return [at for at, time in enumerate(times) if time is not None and time > moment]
+
+
+def plan(partition: Partition, batch: Sequence[Prepared], now: int) -> Plan:
+    """Return the fan-out of a batch as it would be now, to be computed before it is sent."""
+    originals = find_duplicates(partition, batch, now)
+    fresh = [one for one, original in zip(batch, originals, strict=True) if original == -1]
+    moment = now + partition.offsets.moments
+
+    def fans() -> Iterator[Bit]:
+        start = 0
+        while start < len(fresh):
+            piece = _piece(fresh, start)
+            messages = [one.message for one in piece]
+            times = [message.scheduled_enqueue_time_ms for message in messages]
+            fan = FanOut(partition, messages, _scheduled(times, moment))
+            yield (start, start + len(piece)), piece, fan
+            start += len(piece)
+
+    return Plan(partition, fans())
 
 
 def _show(partition: Partition, block: Placed, out: WriteBatch) -> None:

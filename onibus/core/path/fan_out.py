@@ -8,7 +8,7 @@ and those whose SessionId or TimeToLive the action changed, become rows of their
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import structs
@@ -22,8 +22,8 @@ from onibus.core.numbering import ordinals_from
 from onibus.core.outcomes import Fate
 from onibus.core.records import WriteBatch
 from onibus.core.rules.rule import CompiledRule
-from onibus.core.rules.subject import Subject
-from onibus.core.runs import as_runs
+from onibus.core.rules.subject import SCANNED, Subject
+from onibus.core.runs import Spans, spans_of
 
 if TYPE_CHECKING:
     from onibus.core.partition import Partition
@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 
 #: The property that tells which rule's action made a copy, as in Service Bus.
 RULE_NAME = "RuleName"
+#: Steps (core/rules/subject.py) after which a run of rules can be interrupted.
+BIT_STEPS = 10_000
+#: Steps of giving a subscription its share, whatever is in it.
+SHARE_STEPS = 100
 #: Reasons of messages that are dead letters from the start.
 FILTER_FAILED = "FilterEvaluationException"
 NO_SESSION = "Session id is null"
@@ -40,138 +44,207 @@ NO_SESSION_TEXT = "Session enabled entity doesn't allow a message whose session 
 class Copy:
     """A message that gets a row of its own, for one subscription."""
 
-    __slots__ = ("message", "number")
+    __slots__ = ("at", "message", "number")
 
-    def __init__(self, message: Message, number: int) -> None:
+    def __init__(self, message: Message, number: int, at: int) -> None:
         self.message = message
         self.number = number
+        #: the position of the message that it is a copy of
+        self.at = at
 
 
 class Share:
     """What one subscription gets of a block."""
 
-    __slots__ = ("dead", "overlays", "positions")
+    __slots__ = (
+        "copies", "count", "dead", "gaps", "overlays", "positions", "rules", "runs", "settings",
+        "subscription"
+    )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, subscription: Subscription) -> None:
+        self.subscription = subscription
+        self.rules = subscription.rules
+        self.settings = subscription.settings
+        #: while it is chosen: what the subscription gets
         self.positions: list[int] = []
         #: position → the fields that a rule's action changed
         self.overlays: dict[int, bytes] = {}
         #: position → reason and description of what cannot be delivered
         self.dead: dict[int, tuple[str, str]] = {}
+        self.copies: list[Copy] = []
+        #: how many the subscription takes; those that can be received, and those it does not take
+        self.count = 0
+        self.runs: Spans = []
+        self.gaps: Spans = []
+
+    def holds(self, subscription: Subscription) -> bool:
+        """Return whether it was chosen by what the subscription is now."""
+        return (
+            self.subscription is subscription
+            and self.rules is subscription.rules
+            and self.settings is subscription.settings
+        )
 
 
 class FanOut:
-    """The messages of one block on their way to the subscriptions of a topic."""
+    """The messages of one block on their way to the subscriptions of a topic.
+
+    `ahead` runs the rules before the block has its place, in bits of counted work. `place` runs
+    those that are left: all of them where nothing was done ahead, and the rules of a subscription
+    that was changed since.
+    """
 
     def __init__(
         self,
         partition: Partition,
         messages: list[Message],
-        first: int,
-        moment: int,
-        scheduled: set[int],
+        scheduled: list[int],
         only: list[int] | None = None,
     ) -> None:
-        """Choose. With `only`, message i goes to subscription only[i] and no rule is asked."""
+        """Take messages, of which those at the positions `scheduled` wait in the topic.
+
+        With `only`, message i goes to subscription only[i] and no rule is asked.
+        """
         self._partition = partition
         self._messages = messages
-        self._first = first
-        self._scheduled = sorted(ordinal - first for ordinal in scheduled)
+        self._only = only
+        self.scheduled = scheduled
+        self._first = 0
         #: further copies, to be stored after the block
         self.copies: list[Copy] = []
         self._shares: dict[int, Share] = {}
         #: property → its text, None where it has none → positions of messages
         self._by_text: dict[str, dict[str | None, list[int]]] = {}
-        number = partition.numbering.number
-        subjects = [
-            None if first + at in scheduled else Subject(message, number(first + at), moment)
-            for at, message in enumerate(messages)
-        ]
-        for subscription in partition.subscriptions.values():
+        self._subjects: list[Subject | None] = [Subject(message) for message in messages]
+        for at in scheduled:
+            self._subjects[at] = None
+        self.members = Members(ordinals_from(0, len(messages)))
+        self.members.add(0, scheduled)
+
+    def ahead(self) -> Iterator[int]:
+        """Run rules that need no stamps; yield the steps of each bit of it."""
+        yield sum(1 + len(message.properties) for message in self._messages)
+        for subscription in list(self._partition.subscriptions.values()):
+            if subscription.number and not any(rule.work.stamped for rule in subscription.rules):
+                share = Share(subscription)
+                yield from self._choose(share)
+                self._lay_out(share)
+                yield SHARE_STEPS + share.count // SCANNED
+
+    def place(self, first: int, moment: int) -> None:
+        """Give the block its place, and run the rules that are left."""
+        self._first = first
+        self.members.place(first)
+        number = self._partition.numbering.number
+        for at, subject in enumerate(self._subjects):
+            if subject is not None:
+                subject.sequence_number = number(first + at)
+                subject.enqueued_time_ms = moment
+        done, self._shares = self._shares, {}
+        for subscription in self._partition.subscriptions.values():
             if subscription.number == 0:
                 continue
-            if only is None:
-                share = self._choose(subscription, subjects)
+            share = done.pop(subscription.number, None)
+            if share is not None and share.holds(subscription):
+                self._shares[subscription.number] = share
             else:
-                share = Share()
-                share.positions = [
-                    at for at, chosen in enumerate(only) if chosen == subscription.number
-                ]
-            if subscription.settings.requires_session:
-                self._need_sessions(share)
-            self._shares[subscription.number] = share
+                if share is not None:
+                    self.members.remove(subscription.number)
+                self._share(subscription)
+            self.copies += self._shares[subscription.number].copies
+        for share in done.values():
+            # Its subscription was deleted.
+            self.members.remove(share.subscription.number)
+        for copy in self.copies:
+            if copy.message.enqueued_sequence_number is None:
+                copy.message.enqueued_sequence_number = number(first + copy.at)
 
-    def members(self) -> Members:
-        """Return who takes which rows."""
-        count = len(self._messages)
-        members = Members(ordinals_from(self._first, count))
-        members.add(0, self._scheduled)
-        for number, share in self._shares.items():
-            members.add(number, share.positions)
-        return members
+    def _share(self, subscription: Subscription) -> None:
+        share = Share(subscription)
+        if self._only is None:
+            for _ in self._choose(share):
+                pass
+        else:
+            chosen = subscription.number
+            share.positions = [at for at, number in enumerate(self._only) if number == chosen]
+        self._lay_out(share)
+
+    def _lay_out(self, share: Share) -> None:
+        """Find out the runs of what a subscription gets, when all of it is chosen."""
+        positions, count = share.positions, len(self._messages)
+        if share.settings.requires_session:
+            self._need_sessions(share)
+        share.runs, share.gaps = spans_of(positions, count)
+        if share.dead:
+            alive = [at for at in positions if at not in share.dead]
+            share.runs, _ = spans_of(alive, count)
+        number = share.subscription.number
+        self.members.add(number, positions)
+        self._shares[number] = share
+        share.count, share.positions = len(positions), []
 
     def show(self, due: dict[int, int], out: WriteBatch) -> None:
         """Hand the rows to those who take them, after they were stored."""
+        first, messages = self._first, self._messages
+
+        def session_of(at: int) -> str | None:
+            return messages[at].session_id
+
         own = self._partition.subscription
-        own.pass_over(self._gaps(as_runs([self._first + at for at in self._scheduled])))
+        rows = len(messages)
+        gaps = spans_of(self.scheduled, rows)[1]
+        own.gone.extend_by(gaps, first, rows - len(self.scheduled))
         for ordinal, moment in due.items():
             own.schedule(ordinal, moment, out)
         for number, share in self._shares.items():
             subscription = self._partition.subscriptions[number]
-            runs = as_runs([self._first + at for at in share.positions])
-            subscription.pass_over(self._gaps(runs))
-            for at, (reason, description) in share.dead.items():
-                overlay = share.overlays.pop(at, None)
-                _arrive_dead(subscription, self._first + at, reason, description, overlay, out)
-            for at, overlay in share.overlays.items():
-                _lay_over(subscription, self._first + at, overlay, out)
-            alive = share.positions
+            # Nothing is written: the block is stored with its subscriptions (core/fans.py).
+            subscription.gone.extend_by(share.gaps, first, rows - share.count)
             if share.dead:
-                alive = [at for at in alive if at not in share.dead]
-                runs = as_runs([self._first + at for at in alive])
-            subscription.enqueue_runs(runs, [self._messages[at].session_id for at in alive])
+                for at, (reason, description) in share.dead.items():
+                    overlay = share.overlays.pop(at, None)
+                    _arrive_dead(subscription, first + at, reason, description, overlay, out)
+            for at, overlay in share.overlays.items():
+                _lay_over(subscription, first + at, overlay, out)
+            if (alive := share.count - len(share.dead)) > 0:
+                subscription.enqueue_runs(share.runs, first, alive, session_of)
 
-    def _gaps(self, taken: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Return the runs of rows between those that a subscription takes."""
-        gaps = []
-        start, end = self._first, self._first + len(self._messages)
-        for first, last in taken:
-            if start < first:
-                gaps.append((start, first - 1))
-            start = last + 1
-        if start < end:
-            gaps.append((start, end - 1))
-        return gaps
-
-    def _choose(self, subscription: Subscription, subjects: list[Subject | None]) -> Share:
-        """Run a subscription's rules on all messages."""
-        share = Share()
-        rules = subscription.rules
-        if len(rules) == 1 and rules[0].act is None:
+    def _choose(self, share: Share) -> Iterator[int]:
+        """Run a subscription's rules on all messages; yield the steps of each bit."""
+        rules, subjects = share.rules, self._subjects
+        if len(rules) == 1 and rules[0].act is None and not rules[0].work.costly:
             # The usual case, and the one that has to be fast.
-            condition = rules[0].condition
-            for at in self._candidates(rules[0].needs, subjects):
-                subject = subjects[at]
-                if subject is None:
-                    continue
-                try:
-                    if condition(subject) is True:
-                        share.positions.append(at)
-                except FilterFailed as error:
-                    _fail(subscription, share, at, error)
-            return share
+            condition, steps = rules[0].condition, rules[0].work.steps
+            places = self._candidates(rules[0].needs)
+            size = BIT_STEPS // steps or 1
+            for start in range(0, len(places), size):
+                for at in places[start : start + size]:
+                    subject = subjects[at]
+                    if subject is None:
+                        continue
+                    try:
+                        if condition(subject) is True:
+                            share.positions.append(at)
+                    except FilterFailed as error:
+                        _fail(share, at, error)
+                yield size * steps
+            return
+        taken = 0
         for at, subject in enumerate(subjects):
             if subject is not None:
-                self._run_rules(subscription, share, at, subject)
-        return share
+                for steps in self._run_rules(share, at, subject):
+                    taken += steps
+                    if taken >= BIT_STEPS:
+                        yield taken
+                        taken = 0
+        yield taken
 
-    def _candidates(
-        self, needs: tuple[str, str] | None, subjects: list[Subject | None]
-    ) -> Sequence[int]:
+    def _candidates(self, needs: tuple[str, str] | None) -> Sequence[int]:
         """Return the positions of the messages that a rule has to be run on.
 
         A hundred rules that ask for one property are run on the messages with their text only.
         """
+        subjects = self._subjects
         if needs is None:
             return range(len(subjects))
         name, text = needs
@@ -186,34 +259,34 @@ class FanOut:
         chosen = texts.get(text, [])
         return sorted(chosen + texts[None]) if None in texts else chosen
 
-    def _run_rules(
-        self, subscription: Subscription, share: Share, at: int, subject: Subject
-    ) -> None:
+    def _run_rules(self, share: Share, at: int, subject: Subject) -> Iterator[int]:
+        """Run all rules on one message; yield the steps of each."""
         plain = False
         changed: list[Message] = []
         failure: FilterFailed | None = None
-        for rule in subscription.rules:
+        for rule in share.rules:
             if plain and rule.act is None:
                 continue
+            subject.steps = 0
             try:
                 if rule.selects(subject):
                     if rule.act is None:
                         plain = True
                     else:
+                        yield subject.steps
                         changed.append(_act(rule, subject))
             except FilterFailed as error:
                 failure = error
+            yield rule.work.steps + subject.steps
         if plain:
             share.positions.append(at)
         elif changed and _lies_over(changed[0], subject.message):
             share.positions.append(at)
             share.overlays[at] = _overlay(changed.pop(0), subject.message)
         elif failure is not None and not changed:
-            _fail(subscription, share, at, failure)
+            _fail(share, at, failure)
         for message in changed:
-            if message.enqueued_sequence_number is None:
-                message.enqueued_sequence_number = subject.sequence_number
-            self.copies.append(Copy(message, subscription.number))
+            share.copies.append(Copy(message, share.subscription.number, at))
 
     def _need_sessions(self, share: Share) -> None:
         """What has no session cannot be given out where sessions are held."""
@@ -229,9 +302,9 @@ def _act(rule: CompiledRule, subject: Subject) -> Message:
     return message
 
 
-def _fail(subscription: Subscription, share: Share, at: int, error: FilterFailed) -> None:
+def _fail(share: Share, at: int, error: FilterFailed) -> None:
     """A rule cannot be evaluated on a message."""
-    if subscription.settings.dead_letter_on_filter_error:
+    if share.subscription.settings.dead_letter_on_filter_error:
         share.positions.append(at)
         share.dead[at] = (FILTER_FAILED, str(error))
 

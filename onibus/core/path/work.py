@@ -65,9 +65,9 @@ def carry_out(
     if not isinstance(part.batch, list):
         from onibus.core.path import bulk
 
-        sent = bulk.send(partition, part.batch, originals, now, wall, out)
+        sent = bulk.send(partition, part.batch, originals, now, wall, out, part.plan)
     elif part.batch:
-        sent = send(partition, part.batch, originals, now, wall, out, part.only)
+        sent = send(partition, part.batch, originals, now, wall, out, part.only, part.plan)
     _change_all(partition, part.changes, now, out)
     return sent
 

@@ -67,6 +67,10 @@ class CorrelationFilter(msgspec.Struct, frozen=True, kw_only=True, tag="correlat
         if not self.properties and all(value is None for value in given):
             raise InvalidFilter("a correlation filter names at least one property")
 
+    def count(self) -> int:
+        """Return how many properties are named."""
+        return len(self.properties) + sum(getattr(self, field) is not None for field in FIELDS)
+
 
 def compile_correlation(wanted: CorrelationFilter) -> Condition:
     """Return the function of a correlation filter."""

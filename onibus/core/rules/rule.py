@@ -16,15 +16,19 @@ from typing import Any
 import msgspec
 
 from onibus.core.errors import InvalidFilter, InvalidName
-from onibus.core.limits import RULE_NAME_LENGTH_MAX
+from onibus.core.limits import RULE_NAME_LENGTH_MAX, SQL_LENGTH_MAX
 from onibus.core.message import Message
 from onibus.core.rules.correlation import CorrelationFilter, compile_correlation
 from onibus.core.rules.sql_action import Act, compile_action
-from onibus.core.rules.sql_compile import Condition, compile_filter, needed_text
+from onibus.core.rules.sql_compile import Condition, Work, compile_filter, needed_text, work_of
+from onibus.core.rules.sql_parser import parse_action, parse_filter
 from onibus.core.rules.subject import Subject
 
 #: The name of the rule that every new subscription has.
 DEFAULT_RULE = "$Default"
+
+#: Steps of making a copy of a message, about.
+COPY_STEPS = 100
 
 _NOT_IN_NAMES = frozenset("/\\?#@")
 _MICROSECOND = timedelta(microseconds=1)
@@ -85,7 +89,7 @@ class Rule(msgspec.Struct, frozen=True):
 class CompiledRule:
     """A rule, ready to be run on messages."""
 
-    __slots__ = ("act", "condition", "needs", "rule")
+    __slots__ = ("act", "condition", "needs", "rule", "work")
 
     def __init__(
         self,
@@ -93,8 +97,10 @@ class CompiledRule:
         condition: Condition,
         act: Act | None,
         needs: tuple[str, str] | None = None,
+        work: Work | None = None,
     ) -> None:
         self.rule = rule
+        self.work = work or Work()
         #: a property, and the text without which the rule selects nothing (`needed_text`)
         self.needs = needs
         #: True where the message is selected; False or None, unknown, where it is not
@@ -111,10 +117,21 @@ def compile_rule(rule: Rule) -> CompiledRule:
     """Return a rule ready to be run."""
     action = rule.action
     act = None if action is None else compile_action(action.expression, action.parameters)
-    needs = None
+    needs, nodes = None, []
     if isinstance(rule.filter, SqlFilter):
-        needs = needed_text(rule.filter.expression, rule.filter.parameters)
-    return CompiledRule(rule, _condition(rule.filter), act, needs)
+        node = parse_filter(rule.filter.expression, rule.filter.parameters, SQL_LENGTH_MAX)
+        needs = needed_text(node)
+        nodes.append(node)
+    work = work_of(tuple(nodes))
+    if isinstance(rule.filter, CorrelationFilter):
+        work = work._replace(steps=rule.filter.count())
+    if action is not None:
+        statements = parse_action(action.expression, action.parameters, SQL_LENGTH_MAX)
+        done = work_of(tuple(statements))
+        # A copy of the message is made, and what changed is encoded.
+        steps = work.steps + COPY_STEPS + done.steps
+        work = Work(steps, True, work.stamped or done.stamped)
+    return CompiledRule(rule, _condition(rule.filter), act, needs, work)
 
 
 def _condition(wanted: Filter) -> Condition:

@@ -43,8 +43,11 @@ def compile_action(
         )
         working = subject.with_message(copy)
         working.charge(len(message.properties))
-        for step in steps:
-            step(working)
+        try:
+            for step in steps:
+                step(working)
+        finally:
+            subject.steps = working.steps
         keys = (copy.session_id, copy.partition_key)
         if None not in keys and keys[0] != keys[1]:
             raise FilterFailed("the action makes SessionId and PartitionKey differ")

@@ -8,7 +8,7 @@ for NULL. No text of a user ever becomes code: functions are put into functions.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from onibus.core.errors import FilterFailed, InvalidFilter
 from onibus.core.limits import SQL_LENGTH_MAX
@@ -33,6 +33,20 @@ from onibus.core.rules.values import (
 Condition = Callable[[Subject], bool | None]
 Evaluate = Callable[[Subject], Any]
 
+#: System properties that a message has only once it is stored.
+STAMPS = frozenset({"sequencenumber", "enqueuedtimeutc"})
+
+
+class Work(NamedTuple):
+    """What running a filter or an action on one message takes."""
+
+    #: steps that it takes whatever the message is like
+    steps: int = 1
+    #: it takes more steps for longer strings: the subject counts them
+    costly: bool = False
+    #: it looks at the message's sequence number or enqueued time
+    stamped: bool = False
+
 
 def compile_filter(
     text: str, parameters: Mapping[str, Any] | None = None, length_max: int = SQL_LENGTH_MAX
@@ -40,7 +54,7 @@ def compile_filter(
     """Return the function of a filter. A message is selected where it gives True."""
     node = parse_filter(text, parameters or {}, length_max)
     function = condition(node)
-    return _counted(function) if any(map(_can_be_costly, tree.walk(node))) else function
+    return _counted(function) if work_of(node).costly else function
 
 
 def _counted(function: Condition) -> Condition:
@@ -62,15 +76,19 @@ def _can_be_costly(node: Any) -> bool:
     return isinstance(node, tree.Like | tree.NamedProperty)
 
 
-def needed_text(
-    text: str, parameters: Mapping[str, Any] | None = None, length_max: int = SQL_LENGTH_MAX
-) -> tuple[str, str] | None:
+def work_of(nodes: Any) -> Work:
+    """Return what running a condition, or statements, takes."""
+    found = list(tree.walk(nodes))
+    stamped = any(isinstance(one, tree.SystemProperty) and one.name in STAMPS for one in found)
+    return Work(1 + len(found), any(map(_can_be_costly, found)), stamped)
+
+
+def needed_text(node: tree.Predicate) -> tuple[str, str] | None:
     """Return the property and the text that a filter begins by comparing, if it does.
 
     Of a message that has another text under exactly that name the filter is false, and nothing of
     the rest of it is looked at.
     """
-    node = parse_filter(text, parameters or {}, length_max)
     if isinstance(node, tree.All):
         node = node.terms[0]
     if (

@@ -1,0 +1,168 @@
+"""Turns: sends whose fan-out is too large for one slice, and the sends behind them.
+
+The rules of a topic run before the messages are stored, in slices of counted steps
+(core/path/plan.py), with the requests of others in between. Until then later sends to the same
+entity wait in its lane, so that none overtakes. Turns are taken in the order in which they came;
+one that sends to several entities waits until it is the first in all of their lanes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from onibus.broker.replies import Reply, fail
+from onibus.core.errors import BusClosed, OnibusError
+from onibus.core.path import enqueue
+from onibus.core.path.plan import Plan
+
+if TYPE_CHECKING:
+    from onibus.broker.broker import Broker
+    from onibus.broker.entity import Entity, Seat
+    from onibus.core.partition import Partition
+
+#: Steps of rules (core/rules/subject.py) in one slice, about 5 ms. A send with more is planned.
+SLICE_STEPS = 50_000
+
+#: What goes to one partition, and what takes its plan when that is computed.
+Planned = tuple["Seat", Any, Callable[[Plan], None]]
+
+
+class Turn:
+    """A send that waits, or whose fan-out is being computed."""
+
+    def __init__(
+        self,
+        entities: list[Entity],
+        parts: Sequence[Planned],
+        run: Callable[[], None],
+        reply: Reply,
+    ) -> None:
+        self.entities = entities
+        self.run = run
+        self.reply = reply
+        self.begun = False
+        #: its fan-out, or a part of it, is computed before it is sent
+        self.planned = False
+        self._parts = parts
+        self._running: Iterator[int] | None = None
+
+    def plan(self, broker: Broker, steps: int) -> bool:
+        """Run rules for about so many steps; return whether more is left to do."""
+        if self._running is None:
+            self._running = self._plan(broker, steps)
+        return next(self._running, None) is not None
+
+    def _plan(self, broker: Broker, a_slice: int) -> Iterator[int]:
+        """Compute all plans; yield after each slice."""
+        left = a_slice
+        if sum(steps_of(seat.entity, batch) for seat, batch, _ in self._parts) <= a_slice:
+            return
+        for seat, batch, take in self._parts:
+            if not seat.entity.subscriptions:
+                continue
+            try:
+                plan: Plan = broker.ask(seat, _kernel(batch).plan, batch, broker.clock.now())
+                take(plan)
+                self.planned = True
+                while not (left := broker.ask(seat, _run, plan, left)):
+                    left = a_slice
+                    yield left
+            except OnibusError:
+                # The partition is offline: who sends to it finds out in turn.
+                continue
+
+
+def _run(partition: Partition, plan: Plan, steps: int) -> int:
+    return plan.run(steps)
+
+
+def _kernel(batch: Any) -> Any:
+    if type(batch) is list:
+        return enqueue
+    from onibus.core.path import bulk
+
+    return bulk
+
+
+def steps_of(entity: Entity, batch: Any) -> int:
+    """Return the steps of a topic's rules on a batch, about; 0 for a queue."""
+    steps, costly = entity.rule_steps()
+    if not steps:
+        return 0
+    if not costly:
+        return steps * len(batch)
+    if type(batch) is not list:
+        # Their properties are in columns: nobody knows how long they are without looking.
+        return steps * len(batch) + costly * int(batch.size)
+    long = sum([len(one.row) - len(one.message.body) for one in batch])
+    return steps * len(batch) + costly * long
+
+
+def waits(entities: list[Entity], batches: Sequence[tuple[Seat, Any]]) -> bool:
+    """Return whether a send has to take its turn: others wait, or it is large."""
+    if any(entity.lane is not None for entity in entities):
+        return True
+    return sum(steps_of(seat.entity, batch) for seat, batch in batches) > SLICE_STEPS
+
+
+class Turns:
+    """All sends that wait, in the lanes of their entities."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.waiting = 0
+        #: calls back soon, when others had their turn
+        self.soon: Callable[[Callable[[], None]], object] = broker.call_soon
+
+    def take(self, turn: Turn) -> None:
+        """Do something after whatever was sent to the same entities before it."""
+        self.waiting += 1
+        for entity in turn.entities:
+            if entity.lane is None:
+                entity.lane = deque()
+            entity.lane.append(turn)
+        self._begin(turn)
+
+    def run(self, turn: Turn) -> None:
+        """Do what has waited for its turn."""
+        turn.run()
+
+    def _begin(self, turn: Turn) -> None:
+        """Work on a turn that is the first everywhere, once."""
+        if turn.begun:
+            return
+        if all(entity.lane is not None and entity.lane[0] is turn for entity in turn.entities):
+            turn.begun = True
+            self._step(turn)
+
+    def _step(self, turn: Turn) -> None:
+        """Do a slice of a turn."""
+        error: BaseException | None = None
+        try:
+            if self._broker.closed:
+                raise BusClosed("the bus was closed")
+            if turn.plan(self._broker, SLICE_STEPS):
+                self.soon(partial(self._step, turn))
+                return
+            self.run(turn)
+        except OnibusError as refusal:
+            error = refusal
+        self._end(turn)
+        if error is not None:
+            fail(turn.reply, error)
+
+    def _end(self, turn: Turn) -> None:
+        self.waiting -= 1
+        following: dict[Turn, None] = {}
+        for entity in turn.entities:
+            assert entity.lane is not None
+            entity.lane.popleft()
+            if entity.lane:
+                following[entity.lane[0]] = None
+            else:
+                entity.lane = None
+        for one in following:
+            self.soon(partial(self._begin, one))

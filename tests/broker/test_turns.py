@@ -1,0 +1,256 @@
+"""Large fan-outs take turns: others are served in between, and nothing else changes (B3, P13)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from onibus import Bus, FalseFilter, Rule
+from onibus.broker import sending, turns
+from onibus.core.errors import EntityNotFound
+from onibus.core.path import fan_out
+from onibus.core.path.plan import Plan
+from tests.broker.topic_helpers import dead, sound, sql, there, topic_with
+from tests.bus_helpers import Disks, ManualClock, keys_of, msg, run, send
+
+STEPS = 200
+
+
+@pytest.fixture(autouse=True)
+def slices(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Make slices small; return the steps that each of them took."""
+    for module in (turns, sending):
+        monkeypatch.setattr(module, "SLICE_STEPS", STEPS)
+    monkeypatch.setattr(fan_out, "BIT_STEPS", 20)
+    monkeypatch.setattr(fan_out, "SHARE_STEPS", 5)
+    taken: list[int] = []
+    original: Any = Plan.run
+
+    def counted(self: Plan, steps: int) -> int:
+        left: int = original(self, steps)
+        taken.append(steps - left)
+        return left
+
+    monkeypatch.setattr(Plan, "run", counted)
+    return taken
+
+
+class Held:
+    """Slices of turns that are done when a test says so."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self.slices: deque[Any] = deque()
+        bus.broker.turns.soon = self.slices.append
+
+    async def begin(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Begin something that has to wait."""
+        task = asyncio.create_task(work)
+        await asyncio.sleep(0)
+        assert self.slices, "it is computed already"
+        assert not task.done()
+        return task
+
+    def do(self, count: int | None = None) -> None:
+        """Do so many slices, or all."""
+        while self.slices and count != 0:
+            self.slices.popleft()()
+            count = None if count is None else count - 1
+
+
+@pytest.mark.promise("B3", "S2")
+@run
+async def test_others_are_served_while_a_fan_out_is_computed(
+    clock: ManualClock, slices: list[int]
+) -> None:
+    bus = await Disks().bus(clock)
+    names = await topic_with(bus, *(f"s{at}" for at in range(20)))
+    await bus.create_queue("other")
+    held = Held(bus)
+    batch = await held.begin(bus.send_batch("t", [msg(str(at)) for at in range(100)]))
+    for text in "xyz":
+        held.do(3)
+        await send(bus, "other", text)
+        assert not batch.done()
+    held.do()
+    assert [sent.sequence_number for sent in await batch] == list(range(1, 101))
+    assert there(bus, names[0]) == [str(at) for at in range(100)] == there(bus, names[19])
+    assert len(slices) > 10
+    sound(bus)
+    await bus.close()
+
+
+@pytest.mark.promise("B3")
+@run
+async def test_no_slice_has_more_work_than_it_may(clock: ManualClock, slices: list[int]) -> None:
+    bus = await Disks().bus(clock)
+    await bus.create_topic("t")
+    like = " OR ".join(f"p{at} LIKE '%a_b%'" for at in range(3))
+    for at in range(5):
+        rules = [sql(f"r{number}", like, "SET x = 1") for number in range(4)]
+        await bus.create_subscription("t", f"s{at}", rules=rules)
+    properties = {f"p{at}": "a" * 30 for at in range(3)}
+    await bus.send_batch("t", [msg(properties=properties) for _ in range(20)])
+    # The rules that are left when a plan is placed have stamps: here there are none.
+    assert len(slices) > 20
+    # What cannot be cut: one rule on one message, or the share of one subscription.
+    assert max(slices) <= STEPS + 150 + 20 * (1 + len(properties))
+    await bus.close()
+
+
+@pytest.mark.promise("P4", "S2", "B5")
+@run
+async def test_nothing_overtakes_a_fan_out_that_is_computed(clock: ManualClock) -> None:
+    bus = await Disks().bus(clock)
+    names = await topic_with(bus, *(f"s{at}" for at in range(10)))
+    await bus.create_queue("q")
+    held = Held(bus)
+    first = await held.begin(bus.send_batch("t", [msg(f"a{at}") for at in range(30)]))
+    second = await held.begin(bus.send("t", msg("b")))
+    transaction = bus.transaction()
+    await transaction.send("t", msg("c"))
+    await transaction.send("q", msg("d"))
+    third = await held.begin(transaction.commit())
+    fourth = await held.begin(bus.send("t", msg("e")))
+    fifth = await held.begin(bus.send("q", msg("f")))
+    held.do()
+    await asyncio.gather(first, second, third, fourth, fifth)
+    assert there(bus, names[3]) == [*(f"a{at}" for at in range(30)), "b", "c", "e"]
+    assert there(bus, "q") == ["d", "f"], "a transaction keeps its place in all its entities"
+    sound(bus)
+    await bus.close()
+
+
+@pytest.mark.promise("B3", "P11")
+@pytest.mark.parametrize("count", [0, 1, 3])
+@run
+async def test_rules_count_as_they_are_when_the_batch_is_stored(
+    clock: ManualClock, count: int
+) -> None:
+    bus = await Disks().bus(clock)
+    kept, opened, shut, gone, stamped = await topic_with(
+        bus, "kept", "opened", "shut", "gone", "stamped"
+    )
+    for at in range(40):
+        await bus.create_subscription("t", f"more{at}")
+    await bus.change_rule(opened, Rule("$Default", FalseFilter()))
+    await bus.change_rule(stamped, sql("$Default", "sys.SequenceNumber % 2 = 0"))
+    held = Held(bus)
+    messages = [msg(str(at), properties={"n": at}) for at in range(30)]
+    batch = await held.begin(bus.send_batch("t", messages))
+    # Some subscriptions have their share already, some have not.
+    held.do(count)
+    await bus.change_rule(opened, sql("$Default", "n >= 20", "SET mark = 'new'"))
+    await bus.change_rule(shut, sql("$Default", "10 / n > 100"))
+    await bus.change_subscription(shut, dead_letter_on_filter_error=True)
+    await bus.delete_subscription(gone)
+    late = await bus.create_subscription("t", "late")
+    assert held.slices, "the batch came first"
+    held.do()
+    await batch
+    everything = [str(at) for at in range(30)]
+    assert there(bus, kept) == everything == there(bus, late)
+    assert there(bus, opened) == everything[20:]
+    assert {one.properties["mark"] for one in bus.peek(opened)} == {"new"}
+    assert (there(bus, shut), dead(bus, shut)) == ([], [("0", "FilterEvaluationException")])
+    assert there(bus, stamped) == everything[1::2]
+    sound(bus)
+    await bus.close()
+
+
+@pytest.mark.promise("D10", "D6", "S5")
+@run
+async def test_duplicates_and_times_are_decided_as_ever(clock: ManualClock) -> None:
+    bus = await Disks().bus(clock)
+    names = await topic_with(
+        bus, *(f"s{at}" for at in range(10)), requires_duplicate_detection=True
+    )
+    await bus.send("t", msg("before", message_id="m3"))
+    messages = [msg(str(at), message_id=f"m{at % 20}") for at in range(25)]
+    messages[7].scheduled_enqueue_time_ms = clock.wall() + 60_000
+    sent = await bus.send_batch("t", messages)
+    assert sent[3].duplicate_of == 1
+    assert [one.duplicate_of for one in sent[20:]] == [sent[at].sequence_number for at in range(5)]
+    expected = ["before", *(str(at) for at in range(20) if at not in (3, 7))]
+    assert there(bus, names[0]) == expected == there(bus, names[9])
+    assert bus.topic("t").scheduled_count == 1
+    sound(bus)
+    await bus.close()
+
+
+@pytest.mark.promise("P13", "B3")
+@pytest.mark.parametrize("stores", [("main",), ("one", "two")])
+@run
+async def test_a_batch_over_partitions_stays_whole(
+    clock: ManualClock, slices: list[int], stores: tuple[str, ...]
+) -> None:
+    bus = await Disks().bus(clock, *stores)
+    names = await topic_with(bus, *(f"s{at}" for at in range(10)), enable_partitioning=True)
+    keys = [key for index in range(4) for key in keys_of(index)]
+    messages = [msg(f"{key} {at}", partition_key=key) for at in range(10) for key in keys]
+    held = Held(bus)
+    batch = await held.begin(bus.send_batch("t", messages))
+    later = await held.begin(bus.send("t", msg("later", partition_key=keys[0])))
+    held.do()
+    await asyncio.gather(batch, later)
+    found = there(bus, names[5])
+    assert sorted(found) == sorted([*(one.body.decode() for one in messages), "later"])
+    own = [text for text in found if text.startswith(f"{keys[0]} ") or text == "later"]
+    if len(stores) == 1:
+        # Over several stores the batch is decided only when all of them have staged it.
+        assert own == [*(f"{keys[0]} {at}" for at in range(10)), "later"]
+    assert len(slices) > 5
+    sound(bus)
+    await bus.close()
+
+
+@pytest.mark.promise("B3")
+@run
+async def test_a_topic_that_is_deleted_and_a_bus_that_is_closed_meanwhile(
+    clock: ManualClock,
+) -> None:
+    disks = Disks()
+    bus = await disks.bus(clock)
+    await topic_with(bus, *(f"s{at}" for at in range(10)))
+    (name,) = await topic_with(bus, "one", topic="u")
+    held = Held(bus)
+    batch = await held.begin(bus.send_batch("t", [msg(str(at)) for at in range(30)]))
+    behind = await held.begin(bus.send("t", msg("behind")))
+    await bus.delete_topic("t")
+    held.do()
+    for one in (batch, behind):
+        with pytest.raises(EntityNotFound):
+            await one
+    bus.broker.turns.soon = bus.broker.call_soon
+    batch = asyncio.create_task(bus.send_batch("u", [msg(str(at)) for at in range(300)]))
+    await asyncio.sleep(0)
+    assert bus.broker.turns.waiting == 1
+    await bus.close()
+    assert len(await batch) == 300, "what was begun is finished"
+    bus = await disks.bus(clock)
+    assert len(there(bus, name)) == 300
+    await bus.close()
+
+
+@pytest.mark.promise("B5")
+@run
+async def test_a_turn_that_two_lanes_come_to_at_once_is_taken_once(clock: ManualClock) -> None:
+    bus = await Disks().bus(clock)
+    for topic in "tu":
+        await topic_with(bus, *(f"s{at}" for at in range(10)), topic=topic)
+    held = Held(bus)
+    before = [await held.begin(bus.send_batch(topic, [msg("a")] * 30)) for topic in "tu"]
+    transaction = bus.transaction()
+    for topic in "tu":
+        await transaction.send_batch(topic, [msg("b")] * 30)
+    committed = await held.begin(transaction.commit())
+    held.do()
+    await asyncio.gather(*before, committed)
+    for topic in "tu":
+        assert there(bus, f"{topic}/subscriptions/s0") == ["a"] * 30 + ["b"] * 30
+    assert bus.broker.turns.waiting == 0
+    await bus.close()
