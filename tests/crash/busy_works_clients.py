@@ -1,9 +1,9 @@
 """Clients that keep a server busy with what touches several partitions.
 
 The server's part of `onibus.testing.busy_works`: transactions over two stores, over HTTP and AMQP;
-a chain of queues that forward, to a worker with transactions; a topic with two subscriptions. What
-comes out is received and completed, or claimed and committed. Nothing here has duplicate
-detection, and no client repeats a request: a message that is there twice was stored twice.
+a chain of queues that forward, to a worker with transactions; a topic with two subscriptions.
+Collectors receive and complete the messages at the end, or claim and commit them. Nothing here has duplicate
+detection, and no client repeats a request: a message with two sequence numbers was stored twice.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class WorksClients:
                 await tx.send(MADE, Message(body=got.body))
                 await tx.commit()
 
-    # What comes out
+    # Collecting
 
     def _there(self, entity: str, messages: list[Any]) -> list[int]:
         for one in messages:
@@ -135,7 +135,7 @@ class WorksClients:
         return len(received)
 
     async def _claim(self) -> int:
-        """Claim, read and commit; finish first what an earlier server was asked for."""
+        """Claim, read and commit; finish earlier claims first."""
         client = self._client
         if not await client.claims(RIGHT):
             await client.claim(RIGHT, READER, 50)
