@@ -2,8 +2,9 @@
 
 The server's part of `onibus.testing.busy_works`: transactions over two stores, over HTTP and AMQP;
 a chain of queues that forward, to a worker with transactions; a topic with two subscriptions.
-Collectors receive and complete the messages at the end, or claim and commit them. Nothing here has duplicate
-detection, and no client repeats a request: a message with two sequence numbers was stored twice.
+Collectors receive and complete the messages at the end, or claim and commit them. Nothing here has
+duplicate detection, and no client repeats a request: a message with two sequence numbers was
+stored twice.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class WorksClients:
                 await act()
             except OnibusError:
                 await asyncio.sleep(0.02)
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.02 + self._history.pause_s)
 
     def _collecting(self, name: str) -> Callable[[], Awaitable[int]]:
         return lambda: self._collect(name)
@@ -175,8 +176,9 @@ def transfer_by_amqp(port: int, history: History, seed: int, stop: Flag) -> None
         try:
             with RawTransactions(server, LEFT, RIGHT) as client:
                 while not stop.is_set():
+                    time.sleep(history.pause_s)
                     _transfer(client, f"amqp{seed}-{next(bodies)}", history)
-        except (OSError, EOFError):
+        except (OSError, EOFError, AssertionError):
             time.sleep(0.02)
 
 
