@@ -1,4 +1,4 @@
-"""AMQP clients, by Qpid Proton, that keep a server busy and write what they ask and are told.
+"""AMQP clients, by Qpid Proton, that keep a server busy and record requests and outcomes.
 
 They use the entities of `busy_clients`, so a message often comes in by one protocol and leaves by
 another. Each runs in its own thread, and connects again when its connection breaks.

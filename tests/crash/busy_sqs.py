@@ -1,4 +1,4 @@
-"""SQS clients, by boto3, that keep a FIFO queue busy and write what they ask and are told."""
+"""SQS clients, by boto3, that keep a FIFO queue busy and record requests and outcomes."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
 """Clients that keep a server busy with what touches several partitions.
 
 The server's part of `onibus.testing.busy_works`: transactions over two stores, over HTTP and AMQP;
-a chain of queues that forward, to a worker with transactions; a topic with two subscriptions. What
-comes out is received and completed, or claimed and committed. Nothing here has duplicate
-detection, and no client repeats a request: a message that is there twice was stored twice.
+a chain of queues that forward, to a worker with transactions; a topic with two subscriptions.
+Collectors receive and complete the messages at the end, or claim and commit them. Nothing here has
+duplicate detection, and no client repeats a request: a message with two sequence numbers was
+stored twice.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class WorksClients:
                 await act()
             except OnibusError:
                 await asyncio.sleep(0.02)
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.02 + self._history.pause_s)
 
     def _collecting(self, name: str) -> Callable[[], Awaitable[int]]:
         return lambda: self._collect(name)
@@ -112,7 +113,7 @@ class WorksClients:
                 await tx.send(MADE, Message(body=got.body))
                 await tx.commit()
 
-    # What comes out
+    # Collecting
 
     def _there(self, entity: str, messages: list[Any]) -> list[int]:
         for one in messages:
@@ -135,7 +136,7 @@ class WorksClients:
         return len(received)
 
     async def _claim(self) -> int:
-        """Claim, read and commit; finish first what an earlier server was asked for."""
+        """Claim, read and commit; finish earlier claims first."""
         client = self._client
         if not await client.claims(RIGHT):
             await client.claim(RIGHT, READER, 50)
@@ -175,8 +176,9 @@ def transfer_by_amqp(port: int, history: History, seed: int, stop: Flag) -> None
         try:
             with RawTransactions(server, LEFT, RIGHT) as client:
                 while not stop.is_set():
+                    time.sleep(history.pause_s)
                     _transfer(client, f"amqp{seed}-{next(bodies)}", history)
-        except (OSError, EOFError):
+        except (OSError, EOFError, AssertionError):
             time.sleep(0.02)
 
 

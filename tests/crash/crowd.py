@@ -64,7 +64,7 @@ class Seen:
         """Return the figures of a run, with the bounds that follow from them."""
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(self.counts.items()))
         return (
-            f"acknowledged: {kinds}\n{self.verdict()}\n"
+            f"operations: {kinds}\n{self.verdict()}\n"
             f"rate of failure with 95 % confidence (3/n): {upper_bound(faults)} per {fault}, "
             f"{upper_bound(self.sends)} per acknowledged send (n = {faults:,} and {self.sends:,})"
         )
