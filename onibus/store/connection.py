@@ -37,6 +37,10 @@ DAMAGES = (
 )
 
 
+#: Stores of earlier formats were never written.
+OLDEST_FORMAT = min(sql.MIGRATIONS)
+
+
 def migrate(writer: apsw.Connection, version: int) -> None:
     """Take a store of an earlier version to today's format, all of it in one transaction."""
     writer.execute(sql.BEGIN)

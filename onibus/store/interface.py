@@ -18,6 +18,8 @@ class Store(Protocol):
     #: 16 bytes that tell its files from those of any other store
     identity: bytes
     disk: Disk
+    #: what was odd when it was opened, for an alarm; mostly empty
+    notice: str
 
     def commit(self, batch: WriteBatch) -> None:
         """Make the whole batch durable, then return. All of it or, with an error, perhaps none.
