@@ -39,11 +39,14 @@ async def _serving(place: Place) -> AsyncIterator[Served]:
 
 async def _kill_and_start(place: Place, history: History, random: Random, kills: int) -> None:
     """Let the server die so often."""
-    for _ in range(kills):
+    for number in range(kills):
         async with _serving(place) as server:
             # Answers of the one before may still have been on their way when it was killed.
             history.fault()
             await asyncio.sleep(0.2 + random.random())
+            if number % 10 == 0:
+                # A second server must not get in, and must leave the files as they are.
+                assert "is locked" in await asyncio.to_thread(place.refuse_second)
             kill(server)
             history.fault()
 
