@@ -74,7 +74,7 @@ class MessageStore:
         self.boot = 0
         #: what tells its files from those of any other store
         self.identity = b""
-        #: what was odd when it was last opened
+        #: an anomaly of its last opening, or empty
         self.notice = ""
         #: what was staged in it when it was opened: partition → work → pieces
         self.staged: dict[int, dict[int, list[int]]] = {}

@@ -18,7 +18,7 @@ class Store(Protocol):
     #: 16 bytes that tell its files from those of any other store
     identity: bytes
     disk: Disk
-    #: what was odd when it was opened, for an alarm; mostly empty
+    #: an anomaly of its opening, for an alarm, or empty
     notice: str
 
     def commit(self, batch: WriteBatch) -> None:

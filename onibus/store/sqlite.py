@@ -78,7 +78,7 @@ class SqliteStore:
     ) -> None:
         require_sqlite(apsw.sqlite_lib_version())
         self.name = name
-        #: what was odd when it was opened
+        #: an anomaly of its opening, for an alarm, or empty
         self.notice = ""
         self.path = os.fspath(path) if vfs else os.path.abspath(path)
         self._simulated = vfs is not None
