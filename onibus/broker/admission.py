@@ -82,5 +82,5 @@ class _Room:
         self.checks = ASK_EVERY
 
     def trusted(self, needed: int) -> bool:
-        """Return whether it is safe to admit more before the disk is asked again."""
+        """Return whether it is safe to admit more without another question to the disk."""
         return self.checks > 0 and self.left - needed > self._asked // 2

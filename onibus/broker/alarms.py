@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
+from onibus.core.errors import StoreFailed
+
 #: Alarms that are kept: a store that stays down would add to them for ever.
 ALARMS_KEPT = 1_000
 
@@ -43,6 +45,12 @@ class Alarms:
     def over(self, where: str) -> None:
         """All is well there again: the next alarm of it is news."""
         self._last.pop(where, None)
+
+    def opened(self, where: str, notice: str) -> None:
+        """A store is open; raise an alarm if something about it was odd."""
+        self.over(where)
+        if notice:
+            self.raise_one(where, StoreFailed(notice))
 
     def listen(self, listener: Listener) -> None:
         """Tell somebody of every new alarm, and of the last one of each place so far."""

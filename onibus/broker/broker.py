@@ -144,7 +144,7 @@ class Broker:
         except (Failed, Refused) as error:
             self._alarm(store, error)
             return error
-        self.alarms.over(f"store {store.name}")
+        self.alarms.opened(f"store {store.name}", store.notice)
         self.probing.proven(store.name)
         self.namespace.know_store(store.name, store.identity)
         for seat in store.seats.values():

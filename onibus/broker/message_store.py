@@ -81,6 +81,8 @@ class MessageStore:
         self.boot = 0
         #: what tells its files from those of any other store
         self.identity = b""
+        #: an anomaly of its last opening, or empty
+        self.notice = ""
         #: what was staged in it when it was opened: partition → work → pieces
         self.staged: dict[int, dict[int, list[int]]] = {}
 
@@ -110,7 +112,7 @@ class MessageStore:
         """Open the store, known by that identity if it was there before, and read it back."""
         self._failed = failed
         store = open_known(self._open_store, self.name, identity)
-        self.identity = store.identity
+        self.identity, self.notice = store.identity, store.notice
         # Recovery makes many objects and no garbage: looking for some would double its time.
         collecting = gc.isenabled()
         gc.disable()

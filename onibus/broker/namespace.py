@@ -110,7 +110,7 @@ class Namespace:
         )
         loop.seconds, self.loop = self.commit_seconds, loop
         self._broker.disk.watch(loop)
-        self._broker.alarms.over(f"store {NAME}")
+        self._broker.alarms.opened(f"store {NAME}", store.notice)
         self._broker.probing.proven(NAME)
         self._read_meta(store)
         if not self._opened:

@@ -47,7 +47,7 @@ def backup(
     """Copy a data directory into a new one, all stores at one moment; its server goes on."""
     from onibus.server.backup import backup as copy
 
-    source, places, reserve = _places(data, config, stores)
+    source, places, reserve = places_of(data, config, stores)
     with session.out.progress() as progress:
         bars = _bars(progress, "copying")
         made = copy(source, target, places=places, progress=bars, reserve_bytes=reserve)
@@ -65,7 +65,7 @@ def restore(
     from onibus.server.backup import read_manifest
     from onibus.server.restore import restore as copy
 
-    target, places, _ = _places(data, config, stores)
+    target, places, _ = places_of(data, config, stores)
     if config is not None:
         # A configuration may name stores that came after the backup: they are made when it starts.
         kept = {store.name for store in read_manifest(source).stores}
@@ -75,7 +75,7 @@ def restore(
     _tell(session, made, target, f"as it was at {moment(made.made_ms)} UTC")
 
 
-def _places(
+def places_of(
     data: Path | None, config: str | None, stores: list[str] | None
 ) -> tuple[Path, dict[str, str], int]:
     """Return where the data are, the stores that are elsewhere, and the reserve of their disks."""

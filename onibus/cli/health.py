@@ -11,6 +11,7 @@ import msgspec
 import typer
 
 from onibus.cli import exits
+from onibus.cli.copies import ConfigFile, Stores, places_of
 from onibus.cli.output import bytes_text
 from onibus.cli.session import Session, command
 
@@ -23,15 +24,22 @@ def register(app: typer.Typer) -> None:
 
 def check(
     session: Session,
-    directory: Annotated[Path, typer.Argument(help="A data directory that no server has open.")],
+    directory: Annotated[
+        Path | None, typer.Argument(help="A data directory that no server has open (data).")
+    ] = None,
+    config: ConfigFile = None,
+    stores: Stores = None,
 ) -> None:
     """Verify a data directory, offline; nothing is changed. Exit code 1: something is broken."""
     from onibus.server.check import check as look
 
+    data, places, _ = places_of(directory, config, stores)
     with session.out.progress() as progress:
         bar = progress.add_task("checking", total=None)
         report = look(
-            directory, progress=lambda what: progress.update(bar, description=f"checking {what}")
+            data,
+            places=places,
+            progress=lambda what: progress.update(bar, description=f"checking {what}"),
         )
     if session.out.as_json:
         session.out.document(msgspec.to_builtins(report) | {"sound": report.sound})

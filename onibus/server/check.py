@@ -32,7 +32,7 @@ from onibus.server.data_directory import Directory, Places, find_paths, known_st
 from onibus.server.findings import ERROR, NOTICE, WARNING, Finding
 from onibus.server.tls import CERTIFICATE_FILE, KEY_FILE
 from onibus.store import witness
-from onibus.store.connection import translate
+from onibus.store.connection import OLDEST_FORMAT, translate
 from onibus.store.files import FileLock
 from onibus.store.rehearsal import Rehearsal
 
@@ -42,7 +42,17 @@ FINDINGS_MAX = 100
 _RESTORE = "restore the store's files from a backup"
 #: What the server, or a backup, keeps beside the stores.
 _OTHER_FILES = (MANIFEST, CONNECTION_FILE, CERTIFICATE_FILE, KEY_FILE)
-_SUFFIXES = ("", "-wal", "-shm", "-journal", ".lock", ".witness", ".probe", ".blocks")
+_SUFFIXES = (
+    "",
+    "-wal",
+    "-shm",
+    "-journal",
+    ".lock",
+    ".witness",
+    ".witness.new",
+    ".probe",
+    ".blocks",
+)
 
 
 class Report(msgspec.Struct, kw_only=True):
@@ -115,7 +125,11 @@ def _store(name: str, path: str, identity: bytes | None, report: Report) -> Iter
         yield Finding(ERROR, name, f"{path} is missing", f"mount its disk, or {_RESTORE}")
         return
     report.bytes += os.stat(path).st_size
-    testimony = witness.read(path + ".witness")
+    try:
+        testimony = witness.read(path + ".witness")
+    except Damaged as error:
+        yield Finding(ERROR, name, str(error), "if nothing else is found, remove that file")
+        testimony = None
     if testimony is not None and os.stat(path).st_size < testimony.length:
         yield Finding(ERROR, name, f"{path} is shorter than it was: its end is missing", _RESTORE)
         return
@@ -141,6 +155,10 @@ def _own_rows(
     if {"format", "identity", "name", "position"} - own.keys():
         yield Finding(ERROR, store.name, "the store's own rows are missing", _RESTORE)
         return
+    if not isinstance(own["format"], int) or own["format"] < OLDEST_FORMAT:
+        what = f"it has format {own['format']!r}, which no version has written"
+        yield Finding(ERROR, store.name, what, _RESTORE)
+        return
     if own["format"] > FORMAT_VERSION:
         advice = "check it with the version that wrote it, or a later one"
         yield Finding(ERROR, store.name, f"it has format {own['format']}", advice)
@@ -150,8 +168,11 @@ def _own_rows(
         advice = "put the right file back"
         yield Finding(ERROR, store.name, "it is not the store that the namespace knows", advice)
     if testimony is None:
-        if store.name != NAME and identity is not None:
-            yield Finding(NOTICE, store.name, "it has no witness: a lost end would not be noticed")
+        if own["position"] and not os.path.exists(f"{store.path}.witness"):
+            copied = os.path.exists(os.path.join(os.path.dirname(store.path), MANIFEST))
+            what = "it has no witness: a lost end would not be noticed"
+            advice = "" if copied else "compare it with a backup, if you did not remove the witness"
+            yield Finding(NOTICE if copied else WARNING, store.name, what, advice)
         return
     if testimony.store != store.identity:
         yield Finding(ERROR, store.name, "it is not the store that its witness has seen", _RESTORE)

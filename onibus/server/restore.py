@@ -2,8 +2,8 @@
 
 A restored bus is another one than the one that was copied, and both may be opened one day. So its
 stores get new identities: files of the two cannot be mixed unnoticed. And the count of their
-openings is raised: tokens that the other one has given out since hold nothing here. There is no
-witness before its first opening.
+openings is raised: tokens that the other one has given out since hold nothing here. Each store gets
+a witness, so that its first opening finds one.
 
 Databases stand under other names until all of them are there. Then the namespace's own is renamed
 first: a bus opened on what an interrupted restore left either finds nothing, or a namespace that
@@ -36,6 +36,7 @@ from onibus.server.backup import (
     verify,
 )
 from onibus.server.data_directory import Directory, Places
+from onibus.store import witness
 from onibus.store.block_files import DirectoryFiles
 from onibus.store.connection import checksum_vfs, close
 from onibus.store.files import sync_directory
@@ -78,6 +79,8 @@ def restore(
             _copy(Path(source), homes[store.name], store, progress)
         for name in names:
             _make_new(homes[name] / f"{name}.sqlite{_UNFINISHED}", name, identities)
+        for store in manifest.stores:
+            _witness(homes[store.name] / f"{store.name}.sqlite", store, identities[store.name])
         _finish(homes)
     except (apsw.Error, OSError) as error:
         raise StoreFailed(f"restoring into {root}: {error}") from error
@@ -116,6 +119,12 @@ def _make_new(path: Path, name: str, identities: dict[str, bytes]) -> None:
         # The last one to close it, it moves the log into the file.
         close(connection)
     sync_file(str(path))
+
+
+def _witness(path: Path, store: StoreCopy, identity: bytes) -> None:
+    made = witness.Witness(f"{path}.witness", identity)
+    made.settle(store.position, os.stat(f"{path}{_UNFINISHED}").st_size)
+    made.close()
 
 
 def _set(connection: apsw.Connection, name: str, value: bytes) -> None:

@@ -38,6 +38,10 @@ DAMAGES = (apsw.SQLITE_IOERR_DATA, apsw.SQLITE_IOERR_SHORT_READ)
 READ_ERRORS = (errno.EIO, errno.ENXIO, errno.ERANGE)
 
 
+#: Stores of earlier formats were never written.
+OLDEST_FORMAT = min(sql.MIGRATIONS)
+
+
 def migrate(writer: apsw.Connection, version: int) -> None:
     """Take a store of an earlier version to today's format, all of it in one transaction."""
     writer.execute(sql.BEGIN)

@@ -18,6 +18,8 @@ class Store(Protocol):
     #: 16 bytes that tell its files from those of any other store
     identity: bytes
     disk: Disk
+    #: an anomaly of its opening, for an alarm, or empty
+    notice: str
 
     def commit(self, batch: WriteBatch) -> None:
         """Make the whole batch durable, then return. All of it or, with an error, perhaps none.

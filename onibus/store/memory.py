@@ -22,6 +22,7 @@ class MemoryStore:
         self.name = name
         self.identity = name.encode()
         self.disk: Disk = name
+        self.notice = ""
         self.tables: Tables = {table: {} for table in TABLES} if tables is None else tables
         self._unusable = ""
         self._fail_next: bool | None = None

@@ -1,8 +1,8 @@
 """The files of an open store: locked, and watched, so that none is replaced or deleted unnoticed.
 
 A program that deletes or replaces the files of an open store does not disturb the descriptors that
-SQLite has. It would go on in files without a name, and whatever it acknowledges would be lost. So
-the store looks for its files after each commit, before the commit is acknowledged.
+SQLite has. SQLite would continue in files without a name, and acknowledged commits would be lost.
+So the store looks for its files after each commit, before the commit is acknowledged.
 
 Names change only with the time of their directory. So a commit asks for that time, and looks at
 the files only if it is another one. The directory is held open: renaming it, or one above it,
@@ -97,7 +97,7 @@ _ADVICE = "while the store was open: put the store's own files back"
 
 
 def check_there(path: str) -> None:
-    """Refuse where no file is left of a store that was there: nothing is made in its place."""
+    """Refuse a known store without any file: nothing is made in its place."""
     if not any(os.path.exists(path + end) for end in ("", "-wal", ".witness")):
         raise StoreFailed(
             f"{path} is missing: its disk may not be mounted. Nothing was changed; put "

@@ -35,6 +35,7 @@ from onibus.store import sql, witness
 from onibus.store.block_files import FILE_BYTES_MIN, BlockFiles, DirectoryFiles, LargeBlocks
 from onibus.store.connection import (
     BUSY_MS,
+    OLDEST_FORMAT,
     PAGE_BYTES,
     close,
     create,
@@ -79,6 +80,8 @@ class SqliteStore:
     ) -> None:
         require_sqlite(apsw.sqlite_lib_version())
         self.name = name
+        #: an anomaly of its opening, for an alarm, or empty
+        self.notice = ""
         self.path = os.fspath(path) if vfs else os.path.abspath(path)
         self._simulated = vfs is not None
         self.disk: Disk = name
@@ -162,7 +165,7 @@ class SqliteStore:
         sync_directory(os.path.dirname(self.path))
         self._note_length()
         self._place.check()
-        self._witness.write(self._position, self._length)
+        self._witness.settle(self._position, self._length)
 
     def _check_place(self, *, thoroughly: bool = False) -> None:
         """Refuse to continue in files that no opener would find under the store's name."""
@@ -198,6 +201,8 @@ class SqliteStore:
             name, self._position = str(own["name"]), int(own["position"])
         except (KeyError, TypeError, ValueError) as error:
             raise Damaged(f"{self.path}: the store's own rows are missing ({error})") from error
+        if version < OLDEST_FORMAT:
+            raise Damaged(f"{self.path} has format {version}, which no version has written")
         if version > FORMAT_VERSION:
             raise NewerFormat(
                 f"{self.path} has format {version}; this version reads up to {FORMAT_VERSION}. "
@@ -210,6 +215,11 @@ class SqliteStore:
 
     def _check_witness(self, testimony: witness.Testimony | None) -> None:
         if testimony is None:
+            if self._position and not self._simulated:
+                self.notice = (
+                    f"{self.path}.witness was missing: if the store's last commits were lost, that "
+                    "is not known. If you did not remove it, compare the store with a backup"
+                )
             return
         if testimony.store != self.identity:
             raise Damaged(
@@ -328,8 +338,7 @@ class SqliteStore:
         """The main file is about to become shorter: its witness must not miss the rest."""
         if not self._shrinking and not self._simulated:
             self._length = 0
-            self._witness.write(self._position, 0)
-            self._witness.sync()
+            self._witness.settle(self._position, 0)
         self._shrinking = True
 
     def _move_log(self, connection: apsw.Connection) -> int:

@@ -1,7 +1,7 @@
-"""A disk that fills up: sends never take the reserve, and settling and deleting go on (B7).
+"""A disk that fills up: sends never take the reserve, and settling and deleting continue (B7).
 
-The disk is a small file system of its own where the tests may mount one. Elsewhere the stores are
-told of a small disk: its size less what they have written.
+The disk is a small file system, if the tests may mount one. Otherwise the stores see the size of a
+small disk minus the bytes that they have written.
 """
 
 from __future__ import annotations

@@ -122,6 +122,22 @@ def test_check_and_doctor(onibus: Onibus, tmp_path: Path) -> None:
     assert "disk sync" in onibus.shown("doctor", "--data", str(tmp_path))
 
 
+def test_check_finds_stores_that_are_elsewhere(onibus: Onibus, tmp_path: Path) -> None:
+    data, elsewhere, config = tmp_path / "data", tmp_path / "elsewhere", tmp_path / "onibus.toml"
+    config.write_text(f'data = "{data}"\n[stores]\none = "{elsewhere}"\n')
+
+    async def fill() -> None:
+        async with Bus.open(data, stores={"one": elsewhere}) as bus:
+            await bus.create_queue("q")
+            await bus.send("q", Message(body=b"x"))
+
+    asyncio.run(fill())
+    onibus.run("check", str(data), code=1)
+    for where in ([str(data), "--store", f"one={elsewhere}"], ["--config", str(config)]):
+        [report] = onibus.told("check", *where)
+        assert (report["sound"], report["messages"]) == (True, 1)
+
+
 def test_words_are_completed() -> None:
     environment = os.environ | {
         "PYTHONPATH": str(ROOT),

@@ -125,6 +125,9 @@ class Lives:
         else:
             await self.ready()
             await asyncio.sleep(instant)
+        if end == "stopped":
+            # A second server must not get in, and must leave the files as they are.
+            assert "is locked" in await asyncio.to_thread(self.place.refuse_second)
         if end == "stopping":
             os.kill(self.pid, signal.SIGTERM)
             await asyncio.sleep(late * 0.05)

@@ -13,7 +13,7 @@ from pathlib import Path
 from onibus.client import AsyncClient, Retry
 from tests import bus_helpers
 from tests.client.server_helpers import development_string
-from tests.server.processes import Served, served
+from tests.server.processes import Served, refused, served
 
 STORES = ("a", "b")
 #: A test that starts servers takes its time on a busy machine.
@@ -46,6 +46,15 @@ class Place:
         """Run a server; kill it in the end, if it still runs."""
         with served("--config", self.config, *flags, "--http-port", str(self.port)) as running:
             yield running
+
+    def refuse_second(self) -> str:
+        """Start a second server without the lock files of the first; return how it is refused."""
+        for home in (self.data, *self.stores.values()):
+            for file in home.glob("*.lock"):
+                file.unlink()
+        code, words = refused("--config", self.config, "--http-port", "0")
+        assert code, words
+        return words
 
     def client(self, retry: Retry | None = None) -> AsyncClient:
         """Return a client, which asks once unless it is told otherwise."""

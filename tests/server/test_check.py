@@ -167,6 +167,14 @@ def lose_commits(data: Path) -> None:
     writer.close()
 
 
+def garble_the_witness(data: Path) -> None:
+    (data / "one.sqlite.witness").write_bytes(b"garbled" * 1000)
+
+
+def unknown_format(data: Path) -> None:
+    execute(data / "one.sqlite", "UPDATE meta SET value = 0 WHERE name = 'format'")
+
+
 def another_store(data: Path) -> None:
     execute(data / "one.sqlite", "UPDATE meta SET value = randomblob(16) WHERE name = 'identity'")
     (data / "one.sqlite.witness").unlink()
@@ -198,6 +206,8 @@ def a_wrong_index(data: Path) -> None:
         (remove_a_store, "is missing"),
         (cut_the_end_off, "its end is missing"),
         (lose_commits, "its last 3 commits are lost"),
+        (garble_the_witness, "witness of the store is damaged"),
+        (unknown_format, "format 0, which no version has written"),
         (another_store, "not the store that the namespace knows"),
         (a_wrong_row, "does not match its checksum"),
         (a_missing_block, "is missing"),
@@ -220,6 +230,13 @@ def test_what_cannot_be_true_of_a_partition_is_found(data: Path) -> None:
     assert not report.sound
     assert all(one.where.startswith("partition ") for one in report.findings)
     assert all(one.what.startswith("10: ") for one in report.findings)
+
+
+def test_a_missing_witness_is_told(data: Path) -> None:
+    (data / "one.sqlite.witness").unlink()
+    report = looked(data)
+    assert report.sound
+    assert [(one.severity, one.where) for one in report.findings] == [(WARNING, "one")]
 
 
 def test_one_broken_store_does_not_hide_the_others(data: Path) -> None:

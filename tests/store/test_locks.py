@@ -244,3 +244,20 @@ def test_check_refuses_a_directory_in_use_without_its_lock_files(
 
     in_use()
     assert check(tmp_path).sound
+
+
+@run
+async def test_a_missing_witness_raises_an_alarm(tmp_path: Path, clock: ManualClock) -> None:
+    async with Bus.open(tmp_path, clock=clock) as bus:
+        await bus.create_queue("q")
+        await send(bus, "q", "1")
+        assert not bus.alarms
+    for name in ("main", "namespace"):
+        (tmp_path / f"{name}.sqlite.witness").unlink()
+    async with Bus.open(tmp_path, clock=clock) as bus:
+        assert [alarm.split(":")[0] for alarm in bus.alarms] == ["store namespace", "store main"]
+        assert bodies(await get(bus, "q")) == ["1"]
+    backup(tmp_path, tmp_path / "copy")
+    restore(tmp_path / "copy", tmp_path / "new")
+    async with Bus.open(tmp_path / "new", clock=clock) as bus:
+        assert not bus.alarms

@@ -214,20 +214,61 @@ def test_witness_of_another_store_is_noticed(tmp_path: Path) -> None:
         SqliteStore(path, "one")
 
 
-def test_witness_that_does_not_read_well_is_none(tmp_path: Path) -> None:
-    path = tmp_path / "store"
+def test_a_power_cut_that_garbles_one_slot_leaves_a_witness(tmp_path: Path) -> None:
+    path, file = tmp_path / "store", tmp_path / "store.witness"
     store = SqliteStore(path, "one")
     store.commit(batch((BLOCKS, block(1))))
     store.close()
-    file = tmp_path / "store.witness"
-    good = file.read_bytes()
-    for length in range(len(good)):
-        file.write_bytes(good[:length])
-        assert witness.read(os.fspath(file)) is None
-    for bit in range(len(good) * 8):
-        flipped = bytearray(good)
-        flipped[bit // 8] ^= 1 << bit % 8
-        file.write_bytes(flipped)
-        assert witness.read(os.fspath(file)) is None
+    good, identity = file.read_bytes(), store.identity
+    for at, position in ((0, 1), (witness.SECOND, 0)):
+        for bit in range(witness.SLOT_BYTES * 8):
+            flipped = bytearray(good)
+            flipped[at + bit // 8] ^= 1 << bit % 8
+            file.write_bytes(flipped)
+            testimony = witness.read(os.fspath(file))
+            assert testimony is not None
+            assert (testimony.store, testimony.position) == (identity, position)
     SqliteStore(path, "one").close()
-    assert file.read_bytes() == good
+
+
+@pytest.mark.parametrize("length", [0, 10, 44, 4096 + 20])
+def test_a_witness_that_cannot_be_read_is_damage(tmp_path: Path, length: int) -> None:
+    """No power cut leaves such a witness. It was treated as none."""
+    path, file = tmp_path / "store", tmp_path / "store.witness"
+    store = SqliteStore(path, "one")
+    store.commit(batch((BLOCKS, block(1))))
+    store.close()
+    file.write_bytes((b"garbled" * 1000)[:length])
+    before = path.read_bytes()
+    with pytest.raises(Damaged, match="remove that file to continue"):
+        SqliteStore(path, "one")
+    assert path.read_bytes() == before
+    file.unlink()
+    again = SqliteStore(path, "one")
+    assert "witness was missing" in again.notice
+    again.close()
+    again = SqliteStore(path, "one")
+    assert again.notice == ""
+    again.close()
+
+
+def test_a_witness_of_version_0_1_0_is_read(tmp_path: Path) -> None:
+    path, file = tmp_path / "store", tmp_path / "store.witness"
+    store = SqliteStore(path, "one")
+    store.close()
+    file.write_bytes(file.read_bytes()[: witness.SLOT_BYTES])
+    again = SqliteStore(path, "one")
+    assert again.notice == ""
+    again.close()
+    assert file.stat().st_size == witness.SECOND + witness.SLOT_BYTES
+
+
+@pytest.mark.parametrize("version", [0, -1])
+def test_a_format_that_no_version_wrote_is_refused(tmp_path: Path, version: int) -> None:
+    path = tmp_path / "store"
+    SqliteStore(path, "one").close()
+    alter(path, f"UPDATE meta SET value = {version} WHERE name = 'format'")
+    before = path.read_bytes()
+    with pytest.raises(Damaged, match=f"format {version}, which no version has written"):
+        SqliteStore(path, "one")
+    assert path.read_bytes() == before
