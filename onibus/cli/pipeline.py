@@ -47,6 +47,10 @@ _MISSING = re.compile(r"No module named '(onibus|pyspark_onibus)'")
 _THEIRS = re.compile(r"^(?:\w+\.)*\w+(?:Error|Exception): .+$", re.MULTILINE)
 
 
+#: What Spark says if its processes do not start.
+_STARVED, _NO_GATEWAY = "Python worker failed to connect back", "JAVA_GATEWAY_EXITED"
+
+
 class PipelineRefused(Refused):
     """A job was refused by one of its parts, which says why."""
 
@@ -87,7 +91,12 @@ def spark_for(
             raise InvalidArgument(f"--conf is NAME=VALUE, not {one!r}")
         settings[name] = value
     session.out.say("starting Spark …")
-    spark = spark_session(master or MASTER, **settings)
+    try:
+        spark = spark_session(master or MASTER, **settings)
+    except OnibusError:
+        raise
+    except Exception as error:
+        raise told_plainly(error) from error
     if stop is not None:
         # Only now: Spark has just put a handler of its own there, which cancels everything.
         for ending in (signal.SIGINT, signal.SIGTERM):
@@ -103,13 +112,28 @@ def spark_for(
 
 
 def told_plainly(error: Exception) -> Exception:
-    """Return what a failure in Spark was about; other failures are returned as they are."""
-    from py4j.protocol import Py4JError
+    """Return the cause of a failure in Spark or of a file; others are returned as they are."""
+    from py4j.protocol import Py4JError, Py4JNetworkError
     from pyspark.errors import PySparkException
 
+    from onibus.spark import lake_files
+
+    if isinstance(error, (ConnectionError, Py4JNetworkError)):
+        return PipelineFailed("Spark's Java process has ended: start the command again")
+    if isinstance(error, OSError) and error.strerror:
+        return PipelineFailed(f"{error.filename or 'a file'}: {error.strerror}")
     if not isinstance(error, (PySparkException, Py4JError)):
         return error
     text = str(error)
+    if _STARVED in text:
+        return PipelineFailed(
+            "this machine is too busy: Spark's Python processes did not start in time. Try again, "
+            "or use fewer cores with --master local[1,3]"
+        )
+    if _NO_GATEWAY in text:
+        return PipelineFailed(
+            "Spark's Java process did not start: run `java -version`, and check the free memory"
+        )
     found = _OURS.findall(text)
     if not found:
         if _MISSING.search(text):
@@ -119,7 +143,8 @@ def told_plainly(error: Exception) -> Exception:
         theirs = _THEIRS.findall(text)
         return PipelineFailed(theirs[-1] if theirs else text.strip().splitlines()[0])
     name, words = found[-1]
-    kind: type[Exception] = getattr(errors, name, getattr(problems, name, Refused))
+    places = (errors, problems, lake_files)
+    kind: type[Exception] = next((vars(one)[name] for one in places if name in vars(one)), Refused)
     failed = not issubclass(kind, Refused) or issubclass(kind, problems.Unreachable)
     return (PipelineFailed if failed else PipelineRefused)(words.strip())
 

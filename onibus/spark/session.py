@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import onibus
 from onibus.core.errors import InvalidOperation
-from onibus.spark.java import find_java
+from onibus.spark.java import find_java, quiet_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -75,12 +76,20 @@ def _workers(root: Path) -> dict[str, str]:
     return {"spark.executorEnv.PYTHONPATH": str(root)}
 
 
+def _java() -> Path:
+    """Return the home of a Java that starts without a warning, if a wrapper can be written."""
+    home = find_java()
+    with contextlib.suppress(OSError):
+        return quiet_java(home)
+    return home
+
+
 def _prepare_environment(local: bool) -> Path:
     """Set what Java and the Python workers it starts take from the environment of this process.
 
     Return the folder from which this process imports us.
     """
-    os.environ["JAVA_HOME"] = str(find_java())
+    os.environ["JAVA_HOME"] = str(_java())
     # Workers run this Python: another one might lack our packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)

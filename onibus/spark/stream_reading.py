@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceStreamReader
 
 from onibus.core.errors import InvalidArgument
+from onibus.spark.dead_letter_stream import DeadLetterStreamReader
 from onibus.spark.log_stream import LogStreamReader
-from onibus.spark.options import ReadOptions
+from onibus.spark.options import DEAD_LETTERED, ReadOptions
 from onibus.spark.queue_stream import QueueStreamReader
 from onibus.spark.schema import check_schema
 
@@ -23,4 +24,6 @@ def stream_reader(options: ReadOptions, schema: StructType) -> DataSourceStreamR
         raise InvalidArgument("table present is for batch reads: it shows a moment")
     if options.ending_position is not None:
         raise InvalidArgument("endingPosition is for batch reads: a stream has no end")
+    if options.table == DEAD_LETTERED:
+        return DeadLetterStreamReader(options, schema)
     return (QueueStreamReader if options.mode == "queue" else LogStreamReader)(options, schema)

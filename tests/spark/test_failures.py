@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from pyspark.errors import PySparkException
 
 from onibus.cli.pipeline import PipelineFailed, PipelineRefused, told_plainly
+from tests.server.processes import environment
 
 TRACE = "[PYTHON_EXCEPTION] in a worker: Traceback (most recent call last):\n  File x, line 1\n"
 
@@ -28,6 +33,17 @@ TRACE = "[PYTHON_EXCEPTION] in a worker: Traceback (most recent call last):\n  F
             PipelineFailed,
             "Spark's workers cannot import onibus: install onibus[spark] where they run",
         ),
+        (
+            f"{TRACE}onibus.spark.lake_files.LakeFailed: cannot write /lake/x: No space left\n",
+            PipelineFailed,
+            "cannot write /lake/x: No space left",
+        ),
+        (
+            "Python worker failed to connect back.\n at java",
+            PipelineFailed,
+            "this machine is too busy",
+        ),
+        ("[JAVA_GATEWAY_EXITED] exited before", PipelineFailed, "Java process did not start"),
         (f"{TRACE}OSError: [Errno 28] full\n", PipelineFailed, "OSError: [Errno 28] full"),
         ("[UNRESOLVED] there is no column\nat line 1", PipelineFailed, "there is no column"),
     ],
@@ -37,3 +53,46 @@ def test_what_it_was_about_is_told(text: str, kind: type[Exception], says: str) 
     assert type(told) is kind
     assert says in str(told)
     assert "Traceback" not in str(told)
+
+
+#: Runs commands where Spark is not installed; prints their exit codes and the end of what they say.
+_WITHOUT = """
+import sys
+for name in ("pyspark", "py4j"):
+    sys.modules[name] = None
+from typer.testing import CliRunner
+from onibus.cli.main import app
+for words in sys.argv[1:]:
+    done = CliRunner().invoke(app, ["pipeline", *words.split()])
+    print(words.split()[0], done.exit_code, done.stderr.splitlines()[-1:])
+"""
+
+
+def test_without_spark_every_job_says_what_to_install(tmp_path: Path) -> None:
+    commands = (
+        "capture q",
+        "report q",
+        "ingest rows.json q",
+        "replay q --name n",
+        "process rows --out out",
+        "deduplicate rows --out out",
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", _WITHOUT, *commands],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    lines = done.stdout.splitlines()
+    assert [line.split()[0] for line in lines] == [one.split()[0] for one in commands]
+    for line in lines:
+        assert line.split()[1] == "1", line
+        assert "pip install 'onibus[spark]'" in line, line
+
+
+def test_a_java_that_ended_is_a_failure_in_one_sentence() -> None:
+    told = told_plainly(ConnectionRefusedError(111, "Connection refused"))
+    assert type(told) is PipelineFailed
+    assert "start the command again" in str(told)

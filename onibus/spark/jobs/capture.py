@@ -220,6 +220,9 @@ class _Capture:
         if most is None and table == OUTCOMES:
             most = BATCH_OUTCOMES
         size = self._options.max_bytes_per_trigger or BATCH_BYTES
+        waiting = self._lake.plan(table, target).values()
+        self.done = replace(self.done, behind=sum(end - start for start, end in waiting))
+        self._on_progress(self.done)
         while not self._stopped():
             ranges = self._lake.plan(table, target, most, size)
             if not ranges:

@@ -74,6 +74,9 @@ def capture_round(
             break
         try:
             done = capture(spark, {**source, "entity": name}, lake, stopped=stopped, wait_s=0)
+        except ConnectionError:
+            # Java is gone, and with it everything that could be captured.
+            raise
         except (OnibusError, PySparkException, OSError, pa.ArrowException) as error:
             on_failure(name, error)
         else:
