@@ -92,7 +92,7 @@ class Query:
     def run(
         self, checkpoint: Checkpoint, at: Callable[[str, int], None] = lambda point, number: None
     ) -> None:
-        """Do what is there to do, as with trigger(availableNow=True); `at` may end it."""
+        """Process all available rows, as with trigger(availableNow=True); `at` may end it."""
         kind = QueueStreamReader if self.mode == "queue" else LogStreamReader
         reader: Any = kind(read_options(self.source), SCHEMA)
         try:

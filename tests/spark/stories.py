@@ -1,4 +1,4 @@
-"""Random stories of a pipeline: runs, crashes, copies, deleted files, rivals, entities made again.
+"""Random stories of a pipeline: runs, crashes, copies, deleted files, rivals, recreated entities.
 
 Whatever the state of checkpoint and broker is, the result is right, or there is an error before
 anything is written:
@@ -33,7 +33,7 @@ from tests.spark.micro_batches import (
 )
 from tests.spark.served_bus import ServedBus
 
-#: What can happen, as often as it is listed.
+#: The possible steps, each with its weight.
 STEPS = (
     *("send", "send", "send", "run", "run", "run", "run", "meet", "meet", "meet", "save"),
     *("restore", "restore", "back", "lose_commit", "lose_batch", "lose_all", "recreate_target"),
@@ -201,7 +201,7 @@ class Story:
         self.checkpoint.commits.discard(self.checkpoint.last)
 
     def lose_batch(self) -> None:
-        """Lose the last batch, of which nothing is left in the checkpoint."""
+        """Delete the files of the last batch from the checkpoint."""
         if self.checkpoint.last <= 0 and self._takes():
             return
         self.checkpoint = self.checkpoint.copy()

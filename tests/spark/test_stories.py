@@ -27,7 +27,7 @@ def served() -> Iterator[ServedBus]:
 
 
 def tell(served: ServedBus, seed: int, *kinds: Sequence[str]) -> None:
-    """Tell one story; what is wrong comes with all that happened."""
+    """Tell one story; an error comes with all steps."""
     job = seed % 10 == 9 and not kinds
     story = JobStory(served, seed) if job else Story(served, seed, *kinds)
     try:
