@@ -1,7 +1,7 @@
-"""Who works under a reader's name: one program at a time, told apart by a token (R5, R7).
+"""The hold of a reader: one program at a time works under its name, known by a token (R5, R7).
 
-A program that keeps the claims that it works on in a checkpoint takes hold of its reader with a
-token of its own, and passes that token when it claims and reads. A program that lost its hold is
+A program that keeps the claims that it works on in a checkpoint takes hold of its reader with its
+own token, and passes that token when it claims and reads. A program that lost its hold is
 refused. A reader cannot be taken while another program has read claims that the new one does not
 know: both would process them.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class ClaimReaderInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a reader has come with its claims."""
+    """The progress of a reader with its claims."""
 
     reader: str
     incarnation: int
@@ -39,7 +39,7 @@ class ClaimReaderInfo(msgspec.Struct, frozen=True, kw_only=True):
 def hold(
     claims: Claims, name: str, reader_name: str, token: str | None, after: int, reply: Reply
 ) -> None:
-    """Take hold of a reader, and answer how far it has come; without a token only answer."""
+    """Take hold of a reader, and answer its progress; without a token only answer."""
     check_whole("after", after, 0)
     if token is None:
         answer(reply, _info(claims, claims.find(name, reader_name, None)))

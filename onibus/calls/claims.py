@@ -44,8 +44,8 @@ class ClaimCalls(Caller):
     ) -> Claim | None:
         """Set up to `limit` active messages aside, and so many bytes; None if there are none.
 
-        Unless it is read within `lease_ms` the claim is given back. With a `token`, a program that
-        lost its hold of the reader (`hold_claims`) is refused.
+        A claim that is not read within `lease_ms` is released. With a `token`, a program that lost
+        its hold of the reader (`hold_claims`) is refused.
         """
         made: Claim | None = await self.ask(
             lambda reply: self.broker.claims.claim(
@@ -151,7 +151,7 @@ class ClaimCalls(Caller):
     async def hold_claims(
         self, entity: str, reader: str, *, token: str | None = None, after: int = 0
     ) -> ClaimReaderInfo:
-        """Take hold of a reader for the program with this token; return how far it has come.
+        """Take hold of a reader for the program with this token; return its progress.
 
         Claims and reads with another token are refused from then on. It is an error if a claim
         above `after`, the last that this program knows, was read: another program works on it.

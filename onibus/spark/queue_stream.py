@@ -149,7 +149,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [] if made is None else [made]
 
     def _look(self) -> ClaimReaderInfo:
-        """Return how far this reader has come."""
+        """Return the progress of this reader."""
         return self._client.hold_claims(self._options.entity, self._reader)
 
     def _offset(self, last: int, numbers: list[int]) -> Offset:

@@ -50,7 +50,7 @@ def upserts(rows: DataFrame, keys: Sequence[str], number: int) -> DataFrame:
     key = _key(keys)
     return rows.select(
         sql.sha2(sql.concat(key, sql.lit(f" {number}")), 256).alias("message_id"),
-        # A key that is too long for a PartitionKey is told apart by its hash.
+        # The hash stands for a key that is too long for a PartitionKey.
         sql.when(sql.length(key) <= ID_LENGTH_MAX, key)
         .otherwise(sql.sha2(key, 256))
         .alias("partition_key"),

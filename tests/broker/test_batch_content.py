@@ -112,7 +112,7 @@ async def test_other_rows_under_the_last_number_are_refused(clock: ManualClock) 
         await bus.stage_arrow("q", TABLE.slice(1), **WHOSE, task=0, attempt=99)
         with pytest.raises(BatchChanged):
             await publish(bus, (0, 99))
-        # On purpose: what was published counts.
+        # On purpose: the published rows count.
         assert await publish(bus, (0, 99), any_content=True)
         assert there(bus, "q") == before
         await bus.stage("q", ROWS[:1], producer="spark", batch=4, task=0, attempt=0)

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class ServedBus:
-    """A bus and its server, on a thread of their own."""
+    """A bus and its server, on their own thread."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()

@@ -67,7 +67,7 @@ def test_two_queries_under_one_reader(run: Begin, client: Client, entity: str) -
     with pytest.raises(CheckpointMismatch, match="another query has taken over"):
         one.read(first)
     assert two.read(second) == [0, 1]
-    # What was read belongs to the query that read it.
+    # A claim belongs to the query that read it.
     with pytest.raises(CheckpointMismatch, match=r"has read claim 1, .*its own reader"):
         run().plan()
     again = run()

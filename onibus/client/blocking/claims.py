@@ -51,7 +51,7 @@ class ClaimCalls(Caller):
     def hold_claims(
         self, entity: str, reader: str, *, token: str | None = None, after: int = 0
     ) -> ClaimReaderInfo:
-        """Take hold of a reader for the program with this token; return how far it has come.
+        """Take hold of a reader for the program with this token; return its progress.
 
         Claims and reads with another token are refused from then on. It is an error if a claim
         above `after`, the last that this program knows, was read: another program works on it.

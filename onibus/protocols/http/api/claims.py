@@ -37,7 +37,7 @@ class ClaimIn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class HoldClaims(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Who works under a reader's name from now on."""
+    """The program that takes hold of a reader."""
 
     #: of the program; null only looks
     token: str | None = None
@@ -160,7 +160,7 @@ ROUTES = [
     _route("", "Set messages aside for a named reader.", claim, takes=ClaimIn, gives=Claimed),
     _route(
         "/{reader}",
-        "Take hold of a reader, and show how far it has come.",
+        "Take hold of a reader, and show its progress.",
         hold,
         takes=HoldClaims,
         gives=ClaimReaderInfo,

@@ -1,0 +1,44 @@
+"""One program at a time works under a reader's name, also after a restart (R5, R7)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from onibus.core.errors import CheckpointMismatch, InvalidArgument
+from tests.bus_helpers import Disks, ManualClock, run, send
+
+
+@pytest.mark.promise("R5", "R7")
+@run
+async def test_a_program_that_lost_its_hold_is_refused(clock: ManualClock) -> None:
+    disks = Disks()
+    async with disks.bus(clock, "a", "b") as bus:
+        await bus.create_queue("q")
+        await send(bus, "q", "x", "y", "z")
+        empty = await bus.hold_claims("q", "r", token="one")
+        assert (empty.last, empty.committed, empty.claims) == (0, (), ())
+        assert await bus.claim("q", "r", 1, token="one")
+        # A claim that was not read has no program yet.
+        assert [one.number for one in (await bus.hold_claims("q", "r", token="two")).claims] == [1]
+        acts: list[Any] = [bus.claim("q", "r", 1, token="one")]
+        for act in [*acts, bus.read_claim("q", "r", 1, token="one")]:
+            with pytest.raises(CheckpointMismatch, match="taken over"):
+                await act
+    async with disks.bus(clock, "a", "b") as bus:
+        with pytest.raises(CheckpointMismatch, match="taken over"):
+            await bus.read_claim("q", "r", 1, token="one")
+        assert len(await bus.read_claim("q", "r", 1, token="two")) == 1
+        # It was read: only a program that knows it may continue.
+        with pytest.raises(CheckpointMismatch, match="has read claim 1"):
+            await bus.hold_claims("q", "r", token="three")
+        assert (await bus.hold_claims("q", "r", token="three", after=1)).last == 1
+        await bus.commit_claim("q", "r", 1)
+        known = await bus.hold_claims("q", "r")
+        assert (known.last, known.committed, known.claims) == (1, ((1, 1),), ())
+        # A program without a token is not asked for one, and another reader is another reader.
+        assert await bus.claim("q", "r", 1)
+        assert await bus.claim("q", "other", 1, token="one")
+        with pytest.raises(InvalidArgument):
+            await bus.hold_claims("q", "r", token="")
