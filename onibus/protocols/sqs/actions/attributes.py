@@ -25,9 +25,8 @@ async def get_attributes(call: Call, given: GetAttributesIn) -> AttributesOut:
     found = queue_attributes.of_queue(call.queues, entity, call.region)
     if "All" in names:
         # What every new queue has here, and no queue of the service, is shown on request only.
-        usual = queue_attributes.defaults(call.app.profile, fifo=settings_of(entity).fifo)
-        hidden = {one for one in usual if one.startswith("Onibus") and found.get(one) == usual[one]}
-        names = [one for one in found if one not in hidden] + names
+        fifo = settings_of(entity).fifo
+        names = names + queue_attributes.unusual(found, call.app.profile, fifo=fifo)
     return AttributesOut(attributes={one: found[one] for one in found if one in names})
 
 
@@ -53,7 +52,8 @@ async def set_attributes(call: Call, given: SetAttributesIn) -> None:
     seconds = call.bus.broker.clock.wall() // 1_000
 
     def changed(settings: QueueSettings) -> dict[str, Any]:
-        wanted = queue_attributes.to_settings(attributes, settings, fifo=settings.fifo)
+        given = queue_attributes.with_content_rule(attributes, call.app.profile, settings)
+        wanted = queue_attributes.to_settings(given, settings, fifo=settings.fifo)
         wanted["attributes"][queue_attributes.PREFIX + "LastModified"] = str(seconds)
         return wanted | redriven
 
