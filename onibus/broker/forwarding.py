@@ -51,8 +51,8 @@ class Forwarding:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        #: (source, partition, dead letters or not) with a work under way
-        self._moving: set[tuple[int, int, bool]] = set()
+        #: (source, partition, dead letters or not) with a work under way, and its destination
+        self._moving: dict[tuple[int, int, bool], str] = {}
         self._awake: set[Entity] = set()
 
     def wake(self, source: Entity) -> None:
@@ -61,6 +61,18 @@ class Forwarding:
         if source not in self._awake and not waits:
             self._awake.add(source)
             self._broker.call_soon(lambda: self._look(source))
+
+    def brings_to(self, target: str) -> bool:
+        """Return whether messages are on their way to an entity, or dead letters wait to be."""
+        return target in self._moving.values() or any(
+            (source.outlet_settings().forward_dead_letters_to or "").lower() == target
+            and any(
+                seat.partition is not None
+                and source.part_of(seat.partition).dead_ready.onward.count
+                for seat in source.seats
+            )
+            for source in self._awake
+        )
 
     def changed(self, source: Entity) -> None:
         """A source has new settings: what it kept may be wanted now."""
@@ -117,10 +129,10 @@ class Forwarding:
                 self.wake(source)
                 return
             parts = _fitting(move)
-            self._moving.add(key)
+            self._moving[key] = entity.name
             self._broker.works.do(parts, now, Outcome(partial(self._moved, source, key)))
         except OnibusError:
-            self._moving.discard(key)
+            self._moving.pop(key, None)
             self._later(source)
 
     def _ready(self, partition: Partition, source: Entity, dead: bool, now: int) -> list[int]:
@@ -155,7 +167,7 @@ class Forwarding:
         self._broker.use(source, seat, refuse, now)
 
     def _moved(self, source: Entity, key: tuple[int, int, bool], outcome: Outcome) -> None:
-        self._moving.discard(key)
+        self._moving.pop(key, None)
         if outcome.error is None:
             self.wake(source)
         else:
@@ -199,6 +211,7 @@ def _forwarded(received: ReceivedMessage, source: Entity, dead: bool) -> Message
         changed.rewritten = bool(message.as_sent)
         if message.dead_letter_of is None:
             changed.dead_letter_of = (source.incarnation, received.sequence_number)
+        changed.received_before += received.delivery_count
         changed.properties = message.properties | {
             "DeadLetterReason": received.dead_letter_reason,
             "DeadLetterErrorDescription": received.dead_letter_description,

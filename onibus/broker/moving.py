@@ -69,6 +69,7 @@ class Move:
         except MessageTooLarge:
             # What it grew by on its way is ours, not its sender's.
             sent = replace(message, enqueued_sequence_number=None, hop_count=0, dead_letter_of=None)
+            sent.received_before = 0
             check_size(sent, len(encode(sent)), settings)
             return admit(changed, of_any_size(settings), secret)
 

@@ -48,6 +48,13 @@ def serve(
     sqs_port: Annotated[int | None, typer.Option(help="Port of SQS (9324).")] = None,
     sqs_profile: Annotated[str | None, typer.Option(help="aws or yandex.")] = None,
     sqs_account: Annotated[str | None, typer.Option(help="Account of SQS queues.")] = None,
+    sqs_content_matches_any_id: Annotated[
+        _Flag,
+        typer.Option(
+            "--sqs-content-matches-any-id/--no-sqs-content-matches-any-id",
+            help="Match equal content under any id in new SQS queues. Default: profile yandex.",
+        ),
+    ] = None,
     tls: Annotated[_Flag, typer.Option("--tls/--no-tls", help="TLS, self-made if need be.")] = None,
     tls_certificate: Annotated[str | None, typer.Option(help="In PEM.", metavar="FILE")] = None,
     tls_key: Annotated[str | None, typer.Option(help="In PEM.", metavar="FILE")] = None,
@@ -132,6 +139,7 @@ def _show(config: Config, ready: Ready) -> None:
     rows = [
         ("native API", ready.http),
         ("SQS", ready.sqs),
+        ("SQS key pair", ready.sqs_keys),
         ("data", ready.data or "in memory: gone when the server stops"),
         ("credentials", "none are asked for" if config.options.insecure else ""),
         ("AMQP", " ".join((ready.amqp, ready.amqps)).rstrip()),

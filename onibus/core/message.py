@@ -58,6 +58,8 @@ class Message(msgspec.Struct, array_like=True, omit_defaults=True, kw_only=True)
     rewritten: bool = False
     #: where it first became a dead letter that went on: the entity's incarnation, its number there
     dead_letter_of: tuple[int, int] | None = None
+    #: how often it was delivered in the entities that it became a dead letter in
+    received_before: int = 0
 
 
 #: Message → the bytes of its row.

@@ -69,6 +69,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     sqs_profile: Literal["aws", "yandex"] = "aws"
     #: the account that queues belong to, in their URLs and ARNs
     sqs_account: str = "000000000000"
+    #: new SQS queues with content-based deduplication match equal content under any id (F7); by
+    #: default in profile yandex
+    sqs_content_matches_any_id: bool | None = None
     #: speak TLS, with a self-made certificate unless one is given
     tls: bool = False
     #: files in PEM: the certificate with its chain, and its key

@@ -20,10 +20,10 @@ import msgspec
 
 from onibus.broker.clock import Clock
 from onibus.bus import Bus
-from onibus.protocols.sqs.profile import PROFILES
+from onibus.protocols.sqs.profile import PROFILES, Profile
 from onibus.security.kept_keys import KeptKeys
-from onibus.security.keys import DEVELOPMENT, Keyring
-from onibus.server.config import Config
+from onibus.security.keys import DEVELOPMENT, DEVELOPMENT_SQS, Keyring
+from onibus.server.config import Config, Options
 from onibus.server.connection_strings import (
     CONNECTION_FILE,
     ConnectionFile,
@@ -58,6 +58,8 @@ class Ready:
     amqps: str
     #: where SQS is
     sqs: str
+    #: the access key and the secret access key of SQS, or where they are; empty if none are needed
+    sqs_keys: str
     #: the directory of the data; empty where they are in memory
     data: str
     #: the emulator's well-known connection string, where it is let in
@@ -150,13 +152,20 @@ async def _start(config: Config, bus: Bus, begun: float) -> tuple[Server, Ready]
         limits=config.limits,
         test_mode=options.test_mode,
         sqs_port=options.sqs_port,
-        sqs_profile=PROFILES[options.sqs_profile],
+        sqs_profile=_profile(options),
         sqs_account=options.sqs_account,
         allow_host=options.allow_host,
     )
     await server.start()
     ready = _ready(config, server, keys, certificate, made, time.monotonic() - begun)
     return server, ready
+
+
+def _profile(options: Options) -> Profile:
+    """Return what SQS follows where two services differ."""
+    profile = PROFILES[options.sqs_profile]
+    wanted = options.sqs_content_matches_any_id
+    return profile if wanted is None else replace(profile, content_matches_any_id=wanted)
 
 
 def _log_development(config: Config, keys: KeptKeys) -> None:
@@ -200,13 +209,17 @@ def _ready(
     assert amqp_port is not None
     development = service_bus = ""
     file = ""
+    sqs_keys = ""
     if keys is not None and keys.keyring.development:
+        sqs_keys = f"{DEVELOPMENT_SQS.name} and {DEVELOPMENT_SQS.primary}"
         development = connection_string(DEVELOPMENT, name, port, tls=tls)
         service_bus = connection_string(DEVELOPMENT, name, amqp_port, tls=tls)
     if keys is not None and not options.ephemeral:
         path = Path(options.data) / CONNECTION_FILE
         ConnectionFile(path, keys, name, port, tls=tls)
         file = str(path) if keys.root is not None else ""
+    if file and not sqs_keys:
+        sqs_keys = f"SharedAccessKeyName and SharedAccessKey in {file}"
     host = f"[{options.host}]" if ":" in options.host else options.host
     scheme = "https" if tls else "http"
     return Ready(
@@ -214,6 +227,7 @@ def _ready(
         amqp=f"{'amqps' if tls else 'amqp'}://{host}:{amqp_port}",
         amqps="" if server.amqps_port is None else f"amqps://{host}:{server.amqps_port}",
         sqs=f"{scheme}://{host}:{server.sqs_port}",
+        sqs_keys=sqs_keys,
         data="" if options.ephemeral else options.data,
         development=development,
         service_bus=service_bus,

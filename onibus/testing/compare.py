@@ -83,6 +83,7 @@ def compare_row(words: str, real: ReceivedMessage, row: Row) -> None:
         real.message.enqueued_sequence_number,
         real.message.hop_count,
         real.message.dead_letter_of,
+        real.message.received_before,
     )
     message = row.message
     expected = (
@@ -100,6 +101,7 @@ def compare_row(words: str, real: ReceivedMessage, row: Row) -> None:
         message.enqueued_sequence_number,
         message.hop_count,
         message.dead_letter_of,
+        message.received_before,
     )
     if seen != expected:
         same(f"{words}: message {real.sequence_number}", seen, expected)

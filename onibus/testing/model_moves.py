@@ -189,4 +189,5 @@ def forwarded(row: Row, morgue_of: EntityModel | None) -> Message:
         time_to_live_ms=message.time_to_live_ms if morgue_of is None else None,
         properties=properties,
         dead_letter_of=origin,
+        received_before=message.received_before + (row.deliveries if morgue_of else 0),
     )

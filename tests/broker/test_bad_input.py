@@ -199,6 +199,8 @@ async def test_what_is_fixed_at_creation(clock: ManualClock, name: str) -> None:
         {"reply_to_session_id": True},
         {"format": None},
         {"enqueued_sequence_number": "7"},
+        {"received_before": -1},
+        {"received_before": "1"},
         {"dead_letter_of": 7},
         {"dead_letter_of": (1, "7")},
         {"dead_letter_of": (1, 2, 3)},

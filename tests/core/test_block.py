@@ -290,12 +290,14 @@ def test_a_block_is_a_record_batch(make: Maker) -> None:
 
 def test_the_schema_names_the_fields_of_a_message() -> None:
     # What only AMQP clients can read of a message, and only the bus may write, stays in rows.
-    in_rows = {"as_sent", "rewritten", "dead_letter_of"}
+    in_rows = {"as_sent", "rewritten", "dead_letter_of", "received_before"}
     assert in_rows | {*SCHEMA.names} == set(Message.__struct_fields__)
 
 
 def test_what_stays_in_rows_comes_back_exactly() -> None:
-    message = Message(as_sent=b"\x00", rewritten=True, dead_letter_of=(2**63 - 1, 0))
+    message = Message(
+        as_sent=b"\x00", rewritten=True, dead_letter_of=(2**63 - 1, 0), received_before=3
+    )
     assert same(simple_rows(1, [encode(message)]).message(0), message)
 
 

@@ -183,3 +183,19 @@ def test_a_move_task_whose_destination_is_gone(client: Asking) -> None:
     assert task["Status"] == "FAILED"
     assert task["FailureReason"] == "AWS.SimpleQueueService.NonExistentQueue"
     assert task["DestinationArn"] == destination
+
+
+def test_a_dead_lettered_message_is_there_for_the_next_request(client: Asking) -> None:
+    letters = new(client)
+    source = new(client, RedrivePolicy=policy(client, letters, 2))
+    names = ["ApproximateReceiveCount"]
+    for n in range(10):
+        client.SendMessage(QueueUrl=source, MessageBody=str(n))
+        for _ in range(2):
+            (message,) = get(client, source)
+            client.hide(source, message, 0)
+        # A short poll: it does not wait for messages, except for one that is on its way.
+        (letter,) = get(client, letters, AttributeNames=names)
+        assert letter["Body"] == str(n)
+        assert letter["Attributes"] == {"ApproximateReceiveCount": "3"}, "counted on"
+        client.DeleteMessage(QueueUrl=letters, ReceiptHandle=letter["ReceiptHandle"])

@@ -82,3 +82,34 @@ def test_redrive_names_queues_as_this_service_does(yandex: Any) -> None:
     yandex.send_message(QueueUrl=url, MessageBody="bad")
     get(yandex, url, VisibilityTimeout=0)
     assert bodies(get(yandex, morgue, WaitTimeSeconds=10)) == ["bad"]
+
+
+@pytest.mark.promise("F7")
+def test_equal_content_under_another_id_is_a_duplicate(yandex: Any) -> None:
+    url = new_fifo(yandex, ContentBasedDeduplication="true")
+    yandex.send_message(QueueUrl=url, MessageBody="same", MessageGroupId="a")
+    put(yandex, url, "same", "b", "another")
+    assert bodies(get(yandex, url)) == ["same"]
+    told = yandex.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
+    assert "OnibusContentMatchesAnyId" not in told, "the service has no such attribute"
+    off = new_fifo(yandex, ContentBasedDeduplication="true", OnibusContentMatchesAnyId="false")
+    put(yandex, off, "same", "a", "one")
+    put(yandex, off, "same", "b", "two")
+    assert len(get(yandex, off)) == 2
+
+
+@pytest.mark.promise("F7")
+def test_a_whole_server_follows_the_rule_for_equal_content(tmp_path: Path) -> None:
+    with served("--data", tmp_path, "--sqs-content-matches-any-id") as one:
+        sqs = client_of(one.ready["sqs"])
+        # Switched on later, and off again: the rule goes with content-based deduplication.
+        url = new_fifo(sqs)
+        for value in ("true", "false", "true"):
+            how = {"ContentBasedDeduplication": value}
+            sqs.set_queue_attributes(QueueUrl=url, Attributes=how)
+            names = ["OnibusContentMatchesAnyId"]
+            told = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=names)
+            assert told.get("Attributes", {}).get(names[0], "false") == value
+        sqs.send_message(QueueUrl=url, MessageBody="same", MessageGroupId="a")
+        put(sqs, url, "same", "b", "another")
+        assert bodies(get(sqs, url)) == ["same"]

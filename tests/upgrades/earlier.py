@@ -8,6 +8,10 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from onibus import Message
+
 FOLDER = Path(__file__).parent
 #: the versions that have a folder here
 VERSIONS = sorted(path.name for path in FOLDER.iterdir() if (path / "data.tar.gz").exists())
@@ -24,4 +28,17 @@ def expected(version: str) -> dict[str, Any]:
     """Return what the version itself listed: `made_ms`, and `entities` by name."""
     with gzip.open(FOLDER / version / "expected.json.gz", "rt") as file:
         listed: dict[str, Any] = json.load(file)
+    _add_new_fields(listed)
     return listed
+
+
+def _add_new_fields(listed: Any) -> None:
+    """Give every message the fields that it has had since, at their defaults."""
+    if isinstance(listed, dict):
+        message = listed.get("message")
+        if isinstance(message, list):
+            message += msgspec.to_builtins(Message())[len(message) :]
+        listed = list(listed.values())
+    if isinstance(listed, list):
+        for one in listed:
+            _add_new_fields(one)

@@ -128,6 +128,7 @@ def _check_fields(message: Message, settings: LogSettings) -> None:
         and message.format == ""
         and message.rewritten is False
         and message.dead_letter_of is None
+        and message.received_before == 0
     ):
         _check_rare_fields(message)
     if session_id is None and settings.requires_session:
@@ -160,6 +161,7 @@ def _check_rare_fields(message: Message) -> None:
     if number is not None and (type(number) is not int or not 0 <= number < 2**63):
         raise InvalidArgument("enqueued_sequence_number is a sequence number")
     check_whole("hop_count", message.hop_count, 0, HOP_COUNT_MAX)
+    check_whole("received_before", message.received_before, 0)
     origin = message.dead_letter_of
     if origin is not None and not (
         type(origin) is tuple

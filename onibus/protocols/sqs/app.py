@@ -30,6 +30,8 @@ _log = logging.getLogger("onibus.sqs")
 
 #: Where clients believe to be that do not say so.
 REGION = "us-east-1"
+#: Wrong credentials are logged once in this time, however many there are.
+HINT_SECONDS = 5.0
 #: Somebody whom nobody asks: the server is open.
 _ANYBODY = Granted("", ALL)
 #: What can be asked, with the route that it is counted under: by its name, and by its target.
@@ -61,6 +63,8 @@ class SqsApp:
         #: what the ids of all its requests begin with
         self._id = f"{text[:8]}-{text[8:12]}-4{text[12:15]}-a{text[15:18]}"
         self._tasks: set[asyncio.Task[None]] = set()
+        #: when wrong credentials were last logged
+        self._hinted = 0.0
         self.move_tasks = MoveTasks(bus)
         self.digests = Digests()
         #: when queues were purged last, by incarnation
@@ -106,9 +110,21 @@ class SqsApp:
         except SqsError as error:
             if error.kind in errors.WRONG_CREDENTIALS:
                 peer.failed()
+                self._hint(request, now)
             raise
         peer.know()
         return found
+
+    def _hint(self, request: Request, now: float) -> None:
+        """Log which keys are right, not more often than every few seconds."""
+        if now - self._hinted < HINT_SECONDS or self._verifier is None:
+            return
+        self._hinted = now
+        # Not all of it: it may be a secret that was put in the wrong place.
+        start = sigv4.access_key_of(request)[:8]
+        _log.warning(
+            "SQS credentials rejected: access key id %r…; %s", start, self._verifier.hint()
+        )
 
     def look(self, request: Request) -> Response | None:
         """Let a large body in only where its head at least looks like one of a known key."""

@@ -277,7 +277,7 @@ def _system(received: ReceivedMessage, queue: Shown, source_arn: str | None) -> 
     found = {
         "SenderId": queue.account,
         "SentTimestamp": str(received.enqueued_time_ms),
-        "ApproximateReceiveCount": str(received.delivery_count + 1),
+        "ApproximateReceiveCount": str(message.received_before + received.delivery_count + 1),
     }
     if received.first_received_ms is not None:
         found["ApproximateFirstReceiveTimestamp"] = str(received.first_received_ms)

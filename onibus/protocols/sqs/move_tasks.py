@@ -190,6 +190,7 @@ def _again(received: ReceivedMessage) -> Message:
         hop_count=0,
         enqueued_sequence_number=None,
         dead_letter_of=None,
+        received_before=0,
         scheduled_enqueue_time_ms=None,
         rewritten=bool(message.as_sent),
     )

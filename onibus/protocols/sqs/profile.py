@@ -27,6 +27,8 @@ class Profile:
     knows_high_throughput: bool
     #: the purge of a new FIFO queue discards its deduplication ids
     purge_forgets_ids: bool
+    #: a new queue with content-based deduplication matches equal content under any id (F7)
+    content_matches_any_id: bool
     #: on a standard queue, the handle of an earlier receive may change the visibility timeout,
     #: which changes nothing
     accepts_earlier_handles: bool
@@ -43,6 +45,7 @@ AWS = Profile(
     refuses_whole_batches=True,
     knows_high_throughput=True,
     purge_forgets_ids=True,
+    content_matches_any_id=False,
     accepts_earlier_handles=True,
     denied_status=403,
 )
@@ -55,6 +58,7 @@ YANDEX = Profile(
     refuses_whole_batches=False,
     knows_high_throughput=False,
     purge_forgets_ids=False,
+    content_matches_any_id=True,
     accepts_earlier_handles=False,
     denied_status=400,
 )

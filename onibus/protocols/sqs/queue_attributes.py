@@ -84,8 +84,9 @@ FIFO_ONLY = (
 SETTABLE = frozenset([*NUMBERS, *SWITCHES, *WORDS, *TEXTS])
 KNOWN = SETTABLE.union(READ_ONLY)
 #: Attributes that are told as part of All only where somebody set them.
+_CONTENT_RULE = "OnibusContentMatchesAnyId"
 _QUIET = (
-    "OnibusContentMatchesAnyId",
+    _CONTENT_RULE,
     "OnibusStrictAttempts",
     "OnibusStrictGroups",
     "OnibusOneMessagePerGroup",
@@ -170,6 +171,26 @@ def defaults(profile: Profile, *, fifo: bool) -> dict[str, str]:
         if profile.purge_forgets_ids:
             found["OnibusPurgeForgetsIds"] = "true"
     return found
+
+
+def with_content_rule(
+    given: dict[str, str], profile: Profile, old: QueueSettings | None = None
+) -> dict[str, str]:
+    """Return attributes with the rule for equal content (F7) that content-based ids begin with."""
+    wanted = given.get("ContentBasedDeduplication")
+    was = old is not None and old.content_based_deduplication
+    if _CONTENT_RULE in given or wanted not in ("true", "false") or (wanted == "true") == was:
+        return given
+    on = wanted == "true" and profile.content_matches_any_id
+    return given | {_CONTENT_RULE: _switch(on)}
+
+
+def unusual(found: dict[str, str], profile: Profile, *, fifo: bool) -> list[str]:
+    """Return the names of all attributes but ours that every new queue has here."""
+    usual = defaults(profile, fifo=fifo)
+    if profile.content_matches_any_id:
+        usual[_CONTENT_RULE] = "true"
+    return [one for one in found if not one.startswith("Onibus") or found[one] != usual.get(one)]
 
 
 #: Attributes that are settings, and how their text becomes the setting's value.

@@ -25,7 +25,7 @@ from onibus.protocols.http.messages import Request
 from onibus.protocols.sqs import errors
 from onibus.protocols.sqs.errors import SqsError
 from onibus.protocols.sqs.signed import Signed
-from onibus.security.keys import AccessKey
+from onibus.security.keys import DEVELOPMENT_SQS, AccessKey
 
 ALGORITHM = "AWS4-HMAC-SHA256"
 SERVICE = "sqs"
@@ -123,6 +123,12 @@ class Verifier:
             "Check your AWS Secret Access Key and signing method.",
         )
 
+    def hint(self) -> str:
+        """Return which access keys are accepted."""
+        if self._keys.named(DEVELOPMENT_SQS.name) == [DEVELOPMENT_SQS]:
+            return f"use {DEVELOPMENT_SQS.name} with the secret {DEVELOPMENT_SQS.primary}"
+        return "use the name of a shared access key (onibus keys list), and its key as the secret"
+
     def look(self, request: Request, now: float) -> None:
         """Refuse a request, of which only the head is there, that cannot be a good one."""
         self._look(request, now)
@@ -194,6 +200,14 @@ def read(request: Request) -> Signed:
         if name == "host" or name in headers:
             raise _incomplete(f"'{name}' must be a SignedHeader.")
     return signed
+
+
+def access_key_of(request: Request) -> str:
+    """Return the access key id that a request names, if it names one."""
+    try:
+        return read(request).scope.access_key
+    except SqsError:
+        return ""
 
 
 def region_of(request: Request) -> str:

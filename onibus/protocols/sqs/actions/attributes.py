@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from onibus.core.settings import QueueSettings
 from onibus.protocols.sqs import errors, queue_attributes
 from onibus.protocols.sqs.actions import naming, redrive
+from onibus.protocols.sqs.actions.receiving import ARRIVAL_MS
 from onibus.protocols.sqs.call import ANY_RIGHT, Action, Call
 from onibus.protocols.sqs.changing import change
 from onibus.protocols.sqs.errors import SqsError
@@ -19,15 +21,19 @@ async def get_attributes(call: Call, given: GetAttributesIn) -> AttributesOut:
     """Return the attributes that are asked for."""
     entity = call.queues.by_url(given.queue_url)
     names = given.attribute_names or []
+    left = ARRIVAL_MS
+    while left and call.bus.broker.forwarding.brings_to(entity.name):
+        # The counts have what the last request caused.
+        await asyncio.sleep(0.01)
+        left -= 10
     for name in names:
         if name != "All" and name not in queue_attributes.KNOWN:
             raise SqsError(errors.INVALID_ATTRIBUTE_NAME, f"Unknown Attribute {name}.")
     found = queue_attributes.of_queue(call.queues, entity, call.region)
     if "All" in names:
         # What every new queue has here, and no queue of the service, is shown on request only.
-        usual = queue_attributes.defaults(call.app.profile, fifo=settings_of(entity).fifo)
-        hidden = {one for one in usual if one.startswith("Onibus") and found.get(one) == usual[one]}
-        names = [one for one in found if one not in hidden] + names
+        fifo = settings_of(entity).fifo
+        names = names + queue_attributes.unusual(found, call.app.profile, fifo=fifo)
     return AttributesOut(attributes={one: found[one] for one in found if one in names})
 
 
@@ -53,7 +59,8 @@ async def set_attributes(call: Call, given: SetAttributesIn) -> None:
     seconds = call.bus.broker.clock.wall() // 1_000
 
     def changed(settings: QueueSettings) -> dict[str, Any]:
-        wanted = queue_attributes.to_settings(attributes, settings, fifo=settings.fifo)
+        given = queue_attributes.with_content_rule(attributes, call.app.profile, settings)
+        wanted = queue_attributes.to_settings(given, settings, fifo=settings.fifo)
         wanted["attributes"][queue_attributes.PREFIX + "LastModified"] = str(seconds)
         return wanted | redriven
 

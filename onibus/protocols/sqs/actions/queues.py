@@ -67,6 +67,7 @@ async def _create(
     call: Call, name: str, attributes: dict[str, str], tagged: dict[str, str], *, fifo: bool
 ) -> None:
     given = queue_attributes.defaults(call.app.profile, fifo=fifo) | attributes
+    given = queue_attributes.with_content_rule(given, call.app.profile)
     policy = given.pop("RedrivePolicy", "")
     settings = queue_attributes.to_settings(given, None, fifo=fifo)
     settings |= redrive.settings_of_policy(call, name, policy, fifo=fifo)

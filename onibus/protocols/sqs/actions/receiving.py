@@ -38,6 +38,8 @@ _SYSTEM = frozenset(
         "DeadLetterQueueSourceArn",
     }
 )
+#: How long a short poll waits for a dead-lettered message that is on its way to its queue.
+ARRIVAL_MS = 1_000
 _NOTHING_MORE = Wanted((), ())
 
 
@@ -52,6 +54,8 @@ def receive_message(call: Call, given: ReceiveIn) -> None:
     if given.wait_time_seconds is not None:
         check_between("WaitTimeSeconds", given.wait_time_seconds, 0, 20)
         waiting = given.wait_time_seconds * 1_000
+    if not waiting and call.bus.broker.forwarding.brings_to(entity.name):
+        waiting = ARRIVAL_MS
     hidden = visibility_ms(settings)
     if given.visibility_timeout is not None:
         check_between("VisibilityTimeout", given.visibility_timeout, 0, 43_200)
