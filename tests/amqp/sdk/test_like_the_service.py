@@ -156,3 +156,11 @@ async def test_a_token_for_a_missing_entity_is_refused(world: World) -> None:
     topic = await world.topic("s")
     await world.refused(ServiceBusAuthenticationError, world.of(f"{topic}/none"))
     await world.sender(topic)
+
+
+@pytest.mark.promise("B7")
+@scenario
+async def test_a_sender_learns_how_large_a_batch_may_be(world: World) -> None:
+    sender = await world.sender(await world.queue(max_message_size_in_kilobytes=512))
+    batch = await sender.create_message_batch()
+    assert batch.max_size_in_bytes == 512 << 10
