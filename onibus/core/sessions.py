@@ -38,7 +38,7 @@ class SessionLock:
 class Session:
     """One session, or one group of a FIFO queue."""
 
-    __slots__ = ("hash", "id", "in_flight", "lock", "ready", "state", "waiting")
+    __slots__ = ("hash", "id", "in_flight", "lock", "ready", "state", "state_set_ms", "waiting")
 
     def __init__(self, session_id: str, ready: array[int] | None = None) -> None:
         self.id = session_id
@@ -52,6 +52,8 @@ class Session:
         self.in_flight: list[int] = []
         self.lock: SessionLock | None = None
         self.state: bytes | None = None
+        #: when the state was set, by the wall clock; 0 if that was before the last start
+        self.state_set_ms = 0
 
     def barrier(self) -> int:
         """Return the ordinal from which on nothing is given out.
