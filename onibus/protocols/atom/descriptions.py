@@ -117,7 +117,7 @@ def _tell(name: str, tell: Callable[[About], Any]) -> Field:
 
 
 def _always(name: str, text: str) -> Field:
-    """What is so with us, whatever is asked."""
+    """Return an element that is always the same here."""
     return Field(name, lambda about: text)
 
 
@@ -144,7 +144,7 @@ def _availability(about: About) -> str:
     return about.info.availability.capitalize()
 
 
-#: The version from which on topics tell how many filters they have.
+#: The version from which on topics have the counts of their filters.
 _COUNTS_FILTERS = "2024-05"
 
 
