@@ -219,6 +219,7 @@ async def test_incomplete_deliveries_are_rejected_while_all_clients_hold_too_muc
 @run
 async def test_who_shows_no_token_has_few_sessions() -> None:
     async with Bus.ephemeral() as bus:
+        await bus.create_queue("q")
         peer = Peer(bus, Keyring(development=True))
         peer.greet()
         for channel in range(1, 17):
