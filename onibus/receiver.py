@@ -240,7 +240,7 @@ class SessionReceiver(Settler):
         """Keep bytes with the session; None clears them."""
         await self._on_session(
             lambda subscription, session, now, out: set_session_state(
-                subscription, session, state, out
+                subscription, session, state, now, out
             ),
             state,
         )

@@ -42,7 +42,8 @@ class Session:
     """One session, or one group of a FIFO queue."""
 
     __slots__ = (
-        "blocking", "hash", "id", "in_flight", "lock", "ready", "state", "turns", "waiting"
+        "blocking", "hash", "id", "in_flight", "lock", "ready", "state", "state_set_ms", "turns",
+        "waiting",
     )  # fmt: skip
 
     def __init__(self, session_id: str, ready: array[int] | None = None) -> None:
@@ -62,6 +63,8 @@ class Session:
         self.turns: dict[int, Turn] | None = None
         self.lock: SessionLock | None = None
         self.state: bytes | None = None
+        #: when the state was set, by the wall clock; 0 if that was before the last start
+        self.state_set_ms = 0
 
     def barrier(self) -> int:
         """Return the ordinal from which on nothing is delivered (F10)."""

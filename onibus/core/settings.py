@@ -73,7 +73,7 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     forward_dead_letters_to: str | None = None
     #: how long a new message waits before it can be received
     delivery_delay_ms: int = 0
-    #: what a protocol keeps with the entity in its own words: names and texts
+    #: what a protocol keeps with the entity in its own words: names and strings
     attributes: dict[str, str] = {}
     user_metadata: str = ""
 

@@ -40,7 +40,7 @@ class SessionClients(Clients):
                 session,
                 f"state {state!r}",
                 lambda subscription, real, now, out: set_session_state(
-                    subscription, real, state, out
+                    subscription, real, state, now, out
                 ),
                 lambda model, now: model.set_state(session.id, state),
             )

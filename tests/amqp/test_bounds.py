@@ -219,6 +219,7 @@ async def test_incomplete_deliveries_are_rejected_while_all_clients_hold_too_muc
 @run
 async def test_who_shows_no_token_has_few_sessions() -> None:
     async with Bus.ephemeral() as bus:
+        await bus.create_queue("q")
         peer = Peer(bus, Keyring(development=True))
         peer.greet()
         for channel in range(1, 17):
@@ -306,3 +307,24 @@ async def test_open_transactions_have_a_bound(monkeypatch: pytest.MonkeyPatch) -
         outcomes = [one.fields[4] for one in peer.heard() if one.code == say.DISPOSITION]
         assert [one.descriptor for one in outcomes] == [say.TRANSACTIONAL] * 2
         assert len(peer.client.transactions._open) == 1
+
+
+@pytest.mark.promise("B4")
+@run
+async def test_who_waits_for_a_session_is_answered_before_its_timeout() -> None:
+    clock = ManualClock()
+    async with greeted(clock=clock, requires_session=True) as (peer, bus):
+        source = [to.string("q"), *[to.NULL] * 6, to.fields({SESSION_FILTER: to.NULL})]
+        given = {"com.microsoft:timeout": to.uint(60_000)}
+        peer.say(
+            attach(
+                *(9, say.RECEIVER, "q", "me"),
+                from_=say.performative(say.SOURCE, source),
+                properties=given,
+            )
+        )
+        await pass_ms(bus, clock, 58_999)
+        assert peer.heard() == []
+        await pass_ms(bus, clock, 1)
+        _, refused = peer.heard()
+        assert refused.condition == "com.microsoft:timeout"

@@ -369,3 +369,22 @@ def test_settings_without_effect_read_back_as_written(azure: Azure, name: Name) 
     again = azure.get_queue(queue)
     assert (again.enable_batched_operations, again.enable_express) == (False, False)
     assert azure.get_queue_runtime_properties(queue).total_message_count == 0
+
+
+@pytest.mark.promise("B3")
+def test_topics_count_their_filters_for_clients_that_know_it(
+    azure: Azure, server: Served, name: Name
+) -> None:
+    topic = name("t")
+    azure.create_topic(topic)
+    azure.create_subscription(topic, "s")
+    azure.create_rule(topic, "s", "false", filter=FalseRuleFilter())
+    azure.create_rule(topic, "s", "sql", filter=SqlRuleFilter("a = 1"))
+    azure.create_rule(topic, "s", "c", filter=CorrelationRuleFilter(label="x"))
+
+    told = azure.get_topic_runtime_properties(topic)
+    assert (told.sql_filter_count, told.correlation_filter_count) == (3, 1)
+    with plain(server) as client:
+        older = client.get(f"/{topic}", headers=signed()).text
+    assert "SubscriptionCount" in older
+    assert "FilterCount" not in older

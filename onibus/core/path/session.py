@@ -101,7 +101,7 @@ def end_session_lock(
 
 
 def set_session_state(
-    subscription: Subscription, session: Session, state: bytes | None, out: WriteBatch
+    subscription: Subscription, session: Session, state: bytes | None, now: int, out: WriteBatch
 ) -> None:
     """Keep bytes with a session, also when it has no messages; None clears them."""
     if state is not None and type(state) is not bytes:
@@ -109,7 +109,17 @@ def set_session_state(
     if state is not None and len(state) > SESSION_STATE_BYTES_MAX:
         raise InvalidArgument(f"a session's state has at most {SESSION_STATE_BYTES_MAX} bytes")
     session.state = state
+    session.state_set_ms = subscription.partition.offsets.shown(now)
     _write(subscription, session, out)
+
+
+def states_set_since(subscription: Subscription, since_ms: int) -> list[str]:
+    """Return the sessions whose state was set at this time or later, or before the last start."""
+    return [
+        session.id
+        for session in subscription.sessions.hot()
+        if session.state is not None and not 0 < session.state_set_ms < since_ms
+    ]
 
 
 def _write(subscription: Subscription, session: Session, out: WriteBatch) -> None:

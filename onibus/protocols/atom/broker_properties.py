@@ -182,7 +182,7 @@ def headers_of(received: ReceivedMessage) -> tuple[tuple[str, str], ...]:
 
 
 def _is_custom(name: str) -> bool:
-    """Return whether a property can be told in a header of its name."""
+    """Return whether a header can carry a property of this name."""
     lower = name.lower()
     return (
         _TOKEN.fullmatch(name) is not None

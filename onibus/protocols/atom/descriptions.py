@@ -17,7 +17,7 @@ from onibus.broker.entity_info import EntityInfo
 from onibus.core.errors import InvalidArgument
 from onibus.core.limits import PARTITION_COUNT
 from onibus.core.rules.correlation import CorrelationFilter
-from onibus.core.rules.rule import Rule, SqlFilter
+from onibus.core.rules.rule import FalseFilter, Rule, SqlFilter, TrueFilter
 from onibus.core.settings import QueueSettings, SubscriptionSettings, TopicSettings
 from onibus.protocols.atom.authorization import write_keys
 from onibus.protocols.atom.documents import moment
@@ -40,6 +40,8 @@ class About:
     keys: Sequence[AccessKey] = ()
     #: the rules of all subscriptions of a topic
     rules: Sequence[Rule] = ()
+    #: the version of the API that the client asks for, such as 2021-05
+    version: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,7 @@ def _tell(name: str, tell: Callable[[About], Any]) -> Field:
 
 
 def _always(name: str, text: str) -> Field:
-    """What is so with us, whatever is asked."""
+    """Return an element that is always the same here."""
     return Field(name, lambda about: text)
 
 
@@ -142,8 +144,19 @@ def _availability(about: About) -> str:
     return about.info.availability.capitalize()
 
 
-def _count(kind: type) -> Callable[[About], int]:
-    return lambda about: sum(isinstance(rule.filter, kind) for rule in about.rules)
+#: The version from which on topics have the counts of their filters.
+_COUNTS_FILTERS = "2024-05"
+
+
+def _count(name: str, *kinds: type) -> Field:
+    """Return how many filters of these kinds a topic has, for clients that know the element."""
+
+    def tell(about: About) -> str | None:
+        if about.version < _COUNTS_FILTERS:
+            return None
+        return str(sum(isinstance(rule.filter, kinds) for rule in about.rules))
+
+    return Field(name, tell)
 
 
 def _counts(about: About) -> str:
@@ -243,8 +256,9 @@ _TOPIC = (
     _ORDERED,
     _COUNT_FIELD,
     _tell("SubscriptionCount", lambda about: len(about.info.subscriptions)),
-    _tell("SqlFilterCount", _count(SqlFilter)),
-    _tell("CorrelationFilterCount", _count(CorrelationFilter)),
+    # True and false filters are SQL filters of the service, 1=1 and 1=0.
+    _count("SqlFilterCount", SqlFilter, TrueFilter, FalseFilter),
+    _count("CorrelationFilterCount", CorrelationFilter),
     _IDLE,
     _PARTITIONING,
     _AVAILABILITY,

@@ -151,4 +151,5 @@ def _entry(call: Call, place: Place, found: EntityInfo[Any]) -> str:
 def _about(call: Call, found: EntityInfo[Any]) -> About:
     entity = call.bus.broker.find(found.name)
     rules = chain.from_iterable(one.rules for one in entity.subscriptions.values())
-    return About(found, call.host, keys_of(call.kept_keys, found.name), list(rules))
+    keys, version = keys_of(call.kept_keys, found.name), call.request.query.get("api-version", "")
+    return About(found, call.host, keys, list(rules), version)

@@ -32,7 +32,7 @@ _MESSAGES = re.compile(
     r"(?:/(?P<head>head)|/[^/]+/(?P<token>[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}))?",
     re.IGNORECASE,
 )
-#: The methods by which messages are asked for; others are for entities of such names.
+#: The methods of requests for messages; others are for entities of such names.
 _METHODS = {MESSAGES: ("POST",), FIRST_MESSAGE: ("POST", "DELETE")}
 _OF_NATIVE_API = "/v1/"
 
@@ -48,7 +48,7 @@ class Place:
     entity: str = ""
     subscription: str = ""
     rule: str = ""
-    #: of the runtime API: the dead-letter queue is asked for; the token of a lock
+    #: of the runtime API: whether it is the dead-letter queue; the token of a lock
     dead: bool = False
     token: str = ""
 

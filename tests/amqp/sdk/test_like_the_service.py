@@ -14,7 +14,7 @@ from azure.servicebus.exceptions import MessagingEntityDisabledError, ServiceBus
 from azure.servicebus.management import EntityStatus
 
 from tests.amqp.sdk.stage import scenario
-from tests.amqp.sdk.world import World, get, get_one, msg
+from tests.amqp.sdk.world import SECOND, World, get, get_one, msg
 
 DEAD_LETTER = ServiceBusSubQueue.DEAD_LETTER
 
@@ -156,3 +156,26 @@ async def test_a_token_for_a_missing_entity_is_refused(world: World) -> None:
     topic = await world.topic("s")
     await world.refused(ServiceBusAuthenticationError, world.of(f"{topic}/none"))
     await world.sender(topic)
+
+
+@pytest.mark.promise("B7")
+@scenario
+async def test_a_sender_learns_how_large_a_batch_may_be(world: World) -> None:
+    sender = await world.sender(await world.queue(max_message_size_in_kilobytes=512))
+    batch = await sender.create_message_batch()
+    assert batch.max_size_in_bytes == 512 << 10
+
+
+@pytest.mark.promise("B4")
+@scenario
+async def test_sessions_are_listed_whose_state_was_set_after_a_time(world: World) -> None:
+    queue = await world.queue(requires_session=True)
+    one, other = await world.open(*(world.of(queue, session_id=name) for name in ("a", "b")))
+    await one.session.set_state(b"1")
+    await world.advance(10 * SECOND)
+    since = await world.now()
+    await world.advance(10 * SECOND)
+    await other.session.set_state(b"2")
+    listed = world.client.list_queue_sessions
+    assert [name async for name in listed(queue, state_updated_after=since)] == ["b"]
+    assert [name async for name in listed(queue)] == ["a", "b"]

@@ -23,6 +23,7 @@ from onibus.core.errors import (
 )
 from onibus.core.message import ReceivedMessage
 from onibus.operation.peers import LOCAL, Peer
+from onibus.protocols.amqp import encode as to
 from onibus.protocols.amqp import performatives as say
 from onibus.protocols.amqp.connection import CHANNEL_MAX, Connection
 from onibus.protocols.amqp.errors import (
@@ -60,6 +61,8 @@ NAMELESS_LINKS_MAX = 16
 #: What is sent on such a link goes on from its entity to this one. A transaction spans entities
 #: here, so it goes there at once, when the transaction is committed.
 TRANSFER_DESTINATION = "com.microsoft:transfer-destination-address"
+#: Tells senders how large a batch may be.
+BATCH_BYTES_MAX = "com.microsoft:max-message-batch-size"
 #: Deliveries that a sender may have under way.
 CREDIT = 1_000
 #: Kinds of links, with what each needs on its entity: one of these rights. Any token at all is
@@ -315,6 +318,7 @@ class Client:
             raise InvalidOperation("nobody sends to a dead-letter queue")
         node = SenderNode(self, link, place.entity)
         self._links[link] = (SENDER, place.path)
+        link.properties[BATCH_BYTES_MAX] = to.ulong(node.message_bytes_max)
         link.open(node, CREDIT, node.message_bytes_max)
 
     def _attach_receiver(self, link: OutgoingLink, place: Place) -> None:

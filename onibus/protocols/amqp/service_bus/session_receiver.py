@@ -33,6 +33,8 @@ _LOCKED_UNTIL = "com.microsoft:locked-until-utc"
 _TIMEOUT = "com.microsoft:timeout"
 #: How long a client that does not say so waits for a session.
 WAIT_MS = 60_000
+#: How long before a client gives up it is answered at the earliest.
+_ANSWERED_BEFORE_MS = 1_000
 _FILTER_PLACE = 7
 #: .NET counts in units of 100 nanoseconds, from the year 1.
 _TICKS_A_MS = 10_000
@@ -71,6 +73,8 @@ class SessionReceiverNode(ReceiverNode):
         wait_ms = (self.link.attach.properties or {}).get(_TIMEOUT)
         if type(wait_ms) is not int or wait_ms < 0:
             wait_ms = WAIT_MS
+        # The client waits for just as long: it gets its answer before it gives up.
+        wait_ms -= min(wait_ms // 20, _ANSWERED_BEFORE_MS)
         self._accepting = receiving.accept(
             self.client.broker,
             self.place.entity,

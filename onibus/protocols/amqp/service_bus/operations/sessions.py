@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from onibus.core.errors import InvalidArgument
-from onibus.core.path.session import held_session, list_sessions, renew_session, set_session_state
+from onibus.core.path.session import (
+    held_session,
+    list_sessions,
+    renew_session,
+    set_session_state,
+    states_set_since,
+)
 from onibus.protocols.amqp import encode as to
 from onibus.protocols.amqp.service_bus.operations.operation import Operation, session_of
 from onibus.protocols.amqp.service_bus.operations.peeking import NO_CONTENT
@@ -13,6 +19,7 @@ from onibus.protocols.amqp.service_bus.requests import Request
 from onibus.security.rights import Right
 
 if TYPE_CHECKING:
+    from onibus.core.subscription import Subscription
     from onibus.protocols.amqp.service_bus.management import ManagementNode
     from onibus.protocols.amqp.service_bus.session_receiver import SessionReceiverNode
 
@@ -48,7 +55,7 @@ def set_state(node: ManagementNode, request: Request) -> None:
     node.ask(
         request,
         lambda reply: held.on_session(
-            lambda part, session, now, out: set_session_state(part, session, state, out),
+            lambda part, session, now, out: set_session_state(part, session, state, now, out),
             reply,
             state if isinstance(state, bytes) else None,
         ),
@@ -65,22 +72,26 @@ def get_state(node: ManagementNode, request: Request) -> None:
 
 
 def list_all(node: ManagementNode, request: Request) -> None:
-    """Name the sessions that have messages or a state; where a time is told, those with a state.
+    """Name the sessions that have messages or a state, or whose state was set since a time.
 
-    When a state was set is not kept: it may have been before that time.
+    When a state was set is not stored: after a start, it counts as set since any time.
     """
     since = request.body.get("last-updated-time") if isinstance(request.body, dict) else None
-    is_any = not isinstance(since, int) or since >= _ANY_TIME_MS
     skip = min(max(request.argument("skip", int), 0), _SKIP_MAX)
     top = min(max(request.argument("top", int), 1), _TOP_MAX)
     entity = node.broker.find(node.place.entity)
-    names = sorted(
-        info.session_id
-        for seat in entity.seats
-        if seat.partition is not None
-        for info in node.broker.look(entity, seat, list_sessions)
-        if info.state is not None or (is_any and info.ready_count + info.held_count > 0)
-    )
+
+    def named(part: Subscription) -> list[str]:
+        if isinstance(since, int) and since < _ANY_TIME_MS:
+            return states_set_since(part, since)
+        return [
+            info.session_id
+            for info in list_sessions(part)
+            if info.state is not None or info.ready_count + info.held_count > 0
+        ]
+
+    seats = [seat for seat in entity.seats if seat.partition is not None]
+    names = sorted(name for seat in seats for name in node.broker.look(entity, seat, named))
     chosen = names[skip : skip + top]
     body = to.text_map(
         {
