@@ -129,7 +129,7 @@ async def test_a_subscription_is_deleted_in_slices_while_its_topic_works(
     assert waiting
     partition = bus.broker.find("t").seats[0].online()
     while waiting:
-        # A block that were rewritten now would count its rows anew, and lose them later.
+        # A block that is rewritten now would count its rows without the subscription.
         while bus.broker.tidy(bus.broker.find("t").seats[0]):
             pass
         assert partition.releasing == 1

@@ -57,7 +57,7 @@ class Held:
         return task
 
     def do(self, count: int | None = None) -> None:
-        """Do so many slices, or all."""
+        """Do that number of slices, or all."""
         while self.slices and count != 0:
             self.slices.popleft()()
             count = None if count is None else count - 1
@@ -96,7 +96,7 @@ async def test_no_slice_has_more_work_than_it_may(clock: ManualClock, slices: li
         await bus.create_subscription("t", f"s{at}", rules=rules)
     properties = {f"p{at}": "a" * 30 for at in range(3)}
     await bus.send_batch("t", [msg(properties=properties) for _ in range(20)])
-    # The rules that are left when a plan is placed have stamps: here there are none.
+    # No rule here reads a stamp, so all of them run ahead.
     assert len(slices) > 20
     # What cannot be cut: one rule on one message, or the share of one subscription.
     assert max(slices) <= STEPS + 150 + 20 * (1 + len(properties))
