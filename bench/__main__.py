@@ -2,7 +2,7 @@
 
 python -m bench [--quick] [sending] [remembering] [waiting] [recovery] [bulk] [topics]
                        [transactions] [http] [amqp] [sqs] [spark-read] [spark-write]
-                       [spark-operators]
+                       [spark-operators] [pauses]
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from bench import (
     amqp,
     bulk,
     http,
+    pauses,
     recovery,
     remembering,
     sending,
@@ -53,6 +54,7 @@ def main() -> None:
         "spark-write": lambda: spark_write.measure(3 if quick else 7),
         "spark-operators": lambda: spark_operators.measure(3 if quick else 7),
         "sqs": lambda: sqs.measure(3 if quick else 7, 0.1 if quick else 1.0),
+        "pauses": lambda: pauses.measure(0.1 if quick else 1.0),
         "recovery": lambda: recovery.measure(3 if quick else 7, 0.1 if quick else 1.0),
     }
     console = Console()

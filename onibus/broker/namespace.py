@@ -23,6 +23,7 @@ from onibus.broker.entity_rules import (
     check_targets,
     subscription_name,
 )
+from onibus.broker.erasing import erase_rows
 from onibus.broker.idling import watch_idle
 from onibus.broker.key_rows import KeyRows
 from onibus.broker.message_store import open_known
@@ -46,7 +47,6 @@ from onibus.core.errors import (
     Refused,
 )
 from onibus.core.partition import Partition
-from onibus.core.path.erase import erase, unsubscribe
 from onibus.core.records import ENTITIES, META, READERS, WriteBatch
 from onibus.core.rules.rule import Rule
 from onibus.core.settings import (
@@ -447,14 +447,7 @@ class Namespace:
             self._broker.producers.forget(entity)
         for seat in entity.seats:
             if seat.partition is not None and seat.store.loop is not None:
-                out = WriteBatch()
-                if entity.topic is None:
-                    erase(seat.partition, out)
-                else:
-                    unsubscribe(seat.partition, entity.number, out)
-                    seat.partition.write_counters(out)
-                seat.store.loop.write(out)
-                self._broker.flush_later(seat.store)
+                erase_rows(self._broker, seat, entity.number)
         for one in [*entity.subscriptions.values(), entity]:
             self._broker.forget(one)
 

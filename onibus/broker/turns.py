@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 #: Steps of rules (core/rules/subject.py) in one slice, about 5 ms. A send with more is planned.
 SLICE_STEPS = 50_000
 
-#: What goes to one partition, and what takes its plan when that is computed.
+#: A partition, its messages, and the function that takes their plan once it is computed.
 Planned = tuple["Seat", Any, Callable[[Plan], None]]
 
 
@@ -50,7 +50,7 @@ class Turn:
         self._running: Iterator[int] | None = None
 
     def plan(self, broker: Broker, steps: int) -> bool:
-        """Run rules for about so many steps; return whether more is left to do."""
+        """Run rules for about that number of steps; return whether more is left to do."""
         if self._running is None:
             self._running = self._plan(broker, steps)
         return next(self._running, None) is not None
@@ -71,7 +71,7 @@ class Turn:
                     left = a_slice
                     yield left
             except OnibusError:
-                # The partition is offline: who sends to it finds out in turn.
+                # The partition is offline: the send fails when it runs.
                 continue
 
 
@@ -95,7 +95,7 @@ def steps_of(entity: Entity, batch: Any) -> int:
     if not costly:
         return steps * len(batch)
     if type(batch) is not list:
-        # Their properties are in columns: nobody knows how long they are without looking.
+        # The lengths of properties in columns are unknown: the size is an upper bound.
         return steps * len(batch) + costly * int(batch.size)
     long = sum([len(one.row) - len(one.message.body) for one in batch])
     return steps * len(batch) + costly * long

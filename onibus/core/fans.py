@@ -25,6 +25,8 @@ from onibus.core.errors import Damaged
 from onibus.core.numbering import ORDINAL, Ordinals, ordinals_from
 
 _ENTRY = struct.Struct("<qB")
+#: Positions that are gathered before they are counted.
+_COUNTED_AT_ONCE = 10_000
 
 
 class Fans:
@@ -59,13 +61,15 @@ class Fans:
 class Members:
     """The rows of a new block, and which subscription takes which of them."""
 
-    __slots__ = ("_counts", "_ordinals", "_size", "_skips", "_taken")
+    __slots__ = ("_added", "_counts", "_ordinals", "_size", "_skips", "_taken")
 
     def __init__(self, ordinals: Ordinals) -> None:
         self._ordinals = ordinals
         self._skips = int(ordinals[-1] - ordinals[0]) + 1 != len(ordinals)
         self._size = (len(ordinals) + 7) // 8
         self._counts = np.zeros(len(ordinals), np.uint16)
+        #: positions that are not counted yet, once per subscription
+        self._added: list[int] = []
         #: the bits of the rows that a subscription takes; None: all of them
         self._taken: dict[int, bytes | None] = {}
 
@@ -80,7 +84,15 @@ class Members:
             self._counts += np.uint16(1)
         elif len(positions):
             self._taken[number] = _bits(positions, self._size)
-            self._counts[positions] += np.uint16(1)
+            self._added += positions
+            if len(self._added) > _COUNTED_AT_ONCE:
+                self._count()
+
+    def _count(self) -> None:
+        if self._added:
+            counts = np.bincount(self._added, minlength=len(self._counts))
+            self._counts += counts.astype(np.uint16)
+            self._added = []
 
     def remove(self, number: int) -> None:
         """A subscription does not take the rows that it was given."""
@@ -93,6 +105,7 @@ class Members:
 
     def fans(self) -> Fans:
         """Return how many take each row."""
+        self._count()
         return Fans(self._ordinals, self._counts)
 
     def encode(self) -> bytes:

@@ -85,10 +85,12 @@ class Generation:
 
     def delete_rows(self, out: WriteBatch) -> None:
         """Delete its rows: a run has its entries now."""
-        for row in self.rows:
+        for row in self.stored():
             out.delete(RECENT_IDS, (row,))
-        for row in self._loose_rows:
-            out.delete(RECENT_IDS, (row,))
+
+    def stored(self) -> list[int]:
+        """Return the keys of its rows."""
+        return [*self.rows, *self._loose_rows]
 
     def recovered(self) -> None:
         """Take note that all entries came from rows."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
+from collections.abc import Iterator
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -27,7 +28,7 @@ import numpy.typing as npt
 from onibus.core.errors import Damaged
 from onibus.core.lifecycle import Input
 from onibus.core.numbering import ORDINAL
-from onibus.core.records import OUTCOMES, WriteBatch
+from onibus.core.records import OUTCOMES, Table, WriteBatch
 from onibus.core.settings import LogSettings
 
 #: Rows that one slice of trimming deletes.
@@ -218,12 +219,12 @@ class OutcomeLog:
             first = self._firsts[at]
         return first
 
-    def erase(self, out: WriteBatch) -> None:
-        """Delete all rows: the subscription is gone."""
+    def erase(self) -> Iterator[tuple[Table, Any]]:
+        """Yield all rows: the subscription is gone."""
         for first in self._firsts:
-            out.delete(OUTCOMES, (*self.key, first))
+            yield OUTCOMES, (*self.key, first)
         if self._emptied:
-            out.delete(OUTCOMES, (*self.key, self._emptied))
+            yield OUTCOMES, (*self.key, self._emptied)
 
 
 def encode(noted: list[tuple[int, Fate]], reasons: list[Reason]) -> bytes:

@@ -79,6 +79,8 @@ class Partition:
         #: bus time of the last command, and of the last change, by itself or not
         self.accessed = 0
         self.seen = 0
+        #: deleted subscriptions whose rows of the log are still counted (path/erase.py)
+        self.releasing = 0
         self._committing_below = 1
         self._committing_ids = 0
 

@@ -26,6 +26,7 @@ import struct
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
+from typing import Any
 
 import numpy as np
 
@@ -48,7 +49,7 @@ from onibus.core.id_runs import (
     words_of,
 )
 from onibus.core.pages import IdPages
-from onibus.core.records import ID_CHUNKS, ID_RUNS, Row, WriteBatch
+from onibus.core.records import ID_CHUNKS, ID_RUNS, RECENT_IDS, Row, Table, WriteBatch
 
 #: From this many ids on, asking a dozen filters by numpy is faster than one by one.
 _BATCH_MIN = 16
@@ -340,16 +341,17 @@ class RememberedIds:
             left.difference_update(run.chunks, run.segments)
         return sorted(left)
 
-    def erase(self, out: WriteBatch) -> None:
-        """Delete every row; the partition is gone."""
+    def erase(self) -> Iterator[tuple[Table, Any]]:
+        """Yield every row; the partition is gone."""
         if self._cold:
             self._warm()
         for generation in (self._young, *self._full):
-            generation.delete_rows(out)
+            for row in generation.stored():
+                yield RECENT_IDS, (row,)
         for run in self._runs:
-            out.delete(ID_RUNS, (run.run,))
+            yield ID_RUNS, (run.run,)
             for chunk in (*run.chunks, *run.segments):
-                out.delete(ID_CHUNKS, (chunk,))
+                yield ID_CHUNKS, (chunk,)
 
     # Recovery
 

@@ -70,7 +70,13 @@ class Runs:
     def extend_by(self, spans: Spans, first: int, count: int) -> None:
         """Add runs of that many positions, each moved by `first`, behind all others."""
         if isinstance(spans, list):
-            self.extend([(first + start, first + end) for start, end in spans])
+            if spans:
+                start, end = spans[0]
+                self.add(first + start, first + end)
+                self.count += count - (end - start + 1)
+                if len(spans) > 1:
+                    self.firsts.extend([first + start for start, _ in spans[1:]])
+                    self.lasts.extend([first + end for _, end in spans[1:]])
             return
         starts, ends = spans + ORDINAL.type(first)
         firsts, lasts = self.firsts, self.lasts

@@ -17,6 +17,7 @@ from onibus.broker import (
     claim_reading,
     claim_settling,
     claiming,
+    erasing,
     forwarding,
     pages,
     sending,
@@ -33,7 +34,7 @@ from onibus.core import limits
 from onibus.core import partition as core_partition
 from onibus.core.errors import NoSession, OnibusError, StoreFailed
 from onibus.core.id_runs import Sizes
-from onibus.core.path import compact, expire, fan_out
+from onibus.core.path import compact, erase, expire, fan_out
 from onibus.core.records import COUNTERS, META, TABLES
 from onibus.store.memory import MemoryStore, Tables
 from onibus.testing.clock import SimulatedClock
@@ -82,12 +83,15 @@ def small_sizes() -> Iterator[None]:
         (works, "KEPT_BYTES_MAX", 300),
         *((module, "SLICE_STEPS", 12) for module in (turns, sending)),
         (fan_out, "BIT_STEPS", 2),
+        (erasing, "ROWS_A_SLICE", 3),
+        (erase, "RELEASED_AT_ONCE", 2),
         (pages, "CACHE_BYTES_MAX", 8_000),
         (limits, "PARTITION_COUNT", 5),
         # What is left for a moment later would differ from a model that is never late.
         (expire, "BLOCKS_A_SLICE", 1_000_000),
         (expire, "ROWS_A_SLICE", 1_000_000),
         (expire, "DUE_A_SLICE", 1_000_000),
+        (expire, "DUE_STEPS", 1_000_000_000),
         (expire, "AGED_A_SLICE", 1_000_000),
     ]
     before = [getattr(owner, name) for owner, name, _ in patches]

@@ -12,10 +12,11 @@ import pytest
 from onibus import Bus, FalseFilter, Rule
 from onibus.broker import sending, turns
 from onibus.core.errors import EntityNotFound
-from onibus.core.path import fan_out
+from onibus.core.lifecycle import State
+from onibus.core.path import expire, fan_out
 from onibus.core.path.plan import Plan
 from tests.broker.topic_helpers import dead, sound, sql, there, topic_with
-from tests.bus_helpers import Disks, ManualClock, keys_of, msg, run, send
+from tests.bus_helpers import Disks, ManualClock, keys_of, msg, run, send, settle
 
 STEPS = 200
 
@@ -56,7 +57,7 @@ class Held:
         return task
 
     def do(self, count: int | None = None) -> None:
-        """Do so many slices, or all."""
+        """Do that number of slices, or all."""
         while self.slices and count != 0:
             self.slices.popleft()()
             count = None if count is None else count - 1
@@ -95,7 +96,7 @@ async def test_no_slice_has_more_work_than_it_may(clock: ManualClock, slices: li
         await bus.create_subscription("t", f"s{at}", rules=rules)
     properties = {f"p{at}": "a" * 30 for at in range(3)}
     await bus.send_batch("t", [msg(properties=properties) for _ in range(20)])
-    # The rules that are left when a plan is placed have stamps: here there are none.
+    # No rule here reads a stamp, so all of them run ahead.
     assert len(slices) > 20
     # What cannot be cut: one rule on one message, or the share of one subscription.
     assert max(slices) <= STEPS + 150 + 20 * (1 + len(properties))
@@ -253,4 +254,26 @@ async def test_a_turn_that_two_lanes_come_to_at_once_is_taken_once(clock: Manual
     for topic in "tu":
         assert there(bus, f"{topic}/subscriptions/s0") == ["a"] * 30 + ["b"] * 30
     assert bus.broker.turns.waiting == 0
+    await bus.close()
+
+
+@pytest.mark.promise("S6", "B3")
+@run
+async def test_fewer_messages_come_due_in_a_slice_the_more_rules_they_meet(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(expire, "DUE_STEPS", 20)
+    bus = await Disks().bus(clock)
+    names = await topic_with(bus, *(f"s{at}" for at in range(5)))
+    for at in range(10):
+        await bus.schedule("t", msg(str(at)), clock.wall() + 1_000)
+    clock.advance(2_000)
+    seat = bus.broker.find("t").seats[0]
+    left = []
+    while count := seat.online().subscription.counts[State.SCHEDULED]:
+        left.append(count)
+        bus.broker.advance(seat, bus.broker.clock.now())
+    assert left == [10, 6, 2], "each of them takes five steps"
+    await settle(bus)
+    assert there(bus, names[0]) == [str(at) for at in range(10)]
     await bus.close()

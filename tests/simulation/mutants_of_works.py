@@ -8,9 +8,9 @@ from onibus.broker import broker as broker_module
 from onibus.broker import (
     claim_settling,
     claiming,
+    erasing,
     forwarding,
     moving,
-    namespace,
     producers,
     transacting,
     works,
@@ -59,8 +59,9 @@ def lose_overlays(original: Any) -> Any:
 
 
 def keep_rows_of_the_deleted(original: Any) -> Any:
-    def unsubscribe(partition: Any, number: int, out: Any) -> None:
+    def unsubscribe(partition: Any, number: int) -> Any:
         partition.subscriptions.pop(number)
+        return iter(())
 
     return unsubscribe
 
@@ -294,7 +295,7 @@ OF_WORKS = {
     "unknown is true": Mutant(entity_module, "compile_rule", take_unknown_for_true, _TOPICS),
     "an overlay is lost at restart": Mutant(recover, "_recover_marks", lose_overlays, _TOPICS),
     "rows of a deleted subscription are kept": Mutant(
-        namespace, "unsubscribe", keep_rows_of_the_deleted, _TOPICS
+        erasing, "unsubscribe", keep_rows_of_the_deleted, _TOPICS
     ),
     "a subscription forgets a message at restart": Mutant(
         recover, "decode_fans", forget_a_member, _TOPICS

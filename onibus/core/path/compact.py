@@ -39,6 +39,9 @@ def compact(partition: Partition, out: WriteBatch, eager: bool = False) -> bool:
     when there is nothing else to do.
     """
     log = partition.log
+    if partition.releasing:
+        # A block that is rewritten counts only the subscriptions that there are.
+        return False
     if not eager and log.total_bytes - log.live_bytes <= DEAD_BYTES_MAX:
         return False
     group = _choose(partition, eager)

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from onibus.core.partition import Partition
     from onibus.core.subscription import Subscription
 
-#: Messages that come due in one slice.
-DUE_A_SLICE = 250
+#: Messages that come due in one slice, and the steps of rules (core/rules/subject.py) on them.
+DUE_A_SLICE = 100
+DUE_STEPS = 50_000
 #: Blocks looked through for expired rows in one slice, which ends with the block of the last row.
 BLOCKS_A_SLICE = 16
 ROWS_A_SLICE = 500
@@ -66,7 +67,7 @@ def _come_due(subscription: Subscription, now: int, wall: int, out: WriteBatch) 
     Delays are durations. Scheduled messages follow the wall clock, as far as it is proven.
     """
     marks = subscription.marks
-    left = DUE_A_SLICE
+    left = _due_in_slice(subscription)
     while left and (ordinal := marks.pop_due(now)) is not None:
         left -= 1
         if marks[ordinal].hold is None:
@@ -78,6 +79,15 @@ def _come_due(subscription: Subscription, now: int, wall: int, out: WriteBatch) 
         scheduled.append(ordinal)
     if scheduled:
         activate(subscription.partition, scheduled, now, wall, out)
+
+
+def _due_in_slice(subscription: Subscription) -> int:
+    """Return how many messages may come due in one slice: fewer, the more rules they meet."""
+    if subscription.number or subscription.marks.next_scheduled() == NEVER:
+        return DUE_A_SLICE
+    others = subscription.partition.subscriptions.values()
+    steps = sum(rule.work.steps for one in others for rule in one.rules)
+    return max(1, min(DUE_A_SLICE, DUE_STEPS // max(steps, 1)))
 
 
 def _ring(subscription: Subscription, kind: str, key: int | str, now: int, out: WriteBatch) -> None:

@@ -23,7 +23,7 @@ Bit = int | tuple[tuple[int, int], Sequence[Any], FanOut]
 
 
 class Plan:
-    """What is known of a batch's fan-out in one partition."""
+    """The fan-out of a batch in one partition, as far as it is computed."""
 
     def __init__(self, partition: Partition, fans: Iterator[Bit]) -> None:
         """Take the blocks that the batch becomes."""
