@@ -3,7 +3,7 @@
 Sends messages with every tenth one a duplicate, in sessions, some of them scheduled; receives and
 settles them in all ways; captures everything into a lake meanwhile; kills the server and the
 pipeline on the way; lets the official clients of Service Bus and SQS have a part in it; then audits
-the lake, and shows the verdict and a report with plots.
+the lake, and shows the verdict, how the numbers add up, and a report with plots and the kills.
 """
 
 from __future__ import annotations
@@ -19,14 +19,17 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import Progress
+from rich.table import Table
 
 from onibus import Message
 from onibus.client import Client, Retry
 from onibus.core.errors import NoSession, OnibusError
+from onibus.spark.lake import MESSAGES, Lake
 
 console = Console(highlight=False)
 
@@ -162,13 +165,13 @@ def receive(connection: str, stop: threading.Event, seed: int) -> None:
                 console.print(f"[dim]a receiver met {error.code}[/dim]")
 
 
-def official(server: Server) -> str:
-    """Have clients of both services talk to the bus as they are; return what they did."""
+def official(server: Server) -> tuple[str, int]:
+    """Have clients of both services use the bus; return what they did, and how many they sent."""
     try:
         import boto3
         from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusClient, ServiceBusMessage
     except ImportError:
-        return "the official clients are not installed: pip install 'onibus[clients]'"
+        return "the official clients are not installed: pip install 'onibus[clients]'", 0
     sqs = boto3.client(
         "sqs",
         endpoint_url=server.sqs,
@@ -213,10 +216,34 @@ def official(server: Server) -> str:
         for message in held:
             sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
         taken += len(held)
-    return (
+    words = (
         f"azure-servicebus sent {OFFICIAL} more; boto3 sent {OFFICIAL} messages twice, of which "
         f"azure-servicebus received {crossed} and boto3 {taken}"
     )
+    return words, OFFICIAL
+
+
+def sum_up(count: int, more: int, lake: Path) -> None:
+    """Show how the numbers of what was sent and of what the lake has add up."""
+    ids, later = set(), 0
+    for batch in messages(count, seed=7):
+        for message in batch:
+            later += message.message_id not in ids and bool(message.scheduled_enqueue_time_ms)
+            ids.add(message.message_id)
+    rows = sum(one.row.rows for one in Lake(str(lake), QUEUE).files(MESSAGES))
+    table = Table(box=None, show_header=False)
+    for number, words in (
+        (count, "sent by this program"),
+        (len(ids) - count, "of them are duplicates, which the broker dropped"),
+        (later, "are scheduled: each takes a second number when it is due"),
+        (more, "sent by azure-servicebus"),
+        (len(ids) + later + more, "numbers that the broker must have given"),
+        (rows, f"rows of {QUEUE} in the lake: captured, and audited above"),
+    ):
+        table.add_row(f"{number:,}", words)
+    console.print(table)
+    same = rows == len(ids) + later + more
+    console.print("the numbers are equal" if same else "[red]the numbers differ[/red]")
 
 
 def onibus(*arguments: str) -> int:
@@ -225,7 +252,7 @@ def onibus(*arguments: str) -> int:
     return subprocess.run([sys.executable, "-m", "onibus", *arguments], check=False).returncode
 
 
-def tour(count: int, folder: Path) -> int:
+def tour(count: int, folder: Path, page: Path) -> int:
     """Do all of it; return the exit code of the audit."""
     server = Server(folder / "data")
     lake = folder / "lake"
@@ -249,26 +276,34 @@ def tour(count: int, folder: Path) -> int:
         ]
         for thread in receivers:
             thread.start()
-        killer = threading.Thread(target=_kill, args=(server, pipeline, stop), daemon=True)
+        kills: list[str] = []
+        killer = threading.Thread(target=_kill, args=(server, pipeline, stop, kills), daemon=True)
         killer.start()
         with Progress(console=console) as progress:
             duplicates = send(server.connection, count, progress)
-        console.print(f"[bold]2.[/bold] the broker named {duplicates:,} duplicates")
+        console.print(
+            f"[bold]2.[/bold] the broker named {duplicates:,} duplicates, among them messages that "
+            "were sent again after a kill"
+        )
         time.sleep(25)
         stop.set()
         for thread in (*receivers, killer):
             thread.join()
-        console.print(f"[bold]3.[/bold] {official(server)}")
+        words, more = official(server)
+        console.print(f"[bold]3.[/bold] {words}")
         pipeline.stop()
         pipeline = None
         console.print("[bold]4.[/bold] what the pipeline has not captured yet, and the proof")
         place = ("--lake", str(lake), "--connect", server.connection)
-        page = str(folder / "report.html")
-        return (
+        marks = [word for kill in kills for word in ("--mark", kill)]
+        code = (
             onibus("pipeline", "capture", "--all", *place)
             or onibus("pipeline", "audit", FIFO, *place)
-            or onibus("pipeline", "audit", QUEUE, "--report", page, *place)
+            or onibus("pipeline", "audit", QUEUE, "--report", str(page), *marks, *place)
         )
+        console.print("[bold]5.[/bold] how the numbers add up")
+        sum_up(count, more, lake)
+        return code
     finally:
         stop.set()
         if pipeline is not None:
@@ -276,8 +311,8 @@ def tour(count: int, folder: Path) -> int:
         server.stop()
 
 
-def _kill(server: Server, pipeline: Pipeline, stop: threading.Event) -> None:
-    """Kill the server twice and the pipeline once."""
+def _kill(server: Server, pipeline: Pipeline, stop: threading.Event, kills: list[str]) -> None:
+    """Kill the server twice and the pipeline once; note when."""
     for wait, victim, name in (
         (4, server, "server"),
         (12, pipeline, "pipeline"),
@@ -286,18 +321,25 @@ def _kill(server: Server, pipeline: Pipeline, stop: threading.Event) -> None:
         if stop.wait(wait):
             return
         console.print(f"[red]kill -9 of the {name}[/red]; it is started again")
+        kills.append(f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}Z=kill of the {name}")
         victim.kill()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--messages", type=int, default=200_000)
-    parser.add_argument("--folder", type=Path, help="a new folder; a temporary one if not told")
+    parser.add_argument("--folder", type=Path, help="keep the data and the lake in a new folder")
     given = parser.parse_args()
-    folder = given.folder or Path(tempfile.mkdtemp(prefix="onibus-demo-"))
-    folder.mkdir(parents=True, exist_ok=True)
-    code = tour(given.messages, folder)
-    console.print(f"the report, the lake and the data are in {folder}")
+    page = Path(tempfile.gettempdir()) / "onibus-demo.html"
+    if given.folder is not None:
+        given.folder.mkdir(parents=True, exist_ok=True)
+        code = tour(given.messages, given.folder, page)
+        console.print(f"the lake and the data are in {given.folder}")
+    else:
+        with tempfile.TemporaryDirectory(prefix="onibus-demo-") as folder:
+            code = tour(given.messages, Path(folder), page)
+        console.print("the lake and the data were removed; --folder keeps them")
+    console.print(f"the report, with the kills in its first plot, is {page}")
     sys.exit(code)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -27,6 +28,7 @@ from onibus.cli.pipeline import (
     told_plainly,
 )
 from onibus.cli.session import Session, command
+from onibus.cli.values import moment_ms
 from onibus.core.errors import OnibusError
 
 if TYPE_CHECKING:
@@ -34,6 +36,10 @@ if TYPE_CHECKING:
     from onibus.spark.jobs.capture import Captured
 
 
+Marks = Annotated[
+    list[str] | None,
+    typer.Option("--mark", metavar="TIME=NAME", help="A moment to show in the plot of rates."),
+]
 AcceptGap = Annotated[
     bool, typer.Option("--accept-gap", help="Record rows that are gone as a gap of this lake.")
 ]
@@ -210,6 +216,7 @@ def audit(
     page: Annotated[
         Path | None, typer.Option("--report", help="Write an HTML page with plots here.")
     ] = None,
+    mark: Marks = None,
     master: Master = None,
     conf: Conf = None,
 ) -> None:
@@ -237,12 +244,21 @@ def audit(
             drawing = progress_of(session, "drawing")
             draw(
                 spark(), source, lake, page,
-                with_broker=broker, verdict=verdict, on_progress=drawing,
+                with_broker=broker, verdict=verdict, marks=_marks(mark), on_progress=drawing,
             )  # fmt: skip
     _show(session, verdict, page if verdict.messages else None)
     codes = {"PASSED": exits.OK, "FAILED": exits.REFUSED, "INCOMPLETE": exits.INCOMPLETE}
     if not verdict.passed:
         raise typer.Exit(codes[verdict.verdict])
+
+
+def _marks(given: list[str] | None) -> list[tuple[datetime, str]]:
+    """Return moments and their names."""
+    found = []
+    for one in given or ():
+        time, _, name = one.partition("=")
+        found.append((datetime.fromtimestamp((moment_ms(time) or 0) / 1_000, UTC), name))
+    return found
 
 
 def _show(session: Session, verdict: Verdict, page: Path | None) -> None:
@@ -295,6 +311,7 @@ def report(
     broker: Annotated[
         bool, typer.Option("--broker/--no-broker", help="Ask the broker for its duplicates.")
     ] = True,
+    mark: Marks = None,
     master: Master = None,
     conf: Conf = None,
 ) -> None:
@@ -308,6 +325,7 @@ def report(
             lake,
             to,
             with_broker=broker,
+            marks=_marks(mark),
             on_progress=progress_of(session, "drawing"),
         )
     session.out.done({"page": str(path)}, f"the page is {path}")

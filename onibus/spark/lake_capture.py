@@ -28,6 +28,7 @@ from onibus.core.errors import (
     LogGap,
     PartitionOffline,
     ReaderTaken,
+    Unknown,
 )
 from onibus.spark.lake import ERRORS, MESSAGES, OUTCOMES, Lake, name_of
 from onibus.spark.lake_files import LakeFailed
@@ -297,8 +298,8 @@ class LakeCapture:
         reader = self._readers[table]
         at = self._writer.manifest.tables[table].next
         positions = tuple(map(max, reader.positions, at))
-        # While a partition is offline nothing can be written: the next batch says it again.
-        with suppress(PartitionOffline):
+        # The next batch says it again if a partition is offline or the response is lost.
+        with suppress(PartitionOffline, Unknown):
             self._client.move_reader(
                 self._entity, reader.name, positions, self.incarnation, self._writer.token
             )

@@ -44,9 +44,24 @@ def _svg(figure: Any) -> str:
     return text.getvalue()[text.getvalue().index("<svg") :]
 
 
-def lines(times: Sequence[datetime], series: Mapping[str, Sequence[float]], unit: str) -> str:
-    """Return lines over time, one for each series."""
+#: A moment that is marked in a plot over time, and its name.
+Mark = tuple[datetime, str]
+
+
+def lines(
+    times: Sequence[datetime],
+    series: Mapping[str, Sequence[float]],
+    unit: str,
+    marks: Sequence[Mark] = (),
+) -> str:
+    """Return lines over time, one for each series, and a vertical line for each mark."""
     figure, axes = _figure()
+    for moment, name in marks:
+        axes.axvline(moment, color=BAD, linewidth=1, linestyle=":")
+        axes.annotate(
+            _short(visible(name)), (moment, 1), xycoords=("data", "axes fraction"), rotation=90,
+            ha="right", va="top", fontsize=7, color=BAD, parse_math=False,
+        )  # fmt: skip
     for (name, values), colour in zip(series.items(), (GOOD, BAD, "#7a7a7a"), strict=False):
         axes.plot(times, values, label=name, color=colour, linewidth=1.4)
     axes.set_ylabel(unit)

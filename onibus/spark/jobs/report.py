@@ -6,9 +6,10 @@ Spark adds up, this page only draws: whatever the lake holds, a few hundred numb
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,17 +60,20 @@ def report(
     *,
     with_broker: bool = True,
     verdict: Verdict | None = None,
+    marks: Sequence[plots.Mark] = (),
     on_progress: Callable[[str], None] = lambda section: None,
 ) -> Path:
     """Write a page about an entity; return where it lies.
 
     `source` are the options of the format onibus (connection, entity). The broker is asked for the
-    duplicates it dropped, which no log has. With a verdict the page begins with it.
+    duplicates it dropped, which no log has. With a verdict the page begins with it. `marks` are
+    moments to show in the plot of rates, with their names.
     """
     options = read_options(source)
     tables = open_lake(spark, lake, options.entity)
     sections = [] if verdict is None else [_verdict(verdict)]
-    for title, make in _SECTIONS:
+    rates: Callable[[LakeTables], str] = partial(_over_time, marks=marks)
+    for title, make in (("Rates", rates), *_SECTIONS):
         on_progress(title)
         sections.append(Section(title, make(tables) or '<p class="note">Nothing to show.</p>'))
     if with_broker:
@@ -112,7 +116,7 @@ def _verdict(verdict: Verdict) -> Section:
     )
 
 
-def _over_time(tables: LakeTables) -> str:
+def _over_time(tables: LakeTables, marks: Sequence[plots.Mark]) -> str:
     """Messages and ends a second."""
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -135,7 +139,7 @@ def _over_time(tables: LakeTables) -> str:
         "enqueued": [arrived.get(slot, 0) / step for slot in slots],
         "ended": [ended.get(slot, 0) / step for slot in slots],
     }
-    return plots.lines(times, series, "messages/s")
+    return plots.lines(times, series, "messages/s", marks)
 
 
 def _to_completion(tables: LakeTables) -> str:
@@ -214,7 +218,6 @@ def _counted(
 
 
 _SECTIONS: tuple[tuple[str, Callable[[LakeTables], str]], ...] = (
-    ("Rates", _over_time),
     ("Time from enqueueing to completion", _to_completion),
     ("Ends", _ends),
     ("Dead-letter reasons", _dead_letters),
