@@ -462,3 +462,17 @@ async def test_what_is_left_of_a_large_batch_is_compacted(
         found = peek_everything(bus, "q")
         assert {message.body for message in found} == {b"x" * 2_000}
         assert numbers(found) == numbers(kept)
+
+
+@pytest.mark.promise("S4")
+@pytest.mark.parametrize("count", [3, 100])
+@run
+async def test_stamps_do_not_go_back_with_the_clock(clock: ManualClock, count: int) -> None:
+    bus = await Disks().bus(clock)
+    await bus.create_queue("q")
+    await bus.send("q", msg("before"))
+    clock.jump(-10 * SECOND)
+    bus.broker.clock.observe()
+    await bus.send_arrow("q", batch(count))
+    assert len({message.enqueued_time_ms for message in bus.peek("q", limit=200)}) == 1
+    await bus.close()

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Coroutine
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from onibus import Bus, FalseFilter, Rule
@@ -276,4 +277,30 @@ async def test_fewer_messages_come_due_in_a_slice_the_more_rules_they_meet(
     assert left == [10, 6, 2], "each of them takes five steps"
     await settle(bus)
     assert there(bus, names[0]) == [str(at) for at in range(10)]
+    await bus.close()
+
+
+@pytest.mark.promise("B3", "D10")
+@pytest.mark.parametrize("count", [20, 100])
+@run
+async def test_rows_in_columns_are_planned_too(
+    clock: ManualClock, slices: list[int], count: int
+) -> None:
+    bus = await Disks().bus(clock)
+    names = await topic_with(bus, *(f"s{at}" for at in range(20)))
+    due = clock.wall() + 60_000
+    rows = pa.table(
+        {
+            "body": [str(at).encode() for at in range(count)],
+            "scheduled_enqueue_time_ms": [due if at == 3 else None for at in range(count)],
+        }
+    )
+    sent = await bus.send_arrow("t", rows)
+    await send(bus, "t", "after")
+    assert sent.sequence_number.to_pylist() == list(range(1, count + 1))
+    assert len(slices) > 2
+    expected = [*(str(at) for at in range(count) if at != 3), "after"]
+    assert there(bus, names[0]) == expected == there(bus, names[19])
+    assert bus.topic("t").scheduled_count == 1
+    sound(bus)
     await bus.close()
