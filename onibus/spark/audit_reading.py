@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 #: A lake with no more rows and bytes than this is read without Spark.
 LOCAL_ROWS, LOCAL_BYTES = 2_000_000, 512 << 20
-#: About so many rows are in a bucket.
+#: About this number of rows is in a bucket.
 _BUCKET = 1_000_000
 _THREADS = 4
 
@@ -42,7 +42,7 @@ class LocalReading:
     """Reads a lake in this process."""
 
     def looks(self, places: Sequence[Place], done: Callable[[int], None]) -> list[Looked]:
-        """Look at each file; `done` hears how many were looked at."""
+        """Look at each file; `done` gets the number of files so far."""
         found = []
         with ThreadPoolExecutor(_THREADS) as pool:
             looked = pool.map(lambda one: checks.look(one[0], one[1], one[2].row), places)
@@ -105,7 +105,7 @@ class SparkReading:
         return self._spark.read.schema(schema).parquet(*paths)
 
     def _bucketed(self, rows: DataFrame, key: str | Column) -> DataFrame:
-        from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+        from pyspark.sql import functions as F  # noqa: N812
 
         return rows.withColumn("bucket", F.pmod(F.xxhash64(key), F.lit(self._buckets)))
 

@@ -55,9 +55,7 @@ def batch_reader(options: ReadOptions, schema: StructType) -> DataSourceReader:
     check_schema(options, schema)
     if options.table in ("present", DEAD_LETTERED):
         if options.starting_position is not None or options.ending_position is not None:
-            raise InvalidArgument(
-                f"table {options.table} has no positions: it is what is there now"
-            )
+            raise InvalidArgument(f"table {options.table} has no positions: it shows a moment")
         return PresentReader(options, schema)
     filtering = options.pushdown and _gets_filters()
     return (FilteringLogReader if filtering else LogReader)(options, schema)
@@ -66,7 +64,7 @@ def batch_reader(options: ReadOptions, schema: StructType) -> DataSourceReader:
 def _gets_filters() -> bool:
     """Return whether Spark hands filters over to this process.
 
-    It does so in a process of its own, if its setting is on. Elsewhere a reader that takes filters
+    It does so in a separate process, if its setting is on. Elsewhere a reader that takes filters
     is an error to Spark.
     """
     main = getattr(sys.modules.get("__main__"), "__spec__", None)

@@ -248,7 +248,7 @@ class LakeCapture:
         ends = self._ends(table)
         if ends.incarnation != self.incarnation:
             raise EntityReplaced(
-                f"{self._entity} was deleted and made again while it was captured: capture into "
+                f"{self._entity} was deleted and recreated while it was captured: capture into "
                 "another lake"
             )
         at = self._writer.manifest.tables[table].next
@@ -261,7 +261,7 @@ class LakeCapture:
         messages: int | None = None,
         size: int | None = None,
     ) -> dict[int, tuple[int, int]]:
-        """Return the next batch: at most about so many messages and bytes, up to the target.
+        """Return the next batch: at most about the given messages and bytes, up to the target.
 
         It names every partition, also those that have nothing to read; empty: there is nothing.
         """

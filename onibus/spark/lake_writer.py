@@ -157,7 +157,7 @@ class LakeWriter:
 
     def _renew_on(self) -> None:
         while not self._ended.wait(self._lease_s / 3):
-            # A lease that cannot be renewed expires; the commits tell who has the lake.
+            # A lease that cannot be renewed expires; the commits decide which writer has the lake.
             with suppress(OnibusError):
                 self._renew()
 

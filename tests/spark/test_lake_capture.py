@@ -186,7 +186,7 @@ def test_a_lake_has_nothing_of_a_namesake(captures: Captures, bus: Client, tmp_p
 
 
 class Clock:
-    """A clock that moves when somebody waits."""
+    """A clock that moves when a writer waits."""
 
     def __init__(self) -> None:
         self.at = 1_000.0
@@ -245,7 +245,7 @@ def test_a_writer_that_was_taken_over_in_the_middle_of_a_batch_commits_nothing(
     batches = 0
 
     def taken_over(done: object) -> None:
-        # The lease has run out while the first one was suspended.
+        # The lease has expired while the first one was suspended.
         nonlocal batches
         batches += 1
         clock = Clock()

@@ -3,7 +3,7 @@
 The driver plans batches and commits them (onibus/spark/lake_capture.py). Spark reads each one and
 its tasks write the files of their ranges. A range that is written again is the same file; that, and
 the manifest, make rows appear once. Tasks return only what they wrote: no row comes to the driver,
-and a batch has no function of the driver in it, so it runs on a server of Spark Connect as well.
+and a batch has no function of the driver in it, so it runs over Spark Connect as well.
 
 Bodies are captured as they are, or decoded (`body`). One that cannot be decoded suspends the
 capture, or is set aside in the table `errors`: without its content (skip), or with it
