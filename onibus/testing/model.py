@@ -33,10 +33,6 @@ from onibus.testing.model_rows import (
 )
 from onibus.testing.model_time import Moment
 
-#: Bodies and times of messages that came due while the bus computed their fan-out: it takes them as
-#: scheduled, and enqueues them right after.
-TAKEN_AS_SCHEDULED: set[tuple[bytes, int]] = set()
-
 
 class PartitionModel:
     """The state of one partition."""
@@ -155,8 +151,7 @@ class PartitionModel:
         self.stamp = max(self.stamp, at.wall)
         row = Row(ordinal, number, message, self.stamp, FOREVER if ttl is None else at.now + ttl)
         due = message.scheduled_enqueue_time_ms or 0
-        if due > at.due or (message.body, due) in TAKEN_AS_SCHEDULED:
-            TAKEN_AS_SCHEDULED.discard((message.body, due))
+        if due > at.due:
             row = replace(row, expires=FOREVER, state="scheduled", due=due)
         self.arrive(row, at.now)
         return number

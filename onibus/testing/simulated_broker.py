@@ -19,11 +19,9 @@ from onibus.broker.replies import Outcome, Reply
 from onibus.broker.turns import Turn, Turns
 from onibus.broker.works import Works
 from onibus.core.path import claim as claim_path
-from onibus.core.path.plan import Plan
 from onibus.core.records import CLAIMS, PRODUCERS, WORKS, WriteBatch
 from onibus.store.interface import Store
 from onibus.testing.mismatch import Mismatch, check
-from onibus.testing.model import TAKEN_AS_SCHEDULED
 from onibus.testing.model_claims import ClaimsModel
 from onibus.testing.model_parts import Op
 from onibus.testing.trace import shown
@@ -31,7 +29,6 @@ from onibus.testing.trace import shown
 if TYPE_CHECKING:
     from onibus.testing.simulation import Simulation
 
-_FAN = Plan.fan
 #: What the bus does to messages under the name of a claim, wherever it is called from.
 _CLAIMING: list[tuple[Any, str]] = [
     (claiming, "claim"),
@@ -40,25 +37,6 @@ _CLAIMING: list[tuple[Any, str]] = [
     (claim_settling, "release_claimed"),
     (claim_settling, "complete_claimed"),
 ]
-
-
-def watch_plans() -> None:
-    """Tell the model which messages a plan takes as scheduled."""
-    TAKEN_AS_SCHEDULED.clear()
-
-    def told(self: Plan, partition: Any, place: Any, rows: Any) -> Any:
-        fan = _FAN(self, partition, place, rows)
-        for at in () if fan is None else fan.scheduled:
-            message = rows[at].message
-            TAKEN_AS_SCHEDULED.add((message.body, message.scheduled_enqueue_time_ms or 0))
-        return fan
-
-    Plan.fan = told  # type: ignore[method-assign]
-
-
-def leave_plans_alone() -> None:
-    """Undo `watch_plans`."""
-    Plan.fan = _FAN  # type: ignore[method-assign]
 
 
 def watch_claims(simulation: Simulation) -> None:

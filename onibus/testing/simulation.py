@@ -49,9 +49,7 @@ from onibus.testing.model_time import BusTime, TrueTime
 from onibus.testing.simulated_broker import (
     SimulatedBroker,
     leave_claims_alone,
-    leave_plans_alone,
     watch_claims,
-    watch_plans,
 )
 from onibus.testing.trace import Trace, TracedStore, Write, shown
 
@@ -103,7 +101,6 @@ def small_sizes() -> Iterator[None]:
         for (owner, name, _), value in zip(patches, before, strict=True):
             setattr(owner, name, value)
         leave_claims_alone()
-        leave_plans_alone()
 
 
 class PendingWriter:
@@ -166,7 +163,6 @@ class Simulation:
         self.mismatch: Mismatch | None = None
         self.on_answer: Callable[[Op], None] = lambda op: None
         watch_claims(self)
-        watch_plans()
         self.broker = self._new_broker()
         self.time = BusTime(self.clock)
         self.truth = TrueTime(self.clock, self.time.now())

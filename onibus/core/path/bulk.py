@@ -147,9 +147,9 @@ def _store_block(
     expires = expiries(ttls, now)
     kinds = np.full(count, MESSAGE)
     scheduled = _scheduled(columns, now + partition.offsets.moments)
-    if fan is not None:
-        times = columns.column("scheduled_enqueue_time_ms")
-        scheduled = [(at, times[at].as_py()) for at in fan.scheduled]
+    if fan is not None and fan.scheduled != [at for at, _ in scheduled]:
+        # Since the plan was made a message came due, or the clock was set.
+        fan = None
     for at, _ in scheduled:
         # Its time to live counts from its activation, as a row of its own (S6).
         expires[at] = NEVER

@@ -152,9 +152,11 @@ def _store_block(
     if not activated:
         times = [message.scheduled_enqueue_time_ms for message in messages]
         if times.count(None) != count:
-            moment_now = now + partition.offsets.moments
-            later = _scheduled(times, moment_now) if fan is None else fan.scheduled
+            later = _scheduled(times, now + partition.offsets.moments)
             scheduled = [(first + at, time) for at in later if (time := times[at]) is not None]
+    if fan is not None and fan.scheduled != [ordinal - first for ordinal, _ in scheduled]:
+        # Since the plan was made a message came due, or the clock was set.
+        fan = None
     expires = [
         NEVER if prepared.time_to_live_ms is None else now + prepared.time_to_live_ms
         for prepared in piece

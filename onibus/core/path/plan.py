@@ -3,7 +3,8 @@
 Rules are run in slices of counted steps, with other commands in between. Storing the batch then
 only gives each subscription what was chosen for it. The plan promises nothing: the rules of a
 subscription that was changed since, and rules that look at stamps, are run when the batch is
-stored; so is all of a block whose rows differ from the plan, because some are duplicates by then.
+stored; so are those of a block whose rows differ from the plan, because some are duplicates or due
+by then.
 """
 
 from __future__ import annotations
