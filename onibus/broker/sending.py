@@ -234,6 +234,8 @@ def put(broker: Broker, request: SendRequest) -> None:
 def _put_in_turn(broker: Broker, request: SendRequest) -> None:
     def run() -> None:
         try:
+            # Since it took its turn, its entity may have been deleted or its store may have failed.
+            request.seat.online()
             check_room(request.seat, request.size)
         except OnibusError as error:
             _move(broker, request, error)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from onibus.broker import broker as broker_module
 from onibus.broker import (
     claim_settling,
     claiming,
@@ -12,6 +11,7 @@ from onibus.broker import (
     forwarding,
     moving,
     producers,
+    ticking,
     transacting,
     works,
 )
@@ -373,7 +373,7 @@ OF_WORKS = {
         partition_module.Partition, "keep_for", do_nothing, ("plain", "fading", "spread")
     ),
     "compaction drops what readers want": Mutant(
-        broker_module, "forget_retained", raise_the_floor, ("plain", "fading", "spread")
+        ticking, "forget_retained", raise_the_floor, ("plain", "fading", "spread")
     ),
     "hops are not counted": Mutant(forwarding, "_forwarded", count_no_hops, _CHAIN),
     "forwarding gives up": Mutant(forwarding.Forwarding, "_later", do_nothing, _CHAIN),
