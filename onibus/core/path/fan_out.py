@@ -162,8 +162,11 @@ class FanOut:
     def _share(self, subscription: Subscription) -> None:
         share = Share(subscription)
         if self._only is None:
-            for _ in self._choose(share):
-                pass
+            if _is_usual(share.rules):
+                self._select(share, self._candidates(share.rules[0].needs))
+            else:
+                for _ in self._choose(share):
+                    pass
         else:
             chosen = subscription.number
             share.positions = [at for at, number in enumerate(self._only) if number == chosen]
@@ -211,26 +214,17 @@ class FanOut:
 
     def _choose(self, share: Share) -> Iterator[int]:
         """Run a subscription's rules on all messages; yield the steps of each bit."""
-        rules, subjects = share.rules, self._subjects
-        if len(rules) == 1 and rules[0].act is None and not rules[0].work.costly:
-            # The usual case, and the one that has to be fast.
-            condition, steps = rules[0].condition, rules[0].work.steps
+        rules = share.rules
+        if _is_usual(rules):
+            steps = rules[0].work.steps
             places = self._candidates(rules[0].needs)
             size = BIT_STEPS // steps or 1
             for start in range(0, len(places), size):
-                for at in places[start : start + size]:
-                    subject = subjects[at]
-                    if subject is None:
-                        continue
-                    try:
-                        if condition(subject) is True:
-                            share.positions.append(at)
-                    except FilterFailed as error:
-                        _fail(share, at, error)
+                self._select(share, places[start : start + size])
                 yield size * steps
             return
         taken = 0
-        for at, subject in enumerate(subjects):
+        for at, subject in enumerate(self._subjects):
             if subject is not None:
                 for steps in self._run_rules(share, at, subject):
                     taken += steps
@@ -238,6 +232,19 @@ class FanOut:
                         yield taken
                         taken = 0
         yield taken
+
+    def _select(self, share: Share, places: Sequence[int]) -> None:
+        """Run the only rule of a subscription on these messages."""
+        condition, subjects, positions = share.rules[0].condition, self._subjects, share.positions
+        for at in places:
+            subject = subjects[at]
+            if subject is None:
+                continue
+            try:
+                if condition(subject) is True:
+                    positions.append(at)
+            except FilterFailed as error:
+                _fail(share, at, error)
 
     def _candidates(self, needs: tuple[str, str] | None) -> Sequence[int]:
         """Return the positions of the messages that a rule has to be run on.
@@ -293,6 +300,11 @@ class FanOut:
         for at in share.positions:
             if self._messages[at].session_id is None and at not in share.dead:
                 share.dead[at] = (NO_SESSION, NO_SESSION_TEXT)
+
+
+def _is_usual(rules: Sequence[CompiledRule]) -> bool:
+    """Return whether one rule selects, at a known cost: the case that has to be fast."""
+    return len(rules) == 1 and rules[0].act is None and not rules[0].work.costly
 
 
 def _act(rule: CompiledRule, subject: Subject) -> Message:
