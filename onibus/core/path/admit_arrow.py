@@ -30,9 +30,9 @@ Numbers = npt.NDArray[np.int64]
 
 #: The time to live of a row that has none.
 FOREVER = -1
-#: What the MessagePack of a row has besides these fields: the head of an array of 19, and the three
-#: fields that only messages of AMQP, and dead letters of others, have, empty.
-_ROW_HEAD = 7
+#: The MessagePack of a row has these bytes in addition: the head of an array of 20, and four empty
+#: fields that only AMQP messages and dead-lettered messages of other entities use.
+_ROW_HEAD = 8
 
 _IDENTITY = pa.binary(16)
 #: A prepared batch as it is staged: its columns, and what admission made of them.
