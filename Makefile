@@ -21,7 +21,7 @@ SEED ?= 1
 #: make against REVISION=main~20 ROUNDS=9
 REVISION ?= HEAD
 ROUNDS ?= 9
-#: make kill KILLS=2000 SEED=7
+#: make kill KILLS=2000 SEED=7; make forget KILLS=2000 SEED=7
 KILLS ?= 200
 #: make cut CUTS=200000 SEED=7
 CUTS ?= 20000
@@ -35,8 +35,8 @@ PROCESSES ?= 2
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo demonstrate test lint bench against simulate kill cut fuzz corpus docs \
-	promises clean
+.PHONY: help setup run demo demonstrate test lint bench against simulate kill forget cut fuzz corpus \
+	docs promises clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -72,6 +72,9 @@ simulate: $(READY) ## Run the simulator (COMMANDS=1000000, EACH=100000 per seed,
 
 kill: $(READY) ## Kill a server under three protocols, and check what clients saw (KILLS=200, SEED=1)
 	$(BIN)/python -m tests.crash.kill_server --kills $(KILLS) --seed $(SEED)
+
+forget: $(READY) ## Kill a server whose disk forgets unsynced writes; needs root (KILLS=200, SEED=1)
+	$(BIN)/python -m tests.crash.kill_server --forget --kills $(KILLS) --seed $(SEED)
 
 cut: $(READY) ## Cut the power of a simulated disk, and check what is left (CUTS=20000, SEED=1)
 	$(BIN)/python -m tests.crash.cut_power --cuts $(CUTS) --seed $(SEED) --processes $(PROCESSES)

@@ -45,7 +45,7 @@ from onibus.core.path.deduplicate import list_duplicates
 from onibus.core.path.peek import Filter
 from onibus.core.path.session import SessionInfo, list_sessions
 from onibus.receiver import FifoReceiver, Receiver, SessionReceiver
-from onibus.store.files import written_ms
+from onibus.store.files import make_directory, written_ms
 from onibus.store.interface import OpenStore, Store
 from onibus.store.memory import MemoryStore
 from onibus.store.sqlite import SqliteStore
@@ -96,7 +96,7 @@ class Bus(EntityCalls, StagingCalls, LogCalls, ClaimCalls):
             place = root if name == NAME else places[name]
             try:
                 if not known:
-                    place.mkdir(parents=True, exist_ok=True)
+                    make_directory(place)
             except OSError as error:
                 raise InvalidArgument(f"{place} cannot be a directory: {error}") from None
             return SqliteStore(place / f"{name}.sqlite", name, known=known)

@@ -41,7 +41,7 @@ from onibus.store.connection import (
     translate,
 )
 from onibus.store.cut import Cut, StoreCut
-from onibus.store.files import free_bytes, sync_directory
+from onibus.store.files import free_bytes, make_directory, sync_directory
 
 if TYPE_CHECKING:
     from onibus.bus import Bus
@@ -177,7 +177,7 @@ def make_empty(*directories: Path) -> None:
             raise InvalidArgument(f"{directory} is not empty: nothing was changed")
     for directory in directories:
         try:
-            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_directory(directory, 0o700)
         except OSError as error:
             raise InvalidArgument(f"{directory} cannot be written to: {error}") from None
 

@@ -1,9 +1,11 @@
-"""Files that only their owner can read, written whole or not at all."""
+"""Files that only their owner can read, replaced atomically and durably."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+
+from onibus.store.files import sync_directory
 
 
 def write_private(path: Path, content: bytes) -> None:
@@ -15,3 +17,4 @@ def write_private(path: Path, content: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     draft.replace(path)
+    sync_directory(str(path.parent))

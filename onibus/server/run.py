@@ -42,6 +42,7 @@ from onibus.server.open_files import allow_open_files
 from onibus.server.server import Server
 from onibus.server.tls import context, self_made
 from onibus.server.wanted import create_missing
+from onibus.store.files import make_directory
 
 _log = logging.getLogger("onibus.server")
 
@@ -118,7 +119,7 @@ async def open_bus(config: Config, clock: Clock | None = None) -> Bus:
         return bus
     data = Path(options.data)
     # Keys and messages are in there: it is nobody else's.
-    data.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_directory(data, 0o700)
     bus = await Bus.open(
         data,
         stores=config.stores or ("main",),

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from onibus.core.errors import InvalidArgument
 from onibus.server.private_files import write_private
+from onibus.store.files import make_directory
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -56,7 +57,7 @@ def self_made(directory: Path, host: str) -> tuple[Path, Path]:
     certificate, key = directory / CERTIFICATE_FILE, directory / KEY_FILE
     names = _names(host)
     if not _is_good(certificate, key, names):
-        directory.mkdir(parents=True, exist_ok=True)
+        make_directory(directory)
         made, secret = _make(names)
         write_private(key, secret)
         write_private(certificate, made)

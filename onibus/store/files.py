@@ -57,6 +57,24 @@ def sync_directory(directory: str) -> None:
         os.close(handle)
 
 
+def make_directory(path: Path, mode: int = 0o777) -> None:
+    """Make a directory, with its parents, and make their names durable.
+
+    Sync an existing name, too: the process that made it may have been killed before its sync.
+    """
+    path = path.absolute()
+    if not path.parent.is_dir():
+        make_directory(path.parent)
+    path.mkdir(mode=mode, exist_ok=True)
+    try:
+        sync_directory(str(path.parent))
+    except OSError as error:
+        if error.errno == errno.EIO:
+            raise
+        # This user may not read it, or its file system cannot sync directories.
+        os.sync()
+
+
 class FileLock:
     """The lock on a store's database; the system releases it when the process ends.
 

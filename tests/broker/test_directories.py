@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -128,3 +129,26 @@ async def test_stores_in_directories_of_their_own(tmp_path: Path, clock: ManualC
     assert (tmp_path / "disk1" / "one.sqlite").exists()
     async with Bus.open(tmp_path / "bus", clock=clock, stores=places) as bus:
         assert len(await get(bus, "q")) == 4
+
+
+@pytest.mark.promise("B8")
+@run
+async def test_the_names_of_new_directories_are_synced(
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = set()
+    real = os.fsync
+
+    def fsync(file: int) -> None:
+        synced.add(os.fstat(file).st_ino)
+        real(file)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    root, store = tmp_path / "new" / "bus", tmp_path / "other" / "disk"
+    async with Bus.open(root, stores={"one": store}, clock=clock):
+        unsynced = [
+            place
+            for place in (tmp_path, root.parent, store.parent)
+            if place.stat().st_ino not in synced
+        ]
+    assert unsynced == []

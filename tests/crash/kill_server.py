@@ -8,6 +8,11 @@ sends, scheduled and deferred messages, sessions, FIFO groups, transactions over
 forwarding, a topic, claims. After 100 kills everything is drained and the history that the
 clients wrote is checked. Then the next seed begins with an empty directory. A seed decides what
 clients ask and when the server dies, not how far it is by then.
+
+    make forget KILLS=2000 SEED=7
+
+The data is on a disk that forgets unsynced writes (forgetful_disk.py), and every end of a server is
+a power cut, too. Every second one leaves a random part of the unsynced writes.
 """
 
 from __future__ import annotations
@@ -18,26 +23,34 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 
 from tests.crash.crowd import Crowd, Seen
+from tests.crash.forgetful_disk import ForgetfulDisk
 from tests.crash.lives import Lives
 
 #: Kills on one directory: enough for a long log, and for figures every minute.
 EACH = 100
 
 
-async def killed(root: Path, seed: int, kills: int) -> tuple[Crowd, Lives]:
+async def killed(
+    root: Path, seed: int, kills: int, disk: ForgetfulDisk | None = None
+) -> tuple[Crowd, Lives]:
     """Kill a busy server that often; return its clients, with all messages taken out."""
-    async with Lives(root, Random(seed)) as lives:
+    async with Lives(root, Random(seed), disk.path if disk else None) as lives:
         crowd = Crowd(lives.place, lives.amqp_port, lives.sqs_port, seed)
         lives.on_fault = crowd.history.fault
         async with lives.serving():
             await crowd.create()
         await crowd.start()
         while lives.kills < kills:
+            if disk:
+                disk.cut(lives.kills if lives.kills % 2 else None)
             await lives.live()
+        if disk:
+            disk.cut()
         async with lives.serving():
             await crowd.be_thorough()
             await crowd.finish()
@@ -49,12 +62,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Kill a busy server again and again.")
     parser.add_argument("--kills", type=int, default=200, help="in all (default: 200)")
     parser.add_argument("--seed", type=int, default=1, help="the first seed (default: 1)")
+    parser.add_argument("--forget", action="store_true", help="cut the power, too (default: no)")
     given = parser.parse_args()
+    verb, forgotten = "forget" if given.forget else "kill", 0
     begun, seen, ends, seed, done = time.monotonic(), Seen(), Counter[str](), given.seed, 0
     while done < given.kills:
-        with tempfile.TemporaryDirectory() as root:
+        with ExitStack() as stack:
+            root, disk = Path(stack.enter_context(tempfile.TemporaryDirectory())), None
+            if given.forget:
+                disk = stack.enter_context(ForgetfulDisk(root / "disk"))
             kills = min(EACH, given.kills - done)
-            crowd, lives = asyncio.run(killed(Path(root), seed, kills))
+            crowd, lives = asyncio.run(killed(root, seed, kills, disk))
+            forgotten += disk.forgotten if disk else 0
         found = crowd.check()
         seen.add(found)
         ends += lives.ends
@@ -67,13 +86,15 @@ def main() -> int:
         for anomaly in found.anomalies[:20]:
             print(f"{anomaly.rule}: {anomaly.words}", file=sys.stderr)
         if found.anomalies:
-            print(f"again: make kill KILLS={kills} SEED={seed}", file=sys.stderr, flush=True)
+            print(f"again: make {verb} KILLS={kills} SEED={seed}", file=sys.stderr, flush=True)
         seed += 1
     told = ", ".join(f"{ends[end]:,} while {end}" for end in ("serving", "starting", "stopping"))
     print(
         f"{done:,} kills ({told}) and {ends['stopped']:,} clean stops "
         f"in {time.monotonic() - begun:,.0f} s, seeds {given.seed} to {seed - 1}"
     )
+    if given.forget:
+        print(f"every end was a power cut; unsynced changes forgotten: {forgotten:,}")
     print(seen.report(done, "kill"))
     return 1 if seen.anomalies else 0
 

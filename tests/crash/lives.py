@@ -37,8 +37,10 @@ _PR_SET_PDEATHSIG = 1
 class Lives:
     """One server's data and ports, and how often it died."""
 
-    def __init__(self, root: Path, random: Random) -> None:
-        self.place = Place(root)
+    def __init__(
+        self, root: Path, random: Random, disk: Path | None = None, mutant: str = ""
+    ) -> None:
+        self.place = Place(root, disk)
         self.amqp_port, self.sqs_port = free_port(), free_port()
         self.ends: Counter[str] = Counter()
         #: how long starts took, in seconds
@@ -48,6 +50,7 @@ class Lives:
         #: the process id of the server that runs
         self.pid = 0
         self._random = random
+        self._mutant = mutant
         self._parent: Process
         self._flags = {
             "config": str(self.place.config),
@@ -58,7 +61,7 @@ class Lives:
         }
 
     async def __aenter__(self) -> Lives:
-        command = [sys.executable, "-m", "tests.crash.lives", json.dumps(self._flags)]
+        command = [sys.executable, "-m", "tests.crash.lives", json.dumps(self._flags), self._mutant]
         self._parent = await asyncio.create_subprocess_exec(
             *command, stdin=PIPE, stdout=PIPE, env=environment(), start_new_session=True
         )
@@ -141,9 +144,11 @@ def _die_with_parent() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def be_the_parent(given: dict[str, Any]) -> None:
+def be_the_parent(given: dict[str, Any], mutant: str) -> None:
     """Fork a server for each line of the standard input; write what becomes of it."""
     import_module("onibus.cli.running")
+    if mutant:
+        getattr(import_module("tests.crash.mutants"), mutant)()
     from onibus.cli.serve import run, serve
 
     flags = {**dict.fromkeys(inspect.signature(serve).parameters), **given}
@@ -161,4 +166,4 @@ def be_the_parent(given: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    be_the_parent(json.loads(sys.argv[1]))
+    be_the_parent(json.loads(sys.argv[1]), sys.argv[2])

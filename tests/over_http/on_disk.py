@@ -23,12 +23,14 @@ run = partial(bus_helpers.run, patience_s=180)
 class Place:
     """Where a server has its data: a directory for the namespace, and one for each of two stores.
 
-    The port is the same at every start, as clients expect it.
+    The port is the same at every start, as clients expect it. Data and
+    configuration may be on different disks.
     """
 
-    def __init__(self, root: Path) -> None:
-        self.data = root / "data"
-        self.stores = {name: root / f"disk-{name}" for name in STORES}
+    def __init__(self, root: Path, disk: Path | None = None) -> None:
+        disk = disk or root
+        self.data = disk / "data"
+        self.stores = {name: disk / f"disk-{name}" for name in STORES}
         self.port = free_port()
         self.config = root / "onibus.toml"
         tables = "".join(f'{name} = "{place}"\n' for name, place in self.stores.items())
