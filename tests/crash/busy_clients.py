@@ -49,6 +49,8 @@ class History:
         self.pause_s = 0.0
         #: the server's wall clock differs from ours: its deadlines cannot be compared
         self.clock_is_off = False
+        #: the run failed: clients that wait for a server end
+        self.is_over = False
         #: the first operation since the last fault
         self._since = 0
 
@@ -73,6 +75,7 @@ class History:
         if operation < self._since or self.clock_is_off:
             # A server that is dead by now may have given the lock: the next one need not know it.
             facts.pop("until", None)
+            facts.pop("until_least", None)
         self._write(
             Event(
                 phase="complete",

@@ -80,10 +80,7 @@ class Crowd:
         #: of the entities that `history` checks, and of those that `busy_works` does
         self.history, self.works_history = History(), History()
         self._flag, self._stop = threading.Event(), asyncio.Event()
-        deleted: set[int] = set()
-        self._sqs = [
-            SqsClient(sqs_port, self.history, seed * 10 + at, self._flag, deleted) for at in (1, 2)
-        ]
+        self._sqs = [SqsClient(sqs_port, self.history, seed * 10 + at, self._flag) for at in (1, 2)]
         self._stack = AsyncExitStack()
         self._running: list[asyncio.Future[None]] = []
 
@@ -133,6 +130,13 @@ class Crowd:
             await self._works.drain()
         return self.check()
 
+    def give_up(self) -> None:
+        """End the clients of a run that failed: their threads would outlive it."""
+        self.history.is_over = self.works_history.is_over = True
+        self._flag.set()
+        for one in self._running:
+            one.cancel()
+
     async def _drain_fifo(self) -> None:
         while await self._clients.left(FIFO):
             if not await asyncio.to_thread(self._sqs[0].drain):
@@ -146,9 +150,10 @@ class Crowd:
             partitioned=frozenset({QUEUE}),
             drained=frozenset({QUEUE, SESSIONS, FIFO}),
             slack_ms=20,
+            repeatable=frozenset({FIFO}),
         )
         anomalies = checker.check(self.history.events) + check_works(self.works_history.events)
-        counts: Counter[str] = Counter()
+        counts = Counter({"repeated delete": checker.repeats})
         for event in (*self.history.events, *self.works_history.events):
             if event.phase == "complete":
                 done = event.outcome == OK

@@ -33,14 +33,18 @@ async def killed(root: Path, seed: int, kills: int) -> tuple[Crowd, Lives]:
     async with Lives(root, Random(seed)) as lives:
         crowd = Crowd(lives.place, lives.amqp_port, lives.sqs_port, seed)
         lives.on_fault = crowd.history.fault
-        async with lives.serving():
-            await crowd.create()
-        await crowd.start()
-        while lives.kills < kills:
-            await lives.live()
-        async with lives.serving():
-            await crowd.be_thorough()
-            await crowd.finish()
+        try:
+            async with lives.serving():
+                await crowd.create()
+            await crowd.start()
+            while lives.kills < kills:
+                await lives.live()
+            async with lives.serving():
+                await crowd.be_thorough()
+                await crowd.finish()
+        except BaseException:
+            crowd.give_up()
+            raise
     return crowd, lives
 
 
