@@ -108,6 +108,7 @@ class AmqpClient:
         ]
         while self._pending or not self._stop.is_set():
             self._send(senders)
+            time.sleep(self._history.pause_s)
             if not self._stop.is_set():
                 self._random.choice(acts)()
 
@@ -200,6 +201,7 @@ class AmqpClient:
             self._settle(kind, QUEUE, got)
 
     def _settle(self, kind: str, entity: str, got: tuple[Any, int, str]) -> None:
+        time.sleep(self._history.lateness_s(self._random))
         delivery, number, token = got
         facts = {"number": number, "token": token}
         operation = self._history.invoke(kind, entity, **facts)

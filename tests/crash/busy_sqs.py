@@ -44,6 +44,7 @@ class SqsClient:
         while not self._stop.is_set():
             self._send()
             self._receive("receive")
+            time.sleep(self._history.pause_s)
 
     def drain(self) -> int:
         """Receive and delete; return how many messages there were."""
@@ -117,6 +118,7 @@ class SqsClient:
         return len(received)
 
     def _delete(self, one: Any) -> None:
+        time.sleep(self._history.lateness_s(self._random))
         number = int(one["Attributes"]["SequenceNumber"])
         handle = one["ReceiptHandle"]
         operation = self._history.invoke("complete", FIFO, number=number, token=handle)
