@@ -128,7 +128,7 @@ class Soak:
     # Faults
 
     async def fault(self, kinds: list[str]) -> None:
-        """Let something go wrong, and right again."""
+        """Cause a fault, and repair it."""
         self._lives.check()
         kind = self._random.choice(kinds)
         self.faults[kind] += 1
@@ -172,7 +172,7 @@ class Soak:
         self._lives.on_fault()
 
     async def run(self, seconds: float) -> None:
-        """Let things go wrong for that long."""
+        """Cause faults for that long."""
         every_s, begun = min(10.0, seconds / 12), time.monotonic()
         while (passed := time.monotonic() - begun) < seconds:
             await asyncio.sleep(every_s * (0.5 + self._random.random()))
