@@ -23,6 +23,8 @@ REVISION ?= HEAD
 ROUNDS ?= 9
 #: make kill KILLS=2000 SEED=7; make forget KILLS=2000 SEED=7
 KILLS ?= 200
+#: make soak MINUTES=120 SEED=7
+MINUTES ?= 10
 #: make cut CUTS=200000 SEED=7
 CUTS ?= 20000
 #: make fuzz TARGET=arrow INPUTS=2000000 SEED=7: amqp, http, sqs, atom or arrow; all by default
@@ -35,8 +37,8 @@ PROCESSES ?= 2
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo demonstrate test lint bench against simulate kill forget cut fuzz corpus \
-	docs promises clean
+.PHONY: help setup run demo demonstrate test lint bench against simulate kill forget soak cut fuzz \
+	corpus docs promises clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -75,6 +77,9 @@ kill: $(READY) ## Kill a server under three protocols, and check what clients sa
 
 forget: $(READY) ## Kill a server whose disk forgets unsynced writes; needs root (KILLS=200, SEED=1)
 	$(BIN)/python -m tests.crash.kill_server --forget --kills $(KILLS) --seed $(SEED)
+
+soak: $(READY) ## Soak a server at 30 % load in faults, and compare memory, files and disk (MINUTES=10, SEED=1)
+	$(BIN)/python -m tests.crash.soak --minutes $(MINUTES) --seed $(SEED)
 
 cut: $(READY) ## Cut the power of a simulated disk, and check what is left (CUTS=20000, SEED=1)
 	$(BIN)/python -m tests.crash.cut_power --cuts $(CUTS) --seed $(SEED) --processes $(PROCESSES)

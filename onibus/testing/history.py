@@ -5,6 +5,10 @@ A client writes two records for every operation: what it asks (`invoke`) and wha
 bind; an unknown operation may have happened or not. After the last fault everything is drained: the
 messages that are left are received, or peeked at, and completed (`drain` records).
 
+A client may record a delivery long after the server sent it. So of two holds the one that ends
+later is the newer one. A delivery whose lock ended before its message was completed is late, and
+not a redelivery.
+
 | anomaly | rule |
 | --- | --- |
 | lost | a send was ok, and the message was never received, drained, cancelled or expired |
@@ -16,7 +20,7 @@ messages that are left are received, or peeked at, and completed (`drain` record
 | order | first deliveries in a session are not in the order of their numbers |
 | gap | numbers of a partition are not 1…n |
 | reuse | one number has two messages |
-| stale settle | a settlement was ok after its hold had ended, or of another's hold |
+| stale settle | a settlement was ok after its hold had ended, or while another receiver held it |
 | time | stamps run backwards, a delivery before its schedule or after its expiry |
 | stuck | after faults stopped an entity was not drained |
 """
@@ -59,7 +63,15 @@ class Event(msgspec.Struct, omit_defaults=True, kw_only=True):
     duplicate_of: int | None = None
     stamp: int | None = None
     until: int | None = None
+    #: the earliest end of a hold, if the client knows only that it ends by `until`
+    until_least: int | None = None
     token: str | None = None
+
+    @property
+    def surely_until(self) -> int:
+        """When the hold of a delivery ends at the earliest."""
+        least = self.until if self.until_least is None else self.until_least
+        return 0 if least is None else least
 
 
 class Anomaly(msgspec.Struct, frozen=True):
@@ -97,6 +109,7 @@ class Checker:
         partitioned: frozenset[str] = frozenset(),
         drained: frozenset[str] = frozenset(),
         slack_ms: int = 0,
+        repeatable: frozenset[str] = frozenset(),
     ) -> None:
         self._window = window_ms
         self._partitioned = partitioned
@@ -104,6 +117,10 @@ class Checker:
         self._to_be_drained = drained
         #: how far apart the clocks of clients and bus may be
         self._slack = slack_ms
+        #: entities that accept the completion of a message that is gone, as SQS queues do
+        self._repeatable = repeatable
+        #: how many such completions there were
+        self.repeats = 0
         self._anomalies: list[Anomaly] = []
         self._asked: dict[int, Event] = {}
         self._by_body: dict[str, _Message] = {}
@@ -111,6 +128,10 @@ class Checker:
         self._holds: dict[tuple[str, int], Event] = {}
         #: holds that their holder has asked to end, by the operation that asks it
         self._ending: dict[int, Event] = {}
+        #: operations that complete a message, without those that were refused
+        self._completing: dict[tuple[str, int], set[int]] = defaultdict(set)
+        #: the last operation that was asked before the last fault
+        self._last_asked = self._before_fault = -1
         self._held_by_session: dict[tuple[str, str], set[int]] = defaultdict(set)
         self._sessions: dict[tuple[str, str], Event] = {}
         self._in_session: dict[tuple[str, str], int] = {}
@@ -132,6 +153,7 @@ class Checker:
             self._holds.clear()
             self._sessions.clear()
             self._held_by_session.clear()
+            self._before_fault = self._last_asked
         elif event.phase == "invoke":
             self._invoke(event)
         else:
@@ -144,14 +166,20 @@ class Checker:
 
     def _invoke(self, event: Event) -> None:
         self._asked[event.operation] = event
+        self._last_asked = max(self._last_asked, event.operation)
         if event.kind in ("send", "schedule") and event.body is not None:
             self._by_body[event.body] = _Message(event)
             self._schedules[event.entity] += event.due is not None
         elif event.kind in SETTLES and event.number is not None:
-            # From now on somebody else may get it, whatever this client is told, and when.
-            hold = self._holds.pop((event.entity, event.number), None)
+            key = (event.entity, event.number)
+            if event.kind == "complete":
+                self._completing[key].add(event.operation)
+            hold = self._holds.get(key)
             if hold is not None:
                 self._ending[event.operation] = hold
+                if hold.token == event.token:
+                    # From now on another receiver may get it, whatever the response, and when.
+                    del self._holds[key]
         elif event.kind == "cancel":
             self._cancel(event, True)
         elif event.kind == "close":
@@ -168,9 +196,11 @@ class Checker:
             self._sent(asked, event)
         elif event.kind == "cancel" and event.outcome == REFUSED:
             self._cancel(event, False)
+        elif event.kind == "complete" and event.outcome == REFUSED:
+            self._completing[event.entity, event.number or 0].discard(event.operation)
         elif event.outcome == OK:
             if event.kind in ("receive", "drain"):
-                self._received(event)
+                self._received(asked, event)
             elif event.kind in ("accept", "close"):
                 self._session_held(event)
             elif event.kind == "cancel":
@@ -201,7 +231,7 @@ class Checker:
         partition = number >> 48 if entity in self._partitioned else 0
         self._numbers[entity, partition].add(number - (partition << 48))
 
-    def _received(self, event: Event) -> None:
+    def _received(self, receive: Event, event: Event) -> None:
         assert event.number is not None
         words = f"{event.number} of {event.entity}: {event.body!r}"
         message = self._by_body.get(event.body or "")
@@ -215,7 +245,7 @@ class Checker:
             self._found("ghost", f"{words} was refused")
         if message.repeats:
             self._found("ghost", f"{words} was dropped as a duplicate")
-        if message.completed is not None:
+        if message.completed is not None and not self._is_late(receive, event, message.completed):
             self._found("redelivered after settle", f"{words} was completed")
         if message.gone:
             self._found("redelivered after settle", f"{words} was cancelled")
@@ -236,16 +266,27 @@ class Checker:
             partition = event.number >> 48 if event.entity in self._partitioned else 0
             self._stamps[event.entity, partition].append((event.number, event.stamp))
 
+    def _is_late(self, receive: Event, event: Event, completed: Event) -> bool:
+        """Return whether a delivery was on its way when another receiver completed its message."""
+        if receive.operation <= self._before_fault or event.until_least is not None:
+            # When it was sent is not known: perhaps by a server that is dead by now.
+            return receive.time <= completed.time
+        return event.until is not None and event.until <= completed.time
+
     def _hold(self, event: Event, words: str) -> None:
         if event.until is None or event.number is None:
             return
         key = (event.entity, event.number)
         held = self._holds.get(key)
-        if held is not None and held.until is not None and held.until > event.time:
-            self._found("double hold", f"{words} at {event.time} is held until {held.until}")
+        if held is not None:
+            older, newer = sorted((held, event), key=lambda one: one.surely_until)
+            if older.surely_until > newer.time + self._slack:
+                until = older.surely_until
+                self._found("double hold", f"{words} at {newer.time} is held until {until}")
+            event = newer
         self._holds[key] = event
         if event.session is not None:
-            self._held_by_session[event.entity, event.session].add(event.number)
+            self._held_by_session[event.entity, event.session].add(key[1])
 
     def _check_order(self, event: Event, words: str) -> None:
         assert event.number is not None
@@ -263,7 +304,7 @@ class Checker:
         held = self._sessions.get(key)
         if event.kind == "close":
             return
-        if held is not None and held.until is not None and held.until > event.time:
+        if held is not None and held.surely_until > event.time + self._slack:
             self._found("double hold", f"session {key} at {event.time}, held until {held.until}")
         self._sessions[key] = event
 
@@ -272,17 +313,23 @@ class Checker:
         key = (event.entity, event.number)
         words = f"{event.kind} of {event.number} of {event.entity}"
         held = self._ending.pop(event.operation, None)
-        if held is not None:
+        if event.entity in self._repeatable and self._completing[key] - {event.operation}:
+            # Another client may have completed it: then this changed nothing.
+            self.repeats += 1
+        elif held is not None:
+            newer = self._holds.get(key)
             if held.token != event.token:
-                self._found("stale settle", f"{words} by another hold")
-            elif held.until is not None and asked.time > held.until:
+                self._found("stale settle", f"{words}, which {held.token} holds")
+            elif held.until is not None and asked.time > held.until + self._slack:
                 self._found("stale settle", f"{words} at {asked.time}, held until {held.until}")
-        body = self._by_number.get(key)
-        message = self._by_body.get(body or "")
+            elif event.kind == "complete" and newer and newer.surely_until > held.surely_until:
+                self._found("stale settle", f"{words}, which {newer.token} received since")
+        message = self._by_body.get(self._by_number.get(key, ""))
         if event.kind == "complete" and message is not None:
-            if message.completed is not None:
+            if message.completed is None:
+                message.completed = event
+            elif event.entity not in self._repeatable:
                 self._found("stale settle", f"{words}, which was completed before")
-            message.completed = event
 
     def _cancel(self, event: Event, cancelled: bool) -> None:
         """A message may be gone from when its cancelling was asked, unless that was refused."""

@@ -17,6 +17,7 @@ from typing import Any
 from proton import (
     UNDESCRIBED,
     Array,
+    ConnectionException,
     Data,
     Delivery,
     Described,
@@ -35,6 +36,9 @@ from tests.crash.busy_clients import QUEUE, SESSIONS, History
 
 _TOKENS = count(1)
 _SESSION_FILTER = symbol("com.microsoft:session-filter")
+_LOCKED_UNTIL = symbol("com.microsoft:locked-until-utc")
+#: The time from the year 1, from which .NET counts, to 1970.
+_YEAR_1970_MS = 62_135_596_800_000
 #: The state that settles a message, and how often; `modified` with undeliverable-here defers.
 ENDS = {"complete": 70, "abandon": 15, "defer": 15}
 _STATES = {"complete": Delivery.ACCEPTED, "abandon": Delivery.RELEASED, "defer": Delivery.MODIFIED}
@@ -51,8 +55,7 @@ class _Management:
         """Send a request; return the response."""
         asked.reply_to, asked.id = "me", next(_TOKENS)
         self._sender.send(asked)
-        answer: Message = self._receiver.receive(10)
-        return answer
+        return _take(self._receiver, 10)
 
 
 class AmqpClient:
@@ -69,10 +72,12 @@ class AmqpClient:
         self._pending: tuple[int, str, Message] | None = None
         self._deferred: list[int] = []
         self._connection: Any = None
+        #: a receive on this link that has no message yet: its credit is still with the server
+        self._waiting: dict[Any, int] = {}
 
     def run(self) -> None:
         """Be busy until stopped, and finish the send that was begun."""
-        while not self._stop.is_set() or self._pending:
+        while not self._history.is_over and (not self._stop.is_set() or self._pending):
             try:
                 self._connection = BlockingConnection(
                     self._address, timeout=10, user=ROOT_NAME, password=DEVELOPMENT_KEY,
@@ -86,6 +91,7 @@ class AmqpClient:
 
     def _leave(self) -> None:
         connection, self._connection = self._connection, None
+        self._waiting.clear()
         if connection is not None:
             with suppress(ProtonException, OSError):
                 connection.close()
@@ -102,6 +108,7 @@ class AmqpClient:
         ]
         while self._pending or not self._stop.is_set():
             self._send(senders)
+            time.sleep(self._history.pause_s)
             if not self._stop.is_set():
                 self._random.choice(acts)()
 
@@ -154,23 +161,30 @@ class AmqpClient:
 
     # Receiving
 
-    def _next(self, receiver: Any, entity: str) -> tuple[Any, int, str] | None:
+    def _next(
+        self, receiver: Any, entity: str, until: int | None = None
+    ) -> tuple[Any, int, str] | None:
         """Receive a message; return its delivery, number and token, None if none comes."""
-        operation = self._history.invoke("receive", entity, client="amqp")
+        operation = self._waiting.pop(receiver, None)
+        if operation is None:
+            operation = self._history.invoke("receive", entity, client="amqp")
         try:
-            message = receiver.receive(0.03)
+            message = _take(receiver, 0.03)
         except ProtonException:
             if self._connection.disconnected or receiver.link is None:
                 raise
+            self._waiting[receiver] = operation
             return None
         delivery = receiver.fetcher.unsettled.pop()
-        number, token = self._received(operation, entity, message)
+        number, token = self._received(operation, entity, message, until)
         return delivery, number, token
 
-    def _received(self, operation: int, entity: str, message: Message) -> tuple[int, str]:
+    def _received(
+        self, operation: int, entity: str, message: Message, until: int | None = None
+    ) -> tuple[int, str]:
         noted: Any = message.annotations
         number, token = int(noted[symbol("x-opt-sequence-number")]), f"amqp {next(_TOKENS)}"
-        until = None if entity == SESSIONS else int(noted[symbol("x-opt-locked-until")])
+        until = until or int(noted[symbol("x-opt-locked-until")])
         self._history.complete(
             operation, "receive", entity, client="amqp", number=number, body=_body(message),
             session=message.group_id, stamp=int(noted[symbol("x-opt-enqueued-time")]),
@@ -187,6 +201,7 @@ class AmqpClient:
             self._settle(kind, QUEUE, got)
 
     def _settle(self, kind: str, entity: str, got: tuple[Any, int, str]) -> None:
+        time.sleep(self._history.lateness_s(self._random))
         delivery, number, token = got
         facts = {"number": number, "token": token}
         operation = self._history.invoke(kind, entity, **facts)
@@ -194,6 +209,8 @@ class AmqpClient:
             delivery.local.undeliverable = True
         delivery.update(_STATES[kind])
         self._connection.wait(lambda: delivery.settled, timeout=10)
+        if not delivery.settled:
+            raise ConnectionException("the server closed the connection before it settled")
         outcome = OK if delivery.remote_state == _STATES[kind] else REFUSED
         delivery.settle()
         self._history.complete(operation, kind, entity, outcome, **facts)
@@ -224,15 +241,31 @@ class AmqpClient:
     def _in_session(self) -> None:
         name = f"s{self._random.randrange(6)}"
         wanted = Filter({_SESSION_FILTER: Described(_SESSION_FILTER, name)})
+        facts: dict[str, Any] = {"client": "amqp", "session": name}
+        operation = self._history.invoke("accept", SESSIONS, **facts)
         receiver = self._connection.create_receiver(SESSIONS, options=wanted)
+        until = receiver.link.remote_properties[_LOCKED_UNTIL] // 10_000 - _YEAR_1970_MS
+        self._history.complete(operation, "accept", SESSIONS, until=until, **facts)
         try:
             for _ in range(4):
-                got = self._next(receiver, SESSIONS)
+                got = self._next(receiver, SESSIONS, until)
                 if got is None:
                     return
                 self._settle("complete", SESSIONS, got)
         finally:
+            operation = self._history.invoke("close", SESSIONS, **facts)
+            self._waiting.pop(receiver, None)
             receiver.close()
+            self._history.complete(operation, "close", SESSIONS, **facts)
+
+
+def _take(receiver: Any, timeout_s: float) -> Message:
+    """Receive a message. If a server that stops closes the connection, Proton's wait just ends."""
+    try:
+        message: Message = receiver.receive(timeout_s)
+    except IndexError:
+        raise ConnectionException("the server closed the connection") from None
+    return message
 
 
 def _array(kind: Any, values: list[Any]) -> Any:

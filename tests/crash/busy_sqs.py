@@ -16,15 +16,14 @@ from tests.crash.busy_clients import History
 from tests.sqs.clients import client_of
 
 FIFO = "jobs.fifo"
-ATTRIBUTES = {"FifoQueue": "true", "VisibilityTimeout": "2"}
+LOCK_MS = 2_000
+ATTRIBUTES = {"FifoQueue": "true", "VisibilityTimeout": str(LOCK_MS // 1_000)}
 
 
 class SqsClient:
     """One thread's client: it sends, receives, deletes, and makes messages visible again."""
 
-    def __init__(
-        self, port: int, history: History, seed: int, stop: Flag, deleted: set[int]
-    ) -> None:
+    def __init__(self, port: int, history: History, seed: int, stop: Flag) -> None:
         self._sqs = client_of(f"http://127.0.0.1:{port}", read_timeout=10, connect_timeout=5)
         self._history = history
         self._name = f"sqs-{seed}"
@@ -32,8 +31,6 @@ class SqsClient:
         self._bodies = count()
         self._stop = stop
         self._url = ""
-        #: sequence numbers that a client of this queue deleted
-        self._deleted = deleted
         #: ids that were acknowledged not long ago, with the sequence number of each
         self._sent: deque[tuple[str, int]] = deque(maxlen=20)
 
@@ -47,6 +44,7 @@ class SqsClient:
         while not self._stop.is_set():
             self._send()
             self._receive("receive")
+            time.sleep(self._history.pause_s)
 
     def drain(self) -> int:
         """Receive and delete; return how many messages there were."""
@@ -63,7 +61,7 @@ class SqsClient:
         Every request here may be repeated: sends carry a deduplication id.
         """
         lost = False
-        while True:
+        while not self._history.is_over:
             try:
                 return getattr(self._sqs, action)(**given), lost
             except ClientError as error:
@@ -72,6 +70,7 @@ class SqsClient:
             except BotoCoreError:
                 lost = True
             time.sleep(0.01)
+        raise InterruptedError("the run failed: see its own error")
 
     def _send(self) -> None:
         again = bool(self._sent) and self._random.random() < 0.1
@@ -95,18 +94,21 @@ class SqsClient:
             self._sent.append((identity, number))
 
     def _receive(self, kind: str) -> int:
+        asked = time.time_ns() // 1_000_000
         operation = self._history.invoke("receive", FIFO, client="sqs")
         told, _ = self._told(
             "receive_message", QueueUrl=self._url, MaxNumberOfMessages=5,
             MessageSystemAttributeNames=["All"],
         )  # fmt: skip
         received = told.get("Messages", []) if told else []
+        until = time.time_ns() // 1_000_000 + LOCK_MS
         for one in received:
             known = one["Attributes"]
             self._history.complete(
                 operation, kind, FIFO, client="sqs", body=one["Body"],
                 number=int(known["SequenceNumber"]), session=known["MessageGroupId"],
-                stamp=int(known["SentTimestamp"]),
+                stamp=int(known["SentTimestamp"]), token=one["ReceiptHandle"],
+                until=until, until_least=asked + LOCK_MS,
             )  # fmt: skip
         for one in received:
             if kind == "receive" and self._random.random() < 0.1:
@@ -116,15 +118,10 @@ class SqsClient:
         return len(received)
 
     def _delete(self, one: Any) -> None:
+        time.sleep(self._history.lateness_s(self._random))
         number = int(one["Attributes"]["SequenceNumber"])
-        operation = self._history.invoke("complete", FIFO, number=number)
-        told, lost = self._told(
-            "delete_message", QueueUrl=self._url, ReceiptHandle=one["ReceiptHandle"]
-        )
+        handle = one["ReceiptHandle"]
+        operation = self._history.invoke("complete", FIFO, number=number, token=handle)
+        told, lost = self._told("delete_message", QueueUrl=self._url, ReceiptHandle=handle)
         outcome = OK if told is not None else UNKNOWN if lost else REFUSED
-        if outcome == OK and number in self._deleted:
-            # Deleting a message again succeeds, and does nothing.
-            outcome = REFUSED
-        elif outcome == OK:
-            self._deleted.add(number)
-        self._history.complete(operation, "complete", FIFO, outcome, number=number)
+        self._history.complete(operation, "complete", FIFO, outcome, number=number, token=handle)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 
@@ -21,6 +21,8 @@ from tests.over_http.on_disk import Place
 
 #: Outlives any restart.
 PATIENT = Retry(attempts=10_000, first_ms=20, longest_ms=100)
+#: The longest that clients need to end, or a queue to be drained.
+PATIENCE_S = 300
 SENDS = ("send", "schedule", "transfer", "chain", "news")
 #: What a run must have done to prove anything.
 KINDS = {
@@ -73,30 +75,34 @@ class Seen:
 class Crowd:
     """The clients of one server. A seed decides what they ask."""
 
-    def __init__(self, place: Place, amqp_port: int, sqs_port: int, seed: int) -> None:
+    def __init__(
+        self, place: Place, amqp_port: int, sqs_port: int, seed: int, window_ms: int = WINDOW_MS
+    ) -> None:
         self._place = place
         self._amqp_port = amqp_port
         self._seed = seed
+        self._window_ms = window_ms
         #: of the entities that `history` checks, and of those that `busy_works` does
         self.history, self.works_history = History(), History()
+        self._sqs_port = sqs_port
         self._flag, self._stop = threading.Event(), asyncio.Event()
-        deleted: set[int] = set()
-        self._sqs = [
-            SqsClient(sqs_port, self.history, seed * 10 + at, self._flag, deleted) for at in (1, 2)
-        ]
-        self._stack = AsyncExitStack()
         self._running: list[asyncio.Future[None]] = []
 
     async def create(self) -> None:
         """Create all entities."""
+        window = {"duplicate_detection_window_ms": self._window_ms}
         async with self._place.client() as client:
             for name, settings in SETTINGS.items():
-                await client.create_queue(name, **COMMON, **settings)
+                await client.create_queue(name, **{**COMMON, **window, **settings})
             await works.create(client)
-        await asyncio.to_thread(self._sqs[0].create)
+        sqs = SqsClient(self._sqs_port, self.history, 0, threading.Event())
+        await asyncio.to_thread(sqs.create)
 
     async def start(self) -> None:
-        """Be busy from now on."""
+        """Be busy from now on; after `finish` this may be called again."""
+        self._seed += 1
+        self._flag, self._stop = threading.Event(), asyncio.Event()
+        self._stack = AsyncExitStack()
         patient = await self._stack.enter_async_context(self._place.client(PATIENT))
         once = await self._stack.enter_async_context(self._place.client())
         self._clients = Clients(patient, self.history, self._seed)
@@ -108,6 +114,7 @@ class Crowd:
     def _threads(self) -> list[Callable[[], None]]:
         seed, port, flag = self._seed, self._amqp_port, self._flag
         amqp = [AmqpClient(port, self.history, seed * 10 + at, flag) for at in (1, 2)]
+        self._sqs = [SqsClient(self._sqs_port, self.history, seed * 10 + at, flag) for at in (1, 2)]
         transfer = works.transfer_by_amqp
         return [
             *(one.run for one in amqp),
@@ -117,6 +124,9 @@ class Crowd:
 
     async def be_thorough(self) -> None:
         """Wait until everything was done at least once; the server runs."""
+        await self._in_time("a first time of everything", self._everything_done())
+
+    async def _everything_done(self) -> None:
         while missing := KINDS - self.history.done - self.works_history.done:
             ended = [one for one in self._running if one.done()]
             assert not ended, f"a client ended before {missing} was done: {ended}"
@@ -124,14 +134,30 @@ class Crowd:
 
     async def finish(self) -> Seen:
         """Stop being busy, take everything out of a server that runs, and check."""
+        for history in (self.history, self.works_history):
+            history.pause_s = history.late_s = 0.0
         self._flag.set()
         self._stop.set()
         async with self._stack:
-            await asyncio.gather(*self._running)
-            await self._clients.drain()
-            await self._drain_fifo()
-            await self._works.drain()
+            await self._in_time("the clients' end", asyncio.gather(*self._running))
+            await self._in_time("the queues", self._clients.drain())
+            await self._in_time("the FIFO queue", self._drain_fifo())
+            await self._in_time("the transactions' queues", self._works.drain())
         return self.check()
+
+    async def _in_time(self, name: str, work: Awaitable[object]) -> None:
+        """Wait for a step of the end; fail after so long that it hangs."""
+        try:
+            await asyncio.wait_for(work, PATIENCE_S)
+        except TimeoutError:
+            raise AssertionError(f"{name} took longer than {PATIENCE_S} s") from None
+
+    def give_up(self) -> None:
+        """End the clients of a run that failed: their threads would outlive it."""
+        self.history.is_over = self.works_history.is_over = True
+        self._flag.set()
+        for one in self._running:
+            one.cancel()
 
     async def _drain_fifo(self) -> None:
         while await self._clients.left(FIFO):
@@ -142,13 +168,14 @@ class Crowd:
     def check(self) -> Seen:
         """Return what the histories show."""
         checker = Checker(
-            WINDOW_MS,
+            self._window_ms,
             partitioned=frozenset({QUEUE}),
             drained=frozenset({QUEUE, SESSIONS, FIFO}),
             slack_ms=20,
+            repeatable=frozenset({FIFO}),
         )
         anomalies = checker.check(self.history.events) + check_works(self.works_history.events)
-        counts: Counter[str] = Counter()
+        counts = Counter({"repeated delete": checker.repeats})
         for event in (*self.history.events, *self.works_history.events):
             if event.phase == "complete":
                 done = event.outcome == OK

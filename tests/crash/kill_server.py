@@ -42,18 +42,22 @@ async def killed(
     async with Lives(root, Random(seed), disk.path if disk else None) as lives:
         crowd = Crowd(lives.place, lives.amqp_port, lives.sqs_port, seed)
         lives.on_fault = crowd.history.fault
-        async with lives.serving():
-            await crowd.create()
-        await crowd.start()
-        while lives.kills < kills:
+        try:
+            async with lives.serving():
+                await crowd.create()
+            await crowd.start()
+            while lives.kills < kills:
+                if disk:
+                    disk.cut(lives.kills if lives.kills % 2 else None)
+                await lives.live()
             if disk:
-                disk.cut(lives.kills if lives.kills % 2 else None)
-            await lives.live()
-        if disk:
-            disk.cut()
-        async with lives.serving():
-            await crowd.be_thorough()
-            await crowd.finish()
+                disk.cut()
+            async with lives.serving():
+                await crowd.be_thorough()
+                await crowd.finish()
+        except BaseException:
+            crowd.give_up()
+            raise
     return crowd, lives
 
 

@@ -10,8 +10,10 @@ import asyncio
 import ctypes
 import inspect
 import json
+import mmap
 import os
 import signal
+import struct
 import sys
 import time
 from asyncio.subprocess import PIPE, Process
@@ -23,6 +25,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import psutil
+
 from tests.over_http.on_disk import Place, free_port
 from tests.server.processes import environment
 
@@ -32,6 +36,9 @@ ENDS = {"serving": 70, "starting": 15, "stopping": 10, "stopped": 5}
 LIFE_S = 0.6
 PATIENCE_S = 120
 _PR_SET_PDEATHSIG = 1
+#: The file that shifts the servers' wall clock, and its format: milliseconds.
+CLOCK = "clock-offset"
+_OFFSET = struct.Struct("<q")
 
 
 class Lives:
@@ -52,6 +59,8 @@ class Lives:
         self._random = random
         self._mutant = mutant
         self._parent: Process
+        self._clock = self.place.config.with_name(CLOCK)
+        self._clock.write_bytes(_OFFSET.pack(0))
         self._flags = {
             "config": str(self.place.config),
             "http_port": self.place.port,
@@ -108,6 +117,16 @@ class Lives:
         assert how == signal.SIGKILL or heard[1] == 0, f"a clean stop ended with {heard[1]}"
         self.on_fault()
 
+    def set_clock(self, ms: int) -> None:
+        """Let the server's wall clock differ from the machine's by this much."""
+        # In place: servers have the file mapped.
+        with self._clock.open("r+b") as file:
+            file.write(_OFFSET.pack(ms))
+
+    def check(self) -> None:
+        """Fail if the server ended although no fault ended it."""
+        assert psutil.pid_exists(self.pid), "the server ended without a kill: see above"
+
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
         """Run a server inside the block; kill it in the end."""
@@ -144,6 +163,23 @@ def _die_with_parent() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def _follow(offset: Path) -> None:
+    """Add the milliseconds in this file to the wall clock of the broker.
+
+    Signatures keep the machine's time, as clients do.
+    """
+    from onibus.broker.clock import SystemClock
+
+    with offset.open("rb") as file:
+        shared = mmap.mmap(file.fileno(), _OFFSET.size, prot=mmap.PROT_READ)
+
+    def wall(self: SystemClock) -> int:
+        (extra,) = _OFFSET.unpack_from(shared)
+        return time.time_ns() // 1_000_000 + int(extra)
+
+    SystemClock.wall = wall  # type: ignore[method-assign]
+
+
 def be_the_parent(given: dict[str, Any], mutant: str) -> None:
     """Fork a server for each line of the standard input; write what becomes of it."""
     import_module("onibus.cli.running")
@@ -153,6 +189,7 @@ def be_the_parent(given: dict[str, Any], mutant: str) -> None:
 
     flags = {**dict.fromkeys(inspect.signature(serve).parameters), **given}
     told = os.dup(1)
+    _follow(Path(given["config"]).with_name(CLOCK))
     _die_with_parent()
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     while sys.stdin.readline():

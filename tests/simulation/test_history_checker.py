@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -19,17 +20,27 @@ class Story:
         self.time = 0
 
     def tell(self, kind: str, outcome: str = OK, *, later: int = 1, **facts: Any) -> Story:
-        operation = len(self.events)
-        asked = {name: facts[name] for name in facts if name not in ("stamp", "until")}
+        self.ask(kind, later=later, **facts)
+        return self.answer(len(self.events) - 1, outcome, **facts)
+
+    def ask(self, kind: str, *, later: int = 1, **facts: Any) -> Story:
+        """Record only what is asked; its operation is the place of the record."""
+        results = ("stamp", "until", "until_least")
+        asked = {name: facts[name] for name in facts if name not in results}
         if kind in ("send", "schedule"):
             asked.pop("number", None)
             asked.pop("duplicate_of", None)
-        common: dict[str, Any] = {"kind": kind, "operation": operation, "entity": "q"}
         self.time += later
+        common: dict[str, Any] = {"kind": kind, "operation": len(self.events), "entity": "q"}
         self.events.append(Event(phase="invoke", time=self.time, **common, **asked))
+        return self
+
+    def answer(self, operation: int, outcome: str = OK, **facts: Any) -> Story:
+        """Record the outcome of an operation that was asked."""
         self.time += 1
+        common: dict[str, Any] = {"operation": operation, "kind": self.events[operation].kind}
         self.events.append(
-            Event(phase="complete", time=self.time, outcome=outcome, **common, **facts)
+            Event(phase="complete", time=self.time, outcome=outcome, entity="q", **common, **facts)
         )
         return self
 
@@ -108,6 +119,30 @@ GOOD = {
     .tell("close", session="s")
     .tell("accept", session="s", until=90)
     .receive("a", 1, session="s", until=90, token="v"),
+    "a delivery recorded after its lock ended and another receiver has the message": story()
+    .send("a", 1)
+    .ask("receive")
+    .receive("a", 1, until=90, token="u", later=20)
+    .answer(2, body="a", number=1, until=20, token="t")
+    .tell("complete", REFUSED, number=1, token="t")
+    .tell("complete", number=1, token="u"),
+    "a delivery recorded after its lock ended and another receiver completed": story()
+    .send("a", 1)
+    .ask("receive")
+    .receive("a", 1, until=90, token="u", later=20)
+    .tell("complete", number=1, token="u")
+    .answer(2, body="a", number=1, until=20, token="t"),
+    "a delivery of a dead server, recorded after the next one completed": story()
+    .send("a", 1)
+    .ask("receive")
+    .fault()
+    .receive("a", 1, until=90, token="u")
+    .tell("complete", number=1, token="u")
+    .answer(2, body="a", number=1, token="t"),
+    "a hold whose end is not known is not compared before it must have ended": story()
+    .send("a", 1)
+    .receive("a", 1, until=50, until_least=30, token="t")
+    .tell("complete", number=1, token="t", later=40),
     "drained": story().send("a", 1).tell("drain", body="a", number=1).tell("drained"),
 }
 
@@ -146,6 +181,16 @@ BAD = {
         .tell("schedule", body="a", number=1, due=5)
         .tell("cancel", number=1)
         .receive("a", 2, later=10),
+        story()
+        .send("a", 1)
+        .receive("a", 1, until=90, token="t")
+        .tell("complete", number=1, token="t")
+        .receive("a", 1, until=200, token="u", later=100),
+        story()
+        .send("a", 1)
+        .receive("a", 1, until=90, token="t")
+        .tell("complete", number=1, token="t")
+        .receive("a", 1, until=200, until_least=190, token="u", later=100),
     ],
     "double hold": [
         story()
@@ -153,6 +198,15 @@ BAD = {
         .receive("a", 1, until=90, token="t")
         .receive("a", 1, until=95, token="u"),
         story().tell("accept", session="s", until=90).tell("accept", session="s", until=95),
+        story()
+        .send("a", 1)
+        .ask("receive")
+        .receive("a", 1, until=90, token="u", later=5)
+        .answer(2, body="a", number=1, until=80, token="t"),
+        story()
+        .send("a", 1)
+        .receive("a", 1, until=90, until_least=80, token="t")
+        .receive("a", 1, until=95, until_least=85, token="u"),
     ],
     "order": [
         story()
@@ -180,6 +234,17 @@ BAD = {
         .receive("a", 1, until=90, token="t")
         .tell("complete", number=1, token="t")
         .tell("complete", number=1, token="t"),
+        story()
+        .send("a", 1)
+        .receive("a", 1, until=9, token="t")
+        .receive("a", 1, until=90, token="u", later=20)
+        .tell("abandon", number=1, token="t"),
+        story()
+        .send("a", 1)
+        .receive("a", 1, until=9, token="t")
+        .ask("complete", number=1, token="t")
+        .receive("a", 1, until=90, token="u", later=20)
+        .answer(4, number=1, token="t"),
         story()
         .tell("schedule", body="a", number=1, due=2)
         .receive("a", 2, later=9)
@@ -209,6 +274,23 @@ def test_every_rule_fires(rule: str, at: int) -> None:
 
 def test_a_drained_entity_is_not_stuck() -> None:
     assert GOOD["drained"].rules(drained=frozenset({"q"})) == set()
+
+
+REPEATS = story().send("a", 1).receive("a", 1, until=9, token="t")
+REPEATS.receive("a", 1, until=90, token="u", later=20)
+
+
+def test_a_repeated_delete_of_sqs_is_not_a_second_settlement() -> None:
+    told = copy.deepcopy(REPEATS)
+    told.tell("complete", number=1, token="u").tell("complete", number=1, token="t")
+    assert told.rules(repeatable=frozenset({"q"})) == set()
+    assert told.rules() == {"stale settle"}
+
+
+def test_a_delete_of_sqs_is_stale_while_another_receiver_holds_the_message() -> None:
+    told = copy.deepcopy(REPEATS)
+    told.tell("complete", number=1, token="t").tell("complete", number=1, token="u")
+    assert told.rules(repeatable=frozenset({"q"})) == {"stale settle"}
 
 
 def test_numbers_of_partitions_are_counted_apart() -> None:
