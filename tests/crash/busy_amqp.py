@@ -51,7 +51,11 @@ class _Management:
         """Send a request; return the response."""
         asked.reply_to, asked.id = "me", next(_TOKENS)
         self._sender.send(asked)
-        answer: Message = self._receiver.receive(10)
+        try:
+            answer: Message = self._receiver.receive(10)
+        except IndexError:
+            # Proton's error for a connection that ends while it waits.
+            raise ProtonException("the connection ended before a response") from None
         return answer
 
 
