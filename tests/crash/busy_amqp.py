@@ -162,9 +162,12 @@ class AmqpClient:
     # Receiving
 
     def _next(
-        self, receiver: Any, entity: str, until: int | None = None
+        self, receiver: Any, entity: str, session: tuple[int, int] | None = None
     ) -> tuple[Any, int, str] | None:
-        """Receive a message; return its delivery, number and token, None if none comes."""
+        """Receive a message; return its delivery, number and token, None if none comes.
+
+        A session is the operation that accepted it, and the end of its lock.
+        """
         operation = self._waiting.pop(receiver, None)
         if operation is None:
             operation = self._history.invoke("receive", entity, client="amqp")
@@ -176,15 +179,18 @@ class AmqpClient:
             self._waiting[receiver] = operation
             return None
         delivery = receiver.fetcher.unsettled.pop()
-        number, token = self._received(operation, entity, message, until)
+        number, token = self._received(operation, entity, message, session)
         return delivery, number, token
 
     def _received(
-        self, operation: int, entity: str, message: Message, until: int | None = None
+        self, operation: int, entity: str, message: Message, session: tuple[int, int] | None = None
     ) -> tuple[int, str]:
         noted: Any = message.annotations
         number, token = int(noted[symbol("x-opt-sequence-number")]), f"amqp {next(_TOKENS)}"
-        until = until or int(noted[symbol("x-opt-locked-until")])
+        if session is None:
+            until: int | None = int(noted[symbol("x-opt-locked-until")])
+        else:
+            until = session[1] if self._history.binds(session[0]) else None
         self._history.complete(
             operation, "receive", entity, client="amqp", number=number, body=_body(message),
             session=message.group_id, stamp=int(noted[symbol("x-opt-enqueued-time")]),
@@ -242,13 +248,13 @@ class AmqpClient:
         name = f"s{self._random.randrange(6)}"
         wanted = Filter({_SESSION_FILTER: Described(_SESSION_FILTER, name)})
         facts: dict[str, Any] = {"client": "amqp", "session": name}
-        operation = self._history.invoke("accept", SESSIONS, **facts)
+        accepting = self._history.invoke("accept", SESSIONS, **facts)
         receiver = self._connection.create_receiver(SESSIONS, options=wanted)
         until = receiver.link.remote_properties[_LOCKED_UNTIL] // 10_000 - _YEAR_1970_MS
-        self._history.complete(operation, "accept", SESSIONS, until=until, **facts)
+        self._history.complete(accepting, "accept", SESSIONS, until=until, **facts)
         try:
             for _ in range(4):
-                got = self._next(receiver, SESSIONS, until)
+                got = self._next(receiver, SESSIONS, (accepting, until))
                 if got is None:
                     return
                 self._settle("complete", SESSIONS, got)

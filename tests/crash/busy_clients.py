@@ -73,12 +73,16 @@ class History:
         self._write(Event(phase="invoke", kind=kind, operation=operation, entity=entity, **facts))
         return operation
 
+    def binds(self, operation: int) -> bool:
+        """Return whether the locks that an operation got still hold as the server said."""
+        return operation >= self._since and not self.locks_are_unsure
+
     def complete(
         self, operation: int, kind: str, entity: str, outcome: str = OK, **facts: Any
     ) -> None:
         if outcome == OK:
             self.done.add(f"{facts.get('client', '')} {kind}".strip())
-        if operation < self._since or self.locks_are_unsure:
+        if not self.binds(operation):
             # A server that is dead by now may have given the lock: the next one need not know it.
             facts.pop("until", None)
             facts.pop("until_least", None)

@@ -43,6 +43,8 @@ WARM_UP_S = 15.0
 REST_S = WINDOW_MS / 1000 + 5
 #: How long a disk is full, and how long its stores then have to reopen.
 FULL_S, REOPEN_S = 1.0, 3.0
+#: How long the clock is wrong, and within what the server has looked at it again.
+WRONG_S, LOOK_S = 2.0, 2.0
 #: How long clients keep some messages before they settle them.
 LATE_S = COMMON["lock_duration_ms"] / 1000 + 0.2
 PROGRESS_S = 10.0
@@ -139,8 +141,9 @@ class Soak:
         elif kind == "clock jump":
             self._unsure(True)
             self._lives.set_clock(-HOUR_MS)
-            await asyncio.sleep(2)
+            await asyncio.sleep(WRONG_S)
             self._lives.set_clock(0)
+            await asyncio.sleep(LOOK_S)
             self._unsure(False)
         else:
             self._unsure(True)
