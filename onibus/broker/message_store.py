@@ -83,6 +83,8 @@ class MessageStore:
         self.identity = b""
         #: an anomaly of its last opening, or empty
         self.notice = ""
+        #: the store as it was opened last
+        self._opened: Store | None = None
         #: what was staged in it when it was opened: partition → work → pieces
         self.staged: dict[int, dict[int, list[int]]] = {}
 
@@ -111,7 +113,7 @@ class MessageStore:
     ) -> None:
         """Open the store, known by that identity if it was there before, and read it back."""
         self._failed = failed
-        store = open_known(self._open_store, self.name, identity)
+        store = self._opened = open_known(self._open_store, self.name, identity, self._opened)
         self.identity, self.notice = store.identity, store.notice
         # Recovery makes many objects and no garbage: looking for some would double its time.
         collecting = gc.isenabled()
@@ -264,13 +266,22 @@ class MessageStore:
             self.loop = None
 
 
-def open_known(open_store: OpenStore, name: str, identity: bytes | None) -> Store:
-    """Open a store; reject it if its identity is not the one that it is known by."""
+def open_known(
+    open_store: OpenStore, name: str, identity: bytes | None, before: Store | None
+) -> Store:
+    """Open a store; reject files of another store, and files older than those open `before`."""
     store = open_store(name, identity is not None)
+    wrong = ""
     if identity not in (None, store.identity):
+        wrong = "are not those that it had: its disk may not be mounted, or they were replaced"
+    elif before is not None and store.position < before.position:
+        wrong = (
+            f"end at commit {store.position} and had come to {before.position}: they were replaced "
+            "by an older copy"
+        )
+    if wrong:
         store.close()
         raise Damaged(
-            f"the files of store {name} are not those that it had: its disk may not be "
-            "mounted, or they were replaced. Nothing was changed; put the right files back"
+            f"the files of store {name} {wrong}. Nothing was changed; put the right files back"
         )
     return store

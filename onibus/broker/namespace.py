@@ -95,6 +95,8 @@ class Namespace:
         #: entities were read before
         self._opened = False
         self._identity: bytes | None = None
+        #: the store as it was opened last
+        self._store: Store | None = None
         self.secret = b""
         self._identities: dict[str, bytes] = {}
         self.keys = KeyRows()
@@ -103,8 +105,8 @@ class Namespace:
 
     def open(self) -> None:
         """Open the store and read what there is."""
-        store = open_known(self._open_store, NAME, self._identity)
-        self._identity = store.identity
+        store = open_known(self._open_store, NAME, self._identity, self._store)
+        self._identity, self._store = store.identity, store
         loop = CommitLoop(
             store, self.threads.write, before=lambda: None, after=self._after, failed=self.failed
         )

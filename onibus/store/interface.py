@@ -17,6 +17,8 @@ class Store(Protocol):
     name: str
     #: 16 bytes that tell its files from those of any other store
     identity: bytes
+    #: the number of its last commit, so that an older copy of its files is noticed
+    position: int
     disk: Disk
     #: an anomaly of its opening, for an alarm, or empty
     notice: str

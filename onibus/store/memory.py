@@ -21,6 +21,7 @@ class MemoryStore:
     def __init__(self, name: str, tables: Tables | None = None) -> None:
         self.name = name
         self.identity = name.encode()
+        self.position = 0
         self.disk: Disk = name
         self.notice = ""
         self.tables: Tables = {table: {} for table in TABLES} if tables is None else tables

@@ -97,8 +97,8 @@ _ADVICE = "while the store was open: put the store's own files back"
 
 
 def check_there(path: str) -> None:
-    """Refuse a known store without any file: nothing is made in its place."""
-    if not any(os.path.exists(path + end) for end in ("", "-wal", ".witness")):
+    """Refuse a known store without its database: nothing is made in its place."""
+    if not os.path.exists(path):
         raise StoreFailed(
             f"{path} is missing: its disk may not be mounted. Nothing was changed; put "
             "the store's files back"

@@ -28,6 +28,7 @@ class Rehearsal:
         self.path = path
         self.name = name
         self.disk: Disk = path
+        self.position = 0
         self.notice = ""
         self._large = LargeBlocks(DirectoryFiles(path + ".blocks"), FILE_BYTES_MIN)
         self._written: dict[Table, dict[Row, Row | None]] = {}

@@ -165,7 +165,7 @@ class SqliteStore:
         sync_directory(os.path.dirname(self.path))
         self._note_length()
         self._place.check()
-        self._witness.settle(self._position, self._length)
+        self._witness.settle(self.position, self._length)
 
     def _check_place(self, *, thoroughly: bool = False) -> None:
         """Refuse to continue in files that no opener would find under the store's name."""
@@ -198,7 +198,7 @@ class SqliteStore:
         own = dict(cast("list[tuple[str, Any]]", self._writer.execute(sql.READ_META).fetchall()))
         try:
             version, self.identity = int(own["format"]), bytes(own["identity"])
-            name, self._position = str(own["name"]), int(own["position"])
+            name, self.position = str(own["name"]), int(own["position"])
         except (KeyError, TypeError, ValueError) as error:
             raise Damaged(f"{self.path}: the store's own rows are missing ({error})") from error
         if version < OLDEST_FORMAT:
@@ -215,7 +215,7 @@ class SqliteStore:
 
     def _check_witness(self, testimony: witness.Testimony | None) -> None:
         if testimony is None:
-            if self._position and not self._simulated:
+            if self.position and not self._simulated:
                 self.notice = (
                     f"{self.path}.witness was missing: if the store's last commits were lost, that "
                     "is not known. If you did not remove it, compare the store with a backup"
@@ -226,9 +226,9 @@ class SqliteStore:
                 f"{self.path} is not the store that its witness has seen. Nothing was changed. Put "
                 f"the right file back, or remove {self.path}.witness to go on with this one"
             )
-        if testimony.position > self._position:
+        if testimony.position > self.position:
             raise Damaged(
-                f"{self.path} ends at commit {self._position} and had come to "
+                f"{self.path} ends at commit {self.position} and had come to "
                 f"{testimony.position}: its last commits are lost. Nothing was changed. Restore "
                 f"the store's files from a backup, or remove {self.path}.witness to go on without "
                 "them"
@@ -243,7 +243,7 @@ class SqliteStore:
         if self._move_rest:
             self._move_rest = False
             self._move_log(self._writer)
-        position = self._position + 1
+        position = self.position + 1
         try:
             files = self._large.write(batch)
             cursor = self._cursor
@@ -265,7 +265,7 @@ class SqliteStore:
         except BaseException as error:
             self._commit_failed = True
             self._fail(error, "a commit failed", self._writer)
-        self._position = position
+        self.position = position
         self._check_place()
         if not self._simulated:
             self._witness.write(position, self._length)
@@ -277,8 +277,8 @@ class SqliteStore:
     def maintain(self) -> None:
         self._check()
         self._check_place(thoroughly=True)
-        idle = self._position == self._maintained
-        self._maintained = self._position
+        idle = self.position == self._maintained
+        self._maintained = self.position
         self._give_back()
         if idle:
             self._empty_log()
@@ -338,7 +338,7 @@ class SqliteStore:
         """The main file is about to become shorter: its witness must not miss the rest."""
         if not self._shrinking and not self._simulated:
             self._length = 0
-            self._witness.settle(self._position, 0)
+            self._witness.settle(self.position, 0)
         self._shrinking = True
 
     def _move_log(self, connection: apsw.Connection) -> int:
@@ -444,7 +444,7 @@ class SqliteStore:
             with contextlib.suppress(StoreFailed, Damaged):
                 self._move_log(self._writer)
                 if not self._simulated:
-                    self._witness.write(self._position, self._length)
+                    self._witness.write(self.position, self._length)
                     self._probe_file.remove()
                 self._writer.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
         self._unusable = self._unusable or "it was closed"
@@ -463,7 +463,7 @@ class SqliteStore:
             if self._writer.in_transaction:
                 self._writer.execute(sql.ROLLBACK)
             self._writer.execute(sql.BEGIN)
-            self._writer.execute(sql.PUT_POSITION, (self._position + 1,))
+            self._writer.execute(sql.PUT_POSITION, (self.position + 1,))
             self._writer.execute(sql.COMMIT)
 
     def _check(self) -> None:

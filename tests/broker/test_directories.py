@@ -12,7 +12,13 @@ import apsw
 import pytest
 
 from onibus import Bus
-from onibus.core.errors import AlreadyOpen, Damaged, InvalidArgument, NewerFormat
+from onibus.core.errors import (
+    AlreadyOpen,
+    Damaged,
+    InvalidArgument,
+    NewerFormat,
+    StoreFailed,
+)
 from onibus.core.records import FORMAT_VERSION
 from tests.bus_helpers import ManualClock, bodies, get, picture, run, send
 from tests.source_tree import ROOT
@@ -105,7 +111,8 @@ async def test_a_damaged_store_is_noticed_and_left_alone(
     else:
         path.unlink()
     before = contents(tmp_path)
-    with pytest.raises(Damaged):
+    # A file that is missing may be on a disk that is not mounted: that passes.
+    with pytest.raises(StoreFailed if damage == "missing" else Damaged):
         await Bus.open(tmp_path, clock=clock)
     assert contents(tmp_path) == before
     path.write_bytes(whole)

@@ -221,6 +221,42 @@ async def test_a_restore_over_a_running_bus_is_noticed_and_not_taken_up(
             assert bodies(await get(restored, "q")) == ["1"]
 
 
+@pytest.mark.promise("S3")
+@run
+async def test_an_older_copy_of_a_store_is_not_taken_up(tmp_path: Path, clock: ManualClock) -> None:
+    data, old = tmp_path / "data", tmp_path / "old"
+    async with Bus.open(data, clock=clock) as bus:
+        await bus.create_queue("q")
+        await send(bus, "q", "1")
+        shutil.copytree(data, old)
+        await send(bus, "q", "2")
+        data.rename(tmp_path / "moved")
+        shutil.copytree(old, data)
+        await pass_ms(bus, clock, 5 * SECOND)
+        for _ in range(2):
+            with pytest.raises(PartitionOffline):
+                await bus.send("q", msg("with a number that another message has"))
+            await pass_ms(bus, clock, 5 * SECOND)
+        assert any("older copy" in alarm for alarm in bus.alarms)
+
+
+@run
+async def test_a_database_that_is_put_back_is_opened_again(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    async with Bus.open(tmp_path, clock=clock) as bus:
+        await bus.create_queue("q")
+        await send(bus, "q", "1")
+        (tmp_path / "main.sqlite").rename(tmp_path / "elsewhere")
+        await pass_ms(bus, clock, 5 * SECOND)
+        with pytest.raises(PartitionOffline):
+            await bus.send("q", msg("2"))
+        (tmp_path / "elsewhere").rename(tmp_path / "main.sqlite")
+        await pass_ms(bus, clock, 5 * SECOND)
+        await send(bus, "q", "3")
+        assert bodies(await get(bus, "q")) == ["1", "3"]
+
+
 @run
 async def test_two_buses_cannot_share_a_store(tmp_path: Path, clock: ManualClock) -> None:
     places = {"a": tmp_path / "a", "b": tmp_path / "b"}

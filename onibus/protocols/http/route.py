@@ -21,6 +21,7 @@ from onibus.core.errors import InvalidArgument
 from onibus.operation.traffic import RouteKey
 from onibus.protocols.http.messages import JSON, Request, Respond, Response
 from onibus.protocols.http.problems import WrongContentType
+from onibus.protocols.json_values import VALUES_MAX, has_more_values
 from onibus.security.rights import Granted, Right
 
 if TYPE_CHECKING:
@@ -79,6 +80,10 @@ class Call:
         """Return the body, read by a decoder that is at hand, or refuse it."""
         if self.request.content_type != JSON:
             raise WrongContentType(f"send {JSON}, not {self.request.content_type}")
+        if has_more_values(self.body, VALUES_MAX):
+            raise InvalidArgument(
+                f"the body has more than {VALUES_MAX} values: send fewer in one request"
+            )
         try:
             return decoder.decode(self.body or b"{}")
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from onibus.protocols.http.messages import Request, Response
+from onibus.protocols.json_values import SQS_VALUES_MAX, has_more_values
 from onibus.protocols.sqs import errors
 from onibus.protocols.sqs.errors import SqsError
 
@@ -37,6 +38,8 @@ def read(body: bytes, kind: Any) -> Any:
     decode = _decode.get(kind)
     if decode is None:
         decode = _decode[kind] = msgspec.json.Decoder(kind).decode
+    if has_more_values(body, SQS_VALUES_MAX):
+        raise SqsError(errors.MALFORMED, f"The body has more than {SQS_VALUES_MAX} values.")
     try:
         return decode(body or b"{}")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
