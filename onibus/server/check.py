@@ -127,7 +127,7 @@ def _store(name: str, path: str, identity: bytes | None, report: Report) -> Iter
     report.bytes += os.stat(path).st_size
     try:
         testimony = witness.read(path + ".witness")
-    except Damaged as error:
+    except (Damaged, OSError) as error:
         yield Finding(ERROR, name, str(error), "if nothing else is found, remove that file")
         testimony = None
     if testimony is not None and os.stat(path).st_size < testimony.length:
@@ -179,6 +179,10 @@ def _own_rows(
     elif testimony.position > own["position"]:
         lost = testimony.position - own["position"]
         yield Finding(ERROR, store.name, f"its last {lost} commits are lost", _RESTORE)
+    elif not testimony.whole:
+        what = "a part of its witness is damaged: a lost end may not be noticed"
+        advice = "after a power failure this is normal, otherwise compare the store with a backup"
+        yield Finding(WARNING, store.name, what, advice)
 
 
 def _pages(store: Rehearsal) -> Iterator[Finding]:

@@ -233,6 +233,12 @@ class SqliteStore:
                 f"the store's files from a backup, or remove {self.path}.witness to go on without "
                 "them"
             )
+        if not testimony.whole:
+            self.notice = (
+                f"{self.path}.witness was damaged in part: if the store's last commits were lost, "
+                "that is not known. After a power failure this is normal, otherwise compare the "
+                "store with a backup"
+            )
 
     # Writing
 

@@ -27,7 +27,7 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from zlib import crc32
 
 from onibus.core.errors import Damaged
@@ -47,6 +47,8 @@ class Testimony:
     store: bytes
     position: int
     length: int
+    #: both slots can be read; if not, the store may have come further
+    whole: bool = True
 
 
 def read(path: str) -> Testimony | None:
@@ -63,7 +65,9 @@ def read(path: str) -> Testimony | None:
             f"{path} cannot be read: the witness of the store is damaged. Nothing was changed. Run "
             "`onibus check`, then remove that file to continue without it"
         )
-    return max(readable, key=lambda testimony: testimony.position)
+    last = max(readable, key=lambda testimony: testimony.position)
+    # Versions up to 0.1.0 have only one slot.
+    return last if len(readable) == 2 or len(content) <= SECOND else replace(last, whole=False)
 
 
 def _decode(slot: bytes) -> Testimony | None:

@@ -228,7 +228,13 @@ def test_a_power_cut_that_garbles_one_slot_leaves_a_witness(tmp_path: Path) -> N
             testimony = witness.read(os.fspath(file))
             assert testimony is not None
             assert (testimony.store, testimony.position) == (identity, position)
-    SqliteStore(path, "one").close()
+            assert not testimony.whole
+    # It is opened, and says that a loss may be unnoticed; the witness is then whole again.
+    for notice in ("damaged in part", ""):
+        store = SqliteStore(path, "one")
+        assert notice in store.notice
+        assert bool(store.notice) == bool(notice)
+        store.close()
 
 
 @pytest.mark.parametrize("length", [0, 10, 44, 4096 + 20])
