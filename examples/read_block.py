@@ -20,10 +20,10 @@ FIELDS = (
     *("body", "message_id", "session_id", "partition_key", "properties", "time_to_live_ms"),
     *("scheduled_enqueue_time_ms", "subject", "correlation_id", "content_type", "to", "reply_to"),
     *("reply_to_session_id", "format", "enqueued_sequence_number", "hop_count"),
-    *("as_sent", "rewritten", "dead_letter_of"),
+    *("as_sent", "rewritten", "dead_letter_of", "received_before"),
 )
 #: What a message has that neither came over AMQP nor was a dead letter elsewhere.
-USUAL = {"as_sent": b"", "rewritten": False, "dead_letter_of": None}
+USUAL = {"as_sent": b"", "rewritten": False, "dead_letter_of": None, "received_before": 0}
 
 
 def messages_of(block: bytes) -> list[dict[str, Any]]:

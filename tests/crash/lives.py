@@ -41,6 +41,10 @@ CLOCK = "clock-offset"
 _OFFSET = struct.Struct("<q")
 
 
+class DidNotStart(Exception):
+    """A server that ended before it served."""
+
+
 class Lives:
     """One server's data and ports, and how often it died."""
 
@@ -103,7 +107,8 @@ class Lives:
     async def ready(self) -> None:
         """Wait until the server serves."""
         word, code = await self._hear()
-        assert word == "ready", f"a server ended with {code} while it started: see above"
+        if word != "ready":
+            raise DidNotStart(f"a server ended with {code} while it started: see above")
         self.starts.append(time.monotonic() - self._begun)
         # Answers of the one before may still have been on their way when it was killed.
         self.on_fault()

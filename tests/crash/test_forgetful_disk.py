@@ -19,7 +19,7 @@ from onibus.core.errors import OnibusError
 from tests.crash.crowd import PATIENT
 from tests.crash.forgetful_disk import ForgetfulDisk
 from tests.crash.kill_server import killed
-from tests.crash.lives import Lives
+from tests.crash.lives import DidNotStart, Lives
 
 #: Longer runs: `make forget`.
 KILLS = 6
@@ -54,12 +54,12 @@ async def lost_in_a_cut(root: Path, disk: ForgetfulDisk, mutant: str = "") -> st
                     await receiver.complete(got)
 
         assert disk.cut() > 0, "nothing was unsynced: the cut proves nothing"
-        async with lives.serving(), place.client() as client:
-            try:
+        try:
+            async with lives.serving(), place.client() as client:
                 found = [one async for one in client.peek_all("q")]
                 sent = await client.send("q", Message(body=b"next"))
-            except OnibusError as error:
-                return str(error)
+        except (OnibusError, DidNotStart) as error:
+            return str(error)
     numbers = [one.sequence_number for one in found] + [sent.sequence_number]
     expected = list(range(MESSAGES // 2 + 1, MESSAGES + 2))
     return "" if numbers == expected else f"{numbers} instead of {expected}"

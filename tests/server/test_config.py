@@ -357,5 +357,5 @@ def test_the_file_in_the_documentation_can_be_read(tmp_path: Path) -> None:
 def test_every_exit_code_is_documented() -> None:
     page = (ROOT / "docs/command-line.md").read_text("utf-8")
     codes = {value for name, value in vars(exits).items() if name.isupper()}
-    assert codes == set(range(7))
+    assert codes == set(range(8))
     assert all(f"\n| {code} | " in page for code in codes)

@@ -121,7 +121,7 @@ def test_bad_options_of_a_batch_write(given: Mapping[str, str], says: str) -> No
 def test_entities_are_not_written_over() -> None:
     with pytest.raises(InvalidOperation, match="mode append"):
         BatchWriter(SERVER, struct(body=BYTES), True)
-    with pytest.raises(InvalidOperation, match="not complete"):
+    with pytest.raises(InvalidOperation, match="upsert_into"):
         StreamWriter(SERVER, struct(body=BYTES), True)
     with pytest.raises(InvalidOperation, match="counts by itself"):
         StreamWriter({**SERVER, "batch": "1"}, struct(body=BYTES), False)
