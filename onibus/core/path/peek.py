@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from itertools import takewhile
@@ -28,6 +29,10 @@ STATES: dict[str, frozenset[State]] = {
 }
 
 
+#: A name, or a place in a list, in the path to a field of a JSON body.
+_STEP = re.compile(r"([^.\[\]]+)|\[(0|[1-9]\d{0,8})\]")
+
+
 class Filter(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Which messages are meant; what is left out does not restrict (X5)."""
 
@@ -41,6 +46,15 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     #: an SQL filter (docs/sql-filters.md), and the values of its parameters
     sql: str | None = None
     sql_parameters: dict[str, Any] = {}
+    #: a field of a JSON body, such as customer.orders[0].id, and the string or JSON value it has
+    body_path: str | None = None
+    body_equals: str | None = None
+    dead_letter_reason: str | None = None
+
+    @cached_property
+    def steps(self) -> list[str | int]:
+        """The path to a field of the body: names, and places in lists."""
+        return json_steps(self.body_path or "")
 
     @cached_property
     def condition(self) -> Condition | None:
@@ -56,7 +70,28 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             and (self.body_contains is None or self.body_contains in message.body)
             and (self.enqueued_from_ms is None or stamp >= self.enqueued_from_ms)
             and (self.enqueued_before_ms is None or stamp < self.enqueued_before_ms)
+            and self._has_reason(message)
+            and (self.body_path is None or self._has_field(message.body))
             and (self.sql is None or self._selects(message))
+        )
+
+    def _has_reason(self, message: ReceivedMessage) -> bool:
+        return self.dead_letter_reason in (None, message.dead_letter_reason)
+
+    def _has_field(self, body: bytes) -> bool:
+        """Return whether the body is JSON, has the field, and the field has the value."""
+        try:
+            value: Any = msgspec.json.decode(body)
+            for step in self.steps:
+                if isinstance(value, str):
+                    return False
+                value = value[step]
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, LookupError, TypeError):
+            return False
+        if self.body_equals is None or self.body_equals == value:
+            return True
+        return not isinstance(value, str) and msgspec.json.encode(value).decode() == (
+            self.body_equals
         )
 
     def _selects(self, message: ReceivedMessage) -> bool:
@@ -66,6 +101,20 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             return self.condition(subject_of(message)) is True
         except FilterFailed:
             return False
+
+
+def json_steps(path: str) -> list[str | int]:
+    """Return the names and places that a path such as `a.b[0]` goes through, or reject it."""
+    steps: list[str | int] = []
+    for name, place in _STEP.findall(path):
+        steps.append(int(place) if place else name)
+    written = "".join(
+        f"[{step}]" if isinstance(step, int) else f".{step}" if at else step
+        for at, step in enumerate(steps)
+    )
+    if not steps or written != path:
+        raise InvalidArgument(f"body_path {path!r} is not a path such as customer.orders[0].id")
+    return steps
 
 
 def states_of(wanted: Filter, dead: bool) -> frozenset[State]:
@@ -82,6 +131,10 @@ def states_of(wanted: Filter, dead: bool) -> frozenset[State]:
     if wanted.sql_parameters and wanted.sql is None:
         raise InvalidArgument("sql_parameters are for an SQL filter: give sql as well")
     _ = wanted.condition  # its SQL is read here, or refused
+    if wanted.body_path is not None:
+        _ = wanted.steps
+    elif wanted.body_equals is not None:
+        raise InvalidArgument("body_equals needs body_path: name the field of the body")
     if dead and wanted.state not in (None, "dead-lettered"):
         raise InvalidArgument(f"dead letters are not {wanted.state}: leave one of the two out")
     if wanted.state is None:
@@ -100,6 +153,8 @@ class Page:
         self._wanted = wanted
         self._states = states_of(wanted, dead)
         self._size = 0
+        #: there may be more that match: the page has no room
+        self.is_full = False
 
     def fill(self, subscription: Subscription, start: int, looks: int) -> int:
         """Look at the next messages from an ordinal on; return where to go on, 0 at the end."""
@@ -117,10 +172,12 @@ class Page:
         """Take a message along, if it fits; tell whether there is room for another."""
         # All of it: a message can be large without a body.
         self._size += len(encode(message.message))
-        if self.messages and self._size > PEEK_BYTES_MAX:
+        self.is_full = bool(self.messages) and self._size > PEEK_BYTES_MAX
+        if self.is_full:
             return False
         self.messages.append(message)
-        return len(self.messages) < self._limit
+        self.is_full = len(self.messages) >= self._limit
+        return not self.is_full
 
 
 def live_ordinals(

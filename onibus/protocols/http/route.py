@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 class Call:
     """One request on its way through a route."""
 
-    __slots__ = ("_granted", "app", "body", "names", "request", "respond", "route")
+    __slots__ = ("app", "body", "granted", "names", "request", "respond", "route")
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Call:
         self.body = request.body
         #: what stands in the path where the route has braces
         self.names = names
-        self._granted = granted
+        self.granted = granted
         self.respond = respond
 
     @property
@@ -70,7 +70,7 @@ class Call:
 
     def grant(self, right: Right, entity: str) -> None:
         """Ask for a right on an entity that is not named in the path."""
-        self._granted.grant(right, entity, time.time())
+        self.granted.grant(right, entity, time.time())
 
     def decode(self, kind: Any) -> Any:
         """Return the body as the type that the route asks for, or refuse it."""

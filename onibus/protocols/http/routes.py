@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from onibus.console import pages
 from onibus.protocols.http.api import (
     about,
     claims,
@@ -11,6 +12,7 @@ from onibus.protocols.http.api import (
     log,
     messages,
     operation,
+    overview,
     receiving,
     sessions,
     settling,
@@ -38,8 +40,10 @@ GROUPS = (
     keys,
     clock,
     testing,
+    overview,
     operation,
     about,
+    pages,
 )
 
 
