@@ -180,7 +180,7 @@ class HttpApp:
             raise Unauthorized("show a shared access signature in the Authorization header")
         now = time.time()
         granted = request.peer.authenticate(self._keys, credentials, now)
-        if not route.names_entities_inside:
+        if not (route.names_entities_inside or route.any_key):
             granted.grant(route.right, names.get("entity", ""), now)
         return granted
 

@@ -180,6 +180,8 @@ class Route:
     tag: str = ""
     #: the right is asked for each entity that the body names, by the handler
     names_entities_inside: bool = False
+    #: every valid key or token is enough, whatever it allows
+    any_key: bool = False
     #: what its traffic is counted under
     key: RouteKey = field(init=False)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from onibus.console import pages
 from onibus.protocols.http.api import (
     about,
     claims,
@@ -22,6 +21,7 @@ from onibus.protocols.http.api import (
     tidying,
     transactions,
 )
+from onibus.protocols.http.console import pages
 from onibus.protocols.http.route import Route, Router
 
 #: The groups, in the order in which they are documented.

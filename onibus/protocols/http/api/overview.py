@@ -279,8 +279,7 @@ ROUTES = [
         handler=rights,
         gives=RightsOut,
         tag="watching",
-        # Any valid key may ask what it allows.
-        names_entities_inside=True,
+        any_key=True,
     ),
     Route(
         method="GET",

@@ -55,7 +55,7 @@ class About(msgspec.Struct):
 @cache
 def _contents() -> dict[str, bytes]:
     """Return all files by name."""
-    folder = files("onibus.console") / "static"
+    folder = files("onibus.protocols.http.console") / "static"
     return {one.name: one.read_bytes() for one in folder.iterdir() if one.is_file()}
 
 
