@@ -154,14 +154,14 @@ def test_programs_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     run_page(page)
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_links_lead_somewhere(page: str) -> None:
-    assert not list(broken_links(page, text_of(page)))
+def test_links_lead_somewhere() -> None:
+    found = [f"{page}: {link}" for page in PAGES for link in broken_links(page, text_of(page))]
+    assert not found, "\n".join(found)
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_named_files_are_there(page: str) -> None:
-    assert not missing_files(text_of(page))
+def test_named_files_exist() -> None:
+    found = [f"{page}: {name}" for page in PAGES for name in missing_files(text_of(page))]
+    assert not found, "\n".join(found)
 
 
 def test_every_page_is_in_the_index() -> None:

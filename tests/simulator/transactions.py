@@ -9,13 +9,13 @@ from onibus.broker.transacting import Transaction, verb
 from onibus.core.errors import InvalidArgument, InvalidOperation, LockLost, OnibusError
 from onibus.core.message import Message
 from onibus.core.settings import TopicSettings
-from onibus.testing.client_parts import Held, brief
-from onibus.testing.mismatch import check
-from onibus.testing.model_bus import BusModel
-from onibus.testing.model_parts import EntityModel, Op
-from onibus.testing.model_rows import Prepared, Row, prepare
-from onibus.testing.model_works import Change, Place, WorkPart
-from onibus.testing.owners import Owners
+from tests.simulator.client_parts import Held, brief
+from tests.simulator.mismatch import check
+from tests.simulator.model_bus import BusModel
+from tests.simulator.model_parts import EntityModel, Op
+from tests.simulator.model_rows import Prepared, Row, prepare
+from tests.simulator.model_works import Change, Place, WorkPart
+from tests.simulator.owners import Owners
 
 LIMIT = 6
 OPEN_MS = 120_000

@@ -6,9 +6,9 @@ from typing import Any
 
 from onibus.broker.producers import Note
 from onibus.core.message import Message, encode
-from onibus.testing.client_parts import brief
-from onibus.testing.model_works import Note as NoteModel
-from onibus.testing.transactions import Transactions
+from tests.simulator.client_parts import brief
+from tests.simulator.model_works import Note as NoteModel
+from tests.simulator.transactions import Transactions
 
 PRODUCERS = ("p", "q")
 

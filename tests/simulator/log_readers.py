@@ -16,9 +16,9 @@ from onibus.core.errors import (
     PartitionOffline,
     Unknown,
 )
-from onibus.testing.claimers import Claimers
-from onibus.testing.mismatch import check, same
-from onibus.testing.model_parts import EntityModel, Op
+from tests.simulator.claimers import Claimers
+from tests.simulator.mismatch import check, same
+from tests.simulator.model_parts import EntityModel, Op
 
 #: What may be answered while something is down, or after an answer that got lost.
 FAULTS = {PartitionOffline, Unknown, EntityExists, EntityNotFound}

@@ -8,9 +8,9 @@ from typing import Any
 from onibus.broker import receiving, settling
 from onibus.core.lifecycle import Input
 from onibus.core.path.session import end_session_lock, renew_session, set_session_state
-from onibus.testing.client_parts import Session
-from onibus.testing.clients import Clients
-from onibus.testing.model import PartitionModel
+from tests.simulator.client_parts import Session
+from tests.simulator.clients import Clients
+from tests.simulator.model import PartitionModel
 
 
 class SessionClients(Clients):

@@ -21,13 +21,13 @@ from onibus.broker.works import Works
 from onibus.core.path import claim as claim_path
 from onibus.core.records import CLAIMS, PRODUCERS, WORKS, WriteBatch
 from onibus.store.interface import Store
-from onibus.testing.mismatch import Mismatch, check
-from onibus.testing.model_claims import ClaimsModel
-from onibus.testing.model_parts import Op
-from onibus.testing.trace import shown
+from tests.simulator.mismatch import Mismatch, check
+from tests.simulator.model_claims import ClaimsModel
+from tests.simulator.model_parts import Op
+from tests.simulator.trace import shown
 
 if TYPE_CHECKING:
-    from onibus.testing.simulation import Simulation
+    from tests.simulator.simulation import Simulation
 
 #: What the bus does to messages under the name of a claim, wherever it is called from.
 _CLAIMING: list[tuple[Any, str]] = [

@@ -21,7 +21,7 @@ from onibus.core.errors import (
 )
 from onibus.core.message import Message
 from onibus.core.settings import AnySettings, SubscriptionSettings
-from onibus.testing.model_rows import (
+from tests.simulator.model_rows import (
     FIFO_INTERVAL,
     FOREVER,
     REASONS,
@@ -31,7 +31,7 @@ from onibus.testing.model_rows import (
     next_hold,
     time_to_live,
 )
-from onibus.testing.model_time import Moment
+from tests.simulator.model_time import Moment
 
 
 class PartitionModel:

@@ -38,20 +38,20 @@ from onibus.core.path import compact, erase, expire, fan_out
 from onibus.core.records import COUNTERS, META, TABLES
 from onibus.store.memory import MemoryStore, Tables
 from onibus.testing.clock import SimulatedClock
-from onibus.testing.compare import compare_all, compare_answer, compare_counts
-from onibus.testing.mismatch import Mismatch, check, same
-from onibus.testing.model_bus import PURGE_SLICE
-from onibus.testing.model_claims import ClaimsModel
-from onibus.testing.model_moves import FORWARD_SLICE
-from onibus.testing.model_parts import Op
-from onibus.testing.model_rows import begin_anew
-from onibus.testing.model_time import BusTime, TrueTime
-from onibus.testing.simulated_broker import (
+from tests.simulator.compare import compare_all, compare_answer, compare_counts
+from tests.simulator.mismatch import Mismatch, check, same
+from tests.simulator.model_bus import PURGE_SLICE
+from tests.simulator.model_claims import ClaimsModel
+from tests.simulator.model_moves import FORWARD_SLICE
+from tests.simulator.model_parts import Op
+from tests.simulator.model_rows import begin_anew
+from tests.simulator.model_time import BusTime, TrueTime
+from tests.simulator.simulated_broker import (
     SimulatedBroker,
     leave_claims_alone,
     watch_claims,
 )
-from onibus.testing.trace import Trace, TracedStore, Write, shown
+from tests.simulator.trace import Trace, TracedStore, Write, shown
 
 STORES = ("a", "b")
 #: A bus that has work left after so many rounds of the same moment will never be done.
@@ -471,4 +471,4 @@ class Simulation:
 def replay_of(seed: int, commands: int, kinds: list[str] | None = None) -> str:
     """Return the command that repeats a run."""
     chosen = f" --kinds {','.join(kinds)}" if kinds else ""
-    return f"python -m onibus.testing.simulate --seed {seed} --commands {commands}{chosen}"
+    return f"python -m tests.simulator.simulate --seed {seed} --commands {commands}{chosen}"

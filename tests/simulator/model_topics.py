@@ -16,9 +16,9 @@ from onibus.core.message import Message
 from onibus.core.rules.correlation import CorrelationFilter
 from onibus.core.rules.rule import FalseFilter, Rule, SqlAction, SqlFilter, TrueFilter
 from onibus.core.settings import SubscriptionSettings, TopicSettings
-from onibus.testing.model import PartitionModel
-from onibus.testing.model_rows import FOREVER, Row, time_to_live
-from onibus.testing.model_time import Moment
+from tests.simulator.model import PartitionModel
+from tests.simulator.model_rows import FOREVER, Row, time_to_live
+from tests.simulator.model_time import Moment
 
 FILTER_FAILED = "FilterEvaluationException"
 DIVIDED = "a whole number is divided by zero"

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from onibus.core.message import Message
-from onibus.testing.model_parts import EntityModel
+from tests.simulator.model_parts import EntityModel
 
 #: Every kind of queue; a run has some of them.
 KINDS: dict[str, dict[str, Any]] = {

@@ -8,9 +8,9 @@ from typing import Any
 from onibus.broker.replies import Outcome
 from onibus.core.path.peek import Filter
 from onibus.core.settings import AnySettings, TopicSettings
-from onibus.testing.model import PartitionModel
-from onibus.testing.model_rows import Prepared, Row
-from onibus.testing.model_topics import TopicPartition
+from tests.simulator.model import PartitionModel
+from tests.simulator.model_rows import Prepared, Row
+from tests.simulator.model_topics import TopicPartition
 
 #: A message that is given out: entity, partition, row, the lock's end as shown (None: no lock).
 Given = tuple["EntityModel", int, Row, int | None]

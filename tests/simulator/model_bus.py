@@ -21,11 +21,11 @@ from onibus.core.errors import (
 from onibus.core.message import Message
 from onibus.core.path.peek import Filter
 from onibus.core.settings import TopicSettings
-from onibus.testing.model import PartitionModel
-from onibus.testing.model_moves import Moves
-from onibus.testing.model_parts import EntityModel, Given, Op, Request, meant
-from onibus.testing.model_rows import Row, prepare
-from onibus.testing.model_works import WorkPart
+from tests.simulator.model import PartitionModel
+from tests.simulator.model_moves import Moves
+from tests.simulator.model_parts import EntityModel, Given, Op, Request, meant
+from tests.simulator.model_rows import Row, prepare
+from tests.simulator.model_works import WorkPart
 
 PURGE_SLICE = 5
 
@@ -56,8 +56,9 @@ class BusModel(Moves):
             return
 
         def work() -> None:
-            self.still_there(op, entity)
+            # The bus takes in earlier sends first, even if the entity was deleted since.
             self.take_in((entity, index) for index in parts)
+            self.still_there(op, entity)
             self.do_work(
                 op,
                 {

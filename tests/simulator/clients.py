@@ -12,7 +12,7 @@ from typing import Any
 from onibus.broker import receiving, sending, settling
 from onibus.core.message import Message
 from onibus.core.path.settle import abandon, defer, reject, renew
-from onibus.testing.client_parts import (
+from tests.simulator.client_parts import (
     KINDS,
     TOPICS,
     Held,
@@ -21,10 +21,10 @@ from onibus.testing.client_parts import (
     given_for,
     names_of,
 )
-from onibus.testing.model import PartitionModel
-from onibus.testing.model_parts import Op
-from onibus.testing.model_rows import Row, changed
-from onibus.testing.simulation import Simulation
+from tests.simulator.model import PartitionModel
+from tests.simulator.model_parts import Op
+from tests.simulator.model_rows import Row, changed
+from tests.simulator.simulation import Simulation
 
 
 class Clients:

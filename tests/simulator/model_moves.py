@@ -13,10 +13,10 @@ from msgspec.structs import replace
 from onibus.core.errors import InvalidOperation, OnibusError
 from onibus.core.message import Message
 from onibus.core.settings import AnySettings
-from onibus.testing.mismatch import check
-from onibus.testing.model_parts import EntityModel, Op
-from onibus.testing.model_rows import Prepared, Row, prepare
-from onibus.testing.model_works import Change, Place, WorkPart, Works
+from tests.simulator.mismatch import check
+from tests.simulator.model_parts import EntityModel, Op
+from tests.simulator.model_rows import Prepared, Row, prepare
+from tests.simulator.model_works import Change, Place, WorkPart, Works
 
 HOPS_MAX = 4
 #: Messages of a partition that one operation forwards.

@@ -12,10 +12,10 @@ from onibus.core.errors import (
     MessageNotFound,
 )
 from onibus.core.path.claim import owner_of
-from onibus.testing.compare import compare_row
-from onibus.testing.mismatch import check, same
-from onibus.testing.model_parts import EntityModel, Op
-from onibus.testing.producing import Producing
+from tests.simulator.compare import compare_row
+from tests.simulator.mismatch import check, same
+from tests.simulator.model_parts import EntityModel, Op
+from tests.simulator.producing import Producing
 
 READERS = ("r", "s")
 

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from itertools import accumulate
 
 from onibus.broker.namespace import NAME
-from onibus.testing.log_readers import LogReaders
-from onibus.testing.mismatch import Mismatch
-from onibus.testing.owners import HOUR
-from onibus.testing.simulation import Simulation, replay_of, small_sizes
-from onibus.testing.trace import Write
+from tests.simulator.log_readers import LogReaders
+from tests.simulator.mismatch import Mismatch
+from tests.simulator.owners import HOUR
+from tests.simulator.simulation import Simulation, replay_of, small_sizes
+from tests.simulator.trace import Write
 
 SECOND = 1_000
 MINUTE, DAY = 60 * SECOND, 24 * HOUR

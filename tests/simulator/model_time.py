@@ -10,7 +10,7 @@ import json
 from typing import NamedTuple
 
 from onibus.testing.clock import SimulatedClock
-from onibus.testing.mismatch import check, same
+from tests.simulator.mismatch import check, same
 
 _MONTH = 30 * 24 * 3_600 * 1_000
 _MINUTE = 60_000

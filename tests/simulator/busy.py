@@ -17,7 +17,7 @@ from onibus.bus import Bus
 from onibus.core.errors import EntityExists, NoSession, OnibusError, Unknown
 from onibus.core.message import Message, ReceivedMessage
 from onibus.receiver import SessionReceiver, Settler
-from onibus.testing.history import OK, REFUSED, UNKNOWN, Event, encode
+from tests.simulator.history import OK, REFUSED, UNKNOWN, Event, encode
 
 QUEUE, SESSIONS = "orders", "conversations"
 STORES = ("a", "b")

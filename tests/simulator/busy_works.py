@@ -3,7 +3,7 @@
 Transactions put the same body into two queues in two stores. Messages go through a chain of queues
 that forward, to a worker that completes each and sends what it made of it in one transaction. A
 topic deals messages out to two subscriptions. Every send is written to the history before and after
-(onibus/testing/history.py); with `drain` the process lets everything come to rest and writes what
+(tests/simulator/history.py); with `drain` the process lets everything come to rest and writes what
 is there. `check_works` then tells whether anything was half done, done twice, or lost.
 """
 
@@ -21,7 +21,7 @@ from onibus.bus import Bus
 from onibus.core.errors import EntityExists, LockLost, OnibusError, Unknown
 from onibus.core.message import Message
 from onibus.core.rules.rule import Rule, SqlAction, SqlFilter
-from onibus.testing.history import OK, REFUSED, UNKNOWN, Anomaly, Event, encode
+from tests.simulator.history import OK, REFUSED, UNKNOWN, Anomaly, Event, encode
 
 STORES = ("a", "b")
 LEFT, RIGHT = "left", "right"

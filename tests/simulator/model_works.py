@@ -12,12 +12,12 @@ from typing import Any
 import msgspec
 
 from onibus.core.errors import EntityNotFound, OnibusError, PartitionOffline, Unknown
-from onibus.testing.mismatch import check
-from onibus.testing.model import PartitionModel
-from onibus.testing.model_commits import Commits
-from onibus.testing.model_parts import EntityModel, Op
-from onibus.testing.model_rows import Prepared, Row, changed
-from onibus.testing.model_topics import TopicPartition
+from tests.simulator.mismatch import check
+from tests.simulator.model import PartitionModel
+from tests.simulator.model_commits import Commits
+from tests.simulator.model_parts import EntityModel, Op
+from tests.simulator.model_rows import Prepared, Row, changed
+from tests.simulator.model_topics import TopicPartition
 
 Place = tuple[EntityModel, int]
 

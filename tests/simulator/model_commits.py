@@ -20,11 +20,11 @@ from onibus.core.errors import (
     Unknown,
 )
 from onibus.core.settings import AnySettings
-from onibus.testing.model import PartitionModel
-from onibus.testing.model_parts import EntityModel, Op, Request, StoreModel, SubscriptionModel
-from onibus.testing.model_rows import Prepared
-from onibus.testing.model_time import BusTime
-from onibus.testing.model_topics import TopicPartition
+from tests.simulator.model import PartitionModel
+from tests.simulator.model_parts import EntityModel, Op, Request, StoreModel, SubscriptionModel
+from tests.simulator.model_rows import Prepared
+from tests.simulator.model_time import BusTime
+from tests.simulator.model_topics import TopicPartition
 
 #: Stamps that are ahead by no more than this are not set back.
 STAMPS_SLACK_MS = 60_000

@@ -21,13 +21,13 @@ from onibus.core.errors import (
 from onibus.core.path.peek import Filter
 from onibus.core.records import ENTITIES
 from onibus.core.settings import QueueSettings, SubscriptionSettings, TopicSettings
-from onibus.testing.client_parts import TOPICS, given_for
-from onibus.testing.compare import compare_row
-from onibus.testing.counters import set_counter
-from onibus.testing.mismatch import same
-from onibus.testing.model_parts import EntityModel, Op, SubscriptionModel, meant
-from onibus.testing.model_topics import RULES
-from onibus.testing.session_clients import SessionClients
+from tests.simulator.client_parts import TOPICS, given_for
+from tests.simulator.compare import compare_row
+from tests.simulator.counters import set_counter
+from tests.simulator.mismatch import same
+from tests.simulator.model_parts import EntityModel, Op, SubscriptionModel, meant
+from tests.simulator.model_topics import RULES
+from tests.simulator.session_clients import SessionClients
 
 HOUR = 3_600_000
 FORWARDS = ("forward_to", "forward_dead_letters_to")

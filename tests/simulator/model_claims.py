@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 from onibus.core.errors import ClaimNotFound, EntityNotFound, PartitionOffline, Unknown
-from onibus.testing.mismatch import check
-from onibus.testing.model import PartitionModel
-from onibus.testing.model_parts import EntityModel, Op
-from onibus.testing.model_producers import ProducersModel
-from onibus.testing.model_rows import FOREVER, Lock, Row, next_hold
-from onibus.testing.model_works import outlet_of
+from tests.simulator.mismatch import check
+from tests.simulator.model import PartitionModel
+from tests.simulator.model_parts import EntityModel, Op
+from tests.simulator.model_producers import ProducersModel
+from tests.simulator.model_rows import FOREVER, Lock, Row, next_hold
+from tests.simulator.model_works import outlet_of
 
 #: What may be answered to those who ask for claims while something is down.
 FAULTS: set[type[BaseException]] = {PartitionOffline, Unknown, ClaimNotFound}

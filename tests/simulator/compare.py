@@ -11,10 +11,10 @@ from onibus.core.invariants import violations
 from onibus.core.message import ReceivedMessage, Sent
 from onibus.core.path.peek import Filter
 from onibus.core.path.session import list_sessions
-from onibus.testing.mismatch import check, same
-from onibus.testing.model_bus import BusModel
-from onibus.testing.model_parts import EntityModel, Given, Op
-from onibus.testing.model_rows import FOREVER, Row
+from tests.simulator.mismatch import check, same
+from tests.simulator.model_bus import BusModel
+from tests.simulator.model_parts import EntityModel, Given, Op
+from tests.simulator.model_rows import FOREVER, Row
 
 
 def compare_answer(op: Op) -> None:

@@ -1,4 +1,4 @@
-"""Run the simulator: `python -m onibus.testing.simulate --seed 7 --commands 100000`.
+"""Run the simulator: `python -m tests.simulator.simulate --seed 7 --commands 100000`.
 
 A seed is a run, byte for byte: the digest at the end is that of its trace. With `--each N` or
 `--seeds K` the commands are dealt over several seeds, from `--seed` on, and over the processors.
@@ -18,10 +18,10 @@ from functools import partial
 from hashlib import blake2b
 from typing import NamedTuple
 
-from onibus.testing.client_parts import KINDS, TOPICS
-from onibus.testing.mismatch import Mismatch
-from onibus.testing.trace import Write
-from onibus.testing.workload import run_seed
+from tests.simulator.client_parts import KINDS, TOPICS
+from tests.simulator.mismatch import Mismatch
+from tests.simulator.trace import Write
+from tests.simulator.workload import run_seed
 
 #: Commands a run of many seeds gives to each: long enough to fill tiers and to crash often.
 COMMANDS_A_SEED = 2_000
@@ -153,7 +153,7 @@ def _kinds(given: str) -> list[str]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Read the command line and run."""
-    parser = argparse.ArgumentParser(prog="onibus.testing.simulate", description=__doc__)
+    parser = argparse.ArgumentParser(prog="tests.simulator.simulate", description=__doc__)
     parser.add_argument("--seed", type=int, default=1, help="the first seed (default: 1)")
     parser.add_argument("--commands", type=int, default=100_000, help="in all (default: 100,000)")
     parser.add_argument("--seeds", type=int, help="deal the commands over that many (default: 1)")

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from onibus.core.errors import BatchChanged, BatchTooOld, Busy, NotStaged, PartitionOffline
 from onibus.core.message import Message
-from onibus.testing.model_bus import BusModel
-from onibus.testing.model_parts import EntityModel, Op
-from onibus.testing.model_rows import prepare
-from onibus.testing.model_works import Note, WorkModel, WorkPart
+from tests.simulator.model_bus import BusModel
+from tests.simulator.model_parts import EntityModel, Op
+from tests.simulator.model_rows import prepare
+from tests.simulator.model_works import Note, WorkModel, WorkPart
 
 
 class ProducersModel(BusModel):
