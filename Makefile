@@ -94,6 +94,7 @@ docs: promises ## Write the generated pages of docs/ anew
 	$(BIN)/python -m tools.lifecycle
 	$(BIN)/python -m tools.http_calls
 	$(BIN)/python -m tools.rights
+	$(BIN)/python -m tools.includes
 
 promises: $(READY) ## Write docs/promises.md anew from the tests
 	$(BIN)/python -m tools.promises

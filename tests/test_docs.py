@@ -46,6 +46,7 @@ from onibus.receiver import FifoReceiver, Receiver, SessionReceiver
 from onibus.transaction import Transaction
 from tests.source_tree import ROOT, text_of
 from tools import lifecycle, promises
+from tools.includes import INCLUDE
 
 PAGES = sorted(
     path.relative_to(ROOT).as_posix()
@@ -65,8 +66,8 @@ INTERNAL = {(Bus, "ask"), (Bus, "tell"), (Bus, "arm"), (Bus, "check_alive")}
 
 
 def programs(page: str) -> list[tuple[int, str]]:
-    """Return (line, source) of the Python blocks of a page."""
-    text = text_of(page)
+    """Return (line, source) of a page's Python blocks, except those that come from programs."""
+    text = INCLUDE.sub(lambda match: re.sub(r"\S", " ", match[0]), text_of(page))
     return [
         (text.count("\n", 0, match.start(2)) + 1, match[2])
         for match in FENCE.finditer(text)
@@ -74,23 +75,8 @@ def programs(page: str) -> list[tuple[int, str]]:
     ]
 
 
-def run_as_main(page: str) -> None:
-    """Run a page's blocks in order, as the body of one `async def main()`."""
-    parsed = [ast.parse("\n" * (line - 1) + source) for line, source in programs(page)]
-    whole = ast.parse("async def main(): pass")
-    (main,) = whole.body
-    assert isinstance(main, ast.AsyncFunctionDef)
-    main.body = [statement for block in parsed for statement in block.body]
-    namespace: dict[str, Any] = {"__name__": "__main__"}
-    exec(compile(whole, str(ROOT / page), "exec", dont_inherit=True), namespace)
-    asyncio.run(namespace["main"]())
-
-
 def run_page(page: str) -> None:
     """Run a page's blocks in order, in one namespace. They may await outside of any function."""
-    if page.startswith("docs/how-to/"):
-        run_as_main(page)
-        return
     namespace: dict[str, Any] = {"__name__": "__main__"}
     with asyncio.Runner() as runner:
         for line, source in programs(page):
@@ -374,18 +360,6 @@ def test_what_is_not_there_yet_is_marked() -> None:
             assert not promise.text.startswith("(not yet)"), promise.id
         else:
             assert "(not yet)" in promise.text, promise.id
-
-
-def test_how_to_pages_have_directories_of_their_own() -> None:
-    opened = [
-        (name, page)
-        for page in PAGES
-        if page.startswith("docs/how-to/")
-        for name in sorted(set(re.findall(r'Bus\.open\("([^"]+)"', text_of(page))))
-    ]
-    names = [name for name, _ in opened]
-    assert len(set(names)) == len(names)
-    assert all(name.startswith("data-") for name in names)
 
 
 def test_lifecycle_is_up_to_date() -> None:
