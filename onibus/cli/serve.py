@@ -147,6 +147,7 @@ def _show(config: Config, ready: Ready) -> None:
         ("Service Bus clients", ready.service_bus),
         ("with a key of its own", ready.connection_file),
         ("certificate to trust", ready.certificate),
+        ("administration", _trusting(ready.offered_certificate)),
         ("made", ", ".join(ready.made)),
     ]
     console = SafeConsole(soft_wrap=True, highlight=False)
@@ -160,6 +161,13 @@ def _show(config: Config, ready: Ready) -> None:
     queue = queue or "orders"
     for words in (first, f"send {queue} 'three apples' --id first", f"receive {queue}"):
         console.print(f"    {called()} {words}{_where(ready)}", markup=False)
+
+
+def _trusting(certificate: str) -> str:
+    """Return what administration clients need, which speak TLS whatever they are told."""
+    if not certificate:
+        return ""
+    return f"https, trusting {certificate} (REQUESTS_CA_BUNDLE, SSL_CERT_FILE, NODE_EXTRA_CA_CERTS)"
 
 
 def _plain_queue(config: Config) -> str:

@@ -28,6 +28,15 @@ def speaks_tls(config: Config) -> bool:
     return config.options.tls or bool(config.options.tls_certificate)
 
 
+def offers_tls(config: Config) -> bool:
+    """Return whether TLS is answered too where nobody asked for it.
+
+    Administration clients of Service Bus speak nothing else, and a port tells TLS by its first
+    byte. On loopback a certificate of our own is enough for them.
+    """
+    return not speaks_tls(config) and is_loopback(config.options.host)
+
+
 def amqps_port(config: Config) -> int | None:
     """Return the port of AMQP over TLS alone; None where there is none."""
     options = config.options

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import ssl
 from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
@@ -33,7 +32,7 @@ from onibus.security.attempts import FailedAttempts
 from onibus.security.kept_keys import KeptKeys
 from onibus.security.keys import Keyring
 from onibus.security.origins import Origins
-from onibus.server.listener import Factory, Listener
+from onibus.server.listener import Factory, Listener, Tls
 from onibus.server.notify import READY, STOPPING, notify
 
 #: How long requests that are under way may take to finish when the server stops.
@@ -69,7 +68,7 @@ class Server:
         http_port: int = 5300,
         amqp_port: int | None = None,
         amqps_port: int | None = None,
-        tls: ssl.SSLContext | None = None,
+        tls: Tls | None = None,
         plain_text: bool = True,
         limits: Limits | None = None,
         test_mode: bool = False,
