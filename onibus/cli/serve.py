@@ -45,6 +45,9 @@ def serve(
     amqps_port: Annotated[
         int | None, typer.Option(help="Port of AMQP over TLS (5671 beside 5672).")
     ] = None,
+    service_bus_profile: Annotated[
+        str | None, typer.Option(help="standard, premium or relaxed. Default: relaxed.")
+    ] = None,
     sqs_port: Annotated[int | None, typer.Option(help="Port of SQS (9324).")] = None,
     sqs_profile: Annotated[str | None, typer.Option(help="aws or yandex.")] = None,
     sqs_account: Annotated[str | None, typer.Option(help="Account of SQS queues.")] = None,

@@ -21,6 +21,7 @@ import msgspec
 from onibus.broker.clock import Clock
 from onibus.bus import Bus
 from onibus.core.errors import InvalidArgument
+from onibus.protocols import service_bus_profile
 from onibus.protocols.sqs.profile import PROFILES, Profile
 from onibus.security.kept_keys import KeptKeys
 from onibus.security.keys import DEVELOPMENT, DEVELOPMENT_SQS, Keyring
@@ -160,6 +161,7 @@ async def _start(config: Config, bus: Bus, begun: float) -> tuple[Server, Ready]
         sqs_port=options.sqs_port,
         sqs_profile=_profile(options),
         sqs_account=options.sqs_account,
+        service_bus_profile=service_bus_profile.PROFILES[options.service_bus_profile],
         allow_host=options.allow_host,
     )
     await server.start()

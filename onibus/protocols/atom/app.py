@@ -17,6 +17,7 @@ from onibus.protocols.atom.paths import Place, place_of
 from onibus.protocols.atom.xml import BODY_BYTES_MAX
 from onibus.protocols.http.messages import Request, Respond, Response
 from onibus.protocols.http.problems import BodyTooLarge
+from onibus.protocols.service_bus_profile import RELAXED, Profile
 from onibus.security.kept_keys import KeptKeys
 from onibus.security.keys import Keyring
 from onibus.security.origins import Origins
@@ -73,9 +74,14 @@ class AtomApp:
     """Management of one bus as Service Bus has it."""
 
     def __init__(
-        self, bus: Bus, keys: KeptKeys | Keyring | None, origins: Origins | None = None
+        self,
+        bus: Bus,
+        keys: KeptKeys | Keyring | None,
+        origins: Origins | None = None,
+        profile: Profile = RELAXED,
     ) -> None:
         self.bus = bus
+        self.profile = profile
         self.kept_keys = keys if isinstance(keys, KeptKeys) else None
         #: None where the operator asks for no credentials
         self._keys = keys.keyring if isinstance(keys, KeptKeys) else keys
