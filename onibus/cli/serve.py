@@ -167,7 +167,7 @@ def _show(config: Config, ready: Ready) -> None:
 
 
 def _trusting(certificate: str) -> str:
-    """Return what administration clients need, which speak TLS whatever they are told."""
+    """Return what administration clients need, which speak TLS only."""
     if not certificate:
         return ""
     return f"https, trusting {certificate} (REQUESTS_CA_BUNDLE, SSL_CERT_FILE, NODE_EXTRA_CA_CERTS)"

@@ -12,8 +12,8 @@ All numbers are little-endian. A block is
                  end      u32   where the row ends in the body (rows encoding)
                  crc      u32   CRC-32 of the row's bytes (rows encoding)
                  arrived  i64   bus time at which the row was stored
-                 kind     u32   0 a message; 1 the marker of a scheduled one, which gets a row of
-                                its own at its time; 2 a further copy that a rule's action made;
+                 kind     u32   0 a message; 1 the marker of a scheduled one, which gets another
+                                row at its time; 2 a further copy that a rule's action made;
                                 3 a message that was scheduled, in the row of its time
     body     rows encoding (0): the rows' bytes, one after the other (core/message.py)
              Arrow encoding (1): an Arrow IPC stream of one record batch (core/arrow_block.py);

@@ -1,6 +1,6 @@
-"""The tiers of Service Bus, and a tier of our own, as values of one type.
+"""The tiers of Service Bus, and our own tier, as values of one type.
 
-A server has one profile (`service_bus_profile`), which limits what clients of Service Bus do over
+A server has one profile (`service_bus_profile`), which limits what Service Bus clients do over
 AMQP and HTTP. The native API and SQS do not change with it. docs/amqp.md compares the profiles.
 Sources: the quotas of the service, its errors, and document 002 on partitioning.
 """
@@ -108,7 +108,7 @@ PREMIUM = Profile(
     batch_bytes_max=_MEGABYTE,
     message_kilobytes=(1_024, 102_400),
     entity_megabytes=(*STANDARD.entity_megabytes, 10_240, 20_480, 40_960, 81_920),
-    # Document 002. Partitioned entities that are there already go on working.
+    # Document 002; existing partitioned entities continue to work.
     partitions=False,
     strict_batches=True,
 )

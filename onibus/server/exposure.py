@@ -29,10 +29,10 @@ def speaks_tls(config: Config) -> bool:
 
 
 def offers_tls(config: Config) -> bool:
-    """Return whether TLS is answered too where nobody asked for it.
+    """Return whether ports also answer TLS although the operator did not ask for it.
 
-    Administration clients of Service Bus speak nothing else, and a port tells TLS by its first
-    byte. On loopback a certificate of our own is enough for them.
+    Administration clients speak TLS only, and the first byte tells it from plain text. On loopback
+    our self-signed certificate is enough for them.
     """
     return not speaks_tls(config) and is_loopback(config.options.host)
 

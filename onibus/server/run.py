@@ -75,7 +75,7 @@ class Ready:
     connection_file: str
     #: the certificate that clients have to trust; empty where it is not ours
     certificate: str
-    #: the certificate of TLS that is answered beside plain text; empty where it is in no file
+    #: the certificate of TLS on ports of plain text; empty where it is in no file
     offered_certificate: str
     #: names of entities that were missing and have been made
     made: list[str]
@@ -208,7 +208,7 @@ def _tls(config: Config) -> tuple[Tls | None, str, str]:
         certificate, key = self_made(Path(options.data), options.host)
         return context(certificate, key), "", str(certificate)
     except (OSError, InvalidArgument) as error:
-        # Nobody asked for TLS: plain text works without it.
+        # The operator did not ask for TLS: plain text works without it.
         _log.warning("cannot offer TLS: %s", error)
         return None, "", ""
 

@@ -56,7 +56,7 @@ def feed(address: str, title: str, now: str, following: str, entries: Iterable[s
 
 
 def public_feed(now: str) -> str:
-    """Return the feed at the root of a namespace, which anybody may read: it lists no services."""
+    """Return the feed at the root of a namespace, which needs no right and lists nothing."""
     return tag(
         "feed",
         tag("title", "Publicly Listed Services", 'type="text"')

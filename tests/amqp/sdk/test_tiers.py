@@ -1,4 +1,4 @@
-"""The tiers of Service Bus through the official clients of Python: `service_bus_profile`."""
+"""`service_bus_profile`: the tiers of Service Bus through the official Python clients."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def test_premium_has_no_new_partitioned_entities(premium: Tier) -> None:
         with pytest.raises(HttpResponseError, match="EnablePartitioning must be set to false"):
             create("wide", enable_partitioning=True)
     assert premium.admin.create_queue("80", max_size_in_megabytes=81_920) is not None
-    # Those that are there go on working (document 002), with the service's batches.
+    # Existing ones continue to work (document 002), with the service's batches.
     with premium.server.client(headers=developing()) as client:
         made = client.put("/v1/queues/old", json={"enable_partitioning": True})
         assert made.status_code in (200, 201), made.text
