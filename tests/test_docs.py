@@ -30,17 +30,17 @@ from onibus import (
     SqlAction,
     SqlFilter,
 )
+from onibus.api.delivery import Resubmitted
+from onibus.api.entities import EntityInfo
+from onibus.api.staging import Published, Staged
 from onibus.broker.entity import KINDS
-from onibus.broker.entity_info import EntityInfo
-from onibus.broker.producers import Published, Staged
-from onibus.broker.resubmitting import Resubmitted
 from onibus.client import Unreachable
 from onibus.core import errors, limits
 from onibus.core.arrow_block import SCHEMA
 from onibus.core.claimed_rows import CLAIMED_SCHEMA
+from onibus.core.inspection import SessionInfo
 from onibus.core.log_batch import READ_SCHEMA
 from onibus.core.outcomes import Fate
-from onibus.core.path.session import SessionInfo
 from onibus.core.settings import FIXED
 from onibus.receiver import FifoReceiver, Receiver, SessionReceiver
 from onibus.transaction import Transaction

@@ -1,6 +1,6 @@
 """Folders of `onibus` stand in an order, and each imports only itself and those before it.
 
-    core → store → broker → the facade (bus.py, and onibus itself) → testing
+    core → api, store → broker → the facade (bus.py, and onibus itself) → testing
 
 The core does no I/O, reads no clock and draws no randomness: time and seeds are arguments. Only
 our own imports are looked at; what numpy or pyarrow import is theirs.
@@ -15,6 +15,8 @@ from tests.source_tree import imports_of, module_name, python_files, resolve, tr
 #: Every module belongs to the layer with the longest name that begins its own.
 LAYERS = {
     "onibus.core": 0,
+    "onibus.security.rights": 1,
+    "onibus.api": 1,
     "onibus.store": 1,
     "onibus.broker": 2,
     "onibus.bus": 3,

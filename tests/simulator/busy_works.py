@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from itertools import count
 from random import Random
 
-from onibus.broker.entity_rules import subscription_name
+from onibus.api.entities import subscription_name
 from onibus.bus import Bus
 from onibus.core.errors import EntityExists, LockLost, OnibusError, Unknown
 from onibus.core.message import Message

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from onibus.api.staging import Published
 from onibus.broker import entity_info, settling
 from onibus.broker.broker import Broker
-from onibus.broker.producers import Published
+from onibus.core.inspection import Filter
 from onibus.core.invariants import violations
 from onibus.core.message import ReceivedMessage, Sent
-from onibus.core.path.peek import Filter
 from onibus.core.path.session import list_sessions
 from tests.simulator.mismatch import check, same
 from tests.simulator.model_bus import BusModel

@@ -18,8 +18,8 @@ from onibus.core.errors import (
     NoSession,
     PartitionOffline,
 )
+from onibus.core.inspection import Filter
 from onibus.core.message import Message
-from onibus.core.path.peek import Filter
 from onibus.core.settings import TopicSettings
 from tests.simulator.model import PartitionModel
 from tests.simulator.model_moves import Moves

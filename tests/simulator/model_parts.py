@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from onibus.broker.replies import Outcome
-from onibus.core.path.peek import Filter
+from onibus.core.inspection import Filter
 from onibus.core.settings import AnySettings, TopicSettings
 from tests.simulator.model import PartitionModel
 from tests.simulator.model_rows import Prepared, Row

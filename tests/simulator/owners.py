@@ -18,7 +18,7 @@ from onibus.core.errors import (
     PartitionOffline,
     Unchangeable,
 )
-from onibus.core.path.peek import Filter
+from onibus.core.inspection import Filter
 from onibus.core.records import ENTITIES
 from onibus.core.settings import QueueSettings, SubscriptionSettings, TopicSettings
 from tests.simulator.client_parts import TOPICS, given_for

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onibus.broker.entity_info import EntityInfo
+from onibus.api.entities import EntityInfo
 from onibus.core.errors import EntityNotFound
 from onibus.core.rules.rule import Rule
 from onibus.core.settings import SubscriptionSettings

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+from onibus.api.messages import Json, plain_values, rich_values
 from onibus.core.rules.correlation import FIELDS, CorrelationFilter
 from onibus.core.rules.rule import FalseFilter, Rule, SqlAction, SqlFilter, TrueFilter
-from onibus.protocols.http.schema import Json, plain_values, rich_values
 
 
 class AllMessages(

@@ -17,9 +17,9 @@ import msgspec
 from msgspec import Meta
 
 from onibus.core.errors import InvalidArgument
+from onibus.core.inspection import Filter
 from onibus.core.limits import BATCH_COUNT_MAX
 from onibus.core.message import Message, ReceivedMessage, Sent
-from onibus.core.path.peek import Filter
 
 #: How long one request may wait for messages; SQS waits as long. Whoever wants more asks again.
 WAIT_MS_MAX = 20_000
