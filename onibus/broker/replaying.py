@@ -14,13 +14,14 @@ from onibus.broker.routing import route, size_of
 from onibus.broker.sending import open_for_sends
 from onibus.core.block import ACTIVATED, MESSAGE, Block
 from onibus.core.errors import InvalidArgument, OnibusError, Unknown
+from onibus.core.inspection import Filter
 from onibus.core.message import Message, ReceivedMessage, Sent
 from onibus.core.numbering import Numbering
 from onibus.core.partition import Partition
 from onibus.core.path.admit import Prepared, admit
 from onibus.core.path.enqueue import find_duplicates
 from onibus.core.path.enqueue import send as send_to_partition
-from onibus.core.path.peek import Filter, states_of
+from onibus.core.path.peek import states_of
 from onibus.core.path.rename import rename_remembered
 from onibus.core.records import WriteBatch
 

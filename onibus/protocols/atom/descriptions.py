@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from xml.etree.ElementTree import Element
 
-from onibus.broker.entity_info import EntityInfo
+from onibus.api.entities import EntityInfo
 from onibus.core.errors import InvalidArgument
 from onibus.core.limits import PARTITION_COUNT
 from onibus.core.rules.correlation import CorrelationFilter

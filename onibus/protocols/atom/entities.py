@@ -7,8 +7,8 @@ from itertools import chain
 from typing import Any, TypeVar
 from xml.etree.ElementTree import Element
 
-from onibus.broker.entity_info import EntityInfo, info
-from onibus.broker.entity_rules import SUBSCRIPTIONS
+from onibus.api.entities import SUBSCRIPTIONS, EntityInfo
+from onibus.broker.entity_info import info
 from onibus.core.rules.rule import DEFAULT_RULE
 from onibus.core.settings import QueueSettings, SubscriptionSettings, TopicSettings
 from onibus.protocols.atom import descriptions

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onibus.broker.entity_info import EntityInfo
+from onibus.api.entities import EntityInfo
 from onibus.broker.entity_rules import by_name
 from onibus.core.errors import EntityNotFound
 from onibus.core.rules.rule import Rule

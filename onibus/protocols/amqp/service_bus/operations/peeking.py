@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from onibus.broker import settling
 from onibus.broker.replies import Outcome
+from onibus.core.inspection import Filter
 from onibus.core.limits import BATCH_COUNT_MAX
 from onibus.core.message import ReceivedMessage
-from onibus.core.path.peek import Filter
 from onibus.protocols.amqp import encode as to
 from onibus.protocols.amqp.service_bus import sections
 from onibus.protocols.amqp.service_bus.operations.operation import Operation, session_of
