@@ -30,7 +30,7 @@ sys.meta_path.insert(0, Hidden())
 
 
 def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a program in a Python of its own."""
+    """Run a program in a separate Python."""
     return subprocess.run(
         [sys.executable, "-c", program, *arguments],
         env=os.environ | {"PYTHONPATH": str(ROOT), "NO_COLOR": "1"},
