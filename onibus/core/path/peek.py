@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from functools import cached_property
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from onibus.core.errors import FilterFailed, InvalidArgument
+from onibus.core.errors import InvalidArgument
+from onibus.core.inspection import Filter
 from onibus.core.lifecycle import DEAD, State
 from onibus.core.limits import PEEK_BYTES_MAX
 from onibus.core.message import ReceivedMessage, encode
-from onibus.core.rules.sql_compile import Condition, compile_filter
-from onibus.core.rules.subject import subject_of
 
 if TYPE_CHECKING:
     from onibus.core.subscription import Subscription
@@ -29,6 +27,7 @@ STATES: dict[str, frozenset[State]] = {
 }
 
 
+<<<<<<< HEAD
 #: A name, or a place in a list, in the path to a field of a JSON body.
 _STEP = re.compile(r"([^.\[\]]+)|\[(0|[1-9]\d{0,8})\]")
 
@@ -117,6 +116,8 @@ def json_steps(path: str) -> list[str | int]:
     return steps
 
 
+=======
+>>>>>>> main
 def states_of(wanted: Filter, dead: bool) -> frozenset[State]:
     """Return the states that a filter asks for, in the queue or in its dead-letter queue.
 
