@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from onibus.api.searching import LOOKS_MAX
 from onibus.broker.settling import first_ordinal
 from onibus.core.errors import InvalidArgument
 from onibus.core.lifecycle import State
 from onibus.core.limits import BATCH_COUNT_MAX
 from onibus.core.message import ReceivedMessage
 from onibus.core.numbering import partition_index
-from onibus.core.path.peek import Filter, Page, live_ordinals, states_of
+from onibus.core.inspection import Filter
+from onibus.core.path.peek import Page, live_ordinals, states_of
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
@@ -26,8 +28,6 @@ if TYPE_CHECKING:
 
 #: Messages looked at before other clients have their turn.
 A_SLICE = 200
-#: Messages that one search looks at, at most.
-LOOKS_MAX = 20_000
 #: Reasons that are counted one by one; further ones are counted together.
 REASONS_MAX = 200
 

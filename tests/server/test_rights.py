@@ -76,9 +76,8 @@ INSIDE = {"/v1/transactions", "/v1/rights"}
 
 
 def path_of(route: Route, entity: str = "orders") -> str:
-    values = {"entity": quote(entity, safe=""), "partition": "0", "number": "1", "reader": "r"} | {
-        "file": "app.js"
-    }
+    values = {"entity": quote(entity, safe=""), "partition": "0", "number": "1", "reader": "r"}
+    values["file"] = "app.js"
     return re.sub(r"{(\w+)}", lambda name: values.get(name[1], "x"), route.path)
 
 

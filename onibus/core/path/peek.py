@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from itertools import takewhile
 from typing import TYPE_CHECKING
@@ -27,97 +26,6 @@ STATES: dict[str, frozenset[State]] = {
 }
 
 
-<<<<<<< HEAD
-#: A name, or a place in a list, in the path to a field of a JSON body.
-_STEP = re.compile(r"([^.\[\]]+)|\[(0|[1-9]\d{0,8})\]")
-
-
-class Filter(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """Which messages are meant; what is left out does not restrict (X5)."""
-
-    #: active, deferred, scheduled or dead-lettered; None: all that the queue shows
-    state: str | None = None
-    session_id: str | None = None
-    message_id: str | None = None
-    body_contains: bytes | None = None
-    enqueued_from_ms: int | None = None
-    enqueued_before_ms: int | None = None
-    #: an SQL filter (docs/sql-filters.md), and the values of its parameters
-    sql: str | None = None
-    sql_parameters: dict[str, Any] = {}
-    #: a field of a JSON body, such as customer.orders[0].id, and the string or JSON value it has
-    body_path: str | None = None
-    body_equals: str | None = None
-    dead_letter_reason: str | None = None
-
-    @cached_property
-    def steps(self) -> list[str | int]:
-        """The path to a field of the body: names, and places in lists."""
-        return json_steps(self.body_path or "")
-
-    @cached_property
-    def condition(self) -> Condition | None:
-        """The SQL filter, compiled once."""
-        return None if self.sql is None else compile_filter(self.sql, self.sql_parameters)
-
-    def matches(self, message: ReceivedMessage) -> bool:
-        """Tell whether a message is meant, as far as its own fields go."""
-        stamp = message.enqueued_time_ms
-        return (
-            (self.session_id is None or message.session_id == self.session_id)
-            and (self.message_id is None or message.message_id == self.message_id)
-            and (self.body_contains is None or self.body_contains in message.body)
-            and (self.enqueued_from_ms is None or stamp >= self.enqueued_from_ms)
-            and (self.enqueued_before_ms is None or stamp < self.enqueued_before_ms)
-            and self._has_reason(message)
-            and (self.body_path is None or self._has_field(message.body))
-            and (self.sql is None or self._selects(message))
-        )
-
-    def _has_reason(self, message: ReceivedMessage) -> bool:
-        return self.dead_letter_reason in (None, message.dead_letter_reason)
-
-    def _has_field(self, body: bytes) -> bool:
-        """Return whether the body is JSON, has the field, and the field has the value."""
-        try:
-            value: Any = msgspec.json.decode(body)
-            for step in self.steps:
-                if isinstance(value, str):
-                    return False
-                value = value[step]
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, LookupError, TypeError):
-            return False
-        if self.body_equals is None or self.body_equals == value:
-            return True
-        return not isinstance(value, str) and msgspec.json.encode(value).decode() == (
-            self.body_equals
-        )
-
-    def _selects(self, message: ReceivedMessage) -> bool:
-        """Tell whether the SQL filter is true; where it cannot be evaluated it is not."""
-        assert self.condition is not None
-        try:
-            return self.condition(subject_of(message)) is True
-        except FilterFailed:
-            return False
-
-
-def json_steps(path: str) -> list[str | int]:
-    """Return the names and places that a path such as `a.b[0]` goes through, or reject it."""
-    steps: list[str | int] = []
-    for name, place in _STEP.findall(path):
-        steps.append(int(place) if place else name)
-    written = "".join(
-        f"[{step}]" if isinstance(step, int) else f".{step}" if at else step
-        for at, step in enumerate(steps)
-    )
-    if not steps or written != path:
-        raise InvalidArgument(f"body_path {path!r} is not a path such as customer.orders[0].id")
-    return steps
-
-
-=======
->>>>>>> main
 def states_of(wanted: Filter, dead: bool) -> frozenset[State]:
     """Return the states that a filter asks for, in the queue or in its dead-letter queue.
 
