@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -89,6 +89,11 @@ def without_rule(rules: list[Rule], name: str) -> list[Rule]:
     if len(left) == len(rules):
         raise EntityNotFound(f"there is no rule {name!r}")
     return left
+
+
+def by_name(rules: Iterable[Rule]) -> list[Rule]:
+    """Return rules in the order in which the service lists them."""
+    return sorted(rules, key=lambda rule: rule.name.casefold())
 
 
 def with_rule_changed(rules: list[Rule], changed: Rule) -> list[Rule]:

@@ -12,7 +12,7 @@ from onibus.broker.reading import LogReading
 from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.broker.routing import route, size_of
 from onibus.broker.sending import open_for_sends
-from onibus.core.block import MESSAGE, Block
+from onibus.core.block import ACTIVATED, MESSAGE, Block
 from onibus.core.errors import InvalidArgument, OnibusError, Unknown
 from onibus.core.inspection import Filter
 from onibus.core.message import Message, ReceivedMessage, Sent
@@ -131,7 +131,7 @@ def _choose(
     for block, start, end in read:
         for position in range(start, end):
             entry = block.entry(position)
-            if entry[7] != MESSAGE:
+            if entry[7] not in (MESSAGE, ACTIVATED):
                 continue
             number, message = numbering.number(entry[0]), block.message(position)
             received = ReceivedMessage(

@@ -47,6 +47,9 @@ def _show(node: ManagementNode, request: Request, found: list[ReceivedMessage]) 
     if not found:
         node.say(request, NO_CONTENT, "No messages", to.text_map({"messages": to.list_([])}))
         return
+    for one in found:
+        # A peek shows the state that decides what can be done with a message (S7).
+        one.was_scheduled = False
     written = map(node.write, found)
     if request.body.get("omit-message-body") is True:
         written = map(_without_body, written)
