@@ -14,11 +14,11 @@ import msgspec
 from onibus.api.searching import LOOKS_MAX
 from onibus.broker.settling import first_ordinal
 from onibus.core.errors import InvalidArgument
+from onibus.core.inspection import Filter
 from onibus.core.lifecycle import State
 from onibus.core.limits import BATCH_COUNT_MAX
 from onibus.core.message import ReceivedMessage
 from onibus.core.numbering import partition_index
-from onibus.core.inspection import Filter
 from onibus.core.path.peek import Page, live_ordinals, states_of
 
 if TYPE_CHECKING:

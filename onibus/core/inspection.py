@@ -13,7 +13,6 @@ from onibus.core.message import ReceivedMessage
 from onibus.core.rules.sql_compile import Condition, compile_filter
 from onibus.core.rules.subject import subject_of
 
-
 #: A name, or a place in a list, in the path to a field of a JSON body.
 _STEP = re.compile(r"([^.\[\]]+)|\[(0|[1-9]\d{0,8})\]")
 
@@ -86,9 +85,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
 def json_steps(path: str) -> list[str | int]:
     """Return the names and places that a path such as `a.b[0]` goes through, or reject it."""
-    steps: list[str | int] = [
-        int(place) if place else name for name, place in _STEP.findall(path)
-    ]
+    steps: list[str | int] = [int(place) if place else name for name, place in _STEP.findall(path)]
     written = "".join([f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps])
     if not steps or written.removeprefix(".") != path:
         raise InvalidArgument(f"body_path {path!r} is not a path such as customer.orders[0].id")
