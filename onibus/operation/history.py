@@ -8,7 +8,6 @@ with the server.
 from __future__ import annotations
 
 import asyncio
-import time
 from array import array
 from collections import OrderedDict
 from typing import TYPE_CHECKING
@@ -111,7 +110,7 @@ class History:
 
     async def sample(self) -> None:
         """Record the figures of every entity that was used since the last sample."""
-        self._times.append(int(time.time()))
+        self._times.append(self._broker.clock.wall() // 1_000)
         if len(self._times) > POINTS + 1:
             del self._times[0]
             self._first += 1

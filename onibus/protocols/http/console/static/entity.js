@@ -97,7 +97,7 @@ function Settings({ info, can, say, again }) {
     <table><tbody>${shown.map(([key, value]) => html`<tr key=${key}><th scope="row">${key}</th><td>${value === null ? "–" : String(value)}</td></tr>`)}</tbody></table>
     ${info.rules && html`
       <div class="bar"><h2>Rules</h2><span class="grow"></span>${can("Manage") && html`<button onClick=${() => setRule({})}>Add rule</button>`}</div>
-      <table><thead><tr><th scope="col">Rule</th><th scope="col">Filter</th><th scope="col">Action</th><th></th></tr></thead>
+      <table><thead><tr><th scope="col">Rule</th><th scope="col">Filter</th><th scope="col">Action</th><th><span class="hidden">Actions</span></th></tr></thead>
       <tbody>${info.rules.map((one) => html`<tr key=${one.name}><th scope="row">${one.name}</th><td><code>${JSON.stringify(one.filter)}</code></td><td><code>${one.action ? JSON.stringify(one.action) : "–"}</code></td>
         <td>${can("Manage") && html`<button class="danger" onClick=${() => dropRule(one)}>Delete</button>`}</td></tr>`)}</tbody></table>`}
     ${editing && html`<${ChangeSettings} info=${info} onClose=${() => setEditing(false)} onDone=${() => { say("settings changed"); again(); }} />`}

@@ -124,7 +124,7 @@ export function NewEntity({ onClose, onDone }) {
     onDone(name);
   };
   return html`<${Dialog} title="New entity" submit="Create" onSubmit=${submit} onClose=${onClose}>
-    <${Field} label="Kind"><select value=${kind} onChange=${(event) => setKind(event.target.value)}>${Object.keys(CHOICES).map((one) => html`<option key=${one}>${one}</option>`)}</select><//>
+    <${Field} label="Kind"><select value=${kind} onChange=${(event) => setKind(event.target.value)}>${Object.keys(CHOICES).map((one) => html`<option key=${one} value=${one}>${one}</option>`)}</select><//>
     <${Field} label="Name" hint=${kind === "subscription" ? "topic/subscriptions/name" : ""}><input name="name" required autocomplete="off" /><//>
     ${CHOICES[kind].map((one) => html`<label key=${one} class="check"><input type="checkbox" name=${one} /> ${one.replaceAll("_", " ")}</label>`)}
     <${Field} label="Other settings" hint="a JSON object, such as {'lock_duration_ms': 60000} with double quotes"><textarea name="more" rows="2" spellcheck=${false}></textarea><//>

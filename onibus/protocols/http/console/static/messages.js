@@ -71,7 +71,7 @@ function Reasons({ info, can, say, chosen, onChoose, total }) {
   if (!value) return html`<${Failure} text=${error} />`;
   if (!value.reasons.length) return null;
   return html`<table class="reasons">
-    <thead><tr><th scope="col">Reason</th><th scope="col" class="num">Messages</th><th></th></tr></thead>
+    <thead><tr><th scope="col">Reason</th><th scope="col" class="num">Messages</th><th><span class="hidden">Actions</span></th></tr></thead>
     <tbody>${value.reasons.map((one) => html`<tr key=${one.reason} aria-selected=${one.reason === chosen}>
       <th scope="row"><button class="plain" onClick=${() => onChoose(one.reason === chosen ? undefined : one.reason)}>${one.reason || "(none)"}</button></th>
       <td class="num">${number(one.count)}</td>
@@ -186,7 +186,7 @@ export function Messages({ info, dead, can, say }) {
     ${dead && html`<${Reasons} info=${info} can=${can} say=${done} total=${info.dead_lettered_count} chosen=${where.dead_letter_reason} onChoose=${(reason) => setWhere({ ...where, dead_letter_reason: reason })} />`}
     ${!dead && html`<${Held} info=${info} can=${can} say=${say} />`}
     <form class="filter" onSubmit=${filter}>
-      ${!dead && info.kind !== "topic" && html`<label>State <select name="state"><option value="">any</option><option>active</option><option>deferred</option><option>scheduled</option></select></label>`}
+      ${!dead && info.kind !== "topic" && html`<label>State <select name="state"><option value="">any</option><option value="active">active</option><option value="deferred">deferred</option><option value="scheduled">scheduled</option></select></label>`}
       ${info.kind === "topic" && html`<input type="hidden" name="state" value="scheduled" />`}
       <label>Body contains <input name="text" /></label>
       <label>JSON field <input name="path" placeholder="customer.id" spellcheck=${false} /></label>
