@@ -1,7 +1,7 @@
-"""`onibus up`: a server, and a pipeline beside it that captures everything into a lake.
+"""`onibus up`: a server, and a pipeline that captures every entity into a lake.
 
-The pipeline is a process of its own: Spark takes its time to start, and whatever happens to it the
-server goes on. One that ended is started again, later each time it fails.
+The pipeline is a separate process: Spark starts slowly, and its failures must not stop the server.
+A pipeline that ends is restarted, after a longer delay each time it fails.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from onibus.core.errors import Refused
 if TYPE_CHECKING:
     from onibus.server.run import Ready
 
-#: A pipeline that failed is started again after so long at first, and at most.
+#: Delay before a failed pipeline restarts: the first, and the longest.
 _REST_S, _REST_S_MAX = 5.0, 300.0
-#: One that ran so long had started well.
+#: A pipeline that ran this long started well.
 _WENT_WELL_S = 600.0
-#: How long it may take to finish what it does when all stops.
+#: Time for the pipeline to finish when the server stops.
 _FINISH_S = 30.0
 
 
 class Pipeline:
-    """Keeps a capture of everything running beside a server."""
+    """A capture process that keeps running next to a server."""
 
     def __init__(self, lake: str, interval: str) -> None:
         self._lake = lake
@@ -41,13 +41,13 @@ class Pipeline:
         self._thread: threading.Thread | None = None
 
     def start(self, ready: Ready) -> None:
-        """Start it, now that the server can be reached; or say why that is not possible."""
+        """Start the pipeline once the server accepts connections, or print why it cannot start."""
         try:
             _can_run()
         except Refused as error:
-            print_error(f"onibus: there will be no pipeline: {error}")
+            print_error(f"onibus: cannot start the pipeline: {error}")
             return
-        print_line(f"the pipeline captures everything into {self._lake}")
+        print_line(f"the pipeline captures every entity into {self._lake}")
         connection = f"@{ready.connection_file}" if ready.connection_file else ready.development
         arguments = [
             *(sys.executable, "-m", "onibus", "pipeline", "capture", "--all", "--continuous"),
@@ -67,7 +67,7 @@ class Pipeline:
     def _keep(self, arguments: list[str]) -> None:
         rest = _REST_S
         while not self._stopping.is_set():
-            # A session of its own: Ctrl-C is for the server, which ends us when it is done.
+            # A separate process group: Ctrl-C goes to the server, which then stops the pipeline.
             self._process = subprocess.Popen(arguments, start_new_session=True)
             begun = time.monotonic()
             code = self._process.wait()
@@ -75,12 +75,12 @@ class Pipeline:
                 rest = _REST_S
             if self._stopping.is_set():
                 return
-            print_error(f"onibus: the pipeline ended with code {code}; again in {rest:.0f} s")
+            print_error(f"onibus: pipeline ended with code {code}: restarting in {rest:.0f} s")
             self._stopping.wait(rest)
             rest = min(rest * 2, _REST_S_MAX)
 
     def stop(self) -> None:
-        """Let it finish what it does, but not for ever."""
+        """Let the pipeline finish, for a limited time."""
         self._stopping.set()
         process = self._process
         if process is None or process.poll() is not None:
@@ -94,19 +94,19 @@ class Pipeline:
 
 
 def _can_run() -> None:
-    """Refuse where Spark or a Java for it is missing."""
+    """Reject if Spark or its Java is missing."""
     from importlib.util import find_spec
 
     from onibus.core.errors import InvalidOperation
     from onibus.spark.java import find_java
 
     if find_spec("pyspark") is None:
-        raise InvalidOperation("Spark is not installed: pip install 'onibus[spark]'")
+        raise InvalidOperation("Spark is not installed: run pip install 'onibus[spark]'")
     find_java()
 
 
 def up(**given: Any) -> None:
-    """Run a server and a pipeline that captures everything, until told to stop."""
+    """Run a server and capture every entity into a lake."""
     pipeline = Pipeline(given.pop("lake"), given.pop("interval"))
     try:
         code = serving.run(given, on_ready=pipeline.start)
@@ -121,7 +121,7 @@ def _option(name: str, kind: Any, option: Any, default: Any) -> inspect.Paramete
     )
 
 
-#: Everything that `serve` takes, and what concerns the pipeline.
+#: The options of `serve`, and those of the pipeline.
 _PARAMETERS = [
     *(
         one.replace(kind=inspect.Parameter.KEYWORD_ONLY)
@@ -130,10 +130,10 @@ _PARAMETERS = [
     _option(
         "lake",
         str,
-        typer.Option(help="Where the lake lies: a folder, or s3://…, hdfs://….", metavar="DIR"),
+        typer.Option(help="Location of the lake: a folder, or s3://…, hdfs://….", metavar="DIR"),
         "lake",
     ),
-    _option("interval", str, typer.Option(help="How often is captured."), "10 seconds"),
+    _option("interval", str, typer.Option(help="Interval between captures."), "10 seconds"),
 ]
 up.__signature__ = inspect.Signature(_PARAMETERS)  # type: ignore[attr-defined]
 up.__annotations__ = {one.name: one.annotation for one in _PARAMETERS}

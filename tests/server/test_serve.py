@@ -254,7 +254,7 @@ def test_a_directory_in_use(tmp_path: Path) -> None:
     with served("--data", tmp_path / "data"):
         code, told = refused("--data", tmp_path / "data", "--http-port", "0")
     assert code == 6
-    assert "another server may be running on this directory" in told
+    assert "stop the other server or use another directory" in told
 
 
 def test_a_directory_that_is_none(tmp_path: Path) -> None:
