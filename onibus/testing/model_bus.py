@@ -56,8 +56,9 @@ class BusModel(Moves):
             return
 
         def work() -> None:
-            self.still_there(op, entity)
+            # The bus takes in earlier sends first, even if the entity was deleted since.
             self.take_in((entity, index) for index in parts)
+            self.still_there(op, entity)
             self.do_work(
                 op,
                 {
