@@ -21,6 +21,28 @@ if TYPE_CHECKING:
     from onibus.server.run import Ready
 
 _Flag = bool | None
+_SqsProfile = Annotated[str | None, typer.Option(help="SQS dialect: aws or yandex. Default: aws.")]
+_SqsAccount = Annotated[
+    str | None, typer.Option(help="Account in SQS queue URLs. Default: 000000000000.")
+]
+_SqsContent = Annotated[
+    _Flag,
+    typer.Option(
+        "--sqs-content-matches-any-id/--no-sqs-content-matches-any-id",
+        help="Match equal content under any id in new SQS queues. Default: on for yandex.",
+    ),
+]
+_Development = Annotated[
+    _Flag,
+    typer.Option(
+        "--development/--no-development",
+        help="Accept the well-known key SAS_KEY_VALUE until the bus has its own keys.",
+    ),
+]
+_Probe = Annotated[
+    int | None,
+    typer.Option(help="Probe the disk of a store idle for this long; 0 disables. Default: 2000."),
+]
 
 #: The command on its own, which `onibus.cli.entry` runs; `onibus.cli.main` has it too.
 app = typer.Typer(name="onibus", pretty_exceptions_show_locals=False)
@@ -52,19 +74,9 @@ def serve(
         int | None, typer.Option(help="AMQP over TLS port. Default: 5671 if the AMQP port is 5672.")
     ] = None,
     sqs_port: Annotated[int | None, typer.Option(help="SQS port. Default: 9324.")] = None,
-    sqs_profile: Annotated[
-        str | None, typer.Option(help="SQS dialect: aws or yandex. Default: aws.")
-    ] = None,
-    sqs_account: Annotated[
-        str | None, typer.Option(help="Account in SQS queue URLs. Default: 000000000000.")
-    ] = None,
-    sqs_content_matches_any_id: Annotated[
-        _Flag,
-        typer.Option(
-            "--sqs-content-matches-any-id/--no-sqs-content-matches-any-id",
-            help="Match equal content under any id in new SQS queues. Default: on for yandex.",
-        ),
-    ] = None,
+    sqs_profile: _SqsProfile = None,
+    sqs_account: _SqsAccount = None,
+    sqs_content_matches_any_id: _SqsContent = None,
     tls: Annotated[
         _Flag,
         typer.Option("--tls/--no-tls", help="Use TLS; generate a certificate if none is given."),
@@ -79,13 +91,7 @@ def serve(
     allow_plain_text: Annotated[
         _Flag, typer.Option("--allow-plain-text", help="Listen without TLS beyond loopback.")
     ] = None,
-    development: Annotated[
-        _Flag,
-        typer.Option(
-            "--development/--no-development",
-            help="Accept the well-known key SAS_KEY_VALUE until the bus has its own keys.",
-        ),
-    ] = None,
+    development: _Development = None,
     allow_host: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="Accept this host name in development. Repeatable."),
@@ -97,12 +103,7 @@ def serve(
     reserve_bytes: Annotated[
         int | None, typer.Option(help="Reject sends below this free disk space. Default: 512 MiB.")
     ] = None,
-    probe_ms: Annotated[
-        int | None,
-        typer.Option(
-            help="Probe the disk of a store idle for this long; 0 disables. Default: 2000."
-        ),
-    ] = None,
+    probe_ms: _Probe = None,
     log_format: Annotated[str | None, typer.Option(help="text or json. Default: text.")] = None,
     log_level: Annotated[
         str | None, typer.Option(help="debug, info, warning or error. Default: info.")
