@@ -73,11 +73,21 @@ def serve(
     amqps_port: Annotated[
         int | None, typer.Option(help="AMQP over TLS port. Default: 5671 if the AMQP port is 5672.")
     ] = None,
+<<<<<<< HEAD
     sqs_port: Annotated[int | None, typer.Option(help="SQS port. Default: 9324.")] = None,
     sqs_profile: _SqsProfile = None,
     sqs_account: _SqsAccount = None,
     sqs_content_matches_any_id: _SqsContent = None,
     tls: Annotated[
+=======
+    service_bus_profile: Annotated[
+        str | None, typer.Option(help="standard, premium or relaxed. Default: relaxed.")
+    ] = None,
+    sqs_port: Annotated[int | None, typer.Option(help="Port of SQS (9324).")] = None,
+    sqs_profile: Annotated[str | None, typer.Option(help="aws or yandex.")] = None,
+    sqs_account: Annotated[str | None, typer.Option(help="Account of SQS queues.")] = None,
+    sqs_content_matches_any_id: Annotated[
+>>>>>>> main
         _Flag,
         typer.Option("--tls/--no-tls", help="Use TLS; generate a certificate if none is given."),
     ] = None,
@@ -168,7 +178,12 @@ def _show(config: Config, ready: Ready) -> None:
         ("Service Bus clients", ready.service_bus),
         ("connection file", ready.connection_file),
         ("certificate to trust", ready.certificate),
+<<<<<<< HEAD
         ("created", ", ".join(ready.made)),
+=======
+        ("administration", _trusting(ready.offered_certificate)),
+        ("made", ", ".join(ready.made)),
+>>>>>>> main
     ]
     console = SafeConsole(soft_wrap=True, highlight=False)
     for name, value in rows:
@@ -181,6 +196,13 @@ def _show(config: Config, ready: Ready) -> None:
     queue = queue or "orders"
     for words in (first, f"send {queue} 'three apples' --id first", f"receive {queue}"):
         console.print(f"    {called()} {words}{_where(ready)}", markup=False)
+
+
+def _trusting(certificate: str) -> str:
+    """Return what administration clients need, which speak TLS only."""
+    if not certificate:
+        return ""
+    return f"https, trusting {certificate} (REQUESTS_CA_BUNDLE, SSL_CERT_FILE, NODE_EXTRA_CA_CERTS)"
 
 
 def _plain_queue(config: Config) -> str:

@@ -9,8 +9,8 @@ from urllib.parse import quote
 
 import msgspec
 
+from onibus.api.wire import ARROW, JSON
 from onibus.core.errors import Failed, OnibusError
-from onibus.protocols.http.messages import ARROW, JSON
 
 #: Longest wait for messages in one request; to wait longer, the client sends another.
 WAIT_MS_MAX = 20_000

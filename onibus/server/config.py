@@ -64,6 +64,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     #: port for AMQP over TLS only; default with TLS: 5671, the port of Service Bus clients, if
     #: `amqp_port` is 5672
     amqps_port: int | None = None
+    #: the tier of Service Bus whose limits its clients get; relaxed has our own
+    service_bus_profile: Literal["standard", "premium", "relaxed"] = "relaxed"
     sqs_port: int = 9324
     #: the service that SQS follows where AWS and Yandex differ
     sqs_profile: Literal["aws", "yandex"] = "aws"

@@ -244,7 +244,7 @@ async def test_what_is_there_is_left_as_it_is(
             in caplog.text
         )
         assert bus.queue("q").settings.max_delivery_count == 7
-        with pytest.raises(EntityExists, match=r"Topics\[0\]: q is there already"):
+        with pytest.raises(EntityExists, match=r"Topics\[0\]: q exists already"):
             await create_missing(bus, load(config(tmp_path, {"Topics": [{"Name": "Q"}]})).entities)
 
 

@@ -5,9 +5,9 @@ They need a server started with `--ephemeral --test-mode`, or a Bus in memory.
 
 from __future__ import annotations
 
+from onibus.api.operation import ClockOut
 from onibus.client.asking import path_of, post
 from onibus.client.blocking.caller import Caller
-from onibus.protocols.http.api.testing import ClockOut
 
 
 class TestCalls(Caller):
