@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from onibus.server.run import Ready
 
 _Flag = bool | None
+_ServiceBusProfile = Annotated[
+    str | None,
+    typer.Option(help="Service Bus tier: standard, premium or relaxed. Default: relaxed."),
+]
 _SqsProfile = Annotated[str | None, typer.Option(help="SQS dialect: aws or yandex. Default: aws.")]
 _SqsAccount = Annotated[
     str | None, typer.Option(help="Account in SQS queue URLs. Default: 000000000000.")
@@ -73,21 +77,12 @@ def serve(
     amqps_port: Annotated[
         int | None, typer.Option(help="AMQP over TLS port. Default: 5671 if the AMQP port is 5672.")
     ] = None,
-<<<<<<< HEAD
+    service_bus_profile: _ServiceBusProfile = None,
     sqs_port: Annotated[int | None, typer.Option(help="SQS port. Default: 9324.")] = None,
     sqs_profile: _SqsProfile = None,
     sqs_account: _SqsAccount = None,
     sqs_content_matches_any_id: _SqsContent = None,
     tls: Annotated[
-=======
-    service_bus_profile: Annotated[
-        str | None, typer.Option(help="standard, premium or relaxed. Default: relaxed.")
-    ] = None,
-    sqs_port: Annotated[int | None, typer.Option(help="Port of SQS (9324).")] = None,
-    sqs_profile: Annotated[str | None, typer.Option(help="aws or yandex.")] = None,
-    sqs_account: Annotated[str | None, typer.Option(help="Account of SQS queues.")] = None,
-    sqs_content_matches_any_id: Annotated[
->>>>>>> main
         _Flag,
         typer.Option("--tls/--no-tls", help="Use TLS; generate a certificate if none is given."),
     ] = None,
@@ -178,12 +173,8 @@ def _show(config: Config, ready: Ready) -> None:
         ("Service Bus clients", ready.service_bus),
         ("connection file", ready.connection_file),
         ("certificate to trust", ready.certificate),
-<<<<<<< HEAD
-        ("created", ", ".join(ready.made)),
-=======
         ("administration", _trusting(ready.offered_certificate)),
-        ("made", ", ".join(ready.made)),
->>>>>>> main
+        ("created", ", ".join(ready.made)),
     ]
     console = SafeConsole(soft_wrap=True, highlight=False)
     for name, value in rows:

@@ -75,13 +75,9 @@ class Ready:
     connection_file: str
     #: certificate for clients to trust; empty if the operator gave one
     certificate: str
-<<<<<<< HEAD
-    #: names of entities that the server created
-=======
-    #: the certificate of TLS on ports of plain text; empty where it is in no file
+    #: certificate of TLS on plain-text ports; empty if it is not in a file
     offered_certificate: str
-    #: names of entities that were missing and have been made
->>>>>>> main
+    #: names of entities that the server created
     made: list[str]
     #: duration of the start, in seconds
     seconds: float
@@ -196,13 +192,8 @@ def _log_development(config: Config, keys: KeptKeys) -> None:
         )
 
 
-<<<<<<< HEAD
-def _tls(config: Config) -> tuple[ssl.SSLContext | None, str]:
-    """Return the TLS context, and the file of a generated certificate."""
-=======
 def _tls(config: Config) -> tuple[Tls | None, str, str]:
-    """Return what TLS needs, and the file of our own certificate: asked for, or offered."""
->>>>>>> main
+    """Return the TLS contexts, and the files of a generated certificate: required, or offered."""
     options = config.options
     if options.tls_certificate:
         return context(Path(options.tls_certificate), Path(options.tls_key)), "", ""
