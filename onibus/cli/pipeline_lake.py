@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack
 from datetime import UTC, datetime
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,6 +23,7 @@ from onibus.cli.pipeline import (
     seconds_of,
     source_of,
     spark_for,
+    spark_when_needed,
     told_plainly,
 )
 from onibus.cli.session import Session, command
@@ -92,6 +91,9 @@ def capture(
 
     Start it again at any time: it continues where the lake ends, and repeats no row.
     """
+    from onibus.spark.session import check_installed
+
+    check_installed()
     from onibus.spark.jobs.capture import capture as run
 
     if (entity is None) != everything:
@@ -107,7 +109,10 @@ def capture(
     source = source_of(session, entity)
     if messages_per_batch is not None:
         source["maxMessagesPerTrigger"] = str(messages_per_batch)
-    with spark_for(session, master, conf, ends) as spark, session.out.progress() as progress:
+    with (
+        spark_when_needed(session, master, conf, ends) as spark,
+        session.out.progress() as progress,
+    ):
         tell = _telling(progress, entity)
         done = run(
             spark,
@@ -171,7 +176,7 @@ def _capture_all(
 
     source = source_of(session, "")
     del source["entity"]
-    with spark_for(session, master, conf, None if rest is None else stop) as spark:
+    with spark_when_needed(session, master, conf, None if rest is None else stop) as spark:
         while not stop.is_set():
             try:
                 capture_round(
@@ -229,9 +234,8 @@ def audit(
     from onibus.spark.jobs.report import report as draw
 
     source = source_of(session, entity)
-    with ExitStack() as held:
-        # A small lake is read without Spark.
-        spark = cache(lambda: held.enter_context(spark_for(session, master, conf)))
+    # A small lake is read without Spark.
+    with spark_when_needed(session, master, conf) as spark:
         verdict = run(
             spark,
             source,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import uvloop
 
+from onibus.bus import Bus
 from onibus.cli import exits
 from onibus.core.errors import (
     AlreadyOpen,
@@ -32,6 +33,7 @@ def run_server(
     announce: Callable[[Ready], None],
     begun: float,
     fail: Callable[[int, str], int],
+    prepare: Callable[[Bus], Awaitable[None]] | None = None,
 ) -> int:
     """Serve until somebody says stop; return the exit code."""
 
@@ -43,7 +45,7 @@ def run_server(
         gc.set_threshold(*_COLLECT_AFTER)
 
     try:
-        uvloop.run(serve(config, started, begun))
+        uvloop.run(serve(config, started, begun, *([prepare] if prepare else [])))
     except (InvalidArgument, EntityExists) as error:
         return fail(exits.USAGE, str(error))
     except CannotListen as error:
