@@ -87,7 +87,7 @@ async def serve(
     begun: float,
     prepare: Callable[[Bus], Awaitable[None]] = _nothing,
 ) -> None:
-    """Run a server until somebody asks it to stop; `prepare` the bus before clients reach it."""
+    """Run a server until SIGTERM or SIGINT; `prepare` the bus before clients reach it."""
     check_exposure(config)
     config = _with_open_files(config)
     stopping = asyncio.Event()

@@ -43,6 +43,9 @@ class HoldClaims(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     token: str | None = None
     #: the last claim that the program knows
     after: Number = 0
+    #: the id of the program's query, and the first claim of that query's checkpoint
+    query: str | None = None
+    first: Number = 0
 
 
 class Claimed(msgspec.Struct):
@@ -104,7 +107,14 @@ async def claim(call: Call) -> Claimed:
 async def hold(call: Call) -> ClaimReaderInfo:
     given: HoldClaims = call.decode(HoldClaims)
     reader = call.names["reader"]
-    return await call.bus.hold_claims(call.entity, reader, token=given.token, after=given.after)
+    return await call.bus.hold_claims(
+        call.entity,
+        reader,
+        token=given.token,
+        after=given.after,
+        query=given.query,
+        first=given.first,
+    )
 
 
 async def list_claims(call: Call) -> Claims:
