@@ -91,15 +91,9 @@ def capture(
 
     Start it again at any time: it continues where the lake ends, and repeats no row.
     """
-    from onibus.spark.session import check_installed
-
-    check_installed()
+    _check_capture(entity, everything, accept_gap or new_identity)
     from onibus.spark.jobs.capture import capture as run
 
-    if (entity is None) != everything:
-        raise typer.BadParameter("name an entity, or say --all")
-    if everything and (accept_gap or new_identity):
-        raise typer.BadParameter("name the entity: --accept-gap and --new-identity are for one")
     interval_s = seconds_of(interval)
     stop = threading.Event()
     ends = stop if continuous else None
@@ -130,6 +124,17 @@ def capture(
             stopped=stop.is_set,
         )
     session.out.done(msgspec.to_builtins(done), _sentence(done))
+
+
+def _check_capture(entity: str | None, everything: bool, for_one: bool) -> None:
+    """Refuse a capture that cannot start: of which entity is unclear, or Spark is missing."""
+    from onibus.spark.session import check_installed
+
+    if (entity is None) != everything:
+        raise typer.BadParameter("name an entity, or say --all")
+    if everything and for_one:
+        raise typer.BadParameter("name the entity: --accept-gap and --new-identity are for one")
+    check_installed()
 
 
 def _telling(progress: Progress, entity: str) -> Callable[[Captured], None]:
