@@ -47,15 +47,23 @@ class ClaimCalls(Caller):
         return told.claim
 
     def hold_claims(
-        self, entity: str, reader: str, *, token: str | None = None, after: int = 0
+        self,
+        entity: str,
+        reader: str,
+        *,
+        token: str | None = None,
+        after: int = 0,
+        query: str | None = None,
+        first: int = 0,
     ) -> ClaimReaderInfo:
         """Assign a reader to the program with this token; return its progress.
 
         Claims and reads with a different token are then rejected. Raise if a claim above `after`,
         the last that this program knows, was read: another program works on it. Without a token
-        nothing changes.
+        nothing changes. The holder may name the `query` whose checkpoint begins with claim `first`:
+        raise if that query began with a different claim before.
         """
-        body = without_none(token=token, after=after)
+        body = without_none(token=token, after=after, query=query, first=first or None)
         ask = post(path_of("entities", entity, "claims", reader), body)
         found: ClaimReaderInfo = self.ask(ask, ClaimReaderInfo)
         return found
