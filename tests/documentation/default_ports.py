@@ -1,8 +1,8 @@
 """Programs against a server on its default ports: default_ports.py up|serve PYTHON FOLDER PROGRAM…
 
 Run it in a network namespace: `unshare --net`, or as an ordinary user also `--map-root-user`. It
-starts the server as `make run` does, with or without its pipeline, runs the programs one after the other in the folder, and
-prints their exit codes and output as JSON.
+starts the server as `make run` does, with or without its pipeline, and runs the programs one after
+the other in the folder. It prints their exit codes and output as JSON.
 """
 
 from __future__ import annotations
