@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
+from onibus.bus import Bus
 from onibus.cli import exits
 from onibus.core.errors import (
     AlreadyOpen,
@@ -42,6 +43,7 @@ def run_server(
     announce: Callable[[Ready], None],
     begun: float,
     fail: Callable[[int, str], int],
+    prepare: Callable[[Bus], Awaitable[None]] | None = None,
 ) -> int:
     """Serve until somebody says stop; return the exit code."""
 
@@ -53,7 +55,7 @@ def run_server(
         gc.set_threshold(*_COLLECT_AFTER)
 
     try:
-        _run(serve(config, started, begun))
+        _run(serve(config, started, begun, *([prepare] if prepare else [])))
     except (InvalidArgument, EntityExists) as error:
         return fail(exits.USAGE, str(error))
     except CannotListen as error:
