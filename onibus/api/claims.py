@@ -71,6 +71,9 @@ class HoldClaims(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     token: str | None = None
     #: the last claim that the program knows
     after: Number = 0
+    #: the id of the program's query, and the first claim of that query's checkpoint
+    query: str | None = None
+    first: Number = 0
 
 
 class Claimed(msgspec.Struct):

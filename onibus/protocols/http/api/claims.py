@@ -38,7 +38,14 @@ async def claim(call: Call) -> Claimed:
 async def hold(call: Call) -> ClaimReaderInfo:
     given: HoldClaims = call.decode(HoldClaims)
     reader = call.names["reader"]
-    return await call.bus.hold_claims(call.entity, reader, token=given.token, after=given.after)
+    return await call.bus.hold_claims(
+        call.entity,
+        reader,
+        token=given.token,
+        after=given.after,
+        query=given.query,
+        first=given.first,
+    )
 
 
 async def list_claims(call: Call) -> Claims:
