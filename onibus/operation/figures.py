@@ -1,4 +1,4 @@
-"""Figures of one entity: what is in it now, and what has happened in it since the server started.
+"""Figures of one entity: its messages now, and counters since the server started.
 
 Reading them changes nothing and reads no message, except for the age of the oldest one.
 """

@@ -170,6 +170,16 @@ def test_paths_to_fields_are_read_exactly() -> None:
 
 
 @run
+async def test_a_browser_at_the_root_is_sent_to_the_console() -> None:
+    async with serving() as client:
+        response = await client.http.get("/", headers={"accept": "text/html,*/*;q=0.8"})
+        assert (response.status_code, response.headers["location"]) == (302, "/console/")
+        feed = await client.http.get("/")
+        assert feed.status_code == 200
+        assert "atom" in feed.headers["content-type"]
+
+
+@run
 async def test_the_files_of_the_console_are_small_and_allow_no_other_code() -> None:
     async with serving() as client:
         total = 0
