@@ -24,6 +24,7 @@ from onibus.protocols.amqp.errors import (
 )
 from onibus.protocols.amqp.performatives import Attach, Flow, Transfer
 from onibus.protocols.amqp.runs import Run
+from onibus.protocols.tracking import tracked
 
 if TYPE_CHECKING:
     from onibus.protocols.amqp.session import Session
@@ -297,7 +298,9 @@ class IncomingLink(Link):
                 f"The received message (delivery-id:{transfer.delivery_id}, size:{size} bytes) "
                 f"exceeds the limit ({self._bytes_max} bytes) currently allowed on the link."
             )
-            self.session.connection.passed_over(transfer.state)
+            connection = self.session.connection
+            connection.passed_over(transfer.state)
+            told = tracked(told, connection.hostname, "")
             delivery.settle(say.rejected(say.error(MESSAGE_SIZE_EXCEEDED, told)))
         else:
             self.node.received(delivery)
