@@ -12,6 +12,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
+from onibus.protocols import tracking
 from onibus.protocols.amqp import encode as to
 from onibus.protocols.amqp import performatives as say
 from onibus.protocols.amqp.errors import (
@@ -24,7 +25,6 @@ from onibus.protocols.amqp.errors import (
 )
 from onibus.protocols.amqp.performatives import Attach, Flow, Transfer
 from onibus.protocols.amqp.runs import Run
-from onibus.protocols.tracking import tracked
 
 if TYPE_CHECKING:
     from onibus.protocols.amqp.session import Session
@@ -300,7 +300,7 @@ class IncomingLink(Link):
             )
             connection = self.session.connection
             connection.passed_over(transfer.state)
-            told = tracked(told, connection.hostname, "")
+            told = tracking.tracked(told, connection.hostname, "")
             delivery.settle(say.rejected(say.error(MESSAGE_SIZE_EXCEEDED, told)))
         else:
             self.node.received(delivery)
