@@ -197,7 +197,7 @@ class Entity:
     def outlet_settings(self) -> OutletSettings:
         """Return the settings of what messages are received from, or refuse a topic."""
         if isinstance(self.settings, TopicSettings):
-            raise InvalidOperation(f"{self.name} is a topic: receive from a subscription of it")
+            raise InvalidOperation(f"{self.name} is a topic: receive from one of its subscriptions")
         return self.settings
 
     def subscribe(self, partition: Partition) -> None:

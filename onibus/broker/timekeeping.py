@@ -38,7 +38,7 @@ def resume(broker: Broker, store: Store) -> None:
         try:
             record = msgspec.json.decode(str(row[1]), type=ClockRecord)
         except msgspec.DecodeError as error:
-            raise Damaged(f"the namespace's row {CLOCK_ROW!r} cannot be read: {error}") from error
+            raise Damaged(f"the namespace's row {CLOCK_ROW!r} is damaged: {error}") from error
         broker.clock.resume(record)
     elif written_ms is not None:
         broker.clock.resume(ClockRecord(bus=written_ms, proven=written_ms, monotonic=0, boot=""))
@@ -72,7 +72,7 @@ def accept_clock(broker: Broker, reply: Reply) -> None:
     """
     clock, namespace = broker.clock, broker.namespace
     if not namespace.online:
-        raise PartitionOffline("the namespace's own store is down: try again when it is back")
+        raise PartitionOffline("the namespace's store is down: try again when it is available")
     clock.accept()
     wall = clock.wall()
     repaired: list[StampsSetBack] = []

@@ -46,12 +46,12 @@ class LogTable:
         for partition, number in position.numbers.items():
             if partition >= len(numbers):
                 raise InvalidArgument(
-                    f"{ends.entity} has the partitions 0 to {len(numbers) - 1}, not {partition}"
+                    f"{ends.entity} has partitions 0 to {len(numbers) - 1}, not {partition}"
                 )
             latest = ends.latest[partition]
             if latest is not None and number > latest:
                 raise InvalidArgument(
-                    f"{number} is beyond the end of partition {partition} of {ends.entity}: "
+                    f"{number} is past the end of partition {partition} of {ends.entity}: "
                     f"its next number is {latest}"
                 )
             numbers[partition] = number
@@ -90,8 +90,8 @@ class LogTable:
             else:
                 if start != one.end:
                     raise Failed(
-                        f"the server gave rows up to {start} of partition {one.partition} of "
-                        f"{self.options.entity}, and {one.end} was asked for"
+                        f"the server sent rows up to {start} of partition {one.partition} of "
+                        f"{self.options.entity}, but {one.end} was requested"
                     )
 
     def _rows(

@@ -191,25 +191,27 @@ class SqliteStore:
 
     def _read_meta(self) -> None:
         if self._writer.pragma("journal_mode") != "wal":
-            raise Damaged(f"{self.path}: its first page says that there is no write-ahead log")
+            raise Damaged(f"{self.path}: its first page declares no write-ahead log")
         if not self._simulated and self._writer.pragma("checksum_verification") != "1":
-            raise Damaged(f"{self.path}: its first page says that pages have no checksums")
+            raise Damaged(f"{self.path}: its first page declares pages without checksums")
         self._writer.pragma("wal_autocheckpoint", 0)
         own = dict(cast("list[tuple[str, Any]]", self._writer.execute(sql.READ_META).fetchall()))
         try:
             version, self.identity = int(own["format"]), bytes(own["identity"])
             name, self.position = str(own["name"]), int(own["position"])
         except (KeyError, TypeError, ValueError) as error:
-            raise Damaged(f"{self.path}: the store's own rows are missing ({error})") from error
+            raise Damaged(
+                f"{self.path}: the rows that identify the store are missing ({error})"
+            ) from error
         if version < OLDEST_FORMAT:
-            raise Damaged(f"{self.path} has format {version}, which no version has written")
+            raise Damaged(f"{self.path} has the unknown format {version}")
         if version > FORMAT_VERSION:
             raise NewerFormat(
                 f"{self.path} has format {version}; this version reads up to {FORMAT_VERSION}. "
                 "Open it with the version that wrote it, or a later one"
             )
         if name != self.name:
-            raise StoreFailed(f"{self.path} holds the store {name!r}, not {self.name!r}")
+            raise StoreFailed(f"{self.path} holds store {name!r}, not {self.name!r}")
         if version < FORMAT_VERSION:
             migrate(self._writer, version)
 
@@ -223,15 +225,14 @@ class SqliteStore:
             return
         if testimony.store != self.identity:
             raise Damaged(
-                f"{self.path} is not the store that its witness has seen. Nothing was changed. Put "
-                f"the right file back, or remove {self.path}.witness to go on with this one"
+                f"{self.path} is not the store in its witness. Nothing was changed. Put the "
+                f"right file back, or remove {self.path}.witness to continue with this one"
             )
         if testimony.position > self.position:
             raise Damaged(
-                f"{self.path} ends at commit {self.position} and had come to "
-                f"{testimony.position}: its last commits are lost. Nothing was changed. Restore "
-                f"the store's files from a backup, or remove {self.path}.witness to go on without "
-                "them"
+                f"{self.path} ends at commit {self.position} and was at {testimony.position}: its "
+                "last commits are lost. Nothing was changed. Restore the files from a backup, "
+                f"or remove {self.path}.witness to continue without them"
             )
         if not testimony.whole:
             self.notice = (
@@ -434,7 +435,7 @@ class SqliteStore:
         try:
             return self._free_bytes(os.path.dirname(self.path))
         except OSError as error:
-            raise StoreFailed(f"{self.path}: asking for free space failed: {error}") from error
+            raise StoreFailed(f"{self.path}: cannot read the free space: {error}") from error
 
     def owed(self) -> int:
         """Return how many bytes the main file grows by, at most, when the log is moved into it."""

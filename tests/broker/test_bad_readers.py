@@ -18,9 +18,9 @@ BAD_READERS: list[tuple[dict[str, Any], type[errors.OnibusError], str]] = [
     ({"start": "first"}, errors.InvalidArgument, "none of earliest, latest"),
     ({"start": [1, 2]}, errors.InvalidArgument, "list of 1 positions"),
     ({"start": 1}, errors.InvalidArgument, "list of 1 positions"),
-    ({"start": ["1"]}, errors.InvalidArgument, "no sequence number"),
+    ({"start": ["1"]}, errors.InvalidArgument, "not a sequence number"),
     ({"start": [9]}, errors.InvalidArgument, "the next one is 4"),
-    ({"start": [9], "log": "outcomes"}, errors.InvalidArgument, "1 is the next"),
+    ({"start": [9], "log": "outcomes"}, errors.InvalidArgument, "the next is 1"),
     ({"idle_ms": 0}, errors.InvalidArgument, "idle_ms"),
     ({"idle_ms": "1"}, errors.InvalidArgument, "idle_ms"),
     ({"name": "there"}, errors.EntityExists, "already"),
@@ -51,8 +51,8 @@ async def test_readers_that_cannot_be_made_are_refused(how: Any, kind: Any, word
         ("r", [5], errors.InvalidArgument, "the next one is 4"),
         ("r", [], errors.InvalidArgument, "list of 1"),
         ("r", 3, errors.InvalidArgument, "list of 1"),
-        ("r", ["3"], errors.InvalidArgument, "no sequence number"),
-        ("r", [True], errors.InvalidArgument, "no sequence number"),
+        ("r", ["3"], errors.InvalidArgument, "not a sequence number"),
+        ("r", [True], errors.InvalidArgument, "not a sequence number"),
     ],
 )
 @run

@@ -223,12 +223,12 @@ MISTAKES = [
     ("[queues.orders]\nmax_delivery_count = true", "queues.orders: settings: Expected `int`"),
     ('[queues."-x"]', "queues.-x: '-x': an entity's name has letters"),
     ("[queues.a]\n[queues.A]", "queues.A: a is already in"),
-    ("[topics.t]\nrequires_session = true", "topics.t: there is no setting"),
+    ("[topics.t]\nrequires_session = true", "topics.t: unknown setting"),
     ("[topics.t]\nsubscriptions = 1", "topics.t.subscriptions: write a table"),
     ('[topics.t.subscriptions."a/b"]', "invalid subscription name"),
     ("[topics.t.subscriptions.s]\nrules = 1", "subscriptions.s.rules: write"),
     ("[topics.t.subscriptions.s]\nrules = [1]", "rules[0]: write a table"),
-    ("[topics.t.subscriptions.s]\nrules = [{}]", "rules[0]: a rule's name has 1 to"),
+    ("[topics.t.subscriptions.s]\nrules = [{}]", "rules[0]: a rule name has 1 to"),
     (
         '[topics.t.subscriptions.s]\nrules = [{name = "a", sqll = "1=1"}]',
         "rules[0]: unknown name 'sqll': did you mean sql?",
@@ -247,7 +247,7 @@ MISTAKES = [
     ),
     (
         '[topics.t.subscriptions.s]\nrules = [{name="a", correlation={}}]',
-        "a correlation filter names at least one property",
+        "a correlation filter must name at least one property",
     ),
     ("keys = 1", "keys: write [[keys]]"),
     ('[[keys]]\nname = "a"', "keys[0]: Object missing required field `primary`"),
@@ -255,7 +255,7 @@ MISTAKES = [
     (f'[[keys]]\nname = "a/b"\nprimary = "{KEY}"', "keys[0]: a key's name has"),
     (f'[[keys]]\nname = "a"\nprimary = "{KEY}"\nrights = []', "has no rights"),
     (f'[[keys]]\nname = "a"\nprimary = "{KEY}"\nrights = ["Sned"]', "Invalid enum value"),
-    (f'[[keys]]\nname = "a"\nprimary = "{KEY}"\nentity = "-"', "an entity's name has letters"),
+    (f'[[keys]]\nname = "a"\nprimary = "{KEY}"\nentity = "-"', "invalid entity name"),
     (f'[[keys]]\nname = "a"\nprimry = "{KEY}"', "did you mean primary?"),
     (f'[[keys]]\nname="a"\nprimary="{KEY}"\n[[keys]]\nname="a"\nprimary="{KEY}"', "already"),
 ]

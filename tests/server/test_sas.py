@@ -284,7 +284,7 @@ def test_new_keys_count_at_once() -> None:
         ({"primary": "with a semicolon;in it"}, "no ;"),
         ({"primary": "with an é in its midst"}, "printable ASCII"),
         ({"rights": frozenset()}, "has no rights"),
-        ({"entity": "//"}, "an entity's name"),
+        ({"entity": "//"}, "entity name"),
     ],
 )
 def test_keys_that_are_refused(wrong: dict[str, object], told: str) -> None:

@@ -115,7 +115,7 @@ def add(left: Any, right: Any) -> Any:
         return _within_range(left + right)
     if TEXT in kinds and _can_be_text(left) and _can_be_text(right):
         if len(text := f"{left}{right}") > PROPERTY_LENGTH_MAX:
-            raise FilterFailed(f"a text would get longer than {PROPERTY_LENGTH_MAX} characters")
+            raise FilterFailed(f"a string would be longer than {PROPERTY_LENGTH_MAX} characters")
         return text
     if kinds in ((TIME, DURATION), (DURATION, TIME), (DURATION, DURATION)):
         return _in_time(operator.add, left, right)
