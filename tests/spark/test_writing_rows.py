@@ -109,8 +109,8 @@ def test_pieces_are_what_a_request_may_have() -> None:
     [
         ({"producer": "p"}, "producer and batch belong together"),
         ({"producr": "p"}, "did you mean producer"),
-        ({"leaseMs": "soon"}, "leaseMs use a whole number"),
-        ({"producer": "p", "batch": "-1"}, "batch use a whole number"),
+        ({"leaseMs": "soon"}, "leaseMs is 'soon': use a whole number"),
+        ({"producer": "p", "batch": "-1"}, "batch is '-1': use a whole number"),
     ],
 )
 def test_bad_options_of_a_batch_write(given: Mapping[str, str], says: str) -> None:
