@@ -78,7 +78,9 @@ def schema_of(columns: Sequence[str] | None) -> pa.Schema:
         raise InvalidArgument("columns must be a list of names, or None for all")
     for name in columns:
         if name not in READ_SCHEMA.names or list(columns).count(name) > 1:
-            raise InvalidArgument(f"unknown column {name!r}: use {', '.join(READ_SCHEMA.names)}")
+            raise InvalidArgument(
+                f"unknown or repeated column {name!r}: use {', '.join(READ_SCHEMA.names)}"
+            )
     return pa.schema([READ_SCHEMA.field(name) for name in columns])
 
 

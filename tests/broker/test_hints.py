@@ -52,11 +52,11 @@ async def test_the_wrong_kind_of_receiver(clock: ManualClock) -> None:
     async with Bus.ephemeral(clock=clock) as bus:
         await bus.create_queue("q")
         await bus.create_queue("f", fifo=True)
-        with pytest.raises(InvalidOperation, match=r"bus\.fifo_receiver"):
+        with pytest.raises(InvalidOperation, match="use fifo_receiver"):
             await bus.receiver("f").receive()
-        with pytest.raises(InvalidOperation, match=r"bus\.receiver"):
+        with pytest.raises(InvalidOperation, match="use receiver"):
             await bus.fifo_receiver("q").receive()
-        with pytest.raises(InvalidOperation, match=r"bus\.receiver"):
+        with pytest.raises(InvalidOperation, match="use receiver"):
             await bus.accept_session("q")
 
 

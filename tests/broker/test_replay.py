@@ -172,7 +172,7 @@ async def test_replays_that_cannot_be_done(clock: ManualClock) -> None:
         await send(bus, "q", "a", "b")
         await consume(bus, "q", 1)
         bad: list[tuple[dict[str, Any], Any, str]] = [
-            ({"start": 1}, errors.LogGap, "lost 1 to 1"),
+            ({"start": 1}, errors.LogGap, "no longer has 1 to 1"),
             ({"start": 9}, errors.InvalidArgument, "not a sequence number"),
             ({"start": 2, "where": Filter(state="active")}, errors.InvalidArgument, "states"),
             ({"start": 2, "where": "n > 1"}, errors.InvalidArgument, "pass a Filter"),
