@@ -381,7 +381,7 @@ class Broker:
 
     def reopen(self, store: MessageStore) -> bool:
         """Open a store that failed; tell whether it is up again."""
-        store.take_offline("its store is being opened")
+        store.take_offline("its store is opening")
         if store.threads.leaving:
             # A commit is still under way in its files. Time may pass until a disk answers.
             store.threads.when_left(lambda: self._open_anew(store))

@@ -63,7 +63,7 @@ class Seat:
         self.store = store
         #: None while the partition is offline
         self.partition: Partition | None = None
-        self.offline = "its store has not been opened"
+        self.offline = "its store is not open yet"
         #: its entity is gone; whoever still has the seat is told so
         self.deleted = False
         #: admitted, not stored yet: counts towards the quota

@@ -144,7 +144,7 @@ class MessageStore:
                     records.delete(BLOCKS, key)
             loop.write(records)
         except BaseException:
-            self.take_offline("its store could not be read")
+            self.take_offline("cannot read its store")
             store.close()
             raise
         finally:

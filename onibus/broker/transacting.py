@@ -88,7 +88,7 @@ class Transaction:
     def _check_key(self, entity: Entity, key: str | None) -> None:
         known = self._keys.setdefault(entity.name, key) if key is not None else None
         if key is None or known != key:
-            self.ended = "has messages without one common key"
+            self.ended = "has messages with different keys"
             raise InvalidOperation(
                 f"{entity.name} is partitioned: its messages in a transaction need the same "
                 "partition_key or session_id: roll the transaction back"
@@ -207,7 +207,7 @@ class Transaction:
 
     def spoil(self, why: str) -> None:
         """Something that belongs to it was refused: without that it can only be rolled back."""
-        self.ended = self.ended or f"has something in it that was refused: {why}"
+        self.ended = self.ended or f"contains a rejected operation: {why}"
 
     def rollback(self) -> None:
         """Forget all of it: nothing was sent, what was held is held as before."""

@@ -107,7 +107,7 @@ class Works:
         for work in [one for one in self._works.values() if one.id not in rows]:
             if not work.decided and not work.waiting:
                 # Its decision was on its way when the namespace's store failed, and got lost.
-                self._abort(work, Unknown("the namespace's own store failed"))
+                self._abort(work, Unknown("the namespace's store failed"))
         for work_id, row in sorted(rows.items(), key=lambda one: one[1].order or one[0]):
             self._next = max(self._next, work_id, row.order)
             known = self._works.get(work_id)

@@ -118,6 +118,6 @@ class LogTable:
     def _lost(self, one: Range, first: int, last: int) -> str:
         return (
             f"{self.options.entity}, partition {one.partition}: {self.options.table} {first} to "
-            f"{last} are lost (wanted were {one.start} to {one.end - 1}); retention has passed "
-            "them. With failOnGap=false reading goes on after them"
+            f"{last} are no longer retained ({one.start} to {one.end - 1} were requested). Set "
+            "failOnGap=false to continue after them"
         )

@@ -314,7 +314,7 @@ def _unknown(option: str, table: Table) -> str:
     near = difflib.get_close_matches(option.lower(), [name.lower() for name in table], 1)
     meant = next((name for name in table if near and name.lower() == near[0]), None)
     hint = f"did you mean {meant}? " if meant else ""
-    return f"there is no option {option!r}: {hint}Known are {', '.join(table)}"
+    return f"unknown option {option!r}: {hint}use {', '.join(table)}"
 
 
 #: Every option fills a field that is there.

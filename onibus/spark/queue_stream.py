@@ -231,8 +231,8 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 ]
                 continue
             why = (
-                "it was completed after this checkpoint was copied, and its messages are not in "
-                "the queue any longer. Continue with the newest checkpoint"
+                "it was completed after this checkpoint was copied, and its messages are no longer "
+                "in the queue. Continue with the newest checkpoint"
                 if any(first <= number <= last for first, last in known.committed)
                 else "it was released, or its lease expired before it was read. Its messages are "
                 "in the queue again"

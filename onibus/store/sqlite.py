@@ -110,7 +110,7 @@ class SqliteStore:
         try:
             self._open(vfs)
         except BaseException as error:
-            self._unusable = "it could not be opened"
+            self._unusable = "it cannot be opened"
             with self._held:
                 if isinstance(error, (apsw.Error, OSError)):
                     used = [self._writer] if hasattr(self, "_writer") else []
@@ -177,7 +177,7 @@ class SqliteStore:
             else:
                 self._place.check()
         except (OSError, StoreFailed) as error:
-            self._fail(error, "its files are not in their place")
+            self._fail(error, "its files were moved or replaced")
 
     def _note_length(self) -> None:
         """Remember how long the main file surely is.
@@ -219,8 +219,8 @@ class SqliteStore:
         if testimony is None:
             if self.position and not self._simulated:
                 self.notice = (
-                    f"{self.path}.witness was missing: if the store's last commits were lost, that "
-                    "is not known. If you did not remove it, compare the store with a backup"
+                    f"{self.path}.witness was missing: lost commits would go unnoticed. Unless "
+                    "you removed it, compare the store with a backup"
                 )
             return
         if testimony.store != self.identity:
@@ -236,9 +236,8 @@ class SqliteStore:
             )
         if not testimony.whole:
             self.notice = (
-                f"{self.path}.witness was damaged in part: if the store's last commits were lost, "
-                "that is not known. After a power failure this is normal, otherwise compare the "
-                "store with a backup"
+                f"{self.path}.witness was partly damaged: lost commits may go unnoticed. This "
+                "is normal after a power failure; otherwise compare the store with a backup"
             )
 
     # Writing
@@ -279,7 +278,7 @@ class SqliteStore:
         try:
             self._large.committed(batch, files)
         except (apsw.Error, OSError) as error:
-            self._fail(error, "removing the file of a block failed")
+            self._fail(error, "cannot remove the file of a block")
 
     def maintain(self) -> None:
         self._check()
@@ -310,7 +309,7 @@ class SqliteStore:
         try:
             self._probe_file.write()
         except OSError as error:
-            self._fail(error, "its disk takes no writes")
+            self._fail(error, "its disk rejects writes")
 
     def _empty_log(self) -> None:
         """Nobody has committed for a while: move the whole log and give its file back."""
@@ -321,7 +320,7 @@ class SqliteStore:
         except apsw.BusyError:
             return
         except BaseException as error:
-            self._fail(error, "moving the log into the main file failed")
+            self._fail(error, "cannot merge the log into the main file")
         finally:
             self._checkpointer.set_busy_timeout(BUSY_MS)
         self._log_pages = self._moved_pages = 0
@@ -339,7 +338,7 @@ class SqliteStore:
         except apsw.BusyError:
             return
         except BaseException as error:
-            self._fail(error, "giving free pages back failed")
+            self._fail(error, "cannot release free pages")
 
     def _forget_length(self) -> None:
         """The main file is about to become shorter: its witness must not miss the rest."""
@@ -359,7 +358,7 @@ class SqliteStore:
         except BaseException as error:
             # A sync that failed may succeed the next time without having written anything: what
             # reached the main file is not known, so nobody may go on to overwrite this log.
-            self._fail(error, "moving the log into the main file failed", connection)
+            self._fail(error, "cannot merge the log into the main file", connection)
         self._moved_pages = moved
         return max(0, self._log_pages - moved)
 

@@ -228,7 +228,7 @@ async def pinned(disks: FragileDisks, clock: ManualClock, **settings: Any) -> tu
     with pytest.raises(Unknown):
         await tx.commit()
     for act in (tx.commit(), tx.rollback()):
-        with pytest.raises(InvalidOperation, match="not known"):
+        with pytest.raises(InvalidOperation, match="outcome is unknown"):
             await act
     return bus, held
 

@@ -45,7 +45,7 @@ def test_options_are_read_whatever_their_case() -> None:
     ("options", "said"),
     [
         ({"startingPositon": "latest"}, "did you mean startingPosition"),
-        ({"xyz": "red"}, "there is no option 'xyz': Known are url,"),
+        ({"xyz": "red"}, "unknown option 'xyz': use url,"),
         ({"connection": "Endpoint=sb://x"}, "url and connection exclude each other"),
         ({"key": "k"}, "key and keyName belong together"),
         ({"startingPosition": "yesterday"}, "use earliest, latest, a time"),

@@ -230,7 +230,7 @@ def test_a_power_cut_that_garbles_one_slot_leaves_a_witness(tmp_path: Path) -> N
             assert (testimony.store, testimony.position) == (identity, position)
             assert not testimony.whole
     # It is opened, and says that a loss may be unnoticed; the witness is then whole again.
-    for notice in ("damaged in part", ""):
+    for notice in ("partly damaged", ""):
         store = SqliteStore(path, "one")
         assert notice in store.notice
         assert bool(store.notice) == bool(notice)

@@ -40,8 +40,8 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE,
 )
-_UNFINISHED = {"'": "a text without its second '", '"': 'a name without its second "',
-               "[": "a name without its ]"}  # fmt: skip
+_UNFINISHED = {"'": "a string without its closing '", '"': 'a name without its closing "',
+               "[": "a name without its closing ]"}  # fmt: skip
 
 
 class Token(NamedTuple):

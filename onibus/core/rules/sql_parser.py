@@ -301,7 +301,7 @@ class _Parser:
             return self.property()
         name = word.value.lower()
         if name == "newid":
-            what = "newid() gives something else each time, which Onibus does not support"
+            what = "newid() is not supported"
             raise InvalidFilter(what, word.position)
         if name not in ("property", "p"):
             what = f"unknown function {word.value!r}"

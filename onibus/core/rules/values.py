@@ -233,9 +233,9 @@ def _need_numbers(sign: str, left: Any, right: Any) -> None:
 
 def _unsigned(value: Any) -> FilterFailed:
     name = kind_of(value) or type(value).__name__
-    return FilterFailed(f"a sign stands before a {name}, not a number")
+    return FilterFailed(f"a sign needs a number, not a {name}")
 
 
 def _mismatch(sign: str, left: Any, right: Any) -> FilterFailed:
     names = [kind_of(value) or type(value).__name__ for value in (left, right)]
-    return FilterFailed(f"{sign} takes no {names[0]} with a {names[1]}")
+    return FilterFailed(f"cannot apply {sign} to a {names[0]} and a {names[1]}")
