@@ -45,8 +45,11 @@ def batch(**columns: Any) -> pa.RecordBatch:
         (struct(properties=MapType(LongType(), TEXT), body=BYTES), "use string names"),
         (struct(properties=MapType(TEXT, ArrayType(TEXT)), body=BYTES), "properties is map"),
         (struct(time_to_live_ms=TEXT, body=BYTES), "time_to_live_ms is string"),
-        (struct(scheduled_enqueue_time=LongType(), body=BYTES), "should be timestamp"),
-        (StructType([StructField("body", BYTES), StructField("body", BYTES)]), "two columns body"),
+        (struct(scheduled_enqueue_time=LongType(), body=BYTES), "use timestamp"),
+        (
+            StructType([StructField("body", BYTES), StructField("body", BYTES)]),
+            "column body is repeated",
+        ),
     ],
 )
 def test_columns_that_are_refused(schema: StructType, says: str) -> None:
