@@ -1,7 +1,8 @@
 """Read a store of a bus into a pandas frame, without Onibus: python read_block.py data/main.sqlite
 
 docs/on-disk.md describes the format. The program needs SQLite, struct, CRC-32, XXH3 and
-MessagePack, and pyarrow for Arrow blocks. It opens the file read-only; the bus may run in another process.
+MessagePack, and pyarrow for Arrow blocks. It opens the file read-only; the bus may run in another
+process.
 """
 
 import sqlite3
