@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 class Call:
     """A request in its route."""
 
-    __slots__ = ("_granted", "app", "body", "names", "request", "respond", "route")
+    __slots__ = ("app", "body", "granted", "names", "request", "respond", "route")
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Call:
         self.body = request.body
         #: values of the names in the path
         self.names = names
-        self._granted = granted
+        self.granted = granted
         self.respond = respond
 
     @property
@@ -71,7 +71,7 @@ class Call:
 
     def grant(self, right: Right, entity: str) -> None:
         """Check a right on an entity that is not in the path."""
-        self._granted.grant(right, entity, time.time())
+        self.granted.grant(right, entity, time.time())
 
     def decode(self, kind: Any) -> Any:
         """Return the body as the type of the route, or reject it."""
@@ -181,7 +181,9 @@ class Route:
     tag: str = ""
     #: the handler checks the right for each entity that the body names
     names_entities_inside: bool = False
-    #: the key that its traffic is counted under
+    #: every valid key or token is enough, whatever it allows
+    any_key: bool = False
+    #: what its traffic is counted under
     key: RouteKey = field(init=False)
 
     def __post_init__(self) -> None:
