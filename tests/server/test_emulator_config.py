@@ -226,7 +226,9 @@ async def test_forwarding_in_a_circle_is_refused(tmp_path: Path) -> None:
         ]
     }
     async with Bus.ephemeral() as bus:
-        with pytest.raises(InvalidArgument, match=r"Queues\[0\]: there is no entity 'b'"):
+        with pytest.raises(
+            InvalidArgument, match=r"Queues\[0\]: the forwarding destination 'b' does not exist"
+        ):
             await create_missing(bus, load(config(tmp_path, namespace)).entities)
 
 

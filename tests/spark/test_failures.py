@@ -19,9 +19,9 @@ TRACE = "[PYTHON_EXCEPTION] in a worker: Traceback (most recent call last):\n  F
     ("text", "kind", "says"),
     [
         (
-            f"{TRACE}onibus.core.errors.EntityNotFound: there is no entity 'q'\n SQLSTATE: 38000",
+            f"{TRACE}onibus.core.errors.EntityNotFound: entity 'q' does not exist\n SQLSTATE: 380",
             PipelineRefused,
-            "there is no entity 'q'",
+            "entity 'q' does not exist",
         ),
         (
             f"{TRACE}onibus.client.problems.Unreachable: localhost:5300 does not answer\n",
