@@ -175,13 +175,11 @@ class Bus(EntityCalls, StagingCalls, LogCalls, ClaimCalls):
         """
         self.check_alive()
         if not isinstance(message, Message):
-            raise InvalidArgument(
-                f"only a Message can be scheduled, not a {type(message).__name__}"
-            )
+            raise InvalidArgument(f"a Message is scheduled, not a {type(message).__name__}")
         if type(due_ms) is not int or due_ms < _EARLIEST_MS:
             raise InvalidArgument(
-                f"due_ms is {due_ms!r}: give a time in milliseconds since 1970, such as "
-                "time.time_ns() // 1_000_000 + 60_000 for one minute from now"
+                f"due_ms is {due_ms!r}: give a moment in milliseconds since 1970, such as "
+                "time.time_ns() // 1_000_000 + 60_000 for in a minute"
             )
         later = replace(message, scheduled_enqueue_time_ms=due_ms)
         return (await self.send(entity, later)).sequence_number
@@ -416,7 +414,7 @@ def _places(
         raise InvalidArgument(f"stores is a list of names: write stores=[{stores!r}]")
     names = list(stores)
     if not names or len(set(names)) != len(names) or NAME in names:
-        raise InvalidArgument(f"name one or more different stores, none of them {NAME!r}")
+        raise InvalidArgument(f"name one store or several, each once, and none of them {NAME!r}")
     for name in names:
         if not isinstance(name, str) or not _STORE_NAME.fullmatch(name):
             raise InvalidArgument(f"{name!r}: a store's name has letters, digits, - and _")

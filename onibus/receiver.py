@@ -33,9 +33,9 @@ def token_of(message: ReceivedMessage | bytes) -> bytes:
     if isinstance(message, bytes):
         return message
     if not isinstance(message, ReceivedMessage):
-        raise InvalidArgument("give a received message, or its lock token")
+        raise InvalidArgument("give a message that was received, or its token")
     if message.token is None:
-        raise LockLost("this message is not locked: it was peeked, or deleted when received")
+        raise LockLost("this message is not held: it was peeked at, or deleted when received")
     return message.token
 
 
@@ -316,7 +316,7 @@ class FifoReceiver(Settler):
     async def change_visibility(self, message: ReceivedMessage | bytes, visibility_ms: int) -> int:
         """Let a message stay in flight for that long from now; 0 gives it back."""
         if not isinstance(visibility_ms, int):
-            raise InvalidArgument("visibility_ms must be a whole number")
+            raise InvalidArgument("visibility_ms is a whole number")
         token = token_of(message)
         until: int = await self._settle(
             token,

@@ -56,9 +56,8 @@ class DiskWatch:
             room = self._rooms[store.disk] = _Room(self._ask(store))
         if needed > room.left + more:
             raise DiskNearlyFull(
-                f"store {store.name} has {store.free() >> 20} MB of free disk and reserves "
-                f"{self.reserve >> 20} MB for settling: receive and complete messages, or free "
-                "disk space"
+                f"store {store.name} has {store.free() >> 20} MB of disk left and keeps "
+                f"{self.reserve >> 20} MB free for settling: receive and complete, or make room"
             )
         if not routing:
             room.left -= needed + COMMIT_BYTES

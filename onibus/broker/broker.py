@@ -203,7 +203,7 @@ class Broker:
         if entity is None and isinstance(name, str):
             entity = self.namespace.entities.get(name.lower())
         if entity is None:
-            raise EntityNotFound(f"entity {name!r} does not exist")
+            raise EntityNotFound(f"there is no entity {name!r}")
         if kind is not None and kind != entity.kind:
             raise EntityNotFound(f"{entity.name} is a {entity.kind}, not a {kind}")
         return entity

@@ -238,6 +238,6 @@ def _checked(dead_letters: object) -> dict[int, DeadLetterWords]:
 
 def _not_yet(held: HeldClaim, error: BaseException) -> Unknown:
     return Unknown(
-        f"claim {held.number} is committed and will be applied when all its partitions "
-        f"are available: {error}"
+        f"claim {held.number} is committed, and is carried out when all its partitions can be "
+        f"reached: {error}"
     )

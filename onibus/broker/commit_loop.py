@@ -134,6 +134,4 @@ class CommitLoop:
         self._batch = WriteBatch()
         self._gathered = 0
         for reply, _ in answers:
-            fail(
-                reply, Unknown(f"store {self.store.name} failed; the change may be stored: {error}")
-            )
+            fail(reply, Unknown(f"store {self.store.name} failed; it may be stored: {error}"))

@@ -35,7 +35,7 @@ def check_rules(rules: Any, most: int) -> list[Rule]:
     names: set[str] = set()
     for rule in rules:
         if rule.name.casefold() in names:
-            raise EntityExists(f"rule {rule.name!r} already exists")
+            raise EntityExists(f"there is a rule {rule.name!r} already")
         names.add(rule.name.casefold())
         _check_times(rule)
     return list(rules)
@@ -87,7 +87,7 @@ def without_rule(rules: list[Rule], name: str) -> list[Rule]:
     """Return the rules but one; names do not tell upper from lower case."""
     left = [rule for rule in rules if rule.name.casefold() != str(name).casefold()]
     if len(left) == len(rules):
-        raise EntityNotFound(f"rule {name!r} does not exist")
+        raise EntityNotFound(f"there is no rule {name!r}")
     return left
 
 
@@ -103,7 +103,7 @@ def with_rule_changed(rules: list[Rule], changed: Rule) -> list[Rule]:
     name = changed.name.casefold()
     found = [rule.name.casefold() for rule in rules]
     if name not in found:
-        raise EntityNotFound(f"rule {changed.name!r} does not exist")
+        raise EntityNotFound(f"there is no rule {changed.name!r}")
     place = found.index(name)
     return [*rules[:place], changed, *rules[place + 1 :]]
 
@@ -121,13 +121,11 @@ def check_targets(broker: Broker, name: str, wanted: AnySettings) -> None:
             raise InvalidOperation(f"{name} cannot forward to itself")
         entity = broker.namespace.entities.get(target.lower())
         if entity is None:
-            raise EntityNotFound(f"the forwarding destination {target!r} does not exist", target)
+            raise EntityNotFound(f"there is no entity {target!r} to forward to", target)
         if entity.topic is not None:
             raise InvalidOperation(f"{target} is a subscription: forward to a queue or a topic")
         if home in reachable(broker, entity.name):
-            raise InvalidOperation(
-                f"forwarding from {name} to {target} would close a loop at {home}"
-            )
+            raise InvalidOperation(f"forwarding from {name} to {target} would come back to {home}")
 
 
 def reachable(broker: Broker, name: str) -> set[str]:

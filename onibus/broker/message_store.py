@@ -127,9 +127,9 @@ class MessageStore:
             self.staged = self._read_staged(store, orphans)
             if identity is None and orphans:
                 raise Damaged(
-                    f"store {self.name} has messages, and the namespace does not know it: the data "
-                    "directory may not be mounted, or is a different one. Nothing was changed; use "
-                    "the directory that belongs to this store"
+                    f"store {self.name} has messages, and the namespace does not know it: the "
+                    "directory of the data may not be mounted, or is another one. Nothing was "
+                    "changed; name the directory that belongs to this store"
                 )
             records = WriteBatch()
             self.failed.clear()

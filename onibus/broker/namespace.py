@@ -227,10 +227,10 @@ class Namespace:
         """Make a queue or a topic."""
         name = settings.check_name(name)
         if f"/{SUBSCRIPTIONS}/" in name:
-            raise InvalidName(f"{name!r} is reserved for subscriptions: choose another name")
+            raise InvalidName(f"{name!r} has the form of a subscription's name")
         self._not_deciding(name)
         if name in self.entities:
-            raise EntityExists(f"entity {name!r} already exists")
+            raise EntityExists(f"there is an entity {name!r} already")
         wanted = settings.make(given, kind)
         check_targets(self._broker, name, wanted)
         check_room(self, wanted)
@@ -254,7 +254,7 @@ class Namespace:
         full_name = subscription_name(topic.name, name)
         self._not_deciding(topic.name, full_name)
         if full_name in self.entities:
-            raise EntityExists(f"subscription {full_name!r} already exists")
+            raise EntityExists(f"there is a subscription {full_name!r} already")
         if len(topic.subscriptions) >= self.quotas.subscriptions:
             raise QuotaExceeded(f"a topic has at most {self.quotas.subscriptions} subscriptions")
         wanted = settings.make(given, SubscriptionSettings)
@@ -481,7 +481,7 @@ class Namespace:
     def _not_deciding(self, *names: str) -> None:
         for name in names:
             if name in self.under_way:
-                raise EntityExists(f"{name!r} is being created, changed or deleted: retry")
+                raise EntityExists(f"{name!r} is being created, changed or deleted: try again")
 
     def _all_online(self, entity: Entity) -> None:
         for seat in entity.seats:

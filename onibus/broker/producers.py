@@ -152,9 +152,9 @@ class Producers:
         last = self._last.get((entity.incarnation, note.producer))
         if last is not None and note.batch < last.batch:
             raise BatchTooOld(
-                f"producer {note.producer!r} published batch {last.batch} and now publishes "
-                f"batch {note.batch}: its checkpoint was reset. Use another producer name, or "
-                f"continue after batch {last.batch}"
+                f"producer {note.producer!r} has published batch {last.batch} and comes with batch "
+                f"{note.batch}: its checkpoint was reset. Use another producer's name, or go on "
+                f"after batch {last.batch}"
             )
 
     def _check_follows(self, entity: Entity, producer: str, batch: int, checkpoint: str) -> None:
@@ -163,26 +163,26 @@ class Producers:
         if last is None:
             if batch > 0:
                 raise CheckpointMismatch(
-                    f"{entity.name} has no producer {producer!r}, which publishes batch {batch}: "
-                    "its checkpoint belongs to another entity, or the entity was recreated. Start "
-                    "with a new checkpoint"
+                    f"{entity.name} knows no producer {producer!r}, which comes with batch {batch}:"
+                    " its checkpoint was used with another entity, or this one was deleted and "
+                    "made again. Begin with a new checkpoint"
                 )
         elif last.checkpoint is None:
             # Until now it named none: the batch numbers and the content are all that is known.
             return
         elif last.checkpoint != checkpoint:
             raise CheckpointMismatch(
-                f"producer {producer!r} published batch {last.batch} and now has another "
-                "checkpoint: the previous one was reset, or another query uses the same name. "
-                "Give each query its own producer name; or use the previous checkpoint; or "
-                "forget the producer, which sends its rows again"
+                f"producer {producer!r} has published batch {last.batch} and now counts in another "
+                "checkpoint: the one before was reset, or somebody else uses the same name. Give "
+                "each its own producer's name; or go back to the checkpoint before; or forget the "
+                "producer, and everything that it reads again is sent again"
             )
         elif batch > last.batch + 1:
             raise CheckpointMismatch(
-                f"producer {producer!r} publishes batch {batch}, and its last batch is "
-                f"{last.batch}: the bus was restored from a backup without the batches between, "
-                f"or the query did not write them. Use a checkpoint of batch {last.batch}; in "
-                "foreachBatch write every batch, even an empty one"
+                f"producer {producer!r} comes with batch {batch}, and its last one here is "
+                f"{last.batch}: the bus was restored from a backup that lacks those between, or "
+                f"its query did not write them. Go back to a checkpoint of batch {last.batch}; in "
+                "foreachBatch write each batch, empty ones too"
             )
 
     def publish(
@@ -231,7 +231,7 @@ class Producers:
                 fail(reply, outcome.error)
                 return
             if entity.seats[0].deleted:
-                fail(reply, Unknown(f"{entity.name} was deleted during the call"))
+                fail(reply, Unknown(f"{entity.name} was deleted meanwhile"))
                 return
             results = [one for work in outcome.value.values() for one in work.values()]
             dropped = sum(_dropped(one) for one in results)
@@ -371,8 +371,8 @@ def _choose(notes: dict[int, Note], batch: int, attempts: list[Attempt]) -> list
             work = by_piece.get((task, attempt, piece))
             if work is None:
                 raise NotStaged(
-                    f"piece {piece} of attempt {attempt} of task {task} was not staged for batch "
-                    f"{batch}, or its lease expired; nothing was published"
+                    f"piece {piece} of attempt {attempt} of task {task} was not staged "
+                    f"for batch {batch}, or its lease has run out; nothing was published"
                 )
             chosen.append(work)
     return chosen

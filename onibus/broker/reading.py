@@ -108,7 +108,7 @@ class Reading(Generic[P, F]):
             if self._reader is None:
                 raise
             raise ReaderBehind(
-                f"reader {self._reader.name!r} fell too far behind: {gap}", gap.first, gap.last
+                f"reader {self._reader.name!r} was left behind: {gap}", gap.first, gap.last
             ) from None
 
     def _read(self, partition: Partition, pieces: list[P], make: Make[F], reply: Reply) -> None:
@@ -180,7 +180,7 @@ class LogReading(Reading[Piece, tuple[Block, int, int]]):
         """Set from which sequence number on, and up to which, rows are read."""
         for name, most in (("limit", limit), ("limit_bytes", limit_bytes)):
             if most is not None and (type(most) is not int or most < 1):
-                raise InvalidArgument(f"{name} must be a whole number above 0")
+                raise InvalidArgument(f"{name} is a whole number above 0")
         partition = self.seat.online()
         self.position = ordinal_of(partition, start)
         self.end = partition.log.visible_below if end is None else ordinal_of(partition, end)
@@ -218,7 +218,7 @@ class LogReading(Reading[Piece, tuple[Block, int, int]]):
         start = block.position(piece.first)
         end = start + piece.last - piece.first + 1
         if start < 0 or end > block.rows or block.entry(end - 1)[0] != piece.last:
-            raise Damaged(f"block {piece.block} lacks rows that its index names")
+            raise Damaged(f"block {piece.block} has not the rows that its index names")
         return block, start, end
 
 
@@ -232,9 +232,7 @@ class OutcomeReading(Reading[OutcomePlace, tuple[OutcomePlace, bytes]]):
         below = self.outcomes(self.seat.online()).visible_below
         for number in (start, below if end is None else end):
             if type(number) is not int or not 0 < number <= below:
-                raise InvalidArgument(
-                    f"{number!r} is not an outcome number: the next one is {below}"
-                )
+                raise InvalidArgument(f"{number!r} is no number of an outcome: {below} is the next")
         self.position, self.end = start, below if end is None else end
         if self.end < self.position:
             raise InvalidArgument(f"outcomes cannot be read from {start} back to {end}")
@@ -262,11 +260,11 @@ def find_incarnation(broker: Broker, name: str, incarnation: int | None) -> Enti
     if incarnation is None:
         return entity
     if type(incarnation) is not int:
-        raise InvalidArgument("an incarnation must be a number, as log_positions returns it")
+        raise InvalidArgument("an incarnation is a number, as log_positions gives it")
     if incarnation != entity.incarnation:
         raise EntityReplaced(
-            f"{entity.name} was deleted and recreated: positions of incarnation "
-            f"{incarnation} are not valid in {entity.incarnation}"
+            f"{entity.name} was deleted and made again: positions of incarnation {incarnation} "
+            f"mean nothing in {entity.incarnation}"
         )
     return entity
 
@@ -274,7 +272,7 @@ def find_incarnation(broker: Broker, name: str, incarnation: int | None) -> Enti
 def check_log(entity: Entity, log: object) -> None:
     """Refuse a log that is none, or that this entity does not have."""
     if log not in (MESSAGES, OUTCOMES):
-        raise InvalidArgument(f"log {log!r} must be {MESSAGES} or {OUTCOMES}")
+        raise InvalidArgument(f"log {log!r} is none of {MESSAGES}, {OUTCOMES}")
     if log == MESSAGES and entity.topic is not None:
         raise InvalidOperation(
             f"{entity.name} is a subscription and has no log of messages: read that of its topic, "

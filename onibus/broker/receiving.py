@@ -214,7 +214,7 @@ def accept(
                 return True
         return False
 
-    nothing = NoSession(f"no session of {entity.name} was available")
+    nothing = NoSession(f"no session of {entity.name} was free")
     return _try_or_wait(broker, Waiter(entity, fetch, nothing, reply, ("accept",)), wait_ms)
 
 
@@ -349,7 +349,7 @@ def _fetch(waiter: Waiter) -> bool:
 def _receivable(broker: Broker, name: str, limit: int, wait_ms: int) -> Entity:
     entity = broker.find(name)
     if not entity.outlet_settings().receives:
-        raise EntityDisabled(f"{entity.name} is {entity.settings.status}: it delivers no messages")
+        raise EntityDisabled(f"{entity.name} is {entity.settings.status}: it gives no messages")
     check_whole("limit", limit, 1, BATCH_COUNT_MAX)
     check_whole("wait_ms", wait_ms, 0)
     return entity

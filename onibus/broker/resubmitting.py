@@ -127,7 +127,7 @@ class Resubmission:
         for number in numbers:
             ordinal = subscription.ordinal(number)
             if subscription.state(ordinal) is not State.DEAD_LETTERED:
-                raise MessageNotFound(f"message {number} is not dead-lettered, or it is held")
+                raise MessageNotFound(f"message {number} is no dead letter, or it is held")
             ordinals.append(ordinal)
         return ordinals
 

@@ -160,7 +160,7 @@ def check_delay(entity: Entity, delay_ms: int) -> None:
 def check_takes(entity: Entity) -> None:
     """Refuse where a queue or topic is paused for sends."""
     if not entity.log_settings.sends:
-        raise EntityDisabled(f"{entity.name} is {entity.settings.status}: it accepts no messages")
+        raise EntityDisabled(f"{entity.name} is {entity.settings.status}: it takes no messages")
 
 
 def _send_parts(broker: Broker, batch: list[Prepared], parts: list[Part], reply: Reply) -> None:

@@ -47,12 +47,12 @@ PEEK_SLICE = 500
 def seat_of_token(entity: Entity, token: bytes) -> Seat:
     """Return the partition that gave a token out; a token of no shape of ours holds nothing."""
     if not has_shape(token):
-        raise UnknownToken("the lock token does not belong to this bus")
+        raise UnknownToken("that is not a token of this bus")
     if len(entity.seats) == 1:
         return entity.seats[0]
     index = partition_index(TOKEN.unpack(token)[0], entity.partitioned)
     if index >= len(entity.seats):
-        raise UnknownToken("the lock token does not belong to this entity")
+        raise UnknownToken("that is not a token of this entity")
     return entity.seats[index]
 
 
@@ -67,7 +67,7 @@ def seat_of_number(entity: Entity, number: int) -> Seat:
         index = partition_index(number, entity.partitioned)
         if index < len(entity.seats):
             return entity.seats[index]
-    raise MessageNotFound(f"no message has sequence number {number}")
+    raise MessageNotFound(f"no message with sequence number {number} is there")
 
 
 def settle_one(
@@ -186,9 +186,9 @@ def receive_deferred(
     entity = broker.find(name)
     settings = entity.outlet_settings()
     if not settings.receives:
-        raise EntityDisabled(f"{entity.name} is {settings.status}: it delivers no messages")
+        raise EntityDisabled(f"{entity.name} is {settings.status}: it gives no messages")
     if settings.requires_session and not (settings.fifo or dead) and session is None:
-        raise InvalidOperation(f"{entity.name} has sessions: use the receiver of the session")
+        raise InvalidOperation(f"{entity.name} has sessions: receive by the session's receiver")
 
     def holder(subscription: Subscription) -> Any:
         return held_session(subscription, *session) if session is not None else None
@@ -375,7 +375,7 @@ def purge_all(
     entity = broker.find(name)
     states_of(wanted, dead=False)
     if forget and entity.topic is not None:
-        raise InvalidOperation(f"ids are recorded at the topic: purge {entity.topic.name}")
+        raise InvalidOperation(f"ids are remembered at the topic: purge {entity.topic.name}")
     for seat in entity.seats:
         seat.online()
     _Purging(broker, entity, wanted, forget, reply, held, most).next_slice()

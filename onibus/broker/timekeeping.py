@@ -72,7 +72,7 @@ def accept_clock(broker: Broker, reply: Reply) -> None:
     """
     clock, namespace = broker.clock, broker.namespace
     if not namespace.online:
-        raise PartitionOffline("the namespace's store is offline: retry when it is available")
+        raise PartitionOffline("the namespace's own store is down: try again when it is back")
     clock.accept()
     wall = clock.wall()
     repaired: list[StampsSetBack] = []

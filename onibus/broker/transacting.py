@@ -105,9 +105,9 @@ class Transaction:
             seat = seat_of_token(entity, token)
             _, mark, _ = self._broker.look(entity, seat, Subscription.held_by, token)
             if change.verb == "dead-letter" and mark.state in DEAD:
-                raise InvalidOperation("a dead-lettered message cannot be dead-lettered again")
+                raise InvalidOperation("a dead letter cannot be dead-lettered again")
             if token in settled:
-                raise InvalidArgument("this message is already settled in the transaction")
+                raise InvalidArgument("this message is settled in the transaction already")
             settled.add(token)
         self._settlements += [Settlement(entity, token, replace(change)) for token in tokens]
 

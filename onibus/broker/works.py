@@ -141,7 +141,7 @@ class Works:
             if outcome.error is not None:
                 fail(reply, outcome.error)
             elif gone:
-                fail(reply, Unknown(f"{gone[0].entity.name} was deleted during the call"))
+                fail(reply, Unknown(f"{gone[0].entity.name} was deleted meanwhile"))
             else:
                 answer(reply, {by_id[one]: sent for one, sent in outcome.value.items()})
 
@@ -340,8 +340,8 @@ class Works:
         fail(
             work.reply,
             Unknown(
-                f"the change was decided; partition {seat.index} of {seat.entity.name} applies "
-                "its part when it is online again"
+                f"it was decided; partition {seat.index} of {seat.entity.name} does its part when "
+                "it is online again"
             ),
         )
 

@@ -44,9 +44,7 @@ class StagingCalls(Caller):
         remembered the message gets a new one.
         """
         if (numbers is None) == (where is None):
-            raise InvalidArgument(
-                "name the dead-lettered messages: give numbers, or a filter as `where`"
-            )
+            raise InvalidArgument("say which dead letters: give numbers, or a filter as `where`")
 
         def command(reply: Reply) -> None:
             source = self.broker.find(entity)

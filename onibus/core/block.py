@@ -153,7 +153,7 @@ class Block:
         magic, version, encoding, rows, index_crc, body_check = HEADER.unpack_from(payload)
         self._body = HEADER.size + rows * ENTRY.size
         if magic != b"OB" or version != VERSION or encoding > ARROW or not rows:
-            raise Damaged("a block's header is invalid")
+            raise Damaged("a block's header is not one of ours")
         if self._body > len(payload):
             raise Damaged(f"a block of {rows} rows ends within its index")
         if not sound and crc32(memoryview(payload)[HEADER.size : self._body]) != index_crc:

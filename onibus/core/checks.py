@@ -14,7 +14,7 @@ from onibus.core.errors import InvalidArgument
 def check_text(name: str, value: object, longest: int, shortest: int = 0) -> None:
     """Refuse what is not a text of that length that can be written as UTF-8."""
     if not isinstance(value, str) or not shortest <= len(value) <= longest:
-        raise InvalidArgument(f"{name} must be a string of {shortest} to {longest} characters")
+        raise InvalidArgument(f"{name} must be a text of {shortest} to {longest} characters")
     try:
         value.encode()
     except UnicodeEncodeError as error:
@@ -30,13 +30,13 @@ def check_whole(name: str, value: object, low: int, high: int = 2**53) -> None:
 def check_properties(properties: object) -> None:
     """Refuse properties that would not come back as they went in."""
     if type(properties) is not dict:
-        raise InvalidArgument(f"properties must be a dict, not a {type(properties).__name__}")
+        raise InvalidArgument(f"properties are a dict, not a {type(properties).__name__}")
     for name, value in properties.items():
         if type(name) is not str:
-            raise InvalidArgument("property names must be strings")
+            raise InvalidArgument("names of properties are texts")
         if isinstance(value, datetime):
             if value.tzinfo is None:
-                raise InvalidArgument(f"property {name!r}: a datetime needs a time zone")
+                raise InvalidArgument(f"property {name!r}: a datetime needs its time zone")
         elif isinstance(value, int) and not isinstance(value, bool):
             if not -(2**63) <= value < 2**63:
                 raise InvalidArgument(f"property {name!r}: a whole number has at most 64 bits")

@@ -189,7 +189,7 @@ def check_known(given: dict[str, Any], kind: type[S]) -> None:
         if name not in known:
             near = get_close_matches(name, known, 1)
             hint = f"; did you mean {near[0]}?" if near else ""
-            raise InvalidArgument(f"setting {name!r} does not exist{hint}")
+            raise InvalidArgument(f"there is no setting {name!r}{hint}")
 
 
 def _fifo(given: dict[str, Any]) -> dict[str, Any]:
@@ -202,7 +202,7 @@ def _fifo(given: dict[str, Any]) -> dict[str, Any]:
     }
     for name, value in fixed.items():
         if given.get(name, value) != value:
-            raise InvalidArgument(f"a FIFO queue always has {name}={value}: remove the setting")
+            raise InvalidArgument(f"a FIFO queue has {name}={value}; leave it out")
     return fixed
 
 
@@ -210,16 +210,18 @@ def change(old: S, given: dict[str, Any]) -> S:
     """Return the settings after a change; what is fixed at creation cannot change."""
     for name in FIXED:
         if name in given and given[name] != getattr(old, name, given[name]):
-            raise Unchangeable(f"{name} is fixed when the entity is created: create a new entity")
+            raise Unchangeable(f"{name} is fixed when the entity is created; make a new one")
     return make(msgspec.to_builtins(old) | given, type(old))
 
 
 def check_name(name: object) -> str:
     """Return the name as it is kept: entity names do not tell upper from lower case."""
     if not isinstance(name, str) or not name:
-        raise InvalidName("an entity name must be a string that is not empty")
+        raise InvalidName("an entity's name must be a text that is not empty")
     if len(name) > limits.ENTITY_NAME_LENGTH_MAX:
-        raise InvalidName(f"an entity name has at most {limits.ENTITY_NAME_LENGTH_MAX} characters")
+        raise InvalidName(
+            f"an entity's name has at most {limits.ENTITY_NAME_LENGTH_MAX} characters"
+        )
     if not _NAME.fullmatch(name) or "//" in name:
         raise InvalidName(
             f"{name!r}: an entity's name has letters, digits and . - _ ~ / inside, "
@@ -230,7 +232,7 @@ def check_name(name: object) -> str:
 
 def _between(name: str, value: int | None, low: int, high: int) -> None:
     if value is not None and not low <= value <= high:
-        raise InvalidArgument(f"{name} is {value}: it must be from {low} to {high}")
+        raise InvalidArgument(f"{name} is {value}, and must be from {low} to {high}")
 
 
 #: The numbers that most settings lie between.
@@ -264,8 +266,8 @@ def _check(settings: AnySettings) -> None:
     check_text("user_metadata", settings.user_metadata, limits.METADATA_LENGTH_MAX)
     if settings.status not in (ACTIVE, SEND_DISABLED, RECEIVE_DISABLED, DISABLED):
         raise InvalidArgument(
-            f"status {settings.status!r} must be active, send-disabled, receive-disabled or "
-            "disabled"
+            f"status {settings.status!r} is none of active, send-disabled, "
+            "receive-disabled, disabled"
         )
     if not isinstance(settings, TopicSettings):
         _check_forwarding(settings)
@@ -290,7 +292,7 @@ def _check_forwarding(settings: OutletSettings) -> None:
         if target is not None:
             check_name(target)
     if settings.forward_to is not None and settings.requires_session:
-        raise InvalidArgument("entities with sessions cannot forward messages: remove forward_to")
+        raise InvalidArgument("messages of sessions cannot be forwarded: leave forward_to out")
 
 
 def _check_fifo(settings: QueueSettings) -> None:

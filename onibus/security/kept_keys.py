@@ -65,7 +65,7 @@ class KeptKeys:
         made = checked_new(key)
         name = (made.entity, made.name)
         if name in self._kept or name in self._configured:
-            raise KeyExists(f"key {made.name!r} already exists: rotate it")
+            raise KeyExists(f"there is a key {made.name!r} already: rotate it")
         if self.keyring.development and not any(map(_manages, (made, *self._kept.values()))):
             raise InvalidOperation(
                 "the first key ends development, and the well-known key is rejected then: create a "
@@ -126,9 +126,7 @@ class KeptKeys:
     def _find(self, entity: str, name: str) -> AccessKey:
         found = (entity.lower(), name)
         if found in self._configured:
-            raise InvalidArgument(
-                f"key {name!r} is part of the configuration: edit the configuration"
-            )
+            raise InvalidArgument(f"key {name!r} is of the configuration: change it there")
         if found not in self._kept:
             raise _no_key(entity, name)
         return self._kept[found]
@@ -164,5 +162,5 @@ def checked_new(key: AccessKey) -> AccessKey:
 def _checked(key: AccessKey) -> AccessKey:
     key = check_key(key)
     if key.is_well_known:
-        raise InvalidArgument("that key is well known: omit it, and the bus generates one")
+        raise InvalidArgument("that key is well known: leave it out and one is made")
     return key

@@ -78,7 +78,7 @@ def check_key(key: AccessKey) -> AccessKey:
         raise InvalidArgument("a key's name has 1 to 256 letters, digits and . - _")
     if not key.rights:
         raise InvalidArgument(
-            f"key {key.name!r} has no rights: give Send, Listen, Manage or Monitor"
+            f"key {key.name!r} allows nothing: give Send, Listen, Manage or Monitor"
         )
     if key.entity and Right.MONITOR in key.rights:
         raise InvalidArgument(
@@ -89,8 +89,8 @@ def check_key(key: AccessKey) -> AccessKey:
             continue
         if not KEY_LENGTH_MIN <= len(text) <= KEY_LENGTH_MAX:
             raise InvalidArgument(
-                f"the {which} key of {key.name!r} must have {KEY_LENGTH_MIN} to {KEY_LENGTH_MAX}"
-                " characters; omit both, and the bus generates them"
+                f"the {which} key of {key.name!r} must have {KEY_LENGTH_MIN} to {KEY_LENGTH_MAX} "
+                "characters; leave both out and they are made"
             )
         if not text.isascii() or not text.isprintable() or ";" in text:
             raise InvalidArgument(
@@ -157,7 +157,7 @@ class Keyring:
         if shown.startswith(BEARER):
             shown = of_bearer(shown.removeprefix(BEARER).strip())
         if not shown.startswith(PREFIX):
-            raise Unauthorized("send a shared access signature in the Authorization header")
+            raise Unauthorized("show a shared access signature in the Authorization header")
         granted = self._check_token(Token(shown), now)
         if len(self._tokens) >= TOKENS_KEPT:
             self._tokens.clear()
@@ -174,7 +174,7 @@ class Keyring:
         if found is None:
             if token.is_signed_by(DEVELOPMENT_KEY) and not self.development:
                 raise Unauthorized(WELL_KNOWN)
-            raise Unauthorized("the shared access signature does not match a key of this bus")
+            raise Unauthorized("the shared access signature is not one of this bus")
         until = int(token.expiry)
         if until <= now:
             raise Unauthorized("the shared access signature has expired: make a new one")

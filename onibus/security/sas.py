@@ -37,7 +37,7 @@ class Token:
 
     def __init__(self, text: str) -> None:
         if len(text) > TOKEN_LENGTH_MAX or not text.startswith(PREFIX):
-            raise Unauthorized("the token is not a shared access signature")
+            raise Unauthorized("that is no shared access signature")
         parts: dict[str, str] = {}
         for part in text.removeprefix(PREFIX).split("&"):
             name, equals, value = part.partition("=")

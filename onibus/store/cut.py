@@ -170,4 +170,4 @@ def _lock(connection: apsw.Connection, path: str, deadline: float) -> None:
 
 
 def _too_busy(path: str) -> OnibusError:
-    return StoreFailed(f"{path} was written to without a pause: nothing was copied; retry")
+    return StoreFailed(f"{path} was written to without a pause: nothing was copied; try again")

@@ -125,7 +125,7 @@ class FileLock:
         if _OWN_FILE:
             self._lock_own_file()
         if _key(os.stat(self._path)) != _key(os.fstat(self.file)):
-            raise AlreadyOpen(f"{self._path} was replaced while it was opened: retry")
+            raise AlreadyOpen(f"{self._path} was replaced while it was opened: try again")
 
     def _lock_own_file(self) -> None:
         kind = fcntl.F_RDLCK if self._shared else fcntl.F_WRLCK
@@ -144,7 +144,7 @@ class FileLock:
             raise self._refusal() from None
 
     def _refusal(self) -> AlreadyOpen:
-        return AlreadyOpen(f"{self._path} is locked: the store is already open")
+        return AlreadyOpen(f"{self._path} is locked: the store is open already")
 
     def release(self) -> None:
         FileLock._held.pop(self._key, None)

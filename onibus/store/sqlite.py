@@ -209,7 +209,7 @@ class SqliteStore:
                 "Open it with the version that wrote it, or a later one"
             )
         if name != self.name:
-            raise StoreFailed(f"{self.path} is the store {name!r}, not {self.name!r}")
+            raise StoreFailed(f"{self.path} holds the store {name!r}, not {self.name!r}")
         if version < FORMAT_VERSION:
             migrate(self._writer, version)
 
@@ -223,15 +223,15 @@ class SqliteStore:
             return
         if testimony.store != self.identity:
             raise Damaged(
-                f"{self.path} is not the store of its witness. Nothing was changed. Put the "
-                f"right file back, or remove {self.path}.witness to continue with this one"
+                f"{self.path} is not the store that its witness has seen. Nothing was changed. Put "
+                f"the right file back, or remove {self.path}.witness to go on with this one"
             )
         if testimony.position > self.position:
             raise Damaged(
-                f"{self.path} ends at commit {self.position}, and its witness has commit "
+                f"{self.path} ends at commit {self.position} and had come to "
                 f"{testimony.position}: its last commits are lost. Nothing was changed. Restore "
-                f"the store's files from a backup, or remove {self.path}.witness to continue "
-                "without them"
+                f"the store's files from a backup, or remove {self.path}.witness to go on without "
+                "them"
             )
         if not testimony.whole:
             self.notice = (

@@ -61,7 +61,7 @@ BAD_QUEUES = {
     "no number": (body("<MaxDeliveryCount>many</MaxDeliveryCount>"), "no whole number"),
     "a long number": (body(f"<MaxDeliveryCount>{'9' * 99}</MaxDeliveryCount>"), "no whole number"),
     "no boolean": (body("<RequiresSession>maybe</RequiresSession>"), "neither true nor false"),
-    "no status": (body("<Status>Asleep</Status>"), "must be active"),
+    "no status": (body("<Status>Asleep</Status>"), "none of active"),
     "anybody": (body("<IsAnonymousAccessible>true</IsAnonymousAccessible>"), "without a key"),
     "too short a window": (
         body("<DuplicateDetectionHistoryTimeWindow>PT1S</DuplicateDetectionHistoryTimeWindow>"),

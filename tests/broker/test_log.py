@@ -327,11 +327,11 @@ async def test_an_entity_that_was_made_again_is_a_clear_error(clock: ManualClock
 @pytest.mark.parametrize(
     ("how", "words"),
     [
-        ({"start": 0}, "not a sequence number"),
-        ({"start": -1}, "not a sequence number"),
+        ({"start": 0}, "no sequence number"),
+        ({"start": -1}, "no sequence number"),
         ({"start": 5}, "the next one is 4"),
-        ({"start": "1"}, "not a sequence number"),
-        ({"start": True}, "not a sequence number"),
+        ({"start": "1"}, "no sequence number"),
+        ({"start": True}, "no sequence number"),
         ({"start": 1, "end": 5}, "the next one is 4"),
         ({"start": 3, "end": 2}, "back to 2"),
         ({"start": 1, "partition": 1}, "partitions 0 to 0"),
@@ -342,7 +342,7 @@ async def test_an_entity_that_was_made_again_is_a_clear_error(clock: ManualClock
         ({"start": 1, "columns": []}, "list of names"),
         ({"start": 1, "columns": ["body", "body"]}, "columns are"),
         ({"start": 1, "columns": ["ordinal"]}, "columns are"),
-        ({"start": 1, "incarnation": "1"}, "a number, as log_positions returns it"),
+        ({"start": 1, "incarnation": "1"}, "a number, as log_positions gives it"),
     ],
 )
 @run

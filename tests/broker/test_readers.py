@@ -121,7 +121,7 @@ async def test_a_reader_past_its_limit_is_told_what_it_has_lost(
         assert slow.lost == ((1, 2),)
         assert slow.positions == (1,), "it is not moved behind its back"
         assert (fast.lost, fast.lag) == ((None,), (2,))
-        with pytest.raises(errors.ReaderBehind, match="'slow' fell too far behind") as lost:
+        with pytest.raises(errors.ReaderBehind, match="'slow' was left behind") as lost:
             await texts(bus, "q", 1, reader="slow")
         assert (lost.value.first, lost.value.last) == (1, 2)
         with pytest.raises(errors.LogGap) as gap:

@@ -253,7 +253,7 @@ MISTAKES = [
     ('[[keys]]\nname = "a"', "keys[0]: Object missing required field `primary`"),
     ('[[keys]]\nname = "a"\nprimary = ""', "keys[0]: the primary key of 'a' must have 16"),
     (f'[[keys]]\nname = "a/b"\nprimary = "{KEY}"', "keys[0]: a key's name has"),
-    (f'[[keys]]\nname = "a"\nprimary = "{KEY}"\nrights = []', "has no rights"),
+    (f'[[keys]]\nname = "a"\nprimary = "{KEY}"\nrights = []', "allows nothing"),
     (f'[[keys]]\nname = "a"\nprimary = "{KEY}"\nrights = ["Sned"]', "Invalid enum value"),
     (f'[[keys]]\nname = "a"\nprimary = "{KEY}"\nentity = "-"', "an entity's name has letters"),
     (f'[[keys]]\nname = "a"\nprimry = "{KEY}"', "did you mean primary?"),

@@ -226,9 +226,7 @@ async def test_forwarding_in_a_circle_is_refused(tmp_path: Path) -> None:
         ]
     }
     async with Bus.ephemeral() as bus:
-        with pytest.raises(
-            InvalidArgument, match=r"Queues\[0\]: the forwarding destination 'b' does not exist"
-        ):
+        with pytest.raises(InvalidArgument, match=r"Queues\[0\]: there is no entity 'b'"):
             await create_missing(bus, load(config(tmp_path, namespace)).entities)
 
 

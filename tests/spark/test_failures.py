@@ -19,9 +19,9 @@ TRACE = "[PYTHON_EXCEPTION] in a worker: Traceback (most recent call last):\n  F
     ("text", "kind", "says"),
     [
         (
-            f"{TRACE}onibus.core.errors.EntityNotFound: entity 'q' does not exist\n SQLSTATE: 380",
+            f"{TRACE}onibus.core.errors.EntityNotFound: there is no entity 'q'\n SQLSTATE: 38000",
             PipelineRefused,
-            "entity 'q' does not exist",
+            "there is no entity 'q'",
         ),
         (
             f"{TRACE}onibus.client.problems.Unreachable: localhost:5300 does not answer\n",

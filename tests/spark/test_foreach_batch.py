@@ -74,7 +74,7 @@ def test_a_batch_belongs_to_the_checkpoint_of_its_query(
         moment = (folder / "1.parquet").stat().st_mtime + int(name)
         os.utime(folder / f"{name}.parquet", (moment, moment))
     # A query that left batches out would hide those that the bus has lost.
-    with pytest.raises(PySparkException, match="in foreachBatch write every batch"):
+    with pytest.raises(PySparkException, match="in foreachBatch write each batch"):
         run(rows, some, copy)
     assert content(log_of(client, entity, "message_id", "body")) == expected(30)
     assert client.staged(entity) == []
@@ -109,5 +109,5 @@ def test_aggregates_are_written_as_they_change(
     assert sorted(one["rest"] for one in found) == [0, 1, 2]
     assert {one["rest"]: one["count"] for one in found} == {0: 5, 1: 4, 2: 3}
     rmtree(tmp_path / "state")
-    with pytest.raises(PySparkException, match="published batch 1"):
+    with pytest.raises(PySparkException, match="has published batch 1"):
         run(totals, write, tmp_path / "state", "update")

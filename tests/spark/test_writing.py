@@ -127,7 +127,7 @@ def test_a_numbered_batch_is_written_once(
     for number in (3, 3, 4):
         write(rows, server.connection_string, entity, producer="daily", batch=number)
     assert len(log_of(client, entity, *COLUMNS)) == 20
-    with pytest.raises(PySparkException, match=r"daily.*published batch 4"):
+    with pytest.raises(PySparkException, match=r"daily.*has published batch 4"):
         write(rows, server.connection_string, entity, producer="daily", batch=2)
     assert len(log_of(client, entity, *COLUMNS)) == 20
     assert client.staged(entity) == []
@@ -170,7 +170,7 @@ def test_a_checkpoint_that_does_not_fit_is_a_loud_error(
     with pytest.raises(PySparkException, match=r"another checkpoint.*forget the producer"):
         write_stream(rows, target, entity, tmp_path / "two")
     put_rows(folder, "1", 10, 10)
-    with pytest.raises(PySparkException, match="belongs to another entity"):
+    with pytest.raises(PySparkException, match="used with another entity"):
         write_stream(rows, target, other, tmp_path / "one")
     assert log_of(client, other, *COLUMNS) == []
     assert len(log_of(client, entity, *COLUMNS)) == 10
@@ -180,7 +180,7 @@ def test_a_checkpoint_that_does_not_fit_is_a_loud_error(
     client.delete_queue(entity)
     client.create_queue(entity)
     put_rows(folder, "2", 20, 10)
-    with pytest.raises(PySparkException, match="recreated"):
+    with pytest.raises(PySparkException, match="made again"):
         write_stream(rows, target, entity, tmp_path / "one")
     assert log_of(client, entity, *COLUMNS) == []
     assert client.staged(entity) == []

@@ -65,7 +65,7 @@ def test_failed_opening_lets_go_of_everything(tmp_path: Path) -> None:
     path = tmp_path / "store"
     SqliteStore(path, "one").close()
     for _ in range(2):
-        with pytest.raises(StoreFailed, match="is the store 'one', not 'two'"):
+        with pytest.raises(StoreFailed, match="holds the store 'one', not 'two'"):
             SqliteStore(path, "two")
     SqliteStore(path, "one").close()
 
@@ -197,7 +197,7 @@ def test_store_behind_its_witness_is_not_served(tmp_path: Path) -> None:
     ahead.write(2, 0)
     ahead.close()
     before = path.read_bytes()
-    with pytest.raises(Damaged, match="ends at commit 1, and its witness has commit 2"):
+    with pytest.raises(Damaged, match="ends at commit 1 and had come to 2"):
         SqliteStore(path, "one")
     assert path.read_bytes() == before
     (tmp_path / "store.witness").unlink()
@@ -210,7 +210,7 @@ def test_witness_of_another_store_is_noticed(tmp_path: Path) -> None:
     path.unlink()
     SqliteStore(tmp_path / "other", "one").close()
     (tmp_path / "other").rename(path)
-    with pytest.raises(Damaged, match="not the store of its witness"):
+    with pytest.raises(Damaged, match="not the store that its witness has seen"):
         SqliteStore(path, "one")
 
 

@@ -74,8 +74,7 @@ def check_size(message: Message, row_bytes: int, settings: LogSettings) -> None:
         size = max(len(message.as_sent) + len(message.body), row_bytes // 2)
     if size > settings.max_message_bytes:
         raise MessageTooLarge(
-            f"the message has {size} bytes, and the limit of this entity is "
-            f"{settings.max_message_bytes}"
+            f"the message takes {size} bytes; this entity takes {settings.max_message_bytes}"
         )
 
 
@@ -95,17 +94,17 @@ def time_to_live(message: Message, settings: LogSettings) -> int | None:
 def _check_fields(message: Message, settings: LogSettings) -> None:
     """Refuse fields of wrong types or sizes, and keys that contradict each other."""
     if not isinstance(message, Message):
-        raise InvalidArgument(f"a message must be a Message, not a {type(message).__name__}")
+        raise InvalidArgument(f"a message is a Message, not a {type(message).__name__}")
     message_id = message.message_id
     session_id, partition_key = message.session_id, message.partition_key
     if type(message.body) is not bytes:
-        raise InvalidArgument(f"a body must be bytes, not {type(message.body).__name__}")
+        raise InvalidArgument(f"a body is bytes, not {type(message.body).__name__}")
     if type(message.as_sent) is not bytes:
         raise InvalidArgument(f"as_sent is bytes, not {type(message.as_sent).__name__}")
     if message_id is not None and (type(message_id) is not str or len(message_id) > ID_LENGTH_MAX):
         raise _no_id("message_id")
     if message_id == "":
-        raise InvalidArgument("message_id is empty: use None for a message without an id")
+        raise InvalidArgument("message_id is empty: leave it out if there is none")
     if session_id is not None and (type(session_id) is not str or len(session_id) > ID_LENGTH_MAX):
         raise _no_id("session_id")
     if partition_key is not None:
@@ -138,7 +137,7 @@ def _check_fields(message: Message, settings: LogSettings) -> None:
 
 
 def _no_id(name: str) -> InvalidArgument:
-    return InvalidArgument(f"{name} must be a string of at most {ID_LENGTH_MAX} characters")
+    return InvalidArgument(f"{name} must be a text of at most {ID_LENGTH_MAX} characters")
 
 
 def _check_times(message: Message) -> None:
@@ -153,9 +152,9 @@ def _check_rare_fields(message: Message) -> None:
     for name in _TEXTS:
         value = getattr(message, name)
         if value is not None and type(value) is not str:
-            raise InvalidArgument(f"{name} must be a string, not {type(value).__name__}")
+            raise InvalidArgument(f"{name} is a text, not {type(value).__name__}")
     if message.format not in FORMATS:
-        raise InvalidArgument(f"format {message.format!r} must be one of {FORMATS}")
+        raise InvalidArgument(f"format {message.format!r} is none of {FORMATS}")
     if type(message.rewritten) is not bool:
         raise InvalidArgument("rewritten is a bool")
     number = message.enqueued_sequence_number

@@ -121,7 +121,7 @@ def decode_prepared(content: memoryview) -> PreparedBatch:
             batch = reader.read_next_batch()
         batch.validate(full=True)
     except (pa.ArrowException, OSError, StopIteration) as error:
-        raise Damaged(f"a staged batch is not an Arrow stream: {error}") from error
+        raise Damaged(f"a staged batch is no Arrow stream: {error}") from error
     identities = batch.column("identities")
     hashes = identities.flatten().to_pylist()
     owners: Sequence[int] = pc.list_parent_indices(identities).to_pylist()
@@ -295,8 +295,7 @@ def _refusal(
         return error
     # Its properties are MessagePack that takes more bytes than ours would.
     return MessageTooLarge(
-        f"the message has {size} bytes, and the limit of this entity is "
-        f"{settings.max_message_bytes}"
+        f"the message takes {size} bytes; this entity takes {settings.max_message_bytes}"
     )
 
 

@@ -252,8 +252,8 @@ def _repeat(
     if sum(len(hold.ordinals) for hold in holds) < len(attempt.epochs):
         if subscription.settings.strict_attempts:
             raise InvalidOperation(
-                "the receive of this attempt id can no longer be repeated: one of its messages "
-                "was deleted or changed"
+                "the receive of this attempt id cannot be repeated any "
+                "more: one of its messages was deleted or changed"
             )
         end_attempt(subscription, attempt_id, out)
         return None

@@ -32,22 +32,20 @@ def states_of(wanted: Filter, dead: bool) -> frozenset[State]:
     Refuses a filter of which any part is wrong.
     """
     if not isinstance(wanted, Filter):
-        raise InvalidArgument(f"a filter must be a Filter, not a {type(wanted).__name__}")
+        raise InvalidArgument(f"a filter is a Filter, not a {type(wanted).__name__}")
     try:
         msgspec.convert(msgspec.structs.asdict(wanted), Filter, builtin_types=(bytes,))
     except msgspec.ValidationError as error:
         raise InvalidArgument(f"a filter's field has a wrong type: {error}") from None
     if wanted.sql_parameters and wanted.sql is None:
-        raise InvalidArgument("sql_parameters require sql: set both")
+        raise InvalidArgument("sql_parameters are for an SQL filter: give sql as well")
     _ = wanted.condition  # its SQL is read here, or refused
     if dead and wanted.state not in (None, "dead-lettered"):
-        raise InvalidArgument(
-            f"dead_letters and state {wanted.state} exclude each other: set one of them"
-        )
+        raise InvalidArgument(f"dead letters are not {wanted.state}: leave one of the two out")
     if wanted.state is None:
         return DEAD if dead else frozenset(State) - DEAD - {State.GONE}
     if wanted.state not in STATES:
-        raise InvalidArgument(f"state {wanted.state!r} must be one of {', '.join(STATES)}")
+        raise InvalidArgument(f"state {wanted.state!r} is none of {', '.join(STATES)}")
     return STATES[wanted.state]
 
 

@@ -39,8 +39,8 @@ def ordinal_of(partition: Partition, number: object) -> int:
         for ordinal in numbering.candidates(number, log.visible_below + 1):
             return ordinal
     raise InvalidArgument(
-        f"{number!r} is not a sequence number of partition {partition.index}: the next "
-        f"one is {numbering.number(log.visible_below)}"
+        f"{number!r} is no sequence number of partition {partition.index}: "
+        f"the next one is {numbering.number(log.visible_below)}"
     )
 
 

@@ -49,9 +49,7 @@ def held_session(subscription: Subscription, session_id: str, token: bytes) -> S
         lock = session.lock
         if lock is not None and (lock.epoch, lock.check) == (epoch, check):
             return session
-    raise SessionLockLost(
-        f"the lock on session {session_id!r} was lost: it expired or was released"
-    )
+    raise SessionLockLost(f"the lock on session {session_id!r} was lost: it ran out or was closed")
 
 
 def renew_session(subscription: Subscription, session: Session, now: int, out: WriteBatch) -> int:
@@ -85,9 +83,9 @@ def set_session_state(
 ) -> None:
     """Keep bytes with a session, also when it has no messages; None clears them."""
     if state is not None and type(state) is not bytes:
-        raise InvalidArgument("a session state must be bytes or None")
+        raise InvalidArgument("a session's state is bytes, or None")
     if state is not None and len(state) > SESSION_STATE_BYTES_MAX:
-        raise InvalidArgument(f"a session state has at most {SESSION_STATE_BYTES_MAX} bytes")
+        raise InvalidArgument(f"a session's state has at most {SESSION_STATE_BYTES_MAX} bytes")
     session.state = state
     session.state_set_ms = subscription.partition.offsets.shown(now)
     _write(subscription, session, out)

@@ -75,10 +75,10 @@ def renew(
     """Hold a message longer, or for `duration` from now; return until when, by the wall clock."""
     ordinal, _, hold = subscription.held_by(token)
     if hold.carried:
-        raise InvalidOperation("the session lock holds this message: renew the session")
+        raise InvalidOperation("the session's lock holds this message: renew that one")
     if duration is not None:
         if not 0 <= duration <= VISIBILITY_MS_MAX:
-            raise InvalidArgument(f"a visibility timeout must be from 0 to {VISIBILITY_MS_MAX} ms")
+            raise InvalidArgument(f"a visibility timeout is from 0 to {VISIBILITY_MS_MAX} ms")
         if now + duration > hold.received + VISIBILITY_MS_MAX:
             raise InvalidArgument(
                 f"a message is held for at most {VISIBILITY_MS_MAX} ms after it was received"

@@ -50,9 +50,7 @@ class CorrelationFilter(msgspec.Struct, frozen=True, kw_only=True, tag="correlat
         folded = set()
         for name, value in self.properties.items():
             if not isinstance(name, str) or not name or name.casefold() in folded:
-                raise InvalidFilter(
-                    f"a property name must be a string that is not empty, not {name!r}"
-                )
+                raise InvalidFilter(f"property {name!r} has no name of its own")
             folded.add(name.casefold())
             if value is None:
                 raise InvalidFilter(f"property {name!r}: nothing is equal to NULL")
@@ -63,7 +61,7 @@ class CorrelationFilter(msgspec.Struct, frozen=True, kw_only=True, tag="correlat
                 continue
             if not isinstance(value, str) or len(value) > PROPERTY_LENGTH_MAX:
                 raise InvalidFilter(
-                    f"{field} must be a string of at most {PROPERTY_LENGTH_MAX} characters"
+                    f"{field} must be a text of at most {PROPERTY_LENGTH_MAX} characters"
                 )
             check_value(field, value)
         if not self.properties and all(value is None for value in given):

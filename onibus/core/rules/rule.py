@@ -82,9 +82,9 @@ class Rule(msgspec.Struct, frozen=True):
         if not name.isprintable() or _NOT_IN_NAMES & set(name):
             raise InvalidName(f"a rule's name has none of {' '.join(sorted(_NOT_IN_NAMES))}")
         if not isinstance(self.filter, Filter):
-            raise InvalidFilter(f"a rule's filter cannot be a {type(self.filter).__name__}")
+            raise InvalidFilter(f"a rule's filter is no {type(self.filter).__name__}")
         if not isinstance(self.action, SqlAction | None):
-            raise InvalidFilter(f"a rule's action cannot be a {type(self.action).__name__}")
+            raise InvalidFilter(f"a rule's action is no {type(self.action).__name__}")
 
 
 class CompiledRule:

@@ -55,7 +55,7 @@ class Token(NamedTuple):
 def tokens_of(text: str, length_max: int = SQL_LENGTH_MAX) -> list[Token]:
     """Return the words of a text, the end among them, or say what is wrong with it."""
     if not isinstance(text, str):
-        raise InvalidFilter(f"an SQL expression must be a string, not a {type(text).__name__}")
+        raise InvalidFilter(f"an SQL expression is a text, not a {type(text).__name__}")
     if len(text) > length_max:
         raise InvalidFilter(
             f"the expression has {len(text)} characters; at most {length_max} are allowed"
@@ -105,7 +105,7 @@ def _token(kind: str, source: str, position: int, following: str) -> Token:
 
 def _number(source: str, position: int, following: str) -> int | float:
     if following.isalnum() or following in ("_", "."):
-        raise InvalidFilter(f"a number is followed by {following!r}", position)
+        raise InvalidFilter(f"a number goes on with {following!r}", position)
     if source.isdigit():
         integer = int(source)
         # One more than fits: a minus sign may stand before it, the parser looks.

@@ -75,9 +75,7 @@ def check_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in parameters.items():
         folded = name.removeprefix("@").casefold() if isinstance(name, str) else ""
         if not folded or folded in found:
-            raise InvalidFilter(
-                f"a parameter name must be a string that is not empty, not {name!r}"
-            )
+            raise InvalidFilter(f"parameter {name!r} has no name of its own")
         found[folded] = check_value(f"parameter {name!r}", value)
     return found
 
@@ -87,7 +85,7 @@ def check_value(owner: str, value: Any) -> Any:
     if value is not None and kind_of(value) is None:
         raise InvalidFilter(f"{owner} is a {type(value).__name__}, which no message can have")
     if isinstance(value, datetime) and value.tzinfo is None:
-        raise InvalidFilter(f"{owner}: a datetime needs a time zone")
+        raise InvalidFilter(f"{owner}: a datetime needs its time zone")
     if isinstance(value, int) and not INTEGER_MIN <= value <= INTEGER_MAX:
         raise InvalidFilter(f"{owner}: a whole number has at most 64 bits")
     if isinstance(value, str):
@@ -162,7 +160,7 @@ class _Parser:
         position = self.token.position
         node = read()
         if not isinstance(node, tree.PREDICATES):
-            raise InvalidFilter("a value without a comparison", position, _CONDITION)
+            raise InvalidFilter("a value that is compared with nothing", position, _CONDITION)
         return node
 
     def disjunction(self) -> Any:
@@ -177,7 +175,7 @@ class _Parser:
         if self.token.value != keyword or self.token.kind != "keyword":
             return first
         if not isinstance(first, tree.PREDICATES):
-            raise InvalidFilter("a value without a comparison", position, _CONDITION)
+            raise InvalidFilter("a value that is compared with nothing", position, _CONDITION)
         terms = [first]
         while self.accept("keyword", keyword):
             terms.append(self.condition_at(read))

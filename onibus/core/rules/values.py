@@ -115,7 +115,7 @@ def add(left: Any, right: Any) -> Any:
         return _within_range(left + right)
     if TEXT in kinds and _can_be_text(left) and _can_be_text(right):
         if len(text := f"{left}{right}") > PROPERTY_LENGTH_MAX:
-            raise FilterFailed(f"a string would exceed {PROPERTY_LENGTH_MAX} characters")
+            raise FilterFailed(f"a text would get longer than {PROPERTY_LENGTH_MAX} characters")
         return text
     if kinds in ((TIME, DURATION), (DURATION, TIME), (DURATION, DURATION)):
         return _in_time(operator.add, left, right)
@@ -181,7 +181,7 @@ def negate(value: Any) -> Any:
         try:
             return -value
         except OverflowError as error:
-            raise FilterFailed(f"a duration cannot be negated: {error}") from None
+            raise FilterFailed(f"a duration cannot be turned round: {error}") from None
     raise _unsigned(value)
 
 

@@ -155,7 +155,7 @@ class Client:
         if path and not path.startswith("$") and place_of(path).entity not in known:
             self._granted.pop(resource, None)
             self._asks.pop(resource, None)
-            raise EntityNotFound(f"entity {path!r} does not exist", path)
+            raise EntityNotFound(f"there is no entity {path!r}", path)
 
     def _take(self, resource: str, ask: Callable[[float], Granted]) -> None:
         self._peer.check_attempts()
