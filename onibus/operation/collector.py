@@ -204,7 +204,7 @@ class Collector:
         if part.settings.requires_session:
             first = min(first, part.sessions.first_cold())
         else:
-            first = part.ready.firsts[0] if part.ready.count else ORDINALS_END
+            first = part.ready.first()
         gathering.put(metrics.OLDEST, key, self._age(gathering, seat, part, first, before))
         yield
 
