@@ -6,12 +6,22 @@ from typing import TYPE_CHECKING, Any, Generic
 
 import msgspec
 
+from onibus.core.fair_queue import FairQueue
 from onibus.core.path.peek import STATES
 from onibus.core.rules.rule import Rule
 from onibus.core.settings import S
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
+
+
+class NoisyGroup(msgspec.Struct, frozen=True):
+    """A group whose messages are delivered after those of others (B10)."""
+
+    group: str
+    in_flight_count: int
+    #: messages of it that receivers passed so far
+    passed_count: int
 
 
 class EntityInfo(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
@@ -38,6 +48,8 @@ class EntityInfo(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
     #: the names of a topic's subscriptions, and a subscription's rules
     subscriptions: tuple[str, ...] = ()
     rules: tuple[Rule, ...] = ()
+    #: of a queue with fair delivery: its noisy groups, the one with most in flight first
+    noisy_groups: tuple[NoisyGroup, ...] = ()
 
 
 def info(broker: Broker, name: str) -> EntityInfo[Any]:
@@ -46,6 +58,7 @@ def info(broker: Broker, name: str) -> EntityInfo[Any]:
     counts = dict.fromkeys(STATES, 0)
     held = size = duplicates = remembered = 0
     offline = []
+    noisy: dict[str, tuple[int, int]] = {}
     for seat in entity.seats:
         if seat.partition is None:
             offline.append(seat.index)
@@ -64,6 +77,10 @@ def info(broker: Broker, name: str) -> EntityInfo[Any]:
         size += partition.log.live_bytes
         duplicates += partition.duplicates
         remembered += partition.ids.count
+        if isinstance(subscription.ready, FairQueue):
+            for group, (in_flight, passed) in subscription.ready.noisy(broker.clock.now()).items():
+                before = noisy.get(group, (0, 0))
+                noisy[group] = (before[0] + in_flight, before[1] + passed)
     return EntityInfo(
         name=entity.name,
         kind=entity.kind,
@@ -82,4 +99,8 @@ def info(broker: Broker, name: str) -> EntityInfo[Any]:
         offline_partitions=tuple(offline),
         subscriptions=tuple(sorted(one.name for one in entity.subscriptions.values())),
         rules=tuple(entity.rules),
+        noisy_groups=tuple(
+            NoisyGroup(group, *counts)
+            for group, counts in sorted(noisy.items(), key=lambda one: (-one[1][0], one[0]))
+        ),
     )

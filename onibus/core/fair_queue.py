@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from heapq import heapify, heappop, heappush, merge
 from typing import TYPE_CHECKING
 
+from onibus.core.limits import FAIR_BYTES_READ_MAX, FAIR_ROWS_READ_MAX
 from onibus.core.noise import Noise, group_of
 from onibus.core.numbering import ORDINALS_END
 from onibus.core.runs import Runs
@@ -19,10 +20,6 @@ from onibus.core.runs import Runs
 if TYPE_CHECKING:
     from onibus.core.subscription import Subscription
 
-#: Rows that one call reads to find quiet messages, and the bytes of their blocks: what is quiet
-#: behind them waits for the next call. (ours)
-ROWS_READ_MAX = 1_000
-BYTES_READ_MAX = 8 << 20
 #: Rows that are read together, at most.
 _CHUNK_MAX = 128
 
@@ -60,10 +57,18 @@ class FairQueue(Runs):
         every = [queue.ordinals(start) for queue in self._queues.values()]
         return merge(super().ordinals(start), *every)
 
-    def waiting(self, group: str) -> int:
-        """Return how many messages are in the queue of a group."""
-        queue = self._queues.get(group)
-        return 0 if queue is None else queue.count
+    def noisy(self, now: int) -> dict[str, tuple[int, int]]:
+        """Return the noisy groups: messages in flight, and those found to wait behind others.
+
+        Without a backlog no group is noisy.
+        """
+        if self.first() == ORDINALS_END:
+            return {}
+        found = {}
+        for group, in_flight in self.noise.noisy(now).items():
+            queue = self._queues.get(group)
+            found[group] = (in_flight, 0 if queue is None else queue.count)
+        return found
 
     def remove(self, ordinal: int) -> bool:
         """Take one ordinal out, wherever it is; return whether it was in."""
@@ -90,7 +95,7 @@ class FairQueue(Runs):
         """Take what is not of a noisy group, in order, as far as one call may look."""
         quiet = [(queue.first(), one) for one, queue in self._queues.items() if one not in noisy]
         heapify(quiet)
-        budget, room = ROWS_READ_MAX, BYTES_READ_MAX
+        budget, room = FAIR_ROWS_READ_MAX, FAIR_BYTES_READ_MAX
         taken: list[int] = []
         chunk = limit
         while len(taken) < limit:

@@ -15,26 +15,18 @@ from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from onibus.core import limits
 from onibus.core.lifecycle import State
-from onibus.core.limits import MINUTE_MS, SECOND_MS
+from onibus.core.limits import FAIR_GROUPS_A_SECOND, NOISY_PARTS, NOISY_SILENCE_MS, SECOND_MS
 from onibus.core.message import Message, ReceivedMessage
 
 if TYPE_CHECKING:
     from onibus.core.holds import Hold
     from onibus.core.subscription import Subscription
 
-#: [SQS] In flight at least, to be noisy by their number.
-CROWD = 30
-#: [SQS] One part in ten of what is in flight, or of the processing time, is not noisy yet.
-PARTS = 10
-WINDOW_SECONDS = 60
-WINDOW_MS = WINDOW_SECONDS * SECOND_MS
-#: [SQS] A group that sends nothing for this long is not noisy.
-SILENCE_MS = 5 * MINUTE_MS
-#: (ours) Groups whose times one second keeps: a smaller one has less than a thousandth of them.
-GROUPS_A_SECOND = 1_000
-#: (ours) In flight beyond this, only released messages count for processing time: bounds a sweep.
-SWEPT_MAX = 100_000
+#: In flight at least, to be noisy by their number.
+CROWD = limits.NOISY_COUNT_MIN
+WINDOW_MS = limits.NOISY_WINDOW_SECONDS * SECOND_MS
 
 _NONE: dict[str, int] = {}
 
@@ -184,11 +176,11 @@ class Noise:
             return _NONE
         in_flight, active = self.in_flight, self._active
         share = self._subscription.counts[State.LOCKED]
-        found = [group for group in self._crowds if in_flight[group] * PARTS > share]
+        found = [group for group in self._crowds if in_flight[group] * NOISY_PARTS > share]
         return {
             group: in_flight.get(group, 0)
             for group in (*found, *slow)
-            if now - active.get(group, -SILENCE_MS) < SILENCE_MS
+            if now - active.get(group, -NOISY_SILENCE_MS) < NOISY_SILENCE_MS
         }
 
     def _judge(self, now: int) -> Collection[str]:
@@ -203,8 +195,10 @@ class Noise:
         total += self._open.before_all + self._spent_all
         for group, time in before.items():
             held[group] = held.get(group, 0) + time
-        slow = {one for one, time in held.items() if (time + spent.get(one, 0)) * PARTS > total}
-        slow.update(one for one, time in spent.items() if time * PARTS > total)
+        slow = {
+            one for one, time in held.items() if (time + spent.get(one, 0)) * NOISY_PARTS > total
+        }
+        slow.update(one for one, time in spent.items() if time * NOISY_PARTS > total)
         self._slow = slow
         return slow
 
@@ -212,7 +206,7 @@ class Noise:
         """Return for how long messages in flight have been held, by group and in all."""
         held: dict[str, int] = {}
         total = 0
-        if self._subscription.counts[State.LOCKED] > SWEPT_MAX:
+        if self._subscription.counts[State.LOCKED] > limits.FAIR_SWEPT_MAX:
             return held, total
         for hold in self._subscription.holds.values():
             if hold.fair is None or hold.received >= moment:
@@ -231,12 +225,12 @@ class Noise:
         if done.spent_all or done.spent:
             self._close(done)
         self._open = _Second(second)
-        while self._closed and self._closed[0].number < second - WINDOW_SECONDS:
+        while self._closed and self._closed[0].number < second - limits.NOISY_WINDOW_SECONDS:
             self._forget(self._closed.popleft())
 
     def _close(self, done: _Second) -> None:
-        if len(done.spent) > GROUPS_A_SECOND:
-            least = done.spent_all // GROUPS_A_SECOND
+        if len(done.spent) > FAIR_GROUPS_A_SECOND:
+            least = done.spent_all // FAIR_GROUPS_A_SECOND
             small = [group for group, time in done.spent.items() if time <= least]
             for group in small:
                 del done.spent[group]

@@ -48,6 +48,9 @@ SIZE = _gauge("onibus_size_bytes", "Bytes of messages that are there.", *_PARTIT
 IDS = _gauge("onibus_dedup_ids", "Ids remembered for duplicate detection.", *_PARTITION)
 IDS_BYTES = _gauge("onibus_dedup_bytes", "Memory that remembered ids take.", *_PARTITION)
 SESSIONS = _gauge("onibus_sessions_active", "Sessions that are locked.", *_PARTITION)
+NOISY = _gauge(
+    "onibus_noisy_groups", "Groups whose messages are delivered after those of others.", *_PARTITION
+)
 OFFLINE = _gauge("onibus_offline_partitions", "Partitions that are offline.", *_ENTITY)
 WAITING = _gauge("onibus_waiting_receivers", "Receives that wait for a message.", *_ENTITY)
 LAG = _gauge(
@@ -170,7 +173,7 @@ START = _gauge("onibus_start_time_seconds", "When the server was started, in sec
 
 #: All of them, in the order of the page.
 METRICS = (
-    *(MESSAGES, OLDEST, SIZE, IDS, IDS_BYTES, SESSIONS, OFFLINE, WAITING, LAG),
+    *(MESSAGES, OLDEST, SIZE, IDS, IDS_BYTES, SESSIONS, NOISY, OFFLINE, WAITING, LAG),
     *(CLAIMS, CLAIMED, OLDEST_CLAIM, ENTITIES),
     *(ACCEPTED, DUPLICATES, DELIVERED, DEAD_LETTERED, FAILOVERS, *CHANGES),
     *(STORE_UP, STORE_SIZE, STORE_FREE, COMMITS, ALARMS, CLOCK),

@@ -16,13 +16,14 @@ from onibus.testing.mismatch import Mismatch
 from onibus.testing.simulation import Simulation
 from onibus.testing.workload import Workload, run_seed
 from tests.simulation.mutants import MUTANTS as OF_QUEUES
+from tests.simulation.mutants_of_fairness import OF_FAIRNESS
 from tests.simulation.mutants_of_holds import OF_HOLDS
 from tests.simulation.mutants_of_numbers import OF_NUMBERS
 from tests.simulation.mutants_of_time import OF_TIME
 from tests.simulation.mutants_of_works import OF_WORKS
 from tests.simulation.mutating import Mutant, applied
 
-MUTANTS = OF_QUEUES | OF_WORKS | OF_NUMBERS | OF_TIME | OF_HOLDS
+MUTANTS = OF_QUEUES | OF_WORKS | OF_NUMBERS | OF_TIME | OF_HOLDS | OF_FAIRNESS
 #: Of the processor, however much else it has to do.
 SECONDS = 10.0
 COMMANDS = 700
