@@ -69,7 +69,7 @@ against: $(READY) ## Compare the speed with an earlier commit (REVISION=HEAD, RO
 	$(BIN)/python -m bench.against $(REVISION) --rounds $(ROUNDS)
 
 simulate: $(READY) ## Run the simulator (COMMANDS=1000000, EACH=100000 per seed, SEED=1)
-	$(BIN)/python -m onibus.testing.simulate --commands $(COMMANDS) --each $(EACH) \
+	$(BIN)/python -m tests.simulator.simulate --commands $(COMMANDS) --each $(EACH) \
 		--seed $(SEED) --processes $(PROCESSES) $(ARGS)
 
 kill: $(READY) ## Kill a server under three protocols, and check what clients saw (KILLS=200, SEED=1)
@@ -94,6 +94,7 @@ docs: promises ## Write the generated pages of docs/ anew
 	$(BIN)/python -m tools.lifecycle
 	$(BIN)/python -m tools.http_calls
 	$(BIN)/python -m tools.rights
+	$(BIN)/python -m tools.includes
 
 promises: $(READY) ## Write docs/promises.md anew from the tests
 	$(BIN)/python -m tools.promises

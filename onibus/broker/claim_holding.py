@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from onibus.broker.claim_rows import OPEN, RELEASING, STAGING, Claim, ClaimReader
+from onibus.api.claims import ClaimReaderInfo
+from onibus.broker.claim_rows import OPEN, RELEASING, STAGING, ClaimReader
 from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.core.checks import check_text, check_whole
 from onibus.core.errors import CheckpointMismatch
@@ -21,19 +20,6 @@ from onibus.core.records import WriteBatch
 
 if TYPE_CHECKING:
     from onibus.broker.claims import Claims
-
-
-class ClaimReaderInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """The progress of a reader with its claims."""
-
-    reader: str
-    incarnation: int
-    #: the last number that it was given; 0 for none
-    last: int
-    #: (first, last) of the numbers that it has committed
-    committed: tuple[tuple[int, int], ...]
-    #: those that are not
-    claims: tuple[Claim, ...]
 
 
 def hold(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from onibus.api.claims import Claim
 from onibus.broker.clock import BusClock
 from onibus.broker.entity import Entity, Seat
 from onibus.broker.replies import Reply, answer, fail
@@ -27,27 +28,6 @@ RELEASING = "releasing"  #: that it is given back is on its way to the disk
 _RUNS_KEPT = 1_000
 
 DeadLetterWords = tuple[str | None, str | None]
-
-
-class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages that were set aside for a named reader."""
-
-    entity: str
-    #: tells the entity from another of that name, before or after it
-    incarnation: int
-    reader: str
-    number: int
-    #: how many messages it has
-    count: int
-    #: where they are: (index of the partition, how many of them)
-    partitions: tuple[tuple[int, int], ...]
-    created_ms: int
-    age_ms: int
-    #: when it is given back unless it is read before; None once it was
-    lease_until_ms: int | None
-    read: bool
-    #: it is committed for good, and waits for a partition that is offline
-    committing: bool
 
 
 class ClaimContent(msgspec.Struct, omit_defaults=True):

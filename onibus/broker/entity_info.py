@@ -2,54 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any
 
-import msgspec
-
+from onibus.api.entities import EntityInfo, NoisyGroup
 from onibus.core.fair_queue import FairQueue
 from onibus.core.path.peek import STATES
-from onibus.core.rules.rule import Rule
-from onibus.core.settings import S
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
-
-
-class NoisyGroup(msgspec.Struct, frozen=True):
-    """A group whose messages are delivered after those of others (B10)."""
-
-    group: str
-    in_flight_count: int
-    #: messages of it that receivers passed so far
-    passed_count: int
-
-
-class EntityInfo(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
-    """An entity as its owner sees it: settings, and counts added up over its partitions."""
-
-    name: str
-    #: queue, topic or subscription
-    kind: str
-    settings: S
-    created_ms: int
-    #: available, or limited while a partition is offline (P10)
-    availability: str
-    active_count: int
-    deferred_count: int
-    scheduled_count: int
-    dead_lettered_count: int
-    held_count: int
-    #: messages that have left it, in whatever way, since the bus was opened
-    gone_count: int
-    size_bytes: int
-    duplicates_dropped: int
-    remembered_ids: int
-    offline_partitions: tuple[int, ...]
-    #: the names of a topic's subscriptions, and a subscription's rules
-    subscriptions: tuple[str, ...] = ()
-    rules: tuple[Rule, ...] = ()
-    #: of a queue with fair delivery: its noisy groups, the one with most in flight first
-    noisy_groups: tuple[NoisyGroup, ...] = ()
 
 
 def info(broker: Broker, name: str) -> EntityInfo[Any]:

@@ -11,18 +11,12 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from onibus.api.entities import SUBSCRIPTIONS, subscription_name
 from onibus.broker import readers, timekeeping
 from onibus.broker.commit_loop import CommitLoop
 from onibus.broker.entity import TOPIC, Entity, Seat
 from onibus.broker.entity_rows import entity_of, row_of
-from onibus.broker.entity_rules import (
-    SUBSCRIPTIONS,
-    check_room,
-    check_rules,
-    check_sessions,
-    check_targets,
-    subscription_name,
-)
+from onibus.broker.entity_rules import check_room, check_rules, check_sessions, check_targets
 from onibus.broker.erasing import erase_rows
 from onibus.broker.idling import watch_idle
 from onibus.broker.key_rows import KeyRows

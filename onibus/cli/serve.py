@@ -45,6 +45,9 @@ def serve(
     amqps_port: Annotated[
         int | None, typer.Option(help="Port of AMQP over TLS (5671 beside 5672).")
     ] = None,
+    service_bus_profile: Annotated[
+        str | None, typer.Option(help="standard, premium or relaxed. Default: relaxed.")
+    ] = None,
     sqs_port: Annotated[int | None, typer.Option(help="Port of SQS (9324).")] = None,
     sqs_profile: Annotated[str | None, typer.Option(help="aws or yandex.")] = None,
     sqs_account: Annotated[str | None, typer.Option(help="Account of SQS queues.")] = None,
@@ -147,6 +150,7 @@ def _show(config: Config, ready: Ready) -> None:
         ("Service Bus clients", ready.service_bus),
         ("with a key of its own", ready.connection_file),
         ("certificate to trust", ready.certificate),
+        ("administration", _trusting(ready.offered_certificate)),
         ("made", ", ".join(ready.made)),
     ]
     console = SafeConsole(soft_wrap=True, highlight=False)
@@ -160,6 +164,13 @@ def _show(config: Config, ready: Ready) -> None:
     queue = queue or "orders"
     for words in (first, f"send {queue} 'three apples' --id first", f"receive {queue}"):
         console.print(f"    {called()} {words}{_where(ready)}", markup=False)
+
+
+def _trusting(certificate: str) -> str:
+    """Return what administration clients need, which speak TLS only."""
+    if not certificate:
+        return ""
+    return f"https, trusting {certificate} (REQUESTS_CA_BUNDLE, SSL_CERT_FILE, NODE_EXTRA_CA_CERTS)"
 
 
 def _plain_queue(config: Config) -> str:

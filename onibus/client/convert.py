@@ -9,16 +9,8 @@ from uuid import uuid4
 import msgspec
 from msgspec.structs import replace
 
-from onibus.broker.entity_info import EntityInfo
-from onibus.core.errors import InvalidArgument, LockLost
-from onibus.core.message import Message, ReceivedMessage, Sent
-from onibus.core.path.peek import Filter
-from onibus.core.path.session import SessionInfo
-from onibus.protocols.http.api.entities import EntityOut, SubscriptionOut, TopicOut
-from onibus.protocols.http.api.keys import KeyWithSecrets
-from onibus.protocols.http.api.sessions import SessionOut
-from onibus.protocols.http.rules import rule_of
-from onibus.protocols.http.schema import (
+from onibus.api.entities import EntityInfo, EntityOut, QueueOut, SubscriptionOut, TopicOut
+from onibus.api.messages import (
     MessageIn,
     MessageOut,
     SentOut,
@@ -27,6 +19,12 @@ from onibus.protocols.http.schema import (
     rich_values,
     text_of,
 )
+from onibus.api.operation import KeyWithSecrets
+from onibus.api.rules import rule_of
+from onibus.api.sessions import SessionOut
+from onibus.core.errors import InvalidArgument, LockLost
+from onibus.core.inspection import Filter, SessionInfo
+from onibus.core.message import Message, ReceivedMessage, Sent
 from onibus.security.keys import AccessKey
 from onibus.security.rights import Right
 
@@ -130,6 +128,7 @@ def entity_of(told: EntityOut) -> EntityInfo[Any]:
         settings=settings,
         subscriptions=tuple(subscriptions),
         rules=tuple(rule_of(rule) for rule in rules),
+        noisy_groups=tuple(told.noisy_groups) if isinstance(told, QueueOut) else (),
     )
 
 

@@ -38,8 +38,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from onibus.broker.claim_holding import ClaimReaderInfo
-from onibus.broker.claim_rows import Claim
+from onibus.api.claims import Claim, ClaimReaderInfo
 from onibus.client import Client
 from onibus.core.errors import (
     CheckpointMismatch,

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from onibus.broker.claim_holding import ClaimReaderInfo
-from onibus.broker.claim_rows import Claim
+from onibus.api.claims import Claim, Claimed, ClaimReaderInfo, Claims
+from onibus.api.messages import Messages
+from onibus.api.wire import ARROW
 from onibus.client.aio.caller import AsyncCaller
 from onibus.client.asking import Ask, get, path_of, post, without_none
 from onibus.client.convert import arrow_table, received_of
 from onibus.core.limits import CLAIM_LEASE_MS_DEFAULT
 from onibus.core.message import ReceivedMessage
-from onibus.protocols.http.api.claims import Claimed, Claims
-from onibus.protocols.http.messages import ARROW
-from onibus.protocols.http.schema import Messages
 
 if TYPE_CHECKING:
     import pyarrow as pa

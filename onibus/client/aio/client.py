@@ -6,6 +6,7 @@ import ssl
 from types import TracebackType
 from typing import Self
 
+from onibus.api.sessions import AcceptedOut
 from onibus.bus import Bus
 from onibus.client.aio.caller import AsyncTransport
 from onibus.client.aio.claims import AsyncClaimCalls
@@ -28,7 +29,6 @@ from onibus.client.connecting import Target
 from onibus.client.held import RENEW_MS
 from onibus.client.retrying import Retry
 from onibus.core.errors import NoSession
-from onibus.protocols.http.api.sessions import AcceptedOut
 
 
 class AsyncClient(

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from onibus.api.operation import PRIMARY, KeyOut, KeysOut, KeyWithSecrets, TokenOut
 from onibus.client.aio.caller import AsyncCaller
 from onibus.client.asking import get, path_of, post
 from onibus.client.convert import key_of
-from onibus.protocols.http.api.keys import KeyOut, KeysOut, KeyWithSecrets, TokenOut
-from onibus.security.kept_keys import PRIMARY
 from onibus.security.keys import AccessKey
 
 _KEYS = "keys"

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from onibus.core.errors import InvalidArgument, SessionLocked, SessionLockLost
 from onibus.core.holds import TOKEN
+from onibus.core.inspection import AcceptedSession, SessionInfo
 from onibus.core.lifecycle import Input
 from onibus.core.limits import SESSION_STATE_BYTES_MAX
 from onibus.core.numbering import ORDINALS_END
@@ -17,27 +16,6 @@ from onibus.core.sessions import Session, SessionLock
 
 if TYPE_CHECKING:
     from onibus.core.subscription import Subscription
-
-
-class AcceptedSession(msgspec.Struct, frozen=True):
-    """A session that its holder may receive from until its lock ends."""
-
-    session_id: str
-    token: bytes
-    locked_until_ms: int
-
-
-class SessionInfo(msgspec.Struct, frozen=True):
-    """A session as it is listed (X8)."""
-
-    session_id: str
-    ready_count: int
-    held_count: int
-    oldest_enqueued_time_ms: int | None
-    locked_until_ms: int | None
-    #: the name its holder gave, empty if none
-    lock_holder: str | None
-    state: bytes | None
 
 
 def accept_session(

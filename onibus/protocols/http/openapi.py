@@ -7,8 +7,7 @@ from typing import Any
 
 import msgspec
 
-from onibus.protocols.http.messages import ARROW, JSON, PROBLEM
-from onibus.protocols.http.problems import Problem
+from onibus.api.wire import ARROW, JSON, PROBLEM, Problem
 from onibus.protocols.http.route import Route
 
 _REF = "#/components/schemas/{name}"

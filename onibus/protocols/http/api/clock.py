@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-import msgspec
-
-from onibus.broker.named_reader import StampsSetBack
-from onibus.broker.timekeeping import ClockInfo
+from onibus.api.operation import ClockAccepted, ClockInfo
 from onibus.protocols.http.route import Call, Route
 from onibus.security.rights import Right
-
-
-class ClockAccepted(msgspec.Struct):
-    """The partitions whose stamps were set back."""
-
-    set_back: list[StampsSetBack]
 
 
 async def clock(call: Call) -> ClockInfo:

@@ -4,68 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
-from onibus.broker.entity_info import EntityInfo
+from onibus.api.entities import EntityInfo, EntityOut, Names, QueueOut, SubscriptionOut, TopicOut
+from onibus.api.rules import rule_out
 from onibus.core.settings import (
     AnySettings,
     QueueSettings,
-    SubscriptionSettings,
     TopicSettings,
     check_known,
 )
 from onibus.protocols.http.route import Call, Route
-from onibus.protocols.http.rules import RuleJson, rule_out
 from onibus.security.rights import Right
-
-
-class Names(msgspec.Struct):
-    """Names of entities, sorted."""
-
-    names: list[str]
-
-
-class EntityOut(msgspec.Struct, kw_only=True):
-    """An entity as its owner sees it; counts are added up over its partitions."""
-
-    name: str
-    #: queue, topic or subscription
-    kind: str
-    created_ms: int
-    #: available, or limited while a partition is offline (P10)
-    availability: str
-    active_count: int
-    deferred_count: int
-    scheduled_count: int
-    dead_lettered_count: int
-    held_count: int
-    #: messages that have left it, in whatever way, since the bus was opened
-    gone_count: int
-    size_bytes: int
-    duplicates_dropped: int
-    remembered_ids: int
-    offline_partitions: list[int]
-
-
-class QueueOut(EntityOut):
-    """A queue."""
-
-    settings: QueueSettings
-
-
-class TopicOut(EntityOut):
-    """A topic."""
-
-    settings: TopicSettings
-    #: whole names
-    subscriptions: list[str]
-
-
-class SubscriptionOut(EntityOut):
-    """A subscription of a topic."""
-
-    settings: SubscriptionSettings
-    rules: list[RuleJson]
 
 
 def entity_out(info: EntityInfo[Any]) -> QueueOut | TopicOut | SubscriptionOut:
@@ -73,7 +21,7 @@ def entity_out(info: EntityInfo[Any]) -> QueueOut | TopicOut | SubscriptionOut:
     shared = {name: getattr(info, name) for name in EntityOut.__struct_fields__}
     shared["offline_partitions"] = list(info.offline_partitions)
     if isinstance(info.settings, QueueSettings):
-        return QueueOut(**shared, settings=info.settings)
+        return QueueOut(**shared, settings=info.settings, noisy_groups=list(info.noisy_groups))
     if isinstance(info.settings, TopicSettings):
         return TopicOut(**shared, settings=info.settings, subscriptions=list(info.subscriptions))
     rules = [rule_out(rule) for rule in info.rules]

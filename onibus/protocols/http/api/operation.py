@@ -9,17 +9,12 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
+from onibus.api.operation import Alive
 from onibus.operation.exposition import CONTENT_TYPE
 from onibus.operation.health import HEALTHY, Health, Readiness, health, readiness
 from onibus.protocols.http.messages import Response
 from onibus.protocols.http.route import Call, Route
 from onibus.security.rights import Right
-
-
-class Alive(msgspec.Struct):
-    """The process answers."""
-
-    alive: bool = True
 
 
 async def live(call: Call) -> Alive:

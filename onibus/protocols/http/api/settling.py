@@ -4,46 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
+from onibus.api.delivery import Complete, DeadLetter, GiveBack, Held, LockedUntil
+from onibus.api.messages import rich_values, token_of
 from onibus.broker import settling
 from onibus.core.path.settle import abandon as abandon_held
 from onibus.core.path.settle import defer as defer_held
 from onibus.core.path.settle import reject, renew
-from onibus.protocols.http.api.receiving import LockedUntil
 from onibus.protocols.http.route import Call, Route
-from onibus.protocols.http.schema import Json, Milliseconds, Token, Tokens, rich_values, token_of
 from onibus.security.rights import Right
-
-
-class Complete(msgspec.Struct, forbid_unknown_fields=True):
-    """The tokens of messages that were processed."""
-
-    tokens: Tokens
-
-
-class GiveBack(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A message that is given back or set aside, now or for a while."""
-
-    token: Token
-    delay_ms: Milliseconds = 0
-    #: properties that change
-    properties: dict[str, Json] | None = None
-
-
-class DeadLetter(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A message that goes into the dead-letter queue, and why."""
-
-    token: Token
-    reason: str | None = None
-    description: str | None = None
-    properties: dict[str, Json] | None = None
-
-
-class Held(msgspec.Struct, forbid_unknown_fields=True):
-    """A message that is held."""
-
-    token: Token
 
 
 def complete(call: Call) -> None:

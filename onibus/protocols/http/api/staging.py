@@ -3,72 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-from msgspec import Meta
 
-from onibus.broker.producers import ProducerInfo, Published, Staged
-from onibus.core.limits import STAGED_LEASE_MS_DEFAULT
-from onibus.protocols.http.api.messages import Batch, read_batch
-from onibus.protocols.http.api.tidying import Counted
+from onibus.api.delivery import Batch, Counted
+from onibus.api.staging import (
+    Discard,
+    Forgotten,
+    Producers,
+    Publish,
+    Published,
+    StagedOut,
+    StageQuery,
+)
+from onibus.api.wire import ARROW
+from onibus.protocols.http.api.messages import read_batch
 from onibus.protocols.http.arrow import read_stream
-from onibus.protocols.http.messages import ARROW
 from onibus.protocols.http.route import Call, Route
-from onibus.protocols.http.schema import Number
 from onibus.security.rights import Right
-
-
-class StageQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Whose rows these are."""
-
-    producer: str
-    batch: Number
-    task: Number
-    attempt: Number
-    #: which piece of the attempt, from 0
-    piece: Number = 0
-    #: what is not published within that time goes
-    lease_ms: Number = STAGED_LEASE_MS_DEFAULT
-
-
-class Publish(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which attempts of a batch become visible, in their order; the rest goes."""
-
-    producer: str
-    batch: Number
-    #: each is [task, attempt] or [task, attempt, number of pieces]
-    attempts: list[Annotated[list[Number], Meta(min_length=2, max_length=3)]]
-    #: in which the batches are counted, from 0 and without a gap; another one is refused
-    checkpoint: str | None = None
-    #: the producer's last batch again counts as published, whatever its rows are
-    any_content: bool = False
-
-
-class Discard(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What of a producer is forgotten: one batch, or all."""
-
-    producer: str
-    batch: Number | None = None
-
-
-class StagedOut(msgspec.Struct):
-    """What is staged and not published."""
-
-    staged: list[Staged]
-
-
-class Producers(msgspec.Struct):
-    """Who has published to an entity."""
-
-    producers: list[ProducerInfo]
-
-
-class Forgotten(msgspec.Struct):
-    """What forgetting a producer did."""
-
-    #: it had published or staged something
-    known: bool
 
 
 async def stage(call: Call) -> None:

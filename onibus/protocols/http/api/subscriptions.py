@@ -6,30 +6,13 @@ from typing import Any
 
 import msgspec
 
-from onibus.broker.entity_rules import SUBSCRIPTIONS
+from onibus.api.entities import SUBSCRIPTIONS, EntityOut, Rules, SubscriptionIn, SubscriptionOut
+from onibus.api.rules import RuleJson, rule_of, rule_out
 from onibus.core.errors import InvalidArgument, InvalidName
 from onibus.core.settings import SubscriptionSettings
-from onibus.protocols.http.api.entities import (
-    EntityOut,
-    SubscriptionOut,
-    entity_out,
-    settings_of,
-)
+from onibus.protocols.http.api.entities import entity_out, settings_of
 from onibus.protocols.http.route import Call, Route
-from onibus.protocols.http.rules import RuleJson, rule_of, rule_out
 from onibus.security.rights import Right
-
-
-class SubscriptionIn(SubscriptionSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The settings of a new subscription, and its rules; without any it gets every message."""
-
-    rules: list[RuleJson] | None = None
-
-
-class Rules(msgspec.Struct):
-    """The rules of a subscription."""
-
-    rules: list[RuleJson]
 
 
 async def create_subscription(call: Call) -> EntityOut:

@@ -5,26 +5,9 @@ Only of a server that keeps everything in memory and was started for tests.
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import msgspec
-from msgspec import Meta
-
-from onibus.core.limits import DAY_MS
+from onibus.api.operation import ClockOut, MoveClock
 from onibus.protocols.http.route import Call, Route
 from onibus.security.rights import Right
-
-
-class MoveClock(msgspec.Struct, forbid_unknown_fields=True):
-    """How much time passes at once."""
-
-    advance_ms: Annotated[int, Meta(ge=0, le=3_653 * DAY_MS)]
-
-
-class ClockOut(msgspec.Struct):
-    """What time it is on the bus, in milliseconds since 1970."""
-
-    now_ms: int
 
 
 async def reset(call: Call) -> None:
