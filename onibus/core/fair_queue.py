@@ -25,7 +25,7 @@ _CHUNK_MAX = 128
 
 
 class FairQueue(Runs):
-    """What is ready in a queue with fair delivery.
+    """The ready messages of a queue with fair delivery.
 
     The runs themselves hold what was not found to be of a noisy group.
     """

@@ -28,8 +28,8 @@ LOCK_DURATION_MS_MAX = 5 * MINUTE_MS
 LOCK_DURATION_MS_DEFAULT = 1 * MINUTE_MS
 #: [SQS] Visibility timeouts of FIFO queues reach from none to 12 hours.
 VISIBILITY_MS_MAX = 12 * HOUR_MS
-#: [SQS] Fair delivery: a group with this many messages in flight, and more than one in so many of
-#: all, is noisy (B10).
+#: [SQS] Fair delivery: messages in flight from which a group can be noisy (B10), and the parts of
+#: which it then has more than one.
 NOISY_COUNT_MIN = 30
 NOISY_PARTS = 10
 #: (ours) The time over which shares of processing time are judged; AWS says "recent".

@@ -6,7 +6,7 @@ the time that receivers hold messages: those in flight, up to now, and those rel
 60 seconds. Of one message at most 60 seconds count. Shares of time are judged as of the last whole
 second, so the result does not depend on when a receiver asks within it.
 
-Nothing here is stored. What is in flight comes from the holds; after a restart, times begin again.
+Nothing here is stored. Holds say which messages are in flight; after a restart, times begin again.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Noise:
             self._active[group] = since
 
     def land(self, hold: Hold, ordinals: Sequence[int]) -> None:
-        """Count messages that a receiver has no more."""
+        """Count messages that a receiver no longer holds."""
         groups = hold.fair
         assert groups is not None
         if not groups:
@@ -165,7 +165,7 @@ class Noise:
                 if group in active:
                     active[group] = now
 
-    # Who is noisy
+    # Judging
 
     def noisy(self, now: int) -> dict[str, int]:
         """Return the noisy groups, and how many messages of each are in flight."""

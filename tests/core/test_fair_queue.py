@@ -1,4 +1,4 @@
-"""Fair delivery in one partition: who is noisy, in which order messages come, what it reads."""
+"""Fair delivery in one partition: noisy groups, the order of messages, and the rows it reads."""
 
 from __future__ import annotations
 

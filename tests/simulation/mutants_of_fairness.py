@@ -1,4 +1,4 @@
-"""Deliberate mistakes in fair delivery: who is noisy, and which message comes next (B10)."""
+"""Deliberate mistakes in fair delivery: which groups are noisy, and which message comes next (B10)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def count_no_time(original: Any) -> Any:
 
 
 def keep_the_old_order(original: Any) -> Any:
-    """What was found to be noisy waits behind all others, though it is quiet again."""
+    """Messages that were passed once wait behind all others, though their group is quiet."""
 
     def take(self: Any, limit: int, below: int, noisy: dict[str, int]) -> Any:
         queues = dict.fromkeys(self._queues, 0)

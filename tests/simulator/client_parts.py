@@ -83,7 +83,7 @@ KINDS: dict[str, dict[str, Any]] = {
     },
 }
 
-#: Those whose groups are told apart.
+#: The queues with fair delivery.
 FAIR = [name for name, given in KINDS.items() if given.get("fair_delivery")]
 
 

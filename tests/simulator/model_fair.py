@@ -57,7 +57,7 @@ class FairModel:
             if flight.end is None and (lock is None or lock.id != flight.lock):
                 flight.end = self.now
         self.now = now
-        # Nobody asks for older ones.
+        # No receive depends on older ones.
         oldest = now - WINDOW - SECOND
         self.flights = [one for one in self.flights if one.end is None or one.end > oldest]
 
