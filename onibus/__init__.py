@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from onibus.core import errors
+from onibus.extras import explained
 
 if TYPE_CHECKING:
     from onibus.api.claims import Claim
@@ -68,4 +69,5 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    with explained():
+        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

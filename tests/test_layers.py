@@ -17,6 +17,7 @@ LAYERS = {
     "onibus.core": 0,
     "onibus.security.rights": 1,
     "onibus.api": 1,
+    "onibus.extras": 1,
     "onibus.store": 1,
     "onibus.broker": 2,
     "onibus.bus": 3,

@@ -27,7 +27,6 @@ _FIX = ["check", "--select", "I,F401,UP028", "--fix-only", "--unsafe-fixes", "-q
 BY_HAND = {"__init__.py", "in_process.py", "renewing.py"}
 
 _LEFT_OUT = re.compile(r" *# blocking: leave out\n.*?# blocking: go on\n\n?", re.DOTALL)
-_LINES_LEFT_OUT = re.compile(r"^from onibus\.(bus|client\.aio\.in_process) import .*\n", re.M)
 _WORDS = [
     (r"\bhttpx\.AsyncClient\b", "httpx.Client"),
     (r"\basync (def|with|for)\b", r"\1"),
@@ -42,7 +41,7 @@ _WORDS = [
 
 def blocking(text: str) -> str:
     """Return the blocking form of a module."""
-    text = _LINES_LEFT_OUT.sub("", _LEFT_OUT.sub("", text))
+    text = _LEFT_OUT.sub("", text)
     for word, instead in _WORDS:
         text = re.sub(word, instead, text)
     return _formatted(text)

@@ -17,23 +17,23 @@ from onibus.core.limits import (
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages that were set aside for a named reader."""
+    """Messages reserved for a named reader."""
 
     entity: str
-    #: tells the entity from another of that name, before or after it
+    #: distinguishes the entity from a deleted one of the same name
     incarnation: int
     reader: str
     number: int
-    #: how many messages it has
+    #: number of its messages
     count: int
-    #: where they are: (index of the partition, how many of them)
+    #: (index of the partition, number of messages) of each
     partitions: tuple[tuple[int, int], ...]
     created_ms: int
     age_ms: int
-    #: when it is given back unless it is read before; None once it was
+    #: when its lease expires if it is not read; None once it was
     lease_until_ms: int | None
     read: bool
-    #: it is committed for good, and waits for a partition that is offline
+    #: committed, and not yet applied in every partition
     committing: bool
 
 
@@ -42,39 +42,42 @@ class ClaimReaderInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     reader: str
     incarnation: int
-    #: the last number that it was given; 0 for none
+    #: the last claim number of the reader; 0 for none
     last: int
-    #: (first, last) of the numbers that it has committed
+    #: (first, last) of each run of committed numbers
     committed: tuple[tuple[int, int], ...]
-    #: those that are not
+    #: claims that are not committed
     claims: tuple[Claim, ...]
 
 
 class ClaimIn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """How much to set aside, and for whom."""
+    """The reader of a claim, and its size."""
 
     reader: str
     limit: Annotated[int, Meta(ge=1, le=CLAIM_COUNT_MAX)]
-    #: given back unless it is read within that time
+    #: released unless it is read within this time
     lease_ms: Annotated[int, Meta(ge=CLAIM_LEASE_MS_MIN, le=CLAIM_LEASE_MS_MAX)] = (
         CLAIM_LEASE_MS_DEFAULT
     )
     max_bytes: Annotated[int, Meta(ge=1, le=2**53)] | None = None
-    #: refuses a program that lost its hold of the reader
+    #: rejects a program that lost its hold of the reader
     token: str | None = None
 
 
 class HoldClaims(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The program that takes hold of a reader."""
+    """The program to which a reader is assigned."""
 
-    #: of the program; null only looks
+    #: of the program; null changes nothing
     token: str | None = None
     #: the last claim that the program knows
     after: Number = 0
+    #: the id of the program's query, and the first claim of that query's checkpoint
+    query: str | None = None
+    first: Number = 0
 
 
 class Claimed(msgspec.Struct):
-    """The claim that was made; null where there was nothing to claim."""
+    """The claim; null if the entity has no active message."""
 
     claim: Claim | None
 
@@ -86,17 +89,17 @@ class Claims(msgspec.Struct):
 
 
 class ReadClaim(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which part of a claim to read."""
+    """The part of a claim to read."""
 
     partition: Number | None = None
-    #: refuses an entity that was made again
+    #: rejects a recreated entity
     incarnation: Number | None = None
-    #: refuses a program that lost its hold of the reader
+    #: rejects a program that lost its hold of the reader
     token: str | None = None
 
 
 class ClaimedDeadLetter(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A message of a claim that goes into the dead-letter queue."""
+    """A message of a claim to dead-letter."""
 
     sequence_number: Number
     reason: str | None = None
@@ -104,13 +107,13 @@ class ClaimedDeadLetter(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
 
 
 class CommitClaim(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What was not processed; the rest is completed."""
+    """Messages of a claim to dead-letter; the others are completed."""
 
     dead_letters: list[ClaimedDeadLetter] = []
     incarnation: Number | None = None
 
 
 class ReleaseClaim(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which claim is given back."""
+    """The claim to release."""
 
     incarnation: Number | None = None

@@ -25,16 +25,16 @@ from onibus.core.limits import BATCH_COUNT_MAX
 
 
 class Batch(msgspec.Struct, forbid_unknown_fields=True):
-    """Messages that are stored together, or not at all."""
+    """Messages to store atomically."""
 
     messages: Annotated[list[MessageIn], Meta(min_length=1, max_length=BATCH_COUNT_MAX)]
 
 
 class SentBatchOut(msgspec.Struct, omit_defaults=True):
-    """What became of the messages of a batch, in their order.
+    """The results of a batch, in order.
 
-    Of rows in Arrow the counts only; with `Accept: application/vnd.apache.arrow.stream` the answer
-    has the columns sequence_number and duplicate_of instead.
+    Arrow requests get only the counts. With `Accept: application/vnd.apache.arrow.stream` the
+    response has the columns sequence_number and duplicate_of instead.
     """
 
     accepted: int
@@ -43,30 +43,30 @@ class SentBatchOut(msgspec.Struct, omit_defaults=True):
 
 
 class Schedule(msgspec.Struct, forbid_unknown_fields=True):
-    """A message, and the moment for which it is stored."""
+    """A message, and its scheduled time."""
 
     message: MessageIn
     due_ms: Milliseconds
 
 
 class MessageNumbers(msgspec.Struct, forbid_unknown_fields=True):
-    """The sequence numbers of messages: all of them are meant, or none."""
+    """Sequence numbers of messages; the operation is atomic."""
 
     numbers: Numbers
 
 
 class Receive(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """How much to receive, and for how long to wait for it."""
+    """The number of messages to receive, and how long to wait for the first."""
 
     limit: Count = 1
     wait_ms: WaitMs = 0
     dead_letters: bool = False
-    #: messages are gone when they are received; otherwise they are locked until settled
+    #: receive and delete; otherwise the messages are locked until they are settled
     delete: bool = False
 
 
 class ReceiveDeferred(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which deferred messages to receive: all of them, or none."""
+    """Deferred messages to receive, atomically."""
 
     numbers: Numbers
     dead_letters: bool = False
@@ -74,53 +74,53 @@ class ReceiveDeferred(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class ReceiveFifo(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """How much to receive from a FIFO queue (F9, F10)."""
+    """The number of messages to receive from a FIFO queue (F9, F10)."""
 
     limit: Count = 1
     wait_ms: WaitMs = 0
-    #: how long messages stay in flight; the queue's own lock duration if left out
+    #: visibility timeout; default: the lock duration of the queue
     visibility_ms: int | None = None
-    #: the same id gives the same messages again while they are in flight; one is made if left out
+    #: the same id returns the same messages while they are in flight; default: a generated one
     attempt_id: str | None = None
 
 
 class FifoMessages(msgspec.Struct):
-    """Messages of a FIFO queue, and the attempt id that gives them again."""
+    """Messages of a FIFO queue, and the attempt id that returns them again."""
 
     messages: list[MessageOut]
     attempt_id: str
 
 
 class Visibility(msgspec.Struct, forbid_unknown_fields=True):
-    """For how long a message stays in flight from now on; 0 gives it back."""
+    """The visibility timeout of a message, from now; 0 makes it visible."""
 
     token: Token
     visibility_ms: int
 
 
 class LockedUntil(msgspec.Struct):
-    """Until when something is held."""
+    """When the lock expires."""
 
     locked_until_ms: int
 
 
 class Complete(msgspec.Struct, forbid_unknown_fields=True):
-    """The tokens of messages that were processed."""
+    """Lock tokens of the messages to complete."""
 
     tokens: Tokens
 
 
 class GiveBack(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A message that is given back or set aside, now or for a while."""
+    """A message to abandon or defer, optionally with a delay."""
 
     token: Token
     delay_ms: Milliseconds = 0
-    #: properties that change
+    #: changed properties
     properties: dict[str, Json] | None = None
 
 
 class DeadLetter(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A message that goes into the dead-letter queue, and why."""
+    """A message to dead-letter, and the reason."""
 
     token: Token
     reason: str | None = None
@@ -129,15 +129,15 @@ class DeadLetter(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class Held(msgspec.Struct, forbid_unknown_fields=True):
-    """A message that is held."""
+    """A locked message."""
 
     token: Token
 
 
 class Peek(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Where to begin, and which messages to show."""
+    """Where to start, and which messages to show."""
 
-    #: the sequence number from which on messages are shown
+    #: the first sequence number to show
     start: Start = 0
     limit: Count = 100
     dead_letters: bool = False
@@ -145,15 +145,15 @@ class Peek(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class Purge(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which messages to delete; all that nobody holds if none are named."""
+    """Messages to delete; default: all that no receiver holds."""
 
     where: FilterIn | None = None
-    #: duplicates of what was sent are then let in again
+    #: discard their recorded ids, so duplicates are accepted again
     forget_ids: bool = False
 
 
 class Counted(msgspec.Struct):
-    """How many."""
+    """A number of messages or pieces."""
 
     count: int
 
@@ -163,7 +163,7 @@ class Duplicate(msgspec.Struct):
 
     message_id: str | None
     time_ms: int
-    #: the number of the message that it repeats
+    #: the sequence number of the original
     duplicate_of: int
 
 
@@ -174,82 +174,82 @@ class Duplicates(msgspec.Struct):
 
 
 class Resubmit(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which dead letters to send again: by numbers, or all that a filter means."""
+    """Dead-lettered messages to resubmit: by sequence number, or by filter."""
 
     numbers: Numbers | None = None
     where: FilterIn | None = None
-    #: where to; to where they came from if left out
+    #: the destination; default: the entity they came from
     to: str | None = None
-    #: only tell what would be done
+    #: change nothing
     dry_run: bool = False
 
 
 class Moved(msgspec.Struct):
-    """A dead letter that was sent again, under another number; null in a dry run."""
+    """A resubmitted message, and its new sequence number; null in a dry run."""
 
     sequence_number: int
     new_sequence_number: int | None
 
 
 class NotMoved(msgspec.Struct):
-    """A dead letter that stays one, and why."""
+    """A message that stays dead-lettered, and the reason."""
 
     sequence_number: int
     reason: str
 
 
 class ResubmittedOut(msgspec.Struct):
-    """What became of dead letters that were to be sent again."""
+    """The result of a resubmission."""
 
     moved: list[Moved]
     refused: list[NotMoved]
 
 
 class Alarms(msgspec.Struct):
-    """What went wrong with stores and partitions since the server started."""
+    """Problems of stores and partitions since the server started."""
 
     alarms: list[str]
 
 
 class SendInside(msgspec.Struct, forbid_unknown_fields=True):
-    """Messages that are sent to one entity."""
+    """Messages to send to one entity."""
 
     entity: str
     messages: Annotated[list[MessageIn], Meta(min_length=1)]
 
 
 class SettleInside(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What becomes of messages that are held."""
+    """A settlement of locked messages."""
 
     entity: str
     tokens: Tokens
     verb: Literal["complete", "abandon", "defer", "dead-letter"] = "complete"
-    #: of abandon and defer
+    #: for abandon and defer
     delay_ms: Milliseconds = 0
-    #: of dead-letter
+    #: for dead-letter
     reason: str | None = None
     description: str | None = None
-    #: properties that change; of all but complete
+    #: changed properties; not for complete
     properties: dict[str, Json] | None = None
 
 
 class TransactionIn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Sends and settlements that happen together or not at all."""
+    """Sends and settlements of one transaction."""
 
     sends: list[SendInside] = []
     settlements: list[SettleInside] = []
 
 
 class TransactionOut(msgspec.Struct):
-    """What became of the messages that were sent, in their order."""
+    """The results of the sends, in order."""
 
     sent: list[SentOut]
 
 
 class Resubmitted(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of dead letters that were to be sent again."""
+    """The result of a resubmission."""
 
     #: old sequence number → new one; None in a dry run
     moved: dict[int, int | None]
-    #: old sequence number → why the destination does not take it; it stays a dead letter
+    #: old sequence number → why the destination rejects it; it stays dead-lettered
     refused: dict[int, str]

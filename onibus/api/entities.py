@@ -18,7 +18,7 @@ SUBSCRIPTIONS = "subscriptions"
 
 
 def subscription_name(topic: str, name: Any) -> str:
-    """Return the whole name of a subscription."""
+    """Return the full name of a subscription."""
     if not isinstance(name, str) or "/" in name or len(name) > RULE_NAME_LENGTH_MAX:
         raise InvalidName(
             f"a subscription's name has at most {RULE_NAME_LENGTH_MAX} characters and no slash"
@@ -36,7 +36,7 @@ class NoisyGroup(msgspec.Struct, frozen=True):
 
 
 class EntityInfo(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
-    """An entity as its owner sees it: settings, and counts added up over its partitions."""
+    """Settings of an entity, and counts summed over its partitions."""
 
     name: str
     #: queue, topic or subscription
@@ -50,7 +50,7 @@ class EntityInfo(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
     scheduled_count: int
     dead_lettered_count: int
     held_count: int
-    #: messages that have left it, in whatever way, since the bus was opened
+    #: messages that left the entity, in any way, since the bus was opened
     gone_count: int
     size_bytes: int
     duplicates_dropped: int
@@ -70,7 +70,7 @@ class Names(msgspec.Struct):
 
 
 class EntityOut(msgspec.Struct, kw_only=True):
-    """An entity as its owner sees it; counts are added up over its partitions."""
+    """An entity, with counts summed over its partitions."""
 
     name: str
     #: queue, topic or subscription
@@ -83,7 +83,7 @@ class EntityOut(msgspec.Struct, kw_only=True):
     scheduled_count: int
     dead_lettered_count: int
     held_count: int
-    #: messages that have left it, in whatever way, since the bus was opened
+    #: messages that left the entity, in any way, since the bus was opened
     gone_count: int
     size_bytes: int
     duplicates_dropped: int
@@ -103,7 +103,7 @@ class TopicOut(EntityOut):
     """A topic."""
 
     settings: TopicSettings
-    #: whole names
+    #: full names
     subscriptions: list[str]
 
 
@@ -115,7 +115,7 @@ class SubscriptionOut(EntityOut):
 
 
 class SubscriptionIn(SubscriptionSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The settings of a new subscription, and its rules; without any it gets every message."""
+    """Settings and rules of a new subscription; default: one rule that selects all messages."""
 
     rules: list[RuleJson] | None = None
 

@@ -13,94 +13,94 @@ LogName = Literal["messages", "outcomes"]
 
 
 class ReaderInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A named reader as its owner sees it (R8); tuples have one item for each partition."""
+    """A named reader (R8); tuples have one item per partition."""
 
     name: str
     entity: str
-    #: what its positions belong to; an entity that was made again has another one
+    #: incarnation that its positions belong to
     incarnation: int
     #: messages or outcomes
     log: str
-    #: the next number to be read
+    #: the next number to read
     positions: tuple[int, ...]
-    #: how many numbers it is behind; None where the partition is offline
+    #: how many numbers it is behind; None if the partition is offline
     lag: tuple[int | None, ...]
-    #: the first and the last number of what went before it was read (R2)
+    #: the first and last number that were deleted before it read them (R2)
     lost: tuple[tuple[int, int] | None, ...]
     created_ms: int
     moved_ms: int
     idle_ms: int | None
-    #: what reads with it, in the words of its owner: the address of a lake
+    #: what reads with it, as its owner describes it: the address of a lake
     address: str | None = None
 
 
 class StampsSetBack(msgspec.Struct, frozen=True, kw_only=True):
-    """A partition whose stamps were set back, after a wrong clock had put them into the future."""
+    """A partition whose timestamps were set back after a wrong clock had set them in the future."""
 
     entity: str
     partition: int
-    #: the first sequence number with a stamp of the right clock
+    #: the first sequence number with a timestamp of the right clock
     sequence_number: int
-    #: the last stamp before it, and the earliest that the number can have
+    #: the last timestamp before it, and the earliest that the number can have
     before_ms: int
     after_ms: int
 
 
 class LogPositions(msgspec.Struct, frozen=True, kw_only=True):
-    """Between which numbers a log can be read; tuples have one item for each partition."""
+    """The readable range of a log; tuples have one item per partition."""
 
     entity: str
     incarnation: int
     log: str
-    #: the first number from which on no row is missing; None where the partition is offline
+    #: the first number after which no row is missing; None if the partition is offline
     earliest: tuple[int | None, ...]
-    #: the number that comes next
+    #: the next number to be assigned
     latest: tuple[int | None, ...]
-    #: where a time was asked for: the first number of that time or later, else the latest
+    #: with since_ms: the first number of that time or later, or the latest if none exists
     since: tuple[int | None, ...] | None = None
-    #: where an operator set the times of messages back: the only places where they fall
+    #: places where an operator set timestamps back: the only ones where they fall
     set_back: tuple[StampsSetBack, ...] = ()
 
 
 class WhichLog(msgspec.Struct, forbid_unknown_fields=True):
-    """Which of the two logs is meant."""
+    """One of the two logs."""
 
     log: LogName = "messages"
-    #: milliseconds since 1970: tells also where that time begins
+    #: milliseconds since 1970; also return the first number of that time
     since_ms: Number | None = None
 
 
 class ReachFrom(msgspec.Struct, forbid_unknown_fields=True):
-    """From which number on, and how far."""
+    """The start and size of a range."""
 
     start: Number
     limit_bytes: Annotated[int, Meta(ge=1, le=2**53)]
 
 
 class Reach(msgspec.Struct):
-    """The number up to which, without it, so many bytes reach."""
+    """The exclusive end of a range."""
 
     end: int
 
 
 class LogRange(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which rows to read, and how many."""
+    """The rows to read."""
 
     start: Number
-    #: without it, up to what is there now
+    #: exclusive; default: the current end
     end: Number | None = None
-    #: refuses an entity that was made again
+    #: rejects a recreated entity
     incarnation: Number | None = None
-    #: the named reader for whom it is read
+    #: the named reader that reads
     reader: str | None = None
-    #: names of columns, with commas between them; all if left out
+    #: comma-separated names of columns; default: all
     columns: str | None = None
     limit: Number | None = None
     limit_bytes: Number | None = None
 
 
 class OutcomeRange(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which outcomes to read."""
+    """The outcomes to read."""
 
     start: Number
     end: Number | None = None
@@ -109,44 +109,44 @@ class OutcomeRange(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class Replay(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which messages of the log to send again, and where to."""
+    """Messages of the log to send again, and their destination."""
 
     partition: Number = 0
     start: Number
     end: Number | None = None
     where: FilterIn | None = None
-    #: the same entity if left out
+    #: default: the same entity
     to: str | None = None
     incarnation: Number | None = None
 
 
 class ReaderIn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A named reader that is to be made (R2)."""
+    """A named reader to create (R2)."""
 
     log: LogName = "messages"
-    #: earliest, latest, or one number for each partition
+    #: earliest, latest, or one number per partition
     start: Literal["earliest", "latest"] | list[Number] = "earliest"
-    #: nobody having used it for so long, it goes by itself
+    #: idle time after which it is removed automatically
     idle_ms: Number | None = None
-    #: only calls that give it move the reader
+    #: only calls with this token move the reader
     token: str | None = None
-    #: what reads with it, in the words of its owner
+    #: what reads with it, as its owner describes it
     address: str | None = None
 
 
 class TakeReader(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """How to take a named reader over; fields that are left out keep their values."""
+    """How to take over a named reader; missing fields keep their values."""
 
-    #: one of these is the reader's token now, or it has none
+    #: one of these must be the reader's token, unless it has none
     held: list[str] = []
-    #: the reader's token from then on
+    #: the reader's new token
     token: str | None = None
     address: str | None = None
     idle_ms: Number | None = None
 
 
 class MoveReader(msgspec.Struct, forbid_unknown_fields=True):
-    """How far a reader has come: the next number in each partition."""
+    """The new position of a reader: the next number in each partition."""
 
     positions: list[Number]
     incarnation: Number

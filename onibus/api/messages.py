@@ -1,9 +1,9 @@
 """Messages as JSON.
 
-A body is text (`body`) or, where it is no UTF-8, base64 (`body_base64`). Property values are JSON's
-own; bytes, times and durations, which JSON lacks, are written {"binary": "<base64>"},
-{"time": "2026-11-16T12:00:00Z"} and {"duration_us": 1500000} (the last in parameters of SQL only).
-Times are milliseconds: durations, or since 1970 in UTC.
+A body is a string (`body`) or, if it is not UTF-8, base64 (`body_base64`). Property values are JSON
+values. Bytes, times and durations, which JSON lacks, are {"binary": "<base64>"},
+{"time": "2026-11-16T12:00:00Z"} and {"duration_us": 1500000} (the last in SQL parameters only).
+Times are in milliseconds: durations, or times since 1970 in UTC.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from onibus.core.inspection import Filter
 from onibus.core.limits import BATCH_COUNT_MAX
 from onibus.core.message import Message, ReceivedMessage, Sent
 
-#: How long one request may wait for messages; SQS waits as long. Whoever wants more asks again.
+#: Longest wait of one request for messages, as in SQS; a client that waits longer sends another.
 WAIT_MS_MAX = 20_000
 
 Json = Any
 #: Sequence numbers, numbers of claims, positions in logs.
 Number = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-#: Where a peek starts: also one above the highest number, which is where a counter rolls over.
+#: Start of a peek; may be one above the highest number, where a counter rolls over.
 Start = Annotated[int, Meta(ge=0)]
 Numbers = Annotated[list[Number], Meta(min_length=1, max_length=BATCH_COUNT_MAX)]
-#: How many messages one request is about.
+#: Number of messages in one request.
 Count = Annotated[int, Meta(ge=1, le=BATCH_COUNT_MAX)]
-#: Milliseconds: of waiting, of other durations, or since 1970.
+#: Milliseconds of a wait, of another duration, or since 1970.
 WaitMs = Annotated[int, Meta(ge=0, le=WAIT_MS_MAX)]
 Milliseconds = Annotated[int, Meta(ge=0, le=2**53)]
-#: What settles messages, as hexadecimal.
+#: A lock token, in hexadecimal.
 Token = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
 Tokens = Annotated[list[Token], Meta(min_length=1, max_length=BATCH_COUNT_MAX)]
 
 
 class MessageIn(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A message to be sent."""
+    """A message to send."""
 
     body: str | None = None
     body_base64: str | None = None
@@ -60,15 +60,15 @@ class MessageIn(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class SentOut(msgspec.Struct, omit_defaults=True):
-    """What became of a message that was sent (X9)."""
+    """The result of a send (X9)."""
 
     sequence_number: int
-    #: the number of the message that this one repeats, when it was dropped as a duplicate
+    #: the sequence number of the original, if the message was dropped as a duplicate
     duplicate_of: int | None = None
 
 
 class MessageOut(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A message as it is received or peeked."""
+    """A received or peeked message."""
 
     sequence_number: int
     enqueued_time_ms: int
@@ -91,7 +91,7 @@ class MessageOut(msgspec.Struct, kw_only=True, omit_defaults=True):
     enqueued_sequence_number: int | None = None
     hop_count: int = 0
     format: str = ""
-    #: settles the message; absent where nothing is held
+    #: lock token; absent if the message is not locked
     token: str | None = None
     locked_until_ms: int | None = None
     expires_at_ms: int | None = None
@@ -106,7 +106,7 @@ class Messages(msgspec.Struct):
 
 
 def message_of(given: MessageIn) -> Message:
-    """Return a message as the bus takes it."""
+    """Return a message for the bus."""
     body = bytes_of("body", given.body, given.body_base64)
     properties = given.properties
     return Message(
@@ -131,7 +131,7 @@ def sent_out(sent: Sent) -> SentOut:
 
 
 def message_out(received: ReceivedMessage) -> MessageOut:
-    """Return a message as it is told."""
+    """Return a message for a response."""
     message = received.message
     text, binary = text_of(message.body)
     properties = message.properties
@@ -170,7 +170,7 @@ def messages_out(received: list[ReceivedMessage]) -> Messages:
 
 
 class FilterIn(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Which messages are meant; what is left out does not restrict (X5)."""
+    """Selects messages; missing fields do not restrict (X5)."""
 
     state: Literal["active", "deferred", "scheduled", "dead-lettered"] | None = None
     session_id: str | None = None
@@ -185,7 +185,7 @@ class FilterIn(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 def filter_of(given: FilterIn | None) -> Filter:
-    """Return a filter as the bus takes it."""
+    """Return a filter for the bus."""
     if given is None:
         return Filter()
     return Filter(
@@ -201,15 +201,17 @@ def filter_of(given: FilterIn | None) -> Filter:
 
 
 def token_of(text: str) -> bytes:
-    """Return the token that was given out as text."""
+    """Return the bytes of a lock token."""
     try:
         return bytes.fromhex(text)
     except ValueError:
-        raise InvalidArgument("a token is what `receive` gave, in hexadecimal") from None
+        raise InvalidArgument(
+            "a lock token must be hexadecimal, as `receive` returned it"
+        ) from None
 
 
 def bytes_of(name: str, text: str | None, binary: str | None) -> bytes | None:
-    """Return bytes that were given as text, or as base64."""
+    """Return bytes given as a string or as base64."""
     if binary is None:
         try:
             return None if text is None else text.encode()
@@ -221,7 +223,7 @@ def bytes_of(name: str, text: str | None, binary: str | None) -> bytes | None:
 
 
 def text_of(content: bytes) -> tuple[str | None, str | None]:
-    """Return bytes as text, or where they are none as base64."""
+    """Return bytes as a string or, if they are not UTF-8, as base64."""
     try:
         return content.decode(), None
     except UnicodeDecodeError:
@@ -232,11 +234,11 @@ def from_base64(name: str, text: str) -> bytes:
     try:
         return b64decode(text, validate=True)
     except (Error, ValueError):
-        raise InvalidArgument(f"{name} is no base64") from None
+        raise InvalidArgument(f"{name} is not valid base64") from None
 
 
 def rich_value(value: Any) -> Any:
-    """Return the value of a property that JSON has no word for."""
+    """Return a property value, decoded from JSON."""
     if not isinstance(value, dict):
         return value
     try:
@@ -246,14 +248,14 @@ def rich_value(value: Any) -> Any:
         if kind == "time":
             moment = datetime.fromisoformat(content)
             if moment.tzinfo is None:
-                raise InvalidArgument("a time needs its zone: write it with Z at its end")
+                raise InvalidArgument("a time needs a time zone: end it with Z, for example")
             return moment
         if kind == "duration_us":
             return timedelta(microseconds=content)
     except (ValueError, TypeError, OverflowError):
         pass
     raise InvalidArgument(
-        'a value is a plain one, {"binary": base64}, {"time": ISO 8601} or {"duration_us": number}'
+        'a value must be plain, {"binary": base64}, {"time": ISO 8601} or {"duration_us": number}'
     )
 
 

@@ -17,11 +17,11 @@ SECONDARY = "secondary"
 
 
 class KeyIn(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A key to be made; its secrets are made by the bus."""
+    """A key to create; the bus generates its secrets."""
 
     name: str
     rights: list[Right]
-    #: the entity it is for; the whole namespace where it is left out
+    #: the entity it applies to; default: the whole namespace
     entity: str = ""
 
 
@@ -31,7 +31,7 @@ class KeyOut(msgspec.Struct, kw_only=True):
     name: str
     entity: str
     rights: list[str]
-    #: it is of the configuration, and is changed there
+    #: part of the configuration, which must be edited to change it
     configured: bool
 
 
@@ -52,34 +52,34 @@ class KeyWithSecrets(msgspec.Struct, kw_only=True):
 
 
 class Whose(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Which key of that name is meant."""
+    """The scope of a key."""
 
-    #: the entity it is for; empty for the whole namespace
+    #: the entity it applies to; empty for the whole namespace
     entity: str = ""
 
 
 class Rotation(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Which of a key's two secrets is replaced."""
+    """The secret of a key to replace."""
 
     #: primary or secondary
     which: str = PRIMARY
-    #: the entity that the key is for; empty for the whole namespace
+    #: the entity that the key applies to; empty for the whole namespace
     entity: str = ""
 
 
 class TokenIn(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What a token is for, and how long it is good."""
+    """The scope of a token, and how long it is valid."""
 
-    #: from now on; at most a hundred years
+    #: from now; at most a hundred years
     seconds: Annotated[int, msgspec.Meta(ge=1, le=3_155_760_000)]
-    #: the secret that signs it, primary or secondary: it is good until that is rotated
+    #: the secret that signs it, primary or secondary: rotating it ends the token
     which: str = PRIMARY
-    #: the entity that the key is for; empty for the whole namespace
+    #: the entity that the key applies to; empty for the whole namespace
     entity: str = ""
 
 
 class TokenOut(msgspec.Struct, kw_only=True):
-    """A token, to be shown as `Authorization: Bearer TOKEN`."""
+    """A token for `Authorization: Bearer TOKEN`."""
 
     token: str
     #: seconds since 1970
@@ -87,7 +87,7 @@ class TokenOut(msgspec.Struct, kw_only=True):
 
 
 class StampsAhead(msgspec.Struct, frozen=True):
-    """A partition whose newest stamp is ahead of the wall clock."""
+    """A partition whose newest timestamp is ahead of the wall clock."""
 
     entity: str
     partition: int
@@ -95,37 +95,37 @@ class StampsAhead(msgspec.Struct, frozen=True):
 
 
 class ClockInfo(msgspec.Struct, frozen=True):
-    """What the bus takes the time for."""
+    """The time that the bus uses."""
 
     #: the machine's wall clock
     wall_ms: int
     #: the wall clock as far as it is proven
     proven_ms: int
-    #: the wall clock is plausible: the bus follows it
+    #: whether the wall clock is plausible, so that the bus follows it
     sure: bool
-    #: partitions whose newest stamp is ahead of the wall clock
+    #: partitions whose newest timestamp is ahead of the wall clock
     stamps_ahead: list[StampsAhead]
 
 
 class ClockAccepted(msgspec.Struct):
-    """The partitions whose stamps were set back."""
+    """The partitions whose timestamps were set back."""
 
     set_back: list[StampsSetBack]
 
 
 class MoveClock(msgspec.Struct, forbid_unknown_fields=True):
-    """How much time passes at once."""
+    """How far to move the clock."""
 
     advance_ms: Annotated[int, Meta(ge=0, le=3_653 * DAY_MS)]
 
 
 class ClockOut(msgspec.Struct):
-    """What time it is on the bus, in milliseconds since 1970."""
+    """The time of the bus, in milliseconds since 1970."""
 
     now_ms: int
 
 
 class Alive(msgspec.Struct):
-    """The process answers."""
+    """The process responds."""
 
     alive: bool = True

@@ -1,4 +1,4 @@
-"""Rules as JSON: a filter says its `type`, values are written as in properties of messages."""
+"""Rules as JSON: a filter has a `type`; values are encoded as in message properties."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Action(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class RuleJson(msgspec.Struct, forbid_unknown_fields=True):
-    """One way into a subscription: which messages, and what is done to them."""
+    """A rule of a subscription: a filter, and an optional action."""
 
     name: str
     filter: AllMessages | NoMessages | Sql | Correlation = AllMessages()
@@ -60,7 +60,7 @@ class RuleJson(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def rule_of(given: RuleJson) -> Rule:
-    """Return a rule as the bus takes it."""
+    """Return a rule for the bus."""
     action = given.action
     return Rule(
         given.name,
@@ -81,7 +81,7 @@ def _filter_of(
 
 
 def rule_out(rule: Rule) -> RuleJson:
-    """Return a rule as it is told."""
+    """Return a rule for a response."""
     chosen, action = rule.filter, rule.action
     told: AllMessages | NoMessages | Sql | Correlation
     if isinstance(chosen, SqlFilter):

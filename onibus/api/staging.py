@@ -12,7 +12,7 @@ from onibus.core.limits import STAGED_LEASE_MS_DEFAULT
 
 
 class Staged(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that was staged and not published yet."""
+    """A staged piece that is not published yet."""
 
     producer: str
     batch: int
@@ -24,72 +24,72 @@ class Staged(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProducerInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """Who has published to an entity, and how far it has come."""
+    """A producer of an entity, and its progress."""
 
     producer: str
     #: the last batch that it published
     batch: int
-    #: the checkpoint in which its batches are counted; None where nobody named one
+    #: the checkpoint that counts its batches; None if it named none
     checkpoint: str | None = None
 
 
 class Published(msgspec.Struct, frozen=True, kw_only=True):
-    """What publishing a batch did."""
+    """The result of publishing a batch."""
 
-    #: messages stored by this call: none where the batch was published before
+    #: messages stored by this call; 0 if the batch was published before
     accepted: int = 0
     duplicates: int = 0
-    #: the batch was the producer's last one already
+    #: whether the batch was already the producer's last one
     again: bool = False
 
 
 class StageQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Whose rows these are."""
+    """The producer, batch, task and attempt of the rows."""
 
     producer: str
     batch: Number
     task: Number
     attempt: Number
-    #: which piece of the attempt, from 0
+    #: number of the piece in the attempt, from 0
     piece: Number = 0
-    #: what is not published within that time goes
+    #: the rows are deleted unless they are published within this time
     lease_ms: Number = STAGED_LEASE_MS_DEFAULT
 
 
 class Publish(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which attempts of a batch become visible, in their order; the rest goes."""
+    """Attempts of a batch to publish, in order; other staged rows are deleted."""
 
     producer: str
     batch: Number
     #: each is [task, attempt] or [task, attempt, number of pieces]
     attempts: list[Annotated[list[Number], Meta(min_length=2, max_length=3)]]
-    #: in which the batches are counted, from 0 and without a gap; another one is refused
+    #: counts the batches from 0 without a gap; a different checkpoint is rejected
     checkpoint: str | None = None
-    #: the producer's last batch again counts as published, whatever its rows are
+    #: accept the producer's last batch again, even with different rows
     any_content: bool = False
 
 
 class Discard(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What of a producer is forgotten: one batch, or all."""
+    """The staged rows to delete: of one batch, or of all."""
 
     producer: str
     batch: Number | None = None
 
 
 class StagedOut(msgspec.Struct):
-    """What is staged and not published."""
+    """Staged pieces that are not published."""
 
     staged: list[Staged]
 
 
 class Producers(msgspec.Struct):
-    """Who has published to an entity."""
+    """The producers of an entity."""
 
     producers: list[ProducerInfo]
 
 
 class Forgotten(msgspec.Struct):
-    """What forgetting a producer did."""
+    """The result of resetting a producer."""
 
-    #: it had published or staged something
+    #: whether the producer had published or staged rows
     known: bool

@@ -11,20 +11,20 @@ TEXT = "text/plain; charset=utf-8"
 
 
 class Problem(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What went wrong."""
+    """An error (RFC 9457)."""
 
-    #: the error's stable code, as docs/errors.md lists it
+    #: stable code of the error, listed in docs/errors.md
     type: str
-    #: refused: nothing was changed; unknown: it may or may not have been; failed: our fault
+    #: refused: nothing changed; unknown: may or may not be stored; failed: problem of the server
     outcome: str
     title: str
     status: int
     detail: str
     #: the same request may succeed later
     retryable: bool = False
-    #: of rows that are in the log no more: the numbers of the first and the last
+    #: first and last number of rows that are no longer in the log
     first: int | None = None
     last: int | None = None
-    #: of a filter or action that cannot be read: where, from 0, and what would be right there
+    #: place of the error in a filter or action, from 0, and what is valid there
     position: int | None = None
     expected: str | None = None

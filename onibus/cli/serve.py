@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +17,7 @@ from onibus.cli import exits
 from onibus.cli.printing import print_error, print_line
 
 if TYPE_CHECKING:
+    from onibus.bus import Bus
     from onibus.server.config import Config
     from onibus.server.run import Ready
 
@@ -97,7 +98,11 @@ def serve(
     raise typer.Exit(run(locals()))
 
 
-def run(given: dict[str, Any], on_ready: Callable[[Ready], None] = lambda ready: None) -> int:
+def run(
+    given: dict[str, Any],
+    on_ready: Callable[[Ready], None] = lambda ready: None,
+    prepare: Callable[[Bus], Awaitable[None]] | None = None,
+) -> int:
     """Serve with what was given as flags; return the exit code."""
     file, as_json, quiet = given["config"], given["as_json"], given["quiet"]
     flags = {name: given[name] for name in given if name not in ("config", "as_json", "quiet")}
@@ -127,7 +132,7 @@ def run(given: dict[str, Any], on_ready: Callable[[Ready], None] = lambda ready:
 
     from onibus.cli.running import run_server
 
-    return run_server(config, announce, begun, _fail)
+    return run_server(config, announce, begun, _fail, prepare)
 
 
 def _fail(code: int, text: str) -> int:

@@ -25,11 +25,13 @@ from onibus.api.sessions import SessionOut
 from onibus.core.errors import InvalidArgument, LockLost
 from onibus.core.inspection import Filter, SessionInfo
 from onibus.core.message import Message, ReceivedMessage, Sent
-from onibus.security.keys import AccessKey
+from onibus.extras import explained
 from onibus.security.rights import Right
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from onibus.security.keys import AccessKey
 
 #: What messages have in common on both sides, apart from body and properties.
 _SENT = [
@@ -139,10 +141,16 @@ def session_of(told: SessionOut) -> SessionInfo:
     return SessionInfo(**fields, state=None if state is None else b64decode(state))
 
 
+def _pyarrow() -> Any:
+    """Return pyarrow, or say how to install it."""
+    with explained():
+        import pyarrow
+    return pyarrow
+
+
 def arrow_bytes(rows: pa.RecordBatch | pa.Table) -> bytes:
     """Return rows as the Arrow IPC stream that servers accept: uncompressed, in plain columns."""
-    import pyarrow as pa
-
+    pa = _pyarrow()
     plain = pa.schema([field.with_type(_plain_type(field.type)) for field in rows.schema])
     if plain.types != rows.schema.types:
         try:
@@ -169,8 +177,7 @@ def _plain_type(given: pa.DataType) -> pa.DataType:
 
 def arrow_table(body: bytes) -> pa.Table:
     """Return the rows of an Arrow IPC stream that a server sent, validated."""
-    import pyarrow as pa
-
+    pa = _pyarrow()
     with pa.ipc.open_stream(body) as reader:
         table = reader.read_all()
     table.validate(full=True)
@@ -179,8 +186,7 @@ def arrow_table(body: bytes) -> pa.Table:
 
 def rows_with_ids(rows: pa.RecordBatch | pa.Table) -> pa.Table:
     """Return rows that have a MessageId each, made here where one is missing (D11)."""
-    import pyarrow as pa
-
+    pa = _pyarrow()
     table = rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows])
     at = table.schema.get_field_index("message_id")
     if at != -1 and table.column(at).null_count == 0:
@@ -196,6 +202,8 @@ def rows_with_ids(rows: pa.RecordBatch | pa.Table) -> pa.Table:
 
 def key_of(told: KeyWithSecrets) -> AccessKey:
     """Return a key; unlike what came over HTTP it does not show its secrets when it is printed."""
+    from onibus.security.keys import AccessKey
+
     return AccessKey(
         name=told.name,
         entity=told.entity,

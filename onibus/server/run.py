@@ -11,7 +11,7 @@ import asyncio
 import logging
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -83,8 +83,17 @@ class Ready:
     seconds: float
 
 
-async def serve(config: Config, announce: Callable[[Ready], None], begun: float) -> None:
-    """Run a server until somebody asks it to stop."""
+async def _nothing(bus: Bus) -> None:
+    """Prepare nothing."""
+
+
+async def serve(
+    config: Config,
+    announce: Callable[[Ready], None],
+    begun: float,
+    prepare: Callable[[Bus], Awaitable[None]] = _nothing,
+) -> None:
+    """Run a server until SIGTERM or SIGINT; `prepare` the bus before clients reach it."""
     check_exposure(config)
     config = _with_open_files(config)
     stopping = asyncio.Event()
@@ -92,6 +101,7 @@ async def serve(config: Config, announce: Callable[[Ready], None], begun: float)
     _on_signals(stopping, hurrying)
     bus = await open_bus(config)
     try:
+        await prepare(bus)
         server, ready = await _start(config, bus, begun)
     except BaseException:
         await bus.close()

@@ -47,15 +47,23 @@ class AsyncClaimCalls(AsyncCaller):
         return told.claim
 
     async def hold_claims(
-        self, entity: str, reader: str, *, token: str | None = None, after: int = 0
+        self,
+        entity: str,
+        reader: str,
+        *,
+        token: str | None = None,
+        after: int = 0,
+        query: str | None = None,
+        first: int = 0,
     ) -> ClaimReaderInfo:
         """Take hold of a reader for the program with this token; return its progress.
 
         Claims and reads with another token are refused from then on. It is an error if a claim
         above `after`, the last that this program knows, was read: another program works on it.
-        Without a token nothing changes.
+        Without a token nothing changes. The holder may name the `query` whose checkpoint begins
+        with claim `first`: it is an error if that query has begun with another claim before.
         """
-        body = without_none(token=token, after=after)
+        body = without_none(token=token, after=after, query=query, first=first or None)
         ask = post(path_of("entities", entity, "claims", reader), body)
         found: ClaimReaderInfo = await self.ask(ask, ClaimReaderInfo)
         return found

@@ -38,7 +38,14 @@ async def claim(call: Call) -> Claimed:
 async def hold(call: Call) -> ClaimReaderInfo:
     given: HoldClaims = call.decode(HoldClaims)
     reader = call.names["reader"]
-    return await call.bus.hold_claims(call.entity, reader, token=given.token, after=given.after)
+    return await call.bus.hold_claims(
+        call.entity,
+        reader,
+        token=given.token,
+        after=given.after,
+        query=given.query,
+        first=given.first,
+    )
 
 
 async def list_claims(call: Call) -> Claims:
@@ -91,17 +98,17 @@ def _route(path: str, summary: str, handler: Any, **more: Any) -> Route:
 
 ROUTES = [
     _route("", "List claims.", list_claims, gives=Claims),
-    _route("", "Set messages aside for a named reader.", claim, takes=ClaimIn, gives=Claimed),
+    _route("", "Claim messages for a named reader.", claim, takes=ClaimIn, gives=Claimed),
     _route(
         "/{reader}",
-        "Take hold of a reader, and show its progress.",
+        "Assign a reader to one program, and show its progress.",
         hold,
         takes=HoldClaims,
         gives=ClaimReaderInfo,
     ),
     _route(
         "/{reader}/{number}/read",
-        "Read a claim's messages; from then on it is its reader's.",
+        "Read the messages of a claim, which then belongs to its reader.",
         read,
         takes=ReadClaim,
         gives=Messages,
@@ -109,13 +116,13 @@ ROUTES = [
     ),
     _route(
         "/{reader}/{number}/commit",
-        "Complete a claim's messages; again is harmless.",
+        "Complete the messages of a claim; repeating it is harmless.",
         commit,
         takes=CommitClaim,
     ),
     _route(
         "/{reader}/{number}/release",
-        "Give a claim's messages back.",
+        "Release the messages of a claim.",
         release,
         takes=ReleaseClaim,
     ),

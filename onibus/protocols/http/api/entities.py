@@ -104,7 +104,7 @@ ROUTES = [
     _route(
         "PUT",
         _QUEUE,
-        "Make a queue; the body has its settings.",
+        "Create a queue; the body has its settings.",
         create_queue,
         takes=QueueSettings,
         gives=QueueOut,
@@ -114,17 +114,17 @@ ROUTES = [
     _route(
         "PATCH",
         _QUEUE,
-        "Change settings of a queue; what is not named stays.",
+        "Change settings of a queue; missing settings stay the same.",
         change_queue,
         takes=QueueSettings,
         gives=QueueOut,
     ),
-    _route("DELETE", _QUEUE, "Delete a queue and everything in it.", delete_queue),
+    _route("DELETE", _QUEUE, "Delete a queue and its messages.", delete_queue),
     _route("GET", "/v1/topics", "List all topics.", list_topics, gives=Names),
     _route(
         "PUT",
         _TOPIC,
-        "Make a topic; the body has its settings.",
+        "Create a topic; the body has its settings.",
         create_topic,
         takes=TopicSettings,
         gives=TopicOut,
@@ -140,12 +140,10 @@ ROUTES = [
     _route(
         "PATCH",
         _TOPIC,
-        "Change settings of a topic; what is not named stays.",
+        "Change settings of a topic; missing settings stay the same.",
         change_topic,
         takes=TopicSettings,
         gives=TopicOut,
     ),
-    _route(
-        "DELETE", _TOPIC, "Delete a topic, its subscriptions, and everything in them.", delete_topic
-    ),
+    _route("DELETE", _TOPIC, "Delete a topic with its subscriptions and messages.", delete_topic),
 ]

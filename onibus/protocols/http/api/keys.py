@@ -94,7 +94,7 @@ ROUTES = [
     Route(
         method="POST",
         path="/v1/keys",
-        summary="Make a shared access key.",
+        summary="Create a shared access key.",
         right=Right.MANAGE,
         handler=create_key,
         takes=KeyIn,
@@ -115,7 +115,7 @@ ROUTES = [
     Route(
         method="POST",
         path="/v1/keys/{name}/token",
-        summary="Make a bearer token that allows what a key allows.",
+        summary="Create a bearer token with the rights of a key.",
         right=Right.MANAGE,
         handler=make_token,
         takes=TokenIn,

@@ -147,7 +147,7 @@ ROUTES = [
     _route(
         "GET",
         "/log",
-        "Tell between which numbers each partition's log can be read.",
+        "Show the readable range of each partition's log.",
         positions,
         query=WhichLog,
         gives=LogPositions,
@@ -163,7 +163,7 @@ ROUTES = [
     _route(
         "GET",
         "/log/messages/{partition}/reach",
-        "Tell up to which number so many bytes of a partition's log reach.",
+        "Return the end of a range with a given number of bytes of a partition's log.",
         reach,
         query=ReachFrom,
         gives=Reach,
@@ -171,7 +171,7 @@ ROUTES = [
     _route(
         "GET",
         "/log/outcomes/{partition}",
-        "Read what became of messages, as Arrow.",
+        "Read the outcomes of messages, as Arrow.",
         read_outcomes,
         query=OutcomeRange,
         gives_arrow=True,
@@ -189,7 +189,7 @@ ROUTES = [
     _route(
         "PUT",
         "/readers/{reader}",
-        "Make a named reader: what it has not passed is kept.",
+        "Create a named reader: rows that it has not passed are kept.",
         create_reader,
         takes=ReaderIn,
         gives=ReaderInfo,
@@ -199,7 +199,7 @@ ROUTES = [
     _route(
         "POST",
         "/readers/{reader}/take",
-        "Take a named reader over: only moves with its new token count.",
+        "Take over a named reader: only moves with its new token count.",
         take_reader,
         takes=TakeReader,
         gives=ReaderInfo,
@@ -208,10 +208,10 @@ ROUTES = [
     _route(
         "POST",
         "/readers/{reader}/move",
-        "Tell how far a reader has come.",
+        "Move a named reader forward.",
         move_reader,
         takes=MoveReader,
         tag="readers",
     ),
-    _route("DELETE", "/readers/{reader}", "Remove a named reader.", delete_reader, tag="readers"),
+    _route("DELETE", "/readers/{reader}", "Delete a named reader.", delete_reader, tag="readers"),
 ]

@@ -114,7 +114,7 @@ ROUTES = [
     Route(
         method="POST",
         path=f"{_AT}/batch",
-        summary="Send messages together, all or none.",
+        summary="Send messages atomically.",
         right=Right.SEND,
         fast=send_batch,
         takes=Batch,
@@ -126,7 +126,7 @@ ROUTES = [
     Route(
         method="POST",
         path=f"{_AT}/schedule",
-        summary="Send a message for a moment to come; its number cancels it.",
+        summary="Schedule a message; its sequence number cancels it.",
         right=Right.SEND,
         handler=schedule,
         takes=Schedule,
@@ -136,7 +136,7 @@ ROUTES = [
     Route(
         method="POST",
         path=f"{_AT}/cancel-scheduled",
-        summary="Delete scheduled messages: all of them, or none.",
+        summary="Cancel scheduled messages atomically.",
         right=Right.SEND,
         handler=cancel_scheduled,
         takes=MessageNumbers,

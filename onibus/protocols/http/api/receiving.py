@@ -109,7 +109,7 @@ def _route(path: str, summary: str, takes: Any, gives: Any, **more: Any) -> Rout
 ROUTES = [
     _route(
         "/receive",
-        "Receive messages, waiting for the first.",
+        "Receive messages; wait for the first one.",
         Receive,
         Messages,
         fast=receive,
@@ -117,7 +117,7 @@ ROUTES = [
     ),
     _route(
         "/receive-deferred",
-        "Receive deferred messages by their sequence numbers: all of them, or none.",
+        "Receive deferred messages by their sequence numbers, atomically.",
         ReceiveDeferred,
         Messages,
         fast=receive_deferred,
@@ -133,7 +133,7 @@ ROUTES = [
     ),
     _route(
         "/fifo/visibility",
-        "Let a message stay in flight for another time, or give it back.",
+        "Change the visibility timeout of a message; 0 makes it visible.",
         Visibility,
         LockedUntil,
         handler=change_visibility,

@@ -96,11 +96,9 @@ def _route(path: str, summary: str, fast: Any, takes: Any, gives: Any = None) ->
 
 
 ROUTES = [
-    _route(
-        "/complete", "Complete messages that are held: all of them, or none.", complete, Complete
-    ),
-    _route("/abandon", "Give a message back, now or after a delay.", abandon, GiveBack),
-    _route("/defer", "Set a message aside; after a delay it comes back.", defer, GiveBack),
-    _route("/dead-letter", "Put a message into the dead-letter queue.", dead_letter, DeadLetter),
-    _route("/renew", "Hold a message for another lock duration.", renew_lock, Held, LockedUntil),
+    _route("/complete", "Complete locked messages atomically.", complete, Complete),
+    _route("/abandon", "Abandon a message, optionally with a delay.", abandon, GiveBack),
+    _route("/defer", "Defer a message; with a delay it becomes active again.", defer, GiveBack),
+    _route("/dead-letter", "Dead-letter a message.", dead_letter, DeadLetter),
+    _route("/renew", "Renew the lock of a message.", renew_lock, Held, LockedUntil),
 ]

@@ -79,12 +79,12 @@ def _route(method: str, path: str, summary: str, handler: Any, **more: Any) -> R
 
 ROUTES = [
     _route(
-        "GET", "/staged", "List what is staged and not published.", list_staged, gives=StagedOut
+        "GET", "/staged", "List staged rows that are not published.", list_staged, gives=StagedOut
     ),
     _route(
         "POST",
         "/staged",
-        "Keep messages, invisible and without numbers, until they are published.",
+        "Stage messages, invisible and without sequence numbers, until they are published.",
         stage,
         query=StageQuery,
         takes=Batch,
@@ -93,7 +93,7 @@ ROUTES = [
     _route(
         "POST",
         "/staged/publish",
-        "Make what the named attempts staged visible, once.",
+        "Publish the rows of the named attempts, once.",
         publish,
         takes=Publish,
         gives=Published,
@@ -101,16 +101,18 @@ ROUTES = [
     _route(
         "POST",
         "/staged/discard",
-        "Forget what a producer has staged.",
+        "Delete the staged rows of a producer.",
         discard,
         takes=Discard,
         gives=Counted,
     ),
-    _route("GET", "/producers", "List who has published batches.", list_producers, gives=Producers),
+    _route(
+        "GET", "/producers", "List producers with their progress.", list_producers, gives=Producers
+    ),
     _route(
         "DELETE",
         "/producers/{producer}",
-        "Forget how far a producer has come.",
+        "Reset the progress of a producer.",
         forget_producer,
         gives=Forgotten,
     ),

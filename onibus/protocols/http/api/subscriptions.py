@@ -87,7 +87,7 @@ ROUTES = [
     _route(
         "PUT",
         "",
-        "Make a subscription; the body has its settings and rules.",
+        "Create a subscription; the body has its settings and rules.",
         create_subscription,
         takes=SubscriptionIn,
         gives=SubscriptionOut,
@@ -103,14 +103,14 @@ ROUTES = [
     _route(
         "PATCH",
         "",
-        "Change settings of a subscription; what is not named stays.",
+        "Change settings of a subscription; missing settings stay the same.",
         change_subscription,
         takes=SubscriptionSettings,
         gives=SubscriptionOut,
     ),
-    _route("DELETE", "", "Delete a subscription and everything in it.", delete_subscription),
+    _route("DELETE", "", "Delete a subscription and its messages.", delete_subscription),
     _route("GET", "/rules", "List the rules of a subscription.", list_rules, gives=Rules),
     _route("POST", "/rules", "Add a rule.", create_rule, takes=RuleJson),
-    _route("PUT", "/rules/{rule}", "Change a rule.", change_rule, takes=RuleJson),
+    _route("PUT", "/rules/{rule}", "Replace a rule.", change_rule, takes=RuleJson),
     _route("DELETE", "/rules/{rule}", "Delete a rule.", delete_rule),
 ]

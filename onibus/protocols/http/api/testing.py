@@ -11,7 +11,7 @@ from onibus.security.rights import Right
 
 
 async def reset(call: Call) -> None:
-    """Delete every entity with everything in it."""
+    """Delete every entity and its messages."""
     for name in call.bus.topics():
         await call.bus.delete_topic(name)
     for name in call.bus.queues():
@@ -28,7 +28,7 @@ ROUTES = [
     Route(
         method="POST",
         path="/v1/test/reset",
-        summary="Delete every entity with everything in it.",
+        summary="Delete every entity and its messages.",
         right=Right.MANAGE,
         handler=reset,
         test_mode=True,
@@ -37,7 +37,7 @@ ROUTES = [
     Route(
         method="POST",
         path="/v1/test/clock",
-        summary="Let time pass at once.",
+        summary="Move the clock forward.",
         right=Right.MANAGE,
         handler=move_clock,
         takes=MoveClock,

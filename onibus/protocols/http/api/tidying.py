@@ -96,17 +96,19 @@ ROUTES = [
     Route(
         method="POST",
         path="/v1/entities/{entity}/peek",
-        summary="Look at messages without touching them; go on from the last number plus one.",
+        summary="Peek at messages; continue from the last sequence number plus one.",
         right=Right.LISTEN,
         fast=peek,
         takes=Peek,
         gives=Messages,
         tag="tidying",
     ),
-    _route("/purge", "Delete messages that nobody holds.", Right.MANAGE, purge, Purge, Counted),
+    _route(
+        "/purge", "Delete messages that no receiver holds.", Right.MANAGE, purge, Purge, Counted
+    ),
     _route(
         "/undefer",
-        "Give deferred messages back to the active ones: all of them, or none.",
+        "Reactivate deferred messages atomically.",
         Right.LISTEN,
         undefer,
         MessageNumbers,
@@ -121,7 +123,7 @@ ROUTES = [
     ),
     _route(
         "/dead-letters/resubmit",
-        "Send dead letters again, to where they came from or elsewhere.",
+        "Resubmit dead-lettered messages, to their original entity or to another one.",
         Right.MANAGE,
         resubmit,
         Resubmit,
@@ -130,7 +132,7 @@ ROUTES = [
     Route(
         method="GET",
         path="/v1/alarms",
-        summary="List what went wrong with stores and partitions.",
+        summary="List problems of stores and partitions.",
         right=Right.MANAGE,
         handler=alarms,
         gives=Alarms,

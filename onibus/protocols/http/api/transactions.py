@@ -68,7 +68,7 @@ ROUTES = [
     Route(
         method="POST",
         path="/v1/transactions",
-        summary="Send and settle together: all of it, or none.",
+        summary="Send and settle messages atomically.",
         right=Right.SEND,
         names_entities_inside=True,
         handler=transact,
