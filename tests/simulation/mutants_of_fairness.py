@@ -1,4 +1,4 @@
-"""Deliberate mistakes in fair delivery: which groups are noisy, and which message comes next (B10)."""
+"""Deliberate mistakes in fair delivery: noisy groups, and the message that comes next (B10)."""
 
 from __future__ import annotations
 
