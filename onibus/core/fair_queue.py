@@ -20,8 +20,8 @@ from onibus.core.runs import Runs
 if TYPE_CHECKING:
     from onibus.core.subscription import Subscription
 
-#: Rows that are read together, at most.
-_CHUNK_MAX = 128
+#: Rows that one read covers.
+_CHUNK = 128
 
 
 class FairQueue(Runs):
@@ -118,7 +118,7 @@ class FairQueue(Runs):
             elif budget <= 0 or room <= 0:
                 break
             else:
-                rows = self._lowest(min(max(chunk, wanted), _CHUNK_MAX, budget), min(below, ahead))
+                rows = self._lowest(min(max(chunk, wanted), _CHUNK, budget), min(below, ahead))
                 found = self._sort(rows, noisy)
                 budget -= len(rows)
                 room -= self._bytes(rows)
