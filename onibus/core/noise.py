@@ -12,7 +12,7 @@ Nothing here is stored. Holds say which messages are in flight; after a restart,
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from onibus.core import limits
@@ -69,7 +69,7 @@ class Noise:
         #: messages in flight of each group
         self.in_flight: dict[str, int] = {}
         #: groups that are large enough to be noisy by their number
-        self._crowds: set[str] = set()
+        self._crowds: dict[str, None] = {}
         #: for each group in flight or in the window: its last send, or its first receive since
         self._active: dict[str, int] = {}
         self._open = _Second(-1)
@@ -78,7 +78,7 @@ class Noise:
         self._spent: dict[str, int] = {}
         self._spent_all = 0
         self._last: dict[str, int] = {}
-        self._slow: Collection[str] = ()
+        self._slow: list[str] = []
         self._judged = -1
         #: released, and not counted before the command ends: (group, received, how many)
         self._landed: list[tuple[str | None, int, int]] = []
@@ -99,7 +99,7 @@ class Noise:
     def _add(self, group: str, since: int) -> None:
         count = self.in_flight[group] = self.in_flight.get(group, 0) + 1
         if count == CROWD:
-            self._crowds.add(group)
+            self._crowds[group] = None
         if group not in self._active:
             self._active[group] = since
 
@@ -121,7 +121,7 @@ class Noise:
             else:
                 del self.in_flight[group]
             if count == CROWD - 1:
-                self._crowds.discard(group)
+                del self._crowds[group]
 
     def finish(self, now: int) -> None:
         """Count the time that released messages took, at the end of a command."""
@@ -130,8 +130,7 @@ class Noise:
         second = now // SECOND_MS
         if self._open.number != second:
             # Their last time in flight counts in the second that begins: they are not idle yet.
-            groups = {group for group, _, _ in self._landed if group is not None}
-            active = {group: self._active[group] for group in groups}
+            active = {one: self._active[one] for one, _, _ in self._landed if one is not None}
             self._roll(second)
             self._active.update(active)
         for group, received, count in self._landed:
@@ -183,7 +182,7 @@ class Noise:
             if now - active.get(group, -NOISY_SILENCE_MS) < NOISY_SILENCE_MS
         }
 
-    def _judge(self, now: int) -> Collection[str]:
+    def _judge(self, now: int) -> list[str]:
         """Return the groups with more than their share of time, as of the last whole second."""
         second = now // SECOND_MS
         self._roll(second)
@@ -195,10 +194,10 @@ class Noise:
         total += self._open.before_all + self._spent_all
         for group, time in before.items():
             held[group] = held.get(group, 0) + time
-        slow = {
+        slow = [
             one for one, time in held.items() if (time + spent.get(one, 0)) * NOISY_PARTS > total
-        }
-        slow.update(one for one, time in spent.items() if time * NOISY_PARTS > total)
+        ]
+        slow += [one for one, time in spent.items() if time * NOISY_PARTS > total]
         self._slow = slow
         return slow
 
