@@ -169,6 +169,7 @@ def _show(config: Config, ready: Ready) -> None:
 
     rows = [
         ("native API", ready.http),
+        ("console", f"{ready.http}/console/"),
         ("SQS", ready.sqs),
         ("SQS key pair", ready.sqs_keys),
         ("data", ready.data or "in memory: lost when the server stops"),

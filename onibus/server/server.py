@@ -161,6 +161,7 @@ class Server:
         if self._sqs_port is not None:
             await self._listen(self._sqs_listener, "sqs_port", self._sqs_port)
             self.sqs.resume()
+        self.app.history.start()
         notify(READY)
 
     async def _listen(self, listener: Listener, option: str, port: int) -> None:
@@ -174,6 +175,7 @@ class Server:
     async def stop(self, seconds: float = DRAIN_SECONDS) -> None:
         """Reject new requests, finish those in progress, and close the bus."""
         notify(STOPPING)
+        self.app.history.stop()
         for listener in self._listeners:
             listener.close()
         self._connections.closing = self.sqs.closing = True

@@ -101,6 +101,10 @@ class AtomApp:
     def __call__(self, request: Request, respond: Respond) -> None:
         if _reads_root(request):
             request.route = ("GET", "/")
+            if request.accepts("text/html"):
+                # A browser: people read the console, not the feed.
+                respond(Response(302, headers=(("location", "/console/"),)))
+                return
             respond(answer(public_feed(moment(self.bus.broker.clock.wall())), FEED))
             return
         try:
@@ -152,7 +156,7 @@ class AtomApp:
 
     def _refusal(self, request: Request, error: Exception) -> Response:
         if isinstance(error, Failed) or not isinstance(error, OnibusError):
-            _log.error("a request failed", exc_info=error)
+            _log.error("request failed", exc_info=error)
         return _refused(request, error)
 
 

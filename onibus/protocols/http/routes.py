@@ -11,7 +11,9 @@ from onibus.protocols.http.api import (
     log,
     messages,
     operation,
+    overview,
     receiving,
+    searching,
     sessions,
     settling,
     staging,
@@ -20,9 +22,10 @@ from onibus.protocols.http.api import (
     tidying,
     transactions,
 )
+from onibus.protocols.http.console import pages
 from onibus.protocols.http.route import Route, Router
 
-#: The groups, in the order in which they are documented.
+#: Groups of routes, in the order of the documentation.
 GROUPS = (
     entities,
     subscriptions,
@@ -31,6 +34,7 @@ GROUPS = (
     settling,
     sessions,
     tidying,
+    searching,
     transactions,
     log,
     claims,
@@ -38,16 +42,18 @@ GROUPS = (
     keys,
     clock,
     testing,
+    overview,
     operation,
     about,
+    pages,
 )
 
 
 def routes() -> list[Route]:
-    """Return everything that can be asked."""
+    """Return all routes."""
     return [route for group in GROUPS for route in group.ROUTES]
 
 
 def router() -> Router:
-    """Return the way to everything that can be asked."""
+    """Return the tree of all routes."""
     return Router(routes())
