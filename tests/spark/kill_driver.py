@@ -54,7 +54,7 @@ def start(
 
 
 def main(master: str, connection: str, folder: str) -> None:
-    """Run the queries, each again if it fails, until told to stop; then finish what there is."""
+    """Run the queries, each again if it fails, until the file exists; then finish all rows."""
     place = Path(folder)
     settings = {
         "spark.local.dir": folder,

@@ -182,7 +182,7 @@ def check(connection: str, sent: int) -> dict[str, int]:
 
 
 def kill_all(on: str, kills: int, seed: int, place: Path) -> dict[str, int]:
-    """Kill at random until there were so many kills; return what was found."""
+    """Kill at random, this number of times; return what was found."""
     draw = random.Random(seed)
     victims, weights = zip(*VICTIMS[on].items(), strict=True)
     done = Counter[str]()
