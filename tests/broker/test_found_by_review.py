@@ -150,7 +150,7 @@ async def test_stores_with_messages_are_not_emptied_by_a_namespace_that_is_new(
 ) -> None:
     """Found by asking what happens when the directory of the data is the one not mounted."""
     stores = await two_stores_with_messages(tmp_path, clock)
-    with pytest.raises(Damaged, match="does not know it"):
+    with pytest.raises(Damaged, match="is not in the namespace"):
         await Bus.open(tmp_path / "another", clock=clock, stores=stores)
     async with Bus.open(tmp_path, clock=clock, stores=stores) as bus:
         assert len(peek_everything(bus, "q")) == 32
