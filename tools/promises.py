@@ -40,6 +40,7 @@ REQUIRED = (
     *_ids("S", range(1, 9)),
     *_ids("L", range(1, 6)),
     *_ids("B", range(1, 9)),
+    "B10",
     "B11",
     *_ids("R", range(1, 10)),
     *_ids("X", range(1, 13)),

@@ -52,6 +52,8 @@ class Lock(msgspec.Struct, frozen=True):
     work: int = 0
     #: the claim that has it
     owner: str = ""
+    #: when a receiver got it
+    since: int = 0
 
 
 class Row(msgspec.Struct, frozen=True):
