@@ -43,7 +43,7 @@ from onibus.core.errors import InvalidArgument, InvalidOperation
 from onibus.core.message import Message, ReceivedMessage, Sent, SentBatch
 from onibus.core.path.deduplicate import list_duplicates
 from onibus.core.path.peek import Filter
-from onibus.core.path.session import SessionInfo, list_sessions
+from onibus.core.path.session import NonExclusive, SessionInfo, list_sessions
 from onibus.receiver import FifoReceiver, Receiver, SessionReceiver
 from onibus.store.files import make_directory, written_ms
 from onibus.store.interface import OpenStore, Store
@@ -200,14 +200,27 @@ class Bus(EntityCalls, StagingCalls, LogCalls, ClaimCalls):
         return Receiver(self, entity, dead_letters, delete)
 
     async def accept_session(
-        self, entity: str, session_id: str | None = None, *, owner: str = "", wait_ms: int = 0
+        self,
+        entity: str,
+        session_id: str | None = None,
+        *,
+        owner: str = "",
+        wait_ms: int = 0,
+        exclusive: bool = True,
+        lock_token: bytes | None = None,
     ) -> SessionReceiver:
         """Lock a session, a named one or the next that is free, and return its receiver.
 
-        `owner` is the name under which `sessions` lists the holder.
+        `owner` is the name under which `sessions` lists the holder. If `exclusive` is False, a
+        receiver that presents the `lock_token` of this one can take the session over (B9).
         """
+        sharing = None if exclusive else NonExclusive(lock_token)
+        if exclusive and lock_token is not None:
+            raise InvalidArgument("a lock token takes over a non-exclusive session only")
         found, seat, accepted = await self.ask(
-            lambda reply: receiving.accept(self.broker, entity, session_id, owner, wait_ms, reply)
+            lambda reply: receiving.accept(
+                self.broker, entity, session_id, owner, wait_ms, reply, sharing
+            )
         )
         return SessionReceiver(self, found, seat, accepted)
 

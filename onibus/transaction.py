@@ -102,8 +102,9 @@ class Transaction:
         self, source: Settler | str, messages: Sequence[ReceivedMessage | bytes], change: Change
     ) -> None:
         name = source.entity if isinstance(source, Settler) else source
+        session = source.session if isinstance(source, Settler) else None
         tokens = [token_of(message) for message in messages]
-        self._bus.tell(lambda: self._gathered.settle(name, tokens, change))
+        self._bus.tell(lambda: self._gathered.settle(name, tokens, change, session))
 
     async def __aenter__(self) -> Self:
         return self

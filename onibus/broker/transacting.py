@@ -16,7 +16,7 @@ from onibus.broker.entity import Entity, Seat
 from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.broker.routing import route, seat_of_key
 from onibus.broker.sending import check_takes, open_for_sends, take_in
-from onibus.broker.settling import seat_of_token
+from onibus.broker.settling import Held, check_holder, seat_of_token
 from onibus.broker.turns import Turn, waits
 from onibus.core.checks import check_properties, check_text, check_whole
 from onibus.core.errors import (
@@ -27,8 +27,10 @@ from onibus.core.errors import (
     QuotaExceeded,
     Refused,
 )
+from onibus.core.holds import Hold
 from onibus.core.lifecycle import DEAD
 from onibus.core.limits import REASON_LENGTH_MAX, TRANSACTION_MS_MAX
+from onibus.core.mark import Mark
 from onibus.core.message import Message, Sent, encode_properties
 from onibus.core.path.admit import Prepared, admit
 from onibus.core.path.plan import Plan
@@ -51,12 +53,16 @@ _ENDED = {
 class Settlement:
     """What is to become of one held message."""
 
-    __slots__ = ("change", "entity", "token")
+    __slots__ = ("change", "entity", "session", "token")
 
-    def __init__(self, entity: Entity, token: bytes, change: Change) -> None:
+    def __init__(
+        self, entity: Entity, token: bytes, change: Change, session: Held | None = None
+    ) -> None:
         self.entity = entity
         self.token = token
         self.change = change
+        #: the session that the settling receiver must hold (B9)
+        self.session = session
 
 
 class Transaction:
@@ -94,8 +100,13 @@ class Transaction:
                 "common partition_key or session_id; roll the transaction back"
             )
 
-    def settle(self, name: str, tokens: Sequence[bytes], change: Change) -> None:
-        """Add settlements, all or none; tokens must hold their messages now and at the commit."""
+    def settle(
+        self, name: str, tokens: Sequence[bytes], change: Change, session: Held | None = None
+    ) -> None:
+        """Add settlements, all or none; tokens must hold their messages now and at the commit.
+
+        So must the receiver hold its `session`.
+        """
         self._open(len(tokens))
         _check(change)
         entity = self._broker.find(name)
@@ -103,13 +114,15 @@ class Transaction:
         settled = {one.token for one in self._settlements}
         for token in tokens:
             seat = seat_of_token(entity, token)
-            _, mark, _ = self._broker.look(entity, seat, Subscription.held_by, token)
+            _, mark, _ = self._broker.look(entity, seat, _held_by, token, session)
             if change.verb == "dead-letter" and mark.state in DEAD:
                 raise InvalidOperation("a dead letter cannot be dead-lettered again")
             if token in settled:
                 raise InvalidArgument("this message is settled in the transaction already")
             settled.add(token)
-        self._settlements += [Settlement(entity, token, replace(change)) for token in tokens]
+        self._settlements += [
+            Settlement(entity, token, replace(change), session) for token in tokens
+        ]
 
     def commit(self, reply: Reply) -> None:
         """Do all of it; the reply gets a `Sent` for each message sent, in order."""
@@ -183,7 +196,8 @@ class Transaction:
         entity, token = settlement.entity, settlement.token
         seat = seat_of_token(entity, token)
         ordinal, _, _ = self._broker.ask(
-            seat, lambda partition: entity.part_of(partition).held_by(token)
+            seat,
+            lambda partition: _held_by(entity.part_of(partition), token, settlement.session),
         )
         change = settlement.change
         change.subscription, change.ordinal = entity.number, ordinal
@@ -231,6 +245,14 @@ class Transaction:
             raise InvalidOperation(f"this transaction {_ENDED.get(self.ended, self.ended)}")
         if len(self._sends) + len(self._settlements) + more > self._limit:
             raise QuotaExceeded(f"a transaction has at most {self._limit} messages")
+
+
+def _held_by(
+    subscription: Subscription, token: bytes, session: Held | None
+) -> tuple[int, Mark, Hold]:
+    """Return the message that a token holds, or reject the token or its receiver."""
+    check_holder(subscription, session)
+    return subscription.held_by(token)
 
 
 def _check(change: Change) -> None:

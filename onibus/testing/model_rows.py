@@ -52,6 +52,8 @@ class Lock(msgspec.Struct, frozen=True):
     work: int = 0
     #: the claim that has it
     owner: str = ""
+    #: of a session's lock: what takes it over; 0 if it is exclusive (B9)
+    takeover: int = 0
 
 
 class Row(msgspec.Struct, frozen=True):

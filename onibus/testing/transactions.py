@@ -9,7 +9,7 @@ from onibus.broker.transacting import Transaction, verb
 from onibus.core.errors import InvalidArgument, InvalidOperation, LockLost, OnibusError
 from onibus.core.message import Message
 from onibus.core.settings import TopicSettings
-from onibus.testing.client_parts import Held, brief
+from onibus.testing.client_parts import Held, Session, brief, model_of, real_of
 from onibus.testing.mismatch import check
 from onibus.testing.model_bus import BusModel
 from onibus.testing.model_parts import EntityModel, Op
@@ -28,7 +28,7 @@ class TransactionModel:
         self.model = model
         self.deadline = model.time.now() + OPEN_MS
         self.sends: list[tuple[EntityModel, Prepared]] = []
-        self.settlements: list[tuple[EntityModel, Held, Change]] = []
+        self.settlements: list[tuple[EntityModel, Held, Change, Session | None]] = []
         self.keys: dict[str, str] = {}
         self.ended = False
 
@@ -47,16 +47,16 @@ class TransactionModel:
                 raise InvalidOperation("two keys, or none (P8)")
         self.sends += [(entity, one) for one in batch]
 
-    def settle(self, held: Held, change: Change) -> None:
+    def settle(self, held: Held, change: Change, session: Session | None) -> None:
         self.open()
         entity = self.model.find(held.name)
         self.reach(Op(""), entity, held)
-        row = self.find(entity, held)
+        row = self.find(entity, held, session)
         if change.verb == "dead-letter" and row.dead:
             raise InvalidOperation("it is a dead letter")
-        if any(other.token == held.token for _, other, _ in self.settlements):
+        if any(other.token == held.token for _, other, _, _ in self.settlements):
             raise InvalidArgument("settled twice")
-        self.settlements.append((entity, held, change))
+        self.settlements.append((entity, held, change, session))
 
     def reach(self, op: Op, entity: EntityModel, held: Held) -> None:
         """Refuse what is not there, or offline."""
@@ -68,12 +68,14 @@ class TransactionModel:
         self.model.still_there(op, entity)
         self.model.part(entity, index)
 
-    def find(self, entity: EntityModel, held: Held) -> Row:
-        """Return the message that a token holds."""
+    def find(self, entity: EntityModel, held: Held, session: Session | None) -> Row:
+        """Return the message that a token holds, for a receiver that holds its session."""
         uid, number, lock = held.proof
         partition = entity.partition(entity.index_of(number))
         if uid != entity.uid:
             raise LockLost(entity.name)
+        if session is not None:
+            partition.held_session(session.id, session.lock)
         return partition.held(number, lock)
 
     def commit(self, op: Op) -> None:
@@ -84,10 +86,10 @@ class TransactionModel:
         entities = dict.fromkeys(entity for entity, _ in self.sends)
         self.model.take_in((one, index) for one in entities for index in range(len(one.parts)))
         parts: dict[Place, WorkPart] = {}
-        for entity, held, _ in self.settlements:
+        for entity, held, _, _ in self.settlements:
             self.reach(op, entity, held)
-        for entity, held, change in self.settlements:
-            row = self.find(entity, held)
+        for entity, held, change, session in self.settlements:
+            row = self.find(entity, held, session)
             index = entity.index_of(held.proof[1])
             part = parts.setdefault((entity.log, index), WorkPart())
             known = Change(entity.uid, row.ordinal, change.verb, change.delay, change.properties)
@@ -172,10 +174,11 @@ class Transactions(Owners):
         told = verb(word, delay_ms=delay, properties=given)
         if word == "dead-letter":
             told.reason, told.description = "why", "so"
+        session = self.holder(held)
         self._both(
-            f"  {word} {held.name} {held.proof}",
-            lambda: real.settle(held.name, [held.token], told),
-            lambda: model.settle(held, Change(0, 0, word, delay, given)),
+            f"  {word} {held.name} {held.proof} of {model_of(session)}",
+            lambda: real.settle(held.name, [held.token], told, real_of(session)),
+            lambda: model.settle(held, Change(0, 0, word, delay, given), session),
         )
 
     def _end(self, real: Transaction, model: TransactionModel) -> None:

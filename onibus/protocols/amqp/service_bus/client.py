@@ -334,7 +334,7 @@ class Client:
         elif not sessions:
             raise InvalidOperation(f"{place.entity} has no sessions ({SESSION_FILTER} was given)")
         else:
-            SessionReceiverNode(self, link, place).accept(wanted[0])
+            SessionReceiverNode(self, link, place).accept(wanted)
 
     def reading(self, node: ReceiverNode, waits: bool) -> None:
         """A receiver waits until what was written has been read, or does so no more."""

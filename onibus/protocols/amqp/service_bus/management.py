@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from onibus.broker.broker import Broker
 from onibus.broker.replies import Outcome
+from onibus.broker.settling import Held
 from onibus.broker.transacting import Transaction
 from onibus.core.errors import InvalidOperation, SessionLockLost
 from onibus.core.message import ReceivedMessage
@@ -20,13 +21,16 @@ from onibus.protocols.amqp.service_bus.operations import (
     scheduling,
     sessions,
 )
-from onibus.protocols.amqp.service_bus.operations.operation import Operation
+from onibus.protocols.amqp.service_bus.operations.operation import Operation, session_of
 from onibus.protocols.amqp.service_bus.places import Place
 from onibus.protocols.amqp.service_bus.requests import AnsweringNode, Request
 
 if TYPE_CHECKING:
     from onibus.protocols.amqp.service_bus.client import Client
     from onibus.protocols.amqp.service_bus.session_receiver import SessionReceiverNode
+
+#: The link of the receiver or sender that makes a request.
+ASSOCIATED_LINK = "associated-link-name"
 
 OPERATIONS: dict[str, Operation] = {
     **peeking.OPERATIONS,
@@ -100,12 +104,22 @@ class ManagementNode(AnsweringNode):
         """Return an outcome that the asker waits for."""
         return Awaited(self._client.connection, then)
 
-    def held_session(self, session_id: str) -> SessionReceiverNode:
-        """Return the receiver that holds a session for this client."""
+    def held_session(self, request: Request, session_id: str) -> SessionReceiverNode:
+        """Return the receiver that holds a session for this client.
+
+        Two receivers of one connection may name the same session: the one whose link the request
+        names may have lost it to the other (B9).
+        """
         found = self._client.sessions.get((self.place.entity, session_id))
-        if found is None:
-            raise SessionLockLost(f"this connection does not hold session {session_id!r}")
+        link_name = request.properties.get(ASSOCIATED_LINK)
+        if found is None or (isinstance(link_name, str) and link_name != found.link.name):
+            raise SessionLockLost(f"this receiver does not hold session {session_id!r}")
         return found
+
+    def session_held(self, request: Request) -> Held | None:
+        """Return the session that a request names, with its holder's token; None if none."""
+        session_id = session_of(request)
+        return None if session_id is None else self.held_session(request, session_id).held
 
     def detached(self, link: Any) -> None:
         super().detached(link)

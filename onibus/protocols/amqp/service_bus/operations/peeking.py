@@ -83,7 +83,7 @@ def delete_batch(node: ManagementNode, request: Request) -> None:
         return
     session = session_of(request)
     if session is not None:
-        node.held_session(session)
+        node.held_session(request, session)
     state = "dead-lettered" if node.place.dead else "active"
     wanted = Filter(state=state, enqueued_before_ms=int(before), session_id=session)
     node.ask(
