@@ -225,7 +225,7 @@ def accept(
             if accepted is not None:
                 held = (entity, seat, accepted)
                 if sharing is not None and sharing.takeover is not None:
-                    # No crash gives the session back to the receiver that lost it.
+                    # A crash must not return the session to the receiver that lost it.
                     assert seat.store.loop is not None
                     seat.store.loop.answer_after(waiter.reply, held)
                     broker.start(seat.store)

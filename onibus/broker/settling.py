@@ -102,7 +102,7 @@ def check_holder(subscription: Subscription, session: Held | None) -> None:
 def complete_all(
     broker: Broker, name: str, tokens: Sequence[bytes], reply: Reply, session: Held | None = None
 ) -> None:
-    """Complete held messages: all of them, or none where a token does not hold.
+    """Complete held messages atomically: a token that does not hold rejects the call.
 
     For `session` see `settle_one`.
     """

@@ -103,7 +103,7 @@ class Transaction:
     def settle(
         self, name: str, tokens: Sequence[bytes], change: Change, session: Held | None = None
     ) -> None:
-        """Add settlements, all or none; tokens must hold their messages now and at the commit.
+        """Add settlements atomically; tokens must hold their messages now and at the commit.
 
         So must the receiver hold its `session`.
         """

@@ -90,7 +90,7 @@ def check_of(secret: bytes, partition: int, subscription: int, boot: int, epoch:
 def takeover_of(secret: bytes, partition: int, subscription: int, boot: int, epoch: int) -> bytes:
     """Return the token by which a non-exclusive session lock is taken over (B9).
 
-    It has 16 bytes that nobody can guess: whoever has it takes the session.
+    Its 16 bytes cannot be guessed: a receiver that has them takes the session.
     """
     seed = _SEED.pack(partition, subscription, boot, epoch)
     return blake2b(seed, digest_size=TOKEN.size, key=secret, person=b"takeover").digest()

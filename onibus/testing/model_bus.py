@@ -221,7 +221,7 @@ class BusModel(Moves):
         held: Sequence[tuple[int, int, int]],
         session: tuple[str, int] | None = None,
     ) -> None:
-        """Complete what is held by (entity, number, lock): all, or none.
+        """Complete messages held by (entity, number, lock), atomically.
 
         With `session`, only while its receiver has that lock (B9).
         """

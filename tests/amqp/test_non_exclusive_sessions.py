@@ -162,7 +162,7 @@ async def test_a_session_is_taken_over_and_its_messages_are_settled_by_the_new_h
             "update-disposition", settlement(tokens[:1]), associated_link_name=to.string("link-1")
         )
         assert status == 200
-        # What is locked is not delivered again, what comes next is, in order.
+        # Locked messages are not delivered again, the next one is.
         second.flow(1, 1)
         [third] = await second.hear(say.TRANSFER)
         assert third.payload.endswith(b"3")

@@ -1,4 +1,4 @@
-"""Non-exclusive sessions in the bus itself: who holds one, over restarts and crashes (B9)."""
+"""Non-exclusive sessions in the bus itself: their holder, restarts and crashes (B9)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions: taking one, keeping it, taking it over, giving it back, and its state (B4, B9)."""
+"""Sessions: accepting, renewing, taking over and releasing one, and its state (B4, B9)."""
 
 from __future__ import annotations
 

@@ -157,8 +157,7 @@ async def test_a_session_that_is_held_non_exclusively_is_locked_for_these_client
 ) -> None:
     """The receiver that holds it is a raw one: these clients accept exclusively only."""
     queue = await world.queue(requires_session=True)
-    sender = world.sender(queue)
-    await world.open(sender)
+    sender = await world.sender(queue)
     await sender.send_messages(msg("1", session_id="a"))
     with RawTransactions(world.server) as raw:
         name = "com.microsoft:non-exclusive-session-filter"

@@ -61,7 +61,7 @@ class Wanted(NamedTuple):
 
 
 def session_filter(attach: Attach) -> Wanted | None:
-    """Return the session that is asked for; None if none is."""
+    """Return the session that an attach requests; None if it requests none."""
     fields = say.terminus_list(attach.source)
     found = fields[_FILTER_PLACE] if len(fields) > _FILTER_PLACE else None
     if not isinstance(found, dict):
@@ -97,7 +97,7 @@ def _non_exclusive(given: Any) -> Wanted:
 
 
 def granted_filter(accepted: AcceptedSession) -> bytes:
-    """Return the filter that tells which session was granted."""
+    """Return the filter that names the granted session."""
     session_id = to.string(accepted.session_id)
     if accepted.takeover is None:
         return to.fields({SESSION_FILTER: session_id})
