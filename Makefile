@@ -5,6 +5,15 @@ BIN := $(VENV)/bin
 #: what a server needs is installed; and all that tests, benches and pipelines need besides
 RUNNABLE := $(VENV)/.runnable
 READY := $(VENV)/.ready
+#: An environment with the lowest versions that pyproject.toml allows.
+LOWEST := .venv-lowest
+#: pip, quiet; the files in requirements/ name every package with its version and hashes.
+PIP_FLAGS := --quiet --disable-pip-version-check
+INSTALL_SELF := --no-deps --no-build-isolation --editable .
+#: How requirements/ is made. The files hold for Python 3.11 to 3.14 and name no index.
+COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	--no-annotate --custom-compile-command 'make lock'
+LOCKED := pyproject.toml requirements/build.in
 
 #: The folders with code, as far as they exist.
 CODE = $(foreach folder,onibus pyspark_onibus bench examples tests tools,$(if $(wildcard $(folder)/*.py),$(folder)))
@@ -37,13 +46,13 @@ PROCESSES ?= 2
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo demonstrate test lint bench against simulate kill forget soak cut fuzz \
-	corpus docs promises clean
+.PHONY: help setup run demo demonstrate test test-all test-lowest coverage lint bench against \
+	simulate kill forget soak cut fuzz corpus docs promises lock release clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(READY) ## Make .venv and install everything into it (again when pyproject.toml changes)
+setup: $(READY) ## Make .venv and install everything (again when pyproject.toml or the lock changes)
 
 run: $(RUNNABLE) ## Run a server and its pipeline, data in data/, lake in lake/ (Ctrl-C stops it)
 	@$(BIN)/onibus up --config examples/onibus.toml --data data $(ARGS)
@@ -54,8 +63,20 @@ demo: $(READY) ## Show bus and pipeline at work: 200,000 messages, kills, and th
 demonstrate: $(RUNNABLE) ## Run the short demonstration of the library
 	$(BIN)/python examples/demonstration.py
 
-test: $(READY) ## Run all tests (PROCESSES=2, ARGS="-k sessions")
+test: $(READY) ## Run the quick tests of every layer (PROCESSES=2, ARGS="-k sessions")
+	$(BIN)/python -m pytest -n $(PROCESSES) -m "not slow" $(ARGS)
+
+test-all: $(READY) ## Run all tests (PROCESSES=2, ARGS="-k sessions")
 	$(BIN)/python -m pytest -n $(PROCESSES) $(ARGS)
+
+test-lowest: $(LOWEST)/.ready ## Run the quick tests with the lowest versions that are allowed
+	$(LOWEST)/bin/python -m pytest -n $(PROCESSES) -m "not slow" $(ARGS)
+
+coverage: $(READY) ## Run all tests, and print the covered lines and branches (ARGS="-k sessions")
+	rm -f .coverage .coverage.*
+	$(BIN)/python -m coverage run -m pytest -n $(PROCESSES) $(ARGS)
+	$(BIN)/python -m coverage combine --quiet
+	$(BIN)/python -m tools.coverage
 
 lint: $(READY) ## Check style, format and types
 	$(BIN)/ruff check $(CODE)
@@ -69,7 +90,7 @@ against: $(READY) ## Compare the speed with an earlier commit (REVISION=HEAD, RO
 	$(BIN)/python -m bench.against $(REVISION) --rounds $(ROUNDS)
 
 simulate: $(READY) ## Run the simulator (COMMANDS=1000000, EACH=100000 per seed, SEED=1)
-	$(BIN)/python -m onibus.testing.simulate --commands $(COMMANDS) --each $(EACH) \
+	$(BIN)/python -m tests.simulator.simulate --commands $(COMMANDS) --each $(EACH) \
 		--seed $(SEED) --processes $(PROCESSES) $(ARGS)
 
 kill: $(READY) ## Kill a server under three protocols, and check what clients saw (KILLS=200, SEED=1)
@@ -94,15 +115,28 @@ docs: promises ## Write the generated pages of docs/ anew
 	$(BIN)/python -m tools.lifecycle
 	$(BIN)/python -m tools.http_calls
 	$(BIN)/python -m tools.rights
+	$(BIN)/python -m tools.includes
 
 promises: $(READY) ## Write docs/promises.md anew from the tests
 	$(BIN)/python -m tools.promises
 
-clean: ## Remove the environment and everything tools left behind
-	rm -rf $(VENV) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+lock: $(READY) ## Choose versions anew and write them to requirements/, with hashes
+	@$(BIN)/uv --version >/dev/null 2>&1 || \
+		$(BIN)/python -m pip install $(PIP_FLAGS) 'uv>=0.13,<0.14'
+	$(COMPILE) --upgrade --all-extras $(LOCKED) -o requirements/development.txt
+	$(COMPILE) -c requirements/development.txt --extra all $(LOCKED) -o requirements/all.txt
+	$(COMPILE) -c requirements/development.txt --extra server --extra arrow --extra uvloop \
+		$(LOCKED) -o requirements/server.txt
+	$(COMPILE) --resolution lowest-direct --all-extras $(LOCKED) -o requirements/lowest.txt
+
+release: $(READY) ## Build and try the release, then tag it (ARGS=--dry-run: no tag)
+	$(BIN)/python -m tools.release $(ARGS)
+
+clean: ## Remove the environments and everything tools left behind
+	rm -rf $(VENV) $(LOWEST) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(RUNNABLE): pyproject.toml
+$(RUNNABLE): pyproject.toml requirements/all.txt
 	@test -n "$(PYTHON)" || { \
 		echo "Onibus needs Python 3.11 or newer, and none was found." >&2; \
 		echo "Install one, or name it: make setup PYTHON=/path/to/python3" >&2; exit 1; }
@@ -112,9 +146,16 @@ $(RUNNABLE): pyproject.toml
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || rm -rf $(VENV)
 	@echo "Installing Onibus into $(VENV): this takes a minute or two, once."
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[spark]'
+	@$(BIN)/python -m pip install $(PIP_FLAGS) --no-deps --require-hashes -r requirements/all.txt
+	@$(BIN)/python -m pip install $(PIP_FLAGS) $(INSTALL_SELF)
 	@touch $@
 
-$(READY): $(RUNNABLE)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[spark,clients,dev,bench]'
+$(READY): $(RUNNABLE) requirements/development.txt
+	$(BIN)/python -m pip install $(PIP_FLAGS) --no-deps --require-hashes -r requirements/development.txt
+	@touch $@
+
+$(LOWEST)/.ready: pyproject.toml requirements/lowest.txt
+	@$(PYTHON) -m venv $(LOWEST)
+	$(LOWEST)/bin/python -m pip install $(PIP_FLAGS) --no-deps --require-hashes -r requirements/lowest.txt
+	@$(LOWEST)/bin/python -m pip install $(PIP_FLAGS) $(INSTALL_SELF)
 	@touch $@

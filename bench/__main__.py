@@ -57,6 +57,9 @@ def main() -> None:
         "pauses": lambda: pauses.measure(0.1 if quick else 1.0),
         "recovery": lambda: recovery.measure(3 if quick else 7, 0.1 if quick else 1.0),
     }
+    unknown = [name for name in arguments.parts if name not in parts]
+    if unknown:
+        parser.error(f"unknown parts: {', '.join(unknown)}; choose from {', '.join(parts)}")
     console = Console()
     figures: list[Figure] = []
     for name in arguments.parts or parts:

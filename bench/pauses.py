@@ -18,7 +18,7 @@ from bench.measure import Figure, folder, opened
 from onibus import Bus, Message
 from onibus.broker.settling import peek_in_slices
 from onibus.core.errors import OnibusError
-from onibus.core.path.peek import Filter
+from onibus.core.inspection import Filter
 from onibus.core.rules.rule import Rule, SqlFilter
 
 #: The processor time that one slice may take.

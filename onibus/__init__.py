@@ -6,14 +6,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from onibus.core import errors
+from onibus.extras import explained
 
 if TYPE_CHECKING:
-    from onibus.broker.claim_rows import Claim
-    from onibus.broker.named_reader import LogPositions, ReaderInfo
+    from onibus.api.claims import Claim
+    from onibus.api.log import LogPositions, ReaderInfo
     from onibus.broker.quotas import Quotas
     from onibus.bus import Bus
+    from onibus.core.inspection import Filter
     from onibus.core.message import Message, ReceivedMessage, Sent, SentBatch
-    from onibus.core.path.peek import Filter
     from onibus.core.rules.correlation import CorrelationFilter
     from onibus.core.rules.rule import FalseFilter, Rule, SqlAction, SqlFilter, TrueFilter
     from onibus.core.settings import QueueSettings, SubscriptionSettings, TopicSettings
@@ -44,15 +45,15 @@ __all__ = [
 #: Where each name is. It is imported when somebody wants it: Spark starts many short processes.
 _HOMES = {
     "Bus": "bus",
-    "Claim": "broker.claim_rows",
+    "Claim": "api.claims",
     "CorrelationFilter": "core.rules.correlation",
     "FalseFilter": "core.rules.rule",
-    "Filter": "core.path.peek",
-    "LogPositions": "broker.named_reader",
+    "Filter": "core.inspection",
+    "LogPositions": "api.log",
     "Message": "core.message",
     "QueueSettings": "core.settings",
     "Quotas": "broker.quotas",
-    "ReaderInfo": "broker.named_reader",
+    "ReaderInfo": "api.log",
     "ReceivedMessage": "core.message",
     "Rule": "core.rules.rule",
     "Sent": "core.message",
@@ -68,4 +69,5 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    with explained():
+        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -23,15 +23,16 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
 from msgspec.structs import replace
 
+from onibus.api.log import StampsSetBack
+from onibus.api.operation import ClockInfo
 from onibus.broker import receiving, sending, settling
 from onibus.broker.admission import RESERVE_BYTES
 from onibus.broker.broker import Broker
 from onibus.broker.clock import Clock, MovableClock, SystemClock
-from onibus.broker.named_reader import StampsSetBack
 from onibus.broker.namespace import NAME
 from onibus.broker.probing import PROBE_MS
 from onibus.broker.quotas import Quotas
-from onibus.broker.timekeeping import ClockInfo, accept_clock, clock_info
+from onibus.broker.timekeeping import accept_clock, clock_info
 from onibus.broker.writer import ThreadWriter
 from onibus.calls.claims import ClaimCalls
 from onibus.calls.entities import EntityCalls
@@ -40,10 +41,10 @@ from onibus.calls.staging import StagingCalls
 from onibus.core.block import NEVER
 from onibus.core.checks import check_whole
 from onibus.core.errors import InvalidArgument, InvalidOperation
+from onibus.core.inspection import Filter, NonExclusive, SessionInfo
 from onibus.core.message import Message, ReceivedMessage, Sent, SentBatch
 from onibus.core.path.deduplicate import list_duplicates
-from onibus.core.path.peek import Filter
-from onibus.core.path.session import NonExclusive, SessionInfo, list_sessions
+from onibus.core.path.session import list_sessions
 from onibus.receiver import FifoReceiver, Receiver, SessionReceiver
 from onibus.store.files import make_directory, written_ms
 from onibus.store.interface import OpenStore, Store

@@ -11,10 +11,10 @@ from onibus.broker import receiving, settling
 from onibus.broker.entity import Entity, Seat
 from onibus.broker.settling import Held
 from onibus.core.errors import InvalidArgument, LockLost
+from onibus.core.inspection import AcceptedSession
 from onibus.core.lifecycle import Input
 from onibus.core.message import ReceivedMessage
 from onibus.core.path.session import (
-    AcceptedSession,
     end_session_lock,
     held_session,
     renew_session,

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.slow import is_slow
 from tools.promises import SEMANTICS, read_promises
 
 # Servers of several tests run at once: none of them takes the well-known ports.
@@ -37,8 +38,13 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(f"no such promise: {', '.join(sorted(unknown))}")
 
 
+# First, so that `-m "not slow"` sees the markers.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Check the ids of all promise markers; keep the tests that were asked for."""
+    """Mark slow tests, check the ids of all promise markers, keep the selected promises."""
+    for item in items:
+        if is_slow(item.nodeid):
+            item.add_marker(pytest.mark.slow)
     asked = set(config.getoption("promise"))
     kept: list[pytest.Item] = []
     dropped: list[pytest.Item] = []

@@ -30,22 +30,23 @@ from onibus import (
     SqlAction,
     SqlFilter,
 )
+from onibus.api.delivery import Resubmitted
+from onibus.api.entities import EntityInfo
+from onibus.api.staging import Published, Staged
 from onibus.broker.entity import KINDS
-from onibus.broker.entity_info import EntityInfo
-from onibus.broker.producers import Published, Staged
-from onibus.broker.resubmitting import Resubmitted
 from onibus.client import Unreachable
 from onibus.core import errors, limits
 from onibus.core.arrow_block import SCHEMA
 from onibus.core.claimed_rows import CLAIMED_SCHEMA
+from onibus.core.inspection import SessionInfo
 from onibus.core.log_batch import READ_SCHEMA
 from onibus.core.outcomes import Fate
-from onibus.core.path.session import SessionInfo
 from onibus.core.settings import FIXED
 from onibus.receiver import FifoReceiver, Receiver, SessionReceiver
 from onibus.transaction import Transaction
 from tests.source_tree import ROOT, text_of
 from tools import lifecycle, promises
+from tools.includes import INCLUDE
 
 PAGES = sorted(
     path.relative_to(ROOT).as_posix()
@@ -65,8 +66,8 @@ INTERNAL = {(Bus, "ask"), (Bus, "tell"), (Bus, "arm"), (Bus, "check_alive")}
 
 
 def programs(page: str) -> list[tuple[int, str]]:
-    """Return (line, source) of the Python blocks of a page."""
-    text = text_of(page)
+    """Return (line, source) of a page's Python blocks, except those that come from programs."""
+    text = INCLUDE.sub(lambda match: re.sub(r"\S", " ", match[0]), text_of(page))
     return [
         (text.count("\n", 0, match.start(2)) + 1, match[2])
         for match in FENCE.finditer(text)
@@ -74,23 +75,8 @@ def programs(page: str) -> list[tuple[int, str]]:
     ]
 
 
-def run_as_main(page: str) -> None:
-    """Run a page's blocks in order, as the body of one `async def main()`."""
-    parsed = [ast.parse("\n" * (line - 1) + source) for line, source in programs(page)]
-    whole = ast.parse("async def main(): pass")
-    (main,) = whole.body
-    assert isinstance(main, ast.AsyncFunctionDef)
-    main.body = [statement for block in parsed for statement in block.body]
-    namespace: dict[str, Any] = {"__name__": "__main__"}
-    exec(compile(whole, str(ROOT / page), "exec", dont_inherit=True), namespace)
-    asyncio.run(namespace["main"]())
-
-
 def run_page(page: str) -> None:
     """Run a page's blocks in order, in one namespace. They may await outside of any function."""
-    if page.startswith("docs/how-to/"):
-        run_as_main(page)
-        return
     namespace: dict[str, Any] = {"__name__": "__main__"}
     with asyncio.Runner() as runner:
         for line, source in programs(page):
@@ -168,14 +154,14 @@ def test_programs_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     run_page(page)
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_links_lead_somewhere(page: str) -> None:
-    assert not list(broken_links(page, text_of(page)))
+def test_links_lead_somewhere() -> None:
+    found = [f"{page}: {link}" for page in PAGES for link in broken_links(page, text_of(page))]
+    assert not found, "\n".join(found)
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_named_files_are_there(page: str) -> None:
-    assert not missing_files(text_of(page))
+def test_named_files_exist() -> None:
+    found = [f"{page}: {name}" for page in PAGES for name in missing_files(text_of(page))]
+    assert not found, "\n".join(found)
 
 
 def test_every_page_is_in_the_index() -> None:
@@ -374,18 +360,6 @@ def test_what_is_not_there_yet_is_marked() -> None:
             assert not promise.text.startswith("(not yet)"), promise.id
         else:
             assert "(not yet)" in promise.text, promise.id
-
-
-def test_how_to_pages_have_directories_of_their_own() -> None:
-    opened = [
-        (name, page)
-        for page in PAGES
-        if page.startswith("docs/how-to/")
-        for name in sorted(set(re.findall(r'Bus\.open\("([^"]+)"', text_of(page))))
-    ]
-    names = [name for name, _ in opened]
-    assert len(set(names)) == len(names)
-    assert all(name.startswith("data-") for name in names)
 
 
 def test_lifecycle_is_up_to_date() -> None:

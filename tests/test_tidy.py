@@ -30,7 +30,8 @@ LEFTOVER = re.compile(r"\b(?:T[O]DO|F[I]XME|X{3}|H[A]CK)\b")
 MACHINE_PATH = re.compile(r"(?<![\w.~/$}-])/(?:work|root|home|Users)(?![\w.-])")
 TOO_LONG = re.compile(f".{{{COLUMNS_MAX + 1}}}")
 
-every_file = pytest.mark.parametrize("path", python_files(*FOLDERS))
+#: Every Python file of ours.
+FILES = python_files(*FOLDERS)
 
 
 def long_functions(tree: ast.Module) -> list[str]:
@@ -94,34 +95,33 @@ def dead_modules() -> list[str]:
     ]
 
 
-@every_file
-def test_files_are_short(path: str) -> None:
-    assert len(text_of(path).splitlines()) <= FILE_LINES_MAX
-
-
-@every_file
-def test_functions_are_short(path: str) -> None:
-    found = long_functions(tree_of(path))
+def test_files_are_short() -> None:
+    lines = {path: len(text_of(path).splitlines()) for path in FILES}
+    found = [f"{path}: {n} lines" for path, n in lines.items() if n > FILE_LINES_MAX]
     assert not found, "\n".join(found)
 
 
-@every_file
-def test_lines_are_short(path: str) -> None:
-    found = matching_lines(TOO_LONG, path, text_of(path))
+def test_functions_are_short() -> None:
+    found = [f"{path}: {one}" for path in FILES for one in long_functions(tree_of(path))]
     assert not found, "\n".join(found)
 
 
-@every_file
-def test_modules_say_what_they_own(path: str) -> None:
-    if text_of(path):  # an empty __init__.py owns nothing
-        assert ast.get_docstring(tree_of(path)), f"{path} has no docstring"
+def test_lines_are_short() -> None:
+    found = [line for path in FILES for line in matching_lines(TOO_LONG, path, text_of(path))]
+    assert not found, "\n".join(found)
 
 
-@pytest.mark.parametrize("path", python_files(*(f"onibus/{name}" for name in SERVING)))
-def test_no_function_keeps_itself(path: str) -> None:
+def test_modules_say_what_they_own() -> None:
+    # An empty __init__.py owns nothing.
+    found = [path for path in FILES if text_of(path) and not ast.get_docstring(tree_of(path))]
+    assert not found, f"modules without a docstring: {', '.join(found)}"
+
+
+def test_no_function_keeps_itself() -> None:
     """A function that refers to itself is a cycle: it keeps its data until the collector runs."""
-    found = self_references(tree_of(path))
-    assert not found, f"{path}: {', '.join(found)}"
+    files = python_files(*(f"onibus/{name}" for name in SERVING))
+    found = [f"{path}: {name}" for path in files for name in self_references(tree_of(path))]
+    assert not found, "\n".join(found)
 
 
 def test_functions_that_keep_themselves_are_seen() -> None:

@@ -1,1 +1,1 @@
-"""Scripts for those who work on Onibus; nothing here is installed."""
+"""Scripts for contributors; not part of the installed package."""

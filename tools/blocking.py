@@ -1,11 +1,11 @@
-"""The blocking client is the asyncio client without its asyncio: this writes it.
+"""Generator of the blocking client from the asyncio client.
 
-    python -m tools.blocking           write onibus/client/blocking anew
-    python -m tools.blocking --check   fail when it is out of date
+    python -m tools.blocking           write onibus/client/blocking
+    python -m tools.blocking --check   fail if it is out of date
 
-Words are replaced, lines between `# blocking: leave out` and `# blocking: go on` left out, and the
-result formatted. What cannot be made so (transports without a network, and the renewing of locks,
-a task there and a thread here) is written by hand.
+The generator replaces words, omits the lines between `# blocking: leave out` and
+`# blocking: go on`, and formats the result. In-process transports and lock renewal, a task in one
+client and a thread in the other, are written by hand.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "onibus" / "client" / "aio"
 TARGET = ROOT / "onibus" / "client" / "blocking"
 
-#: What ruff tidies up after words have gone.
+#: Fixes by ruff after the replacements.
 _FIX = ["check", "--select", "I,F401,UP028", "--fix-only", "--unsafe-fixes", "-q"]
 
-#: Of one side only, or written by hand on both.
+#: Files of one client only, or written by hand in both.
 BY_HAND = {"__init__.py", "in_process.py", "renewing.py"}
 
 _LEFT_OUT = re.compile(r" *# blocking: leave out\n.*?# blocking: go on\n\n?", re.DOTALL)
-_LINES_LEFT_OUT = re.compile(r"^from onibus\.(bus|client\.aio\.in_process) import .*\n", re.M)
 _WORDS = [
     (r"\bhttpx\.AsyncClient\b", "httpx.Client"),
     (r"\basync (def|with|for)\b", r"\1"),
@@ -42,7 +41,7 @@ _WORDS = [
 
 def blocking(text: str) -> str:
     """Return the blocking form of a module."""
-    text = _LINES_LEFT_OUT.sub("", _LEFT_OUT.sub("", text))
+    text = _LEFT_OUT.sub("", text)
     for word, instead in _WORDS:
         text = re.sub(word, instead, text)
     return _formatted(text)
@@ -63,7 +62,7 @@ def _formatted(text: str) -> str:
 
 
 def made() -> dict[Path, str]:
-    """Return the files of the blocking client, made anew."""
+    """Return the generated files of the blocking client."""
     return {
         TARGET / path.name: blocking(path.read_text("utf-8"))
         for path in sorted(SOURCE.glob("*.py"))
@@ -72,7 +71,7 @@ def made() -> dict[Path, str]:
 
 
 def stale() -> list[str]:
-    """Return the names of files that are not as they should be."""
+    """Return the names of files that are out of date."""
     fresh = made()
     found = [path.name for path, text in fresh.items() if _text(path) != text]
     known = {path.name for path in fresh} | BY_HAND
@@ -86,7 +85,7 @@ def _text(path: Path) -> str | None:
 def main(arguments: list[str] | None = None) -> int:
     """Write the files, or check them."""
     parser = argparse.ArgumentParser(description="Make the blocking client.")
-    parser.add_argument("--check", action="store_true", help="only tell what is out of date")
+    parser.add_argument("--check", action="store_true", help="only list files that are out of date")
     if parser.parse_args(arguments).check:
         wrong = stale()
         for name in wrong:

@@ -1,7 +1,7 @@
-"""Which right every request of every protocol needs: writes the table in docs/security.md.
+"""Generator of the table in docs/security.md: the right that each request needs.
 
 python -m tools.rights           write the table
-python -m tools.rights --check   fail when it is out of date
+python -m tools.rights --check   fail if it is out of date
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ PATHS = {
     paths.LOCKED_MESSAGE: "/{entity}/messages/{id}/{token}",
 }
 
-#: What a caller shows: nothing, or a token of a key that has one right only.
+#: Credentials of a caller: none, or a token of a key that has one right only.
 NOTHING = "nothing"
 HOLDERS = (NOTHING, *(right.value for right in Right))
 
@@ -97,17 +97,17 @@ def render() -> str:
 
 
 def written(page: str) -> str:
-    """Return the page with the table of today."""
+    """Return the page with the current table."""
     before, _, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
-    assert end, f"{PAGE} has no place for the table"
+    assert end, f"{PAGE} lacks the marks of the table"
     return before + render() + after
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Write the table, or check it."""
     parser = argparse.ArgumentParser(prog="python -m tools.rights", description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing, fail when out of date")
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if out of date")
     page = PAGE.read_text("utf-8")
     if parser.parse_args(arguments).check:
         return 0 if page == written(page) else 1

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from onibus.broker.claim_rows import OPEN, RELEASING, STAGING, Claim, ClaimReader
+from onibus.api.claims import ClaimReaderInfo
+from onibus.broker.claim_rows import OPEN, RELEASING, STAGING, ClaimReader
 from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.core.checks import check_text, check_whole
 from onibus.core.errors import CheckpointMismatch
@@ -23,24 +22,22 @@ if TYPE_CHECKING:
     from onibus.broker.claims import Claims
 
 
-class ClaimReaderInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """The progress of a reader with its claims."""
-
-    reader: str
-    incarnation: int
-    #: the last number that it was given; 0 for none
-    last: int
-    #: (first, last) of the numbers that it has committed
-    committed: tuple[tuple[int, int], ...]
-    #: those that are not
-    claims: tuple[Claim, ...]
-
-
 def hold(
-    claims: Claims, name: str, reader_name: str, token: str | None, after: int, reply: Reply
+    claims: Claims,
+    name: str,
+    reader_name: str,
+    token: str | None,
+    after: int,
+    reply: Reply,
+    query: str | None = None,
+    first: int = 0,
 ) -> None:
-    """Take hold of a reader, and answer its progress; without a token only answer."""
+    """Take hold of a reader, and answer its progress; without a token only answer.
+
+    A holder that names its `query` notes the first claim of that query's checkpoint.
+    """
     check_whole("after", after, 0)
+    check_whole("first", first, 0)
     if token is None:
         answer(reply, _info(claims, claims.find(name, reader_name, None)))
         return
@@ -60,10 +57,13 @@ def hold(
             "each query its own reader; or continue with the newest checkpoint; or release the "
             "claims of a query that will not continue: their messages are read again"
         )
-    if reader.token == token:
+    new = query is not None and _new_query(reader, token, query, first)
+    if reader.token == token and not new:
         answer(reply, _info(claims, reader))
         return
     reader.token = token
+    if query is not None:
+        reader.bind(query, first)
     batch = WriteBatch()
     reader.put(batch)
     counted = claims.counted(reply)
@@ -75,6 +75,21 @@ def hold(
             answer(counted, _info(claims, reader))
 
     claims.broker.namespace.commit(batch, Outcome(held))
+
+
+def _new_query(reader: ClaimReader, token: str, query: str, first: int) -> bool:
+    """Return whether a query has not read here before; refuse one that begins a second time."""
+    check_text("query", query, ID_LENGTH_MAX, 1)
+    check_holder(reader, token)
+    known = reader.queries.get(query)
+    if known not in (None, first):
+        raise CheckpointMismatch(
+            f"the query has read claim {known} of reader {reader.name!r} of {reader.entity.name}, "
+            "and its checkpoint has no batch: it is an older copy, and the messages that the query "
+            "completed are not in the queue any longer. Continue with the newest checkpoint. If "
+            "their results are stored, continue with a new checkpoint"
+        )
+    return known is None
 
 
 def check_holder(reader: ClaimReader, token: str | None) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from onibus.api.claims import Claim
 from onibus.broker.clock import BusClock
 from onibus.broker.entity import Entity, Seat
 from onibus.broker.replies import Reply, answer, fail
@@ -25,29 +26,10 @@ RELEASING = "releasing"  #: that it is given back is on its way to the disk
 
 #: Runs of committed numbers that are remembered of one reader.
 _RUNS_KEPT = 1_000
+#: Queries that are remembered of one reader.
+_QUERIES_KEPT = 100
 
 DeadLetterWords = tuple[str | None, str | None]
-
-
-class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages that were set aside for a named reader."""
-
-    entity: str
-    #: tells the entity from another of that name, before or after it
-    incarnation: int
-    reader: str
-    number: int
-    #: how many messages it has
-    count: int
-    #: where they are: (index of the partition, how many of them)
-    partitions: tuple[tuple[int, int], ...]
-    created_ms: int
-    age_ms: int
-    #: when it is given back unless it is read before; None once it was
-    lease_until_ms: int | None
-    read: bool
-    #: it is committed for good, and waits for a partition that is offline
-    committing: bool
 
 
 class ClaimContent(msgspec.Struct, omit_defaults=True):
@@ -68,6 +50,8 @@ class ReaderContent(msgspec.Struct):
     committed: list[tuple[int, int]]
     #: of the program that works under its name; earlier versions kept none
     token: str | None = None
+    #: the ids of the queries that read under its name, with the first claim of each
+    queries: dict[str, int] = {}
 
 
 class HeldClaim:
@@ -148,6 +132,8 @@ class ClaimReader:
         self.committed = Runs()
         #: of the program that works under its name (broker/claim_holding.py)
         self.token: str | None = None
+        #: the queries that read under its name, with the first claim of each
+        self.queries: dict[str, int] = {}
         self.claims: dict[int, HeldClaim] = {}
 
     @property
@@ -160,8 +146,14 @@ class ClaimReader:
         while len(self.committed.firsts) > _RUNS_KEPT:
             del self.committed.firsts[0], self.committed.lasts[0]
 
+    def bind(self, query: str, first: int) -> None:
+        """Note the first claim of a query."""
+        self.queries[query] = first
+        while len(self.queries) > _QUERIES_KEPT:
+            del self.queries[next(iter(self.queries))]
+
     def put(self, batch: WriteBatch) -> None:
-        content = ReaderContent(self.last, list(self.committed.runs()), self.token)
+        content = ReaderContent(self.last, list(self.committed.runs()), self.token, self.queries)
         batch.put(CLAIMS, (self.entity.incarnation, self.name, 0, msgspec.json.encode(content)))
 
     def load(self, rows: dict[int, bytes]) -> None:
@@ -177,6 +169,7 @@ class ClaimReader:
                 known = msgspec.json.decode(content, type=ReaderContent)
                 self.last = max(self.last, known.last)
                 self.token = known.token
+                self.queries = known.queries
                 self.committed = Runs()
                 for first, last in known.committed:
                     self.committed.add(first, last)

@@ -16,13 +16,13 @@ import contextlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
+from onibus.api.claims import Claim
 from onibus.broker.claim_holding import check_holder
 from onibus.broker.claim_rows import (
     COMMITTING,
     OPEN,
     RELEASING,
     STAGING,
-    Claim,
     ClaimContent,
     ClaimReader,
     HeldClaim,

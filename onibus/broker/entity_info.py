@@ -2,42 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any
 
-import msgspec
-
+from onibus.api.entities import EntityInfo
 from onibus.core.path.peek import STATES
-from onibus.core.rules.rule import Rule
-from onibus.core.settings import S
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
-
-
-class EntityInfo(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
-    """An entity as its owner sees it: settings, and counts added up over its partitions."""
-
-    name: str
-    #: queue, topic or subscription
-    kind: str
-    settings: S
-    created_ms: int
-    #: available, or limited while a partition is offline (P10)
-    availability: str
-    active_count: int
-    deferred_count: int
-    scheduled_count: int
-    dead_lettered_count: int
-    held_count: int
-    #: messages that have left it, in whatever way, since the bus was opened
-    gone_count: int
-    size_bytes: int
-    duplicates_dropped: int
-    remembered_ids: int
-    offline_partitions: tuple[int, ...]
-    #: the names of a topic's subscriptions, and a subscription's rules
-    subscriptions: tuple[str, ...] = ()
-    rules: tuple[Rule, ...] = ()
 
 
 def info(broker: Broker, name: str) -> EntityInfo[Any]:

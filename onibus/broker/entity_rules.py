@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from onibus.core import settings
+from onibus.api.entities import SUBSCRIPTIONS
 from onibus.core.errors import (
     EntityExists,
     EntityNotFound,
     InvalidArgument,
     InvalidFilter,
-    InvalidName,
     InvalidOperation,
     QuotaExceeded,
 )
-from onibus.core.limits import RULE_NAME_LENGTH_MAX
 from onibus.core.rules.rule import Rule
 from onibus.core.rules.sql_action import changes_session
 from onibus.core.rules.values import in_range
@@ -26,18 +24,6 @@ if TYPE_CHECKING:
     from onibus.broker.broker import Broker
     from onibus.broker.entity import Entity
     from onibus.broker.namespace import Namespace
-
-#: A subscription's name is topic/subscriptions/name, as in Service Bus.
-SUBSCRIPTIONS = "subscriptions"
-
-
-def subscription_name(topic: str, name: Any) -> str:
-    """Return the whole name of a subscription."""
-    if not isinstance(name, str) or "/" in name or len(name) > RULE_NAME_LENGTH_MAX:
-        raise InvalidName(
-            f"a subscription's name has at most {RULE_NAME_LENGTH_MAX} characters and no slash"
-        )
-    return f"{topic}/{SUBSCRIPTIONS}/{settings.check_name(name)}"
 
 
 def check_rules(rules: Any, most: int) -> list[Rule]:
@@ -103,6 +89,11 @@ def without_rule(rules: list[Rule], name: str) -> list[Rule]:
     if len(left) == len(rules):
         raise EntityNotFound(f"there is no rule {name!r}")
     return left
+
+
+def by_name(rules: Iterable[Rule]) -> list[Rule]:
+    """Return rules in the order in which the service lists them."""
+    return sorted(rules, key=lambda rule: rule.name.casefold())
 
 
 def with_rule_changed(rules: list[Rule], changed: Rule) -> list[Rule]:

@@ -11,18 +11,12 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from onibus.api.entities import SUBSCRIPTIONS, subscription_name
 from onibus.broker import readers, timekeeping
 from onibus.broker.commit_loop import CommitLoop
 from onibus.broker.entity import TOPIC, Entity, Seat
 from onibus.broker.entity_rows import entity_of, row_of
-from onibus.broker.entity_rules import (
-    SUBSCRIPTIONS,
-    check_room,
-    check_rules,
-    check_sessions,
-    check_targets,
-    subscription_name,
-)
+from onibus.broker.entity_rules import check_room, check_rules, check_sessions, check_targets
 from onibus.broker.erasing import erase_rows
 from onibus.broker.idling import watch_idle
 from onibus.broker.key_rows import KeyRows
@@ -30,6 +24,7 @@ from onibus.broker.message_store import open_known
 from onibus.broker.probing import needs_disks
 from onibus.broker.quotas import Quotas
 from onibus.broker.replies import Outcome, Reply, answer, fail
+from onibus.broker.standing_readers import Standing, add_standing, start_standing
 from onibus.broker.store_threads import StoreThreads
 from onibus.broker.writer import Writer
 from onibus.core import limits, settings
@@ -102,6 +97,8 @@ class Namespace:
         self.keys = KeyRows()
         #: how long its commits took
         self.commit_seconds = Durations()
+        #: the readers that new entities get
+        self.standing: Standing = lambda name: ()
 
     def open(self) -> None:
         """Open the store and read what there is."""
@@ -244,7 +241,7 @@ class Namespace:
         for store in stores:
             self._broker.stores[store].check_healthy()
         entity = Entity(first, name, wanted, self._broker.clock.wall(), stores)
-        self._decide(name, self._row(entity), reply, lambda: self._created(entity), wanted)
+        self._decide_new(entity, wanted, reply)
 
     @needs_disks
     def create_subscription(
@@ -274,7 +271,7 @@ class Namespace:
             topic,
             chosen,
         )
-        self._decide(full_name, self._row(entity), reply, lambda: self._created(entity), wanted)
+        self._decide_new(entity, wanted, reply)
 
     @needs_disks
     def change(self, name: str, given: dict[str, Any], reply: Reply) -> None:
@@ -356,6 +353,11 @@ class Namespace:
         batch.put(META, ("incarnation", self._incarnation))
         return batch
 
+    def _decide_new(self, entity: Entity, wanted: AnySettings, reply: Reply) -> None:
+        batch = self._row(entity)
+        add_standing(self._broker, entity, batch)
+        self._decide(entity.name, batch, reply, lambda: self._created(entity), wanted)
+
     def commit(self, records: WriteBatch, reply: Reply, value: Any = None) -> None:
         """Commit records of the namespace's own store; answer when they are durable."""
         if self.loop is None:
@@ -402,6 +404,7 @@ class Namespace:
             for seat in entity.seats:
                 if seat.partition is not None:
                     entity.subscribe(seat.partition)
+        start_standing(self._broker, entity)
         watch_idle(self._broker, entity)
 
     def _seat_new(self, seat: Seat) -> None:

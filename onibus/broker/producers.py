@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from xxhash import xxh3_64_intdigest
 
+from onibus.api.staging import ProducerInfo, Published, Staged
 from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.broker.routing import route
 from onibus.broker.sending import open_for_sends
@@ -69,28 +70,6 @@ class Note(msgspec.Struct, array_like=True):
     digest: int | None = None
 
 
-class Staged(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that was staged and not published yet."""
-
-    producer: str
-    batch: int
-    task: int
-    attempt: int
-    piece: int
-    count: int
-    until_ms: int
-
-
-class ProducerInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """Who has published to an entity, and how far it has come."""
-
-    producer: str
-    #: the last batch that it published
-    batch: int
-    #: the checkpoint in which its batches are counted; None where nobody named one
-    checkpoint: str | None = None
-
-
 class Last(msgspec.Struct, array_like=True, frozen=True):
     """The last batch that a producer published, and in which checkpoint it is counted."""
 
@@ -105,16 +84,6 @@ class Last(msgspec.Struct, array_like=True, frozen=True):
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Last).decode
-
-
-class Published(msgspec.Struct, frozen=True, kw_only=True):
-    """What publishing a batch did."""
-
-    #: messages stored by this call: none where the batch was published before
-    accepted: int = 0
-    duplicates: int = 0
-    #: the batch was the producer's last one already
-    again: bool = False
 
 
 class Producers:

@@ -14,15 +14,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from onibus.api.log import LogPositions, ReaderInfo, StampsSetBack
 from onibus.broker.entity import Entity, Seat
-from onibus.broker.named_reader import (
-    MESSAGES,
-    LogPositions,
-    NamedReader,
-    ReaderInfo,
-    ReaderRow,
-    StampsSetBack,
-)
+from onibus.broker.named_reader import MESSAGES, NamedReader, ReaderRow
 from onibus.broker.reading import check_log, find_incarnation, find_reader
 from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.broker.timekeeping import stamps_set_back

@@ -15,17 +15,13 @@ from onibus.core.errors import (
     OnibusError,
     PartitionOffline,
 )
+from onibus.core.inspection import AcceptedSession, NonExclusive
 from onibus.core.limits import BATCH_COUNT_MAX, ID_LENGTH_MAX, VISIBILITY_MS_MAX
 from onibus.core.message import ReceivedMessage
 from onibus.core.path.deliver import deliver, deliver_groups
 from onibus.core.path.room import Room
 from onibus.core.path.route import partition_of
-from onibus.core.path.session import (
-    AcceptedSession,
-    NonExclusive,
-    accept_session,
-    held_session,
-)
+from onibus.core.path.session import accept_session, held_session
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker

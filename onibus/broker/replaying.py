@@ -12,15 +12,16 @@ from onibus.broker.reading import LogReading
 from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.broker.routing import route, size_of
 from onibus.broker.sending import open_for_sends
-from onibus.core.block import MESSAGE, Block
+from onibus.core.block import ACTIVATED, MESSAGE, Block
 from onibus.core.errors import InvalidArgument, OnibusError, Unknown
+from onibus.core.inspection import Filter
 from onibus.core.message import Message, ReceivedMessage, Sent
 from onibus.core.numbering import Numbering
 from onibus.core.partition import Partition
 from onibus.core.path.admit import Prepared, admit
 from onibus.core.path.enqueue import find_duplicates
 from onibus.core.path.enqueue import send as send_to_partition
-from onibus.core.path.peek import Filter, states_of
+from onibus.core.path.peek import states_of
 from onibus.core.path.rename import rename_remembered
 from onibus.core.records import WriteBatch
 
@@ -130,7 +131,7 @@ def _choose(
     for block, start, end in read:
         for position in range(start, end):
             entry = block.entry(position)
-            if entry[7] != MESSAGE:
+            if entry[7] not in (MESSAGE, ACTIVATED):
                 continue
             number, message = numbering.number(entry[0]), block.message(position)
             received = ReceivedMessage(

@@ -10,18 +10,19 @@ from collections.abc import Callable, Sequence
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
-import msgspec
 from msgspec.structs import replace
 
+from onibus.api.delivery import Resubmitted
 from onibus.broker.moving import Move
 from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.broker.sending import open_for_sends
 from onibus.broker.settling import seat_of_number
 from onibus.core.errors import BusClosed, InvalidArgument, MessageNotFound, OnibusError
+from onibus.core.inspection import Filter
 from onibus.core.lifecycle import State
 from onibus.core.limits import BATCH_COUNT_MAX
 from onibus.core.message import Message, ReceivedMessage
-from onibus.core.path.peek import Filter, live_ordinals, states_of
+from onibus.core.path.peek import live_ordinals, states_of
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
@@ -30,15 +31,6 @@ if TYPE_CHECKING:
 
 #: Dead letters that are looked at, and moved, in one work when a filter chooses them.
 A_SLICE = 500
-
-
-class Resubmitted(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of dead letters that were to be sent again."""
-
-    #: old sequence number → new one; None in a dry run
-    moved: dict[int, int | None]
-    #: old sequence number → why the destination does not take it; it stays a dead letter
-    refused: dict[int, str]
 
 
 class Resubmission:

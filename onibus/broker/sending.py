@@ -113,17 +113,19 @@ def send(
     messages: Sequence[Message],
     reply: Reply,
     delays_ms: Sequence[int | None] | None = None,
+    strict: bool = False,
 ) -> None:
     """Store messages; the reply gets a `Sent` for each when all are durable.
 
     `delays_ms`: of each message, as in `send_one`; only to a queue that is not partitioned.
+    `strict`: reject a batch with several keys, whatever the entity's settings say (P13).
     """
     entity = open_for_sends(broker, name)
     if type(messages) not in (list, tuple) or not 0 < len(messages) <= BATCH_COUNT_MAX:
         raise InvalidArgument(f"a batch is a list of 1 to {BATCH_COUNT_MAX} messages")
     settings, secret = entity.log_settings, broker.namespace.secret
     batch = [admit(message, settings, secret) for message in messages]
-    if settings.strict_batches:
+    if strict or settings.strict_batches:
         check_strict(settings, [prepared.key for prepared in batch])
     if delays_ms is not None:
         if len(entity.seats) > 1:
@@ -212,11 +214,15 @@ def _do_parts(
 
 
 def check_strict(settings: LogSettings, keys: Iterable[Any]) -> None:
-    """Refuse a batch with several keys, or with and without one, where the owner wants that."""
-    if settings.strict_batches and settings.enable_partitioning and len(set(keys)) > 1:
+    """Reject a batch to partitions with several keys, or with and without one, as Azure does."""
+    if settings.enable_partitioning and len(set(keys)) > 1:
+        distinct, enabled = "SessionId or PartitionKey", "partitioning"
+        if settings.requires_duplicate_detection:
+            distinct = "SessionId, PartitionKey, or MessageId"
+            enabled += " and duplicate detection"
         raise InvalidOperation(
-            "the messages of this batch have several keys, and strict_batches is set: "
-            "give all of them one partition_key or session_id"
+            f"Batching brokered messages with distinct {distinct} is not supported for an entity "
+            f"with {enabled} enabled (strict_batches)."
         )
 
 

@@ -18,11 +18,12 @@ from onibus.core.errors import (
     UnknownToken,
 )
 from onibus.core.holds import TOKEN
+from onibus.core.inspection import Filter
 from onibus.core.limits import BATCH_COUNT_MAX
 from onibus.core.numbering import partition_index
 from onibus.core.path.complete import complete, find_held
 from onibus.core.path.deliver import deliver_deferred, find_deferred
-from onibus.core.path.peek import Filter, Page, states_of
+from onibus.core.path.peek import Page, states_of
 from onibus.core.path.purge import find_undeferrable, forget_ids, purge, undefer
 from onibus.core.path.room import Room
 from onibus.core.path.schedule import cancel, find_scheduled

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from onibus.api.log import StampsSetBack
+from onibus.api.operation import ClockInfo, StampsAhead
 from onibus.broker.clock import DAY_MS, SLACK_MS, ClockRecord
 from onibus.broker.commit_loop import CommitLoop
-from onibus.broker.named_reader import StampsSetBack
 from onibus.broker.replies import Outcome, Reply, fail
 from onibus.core.errors import ClockInDoubt, Damaged, PartitionOffline
 from onibus.core.log import Repair
@@ -28,27 +29,6 @@ if TYPE_CHECKING:
 CLOCK_ROW = "clock"
 LOOK_EVERY_MS = 1_000
 _ALARM = "clock"
-
-
-class StampsAhead(msgspec.Struct, frozen=True):
-    """A partition whose newest stamp is ahead of the wall clock."""
-
-    entity: str
-    partition: int
-    ahead_ms: int
-
-
-class ClockInfo(msgspec.Struct, frozen=True):
-    """What the bus takes the time for."""
-
-    #: the machine's wall clock
-    wall_ms: int
-    #: the wall clock as far as it is proven
-    proven_ms: int
-    #: the wall clock is plausible: the bus follows it
-    sure: bool
-    #: partitions whose newest stamp is ahead of the wall clock
-    stamps_ahead: list[StampsAhead]
 
 
 def resume(broker: Broker, store: Store) -> None:

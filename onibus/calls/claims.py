@@ -14,9 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from onibus.api.claims import Claim, ClaimReaderInfo
 from onibus.broker import claim_holding, claim_reading, claim_settling
-from onibus.broker.claim_holding import ClaimReaderInfo
-from onibus.broker.claim_rows import Claim
 from onibus.calls.caller import Caller
 from onibus.core.limits import CLAIM_LEASE_MS_DEFAULT
 from onibus.core.message import ReceivedMessage
@@ -149,17 +148,25 @@ class ClaimCalls(Caller):
         )
 
     async def hold_claims(
-        self, entity: str, reader: str, *, token: str | None = None, after: int = 0
+        self,
+        entity: str,
+        reader: str,
+        *,
+        token: str | None = None,
+        after: int = 0,
+        query: str | None = None,
+        first: int = 0,
     ) -> ClaimReaderInfo:
         """Take hold of a reader for the program with this token; return its progress.
 
         Claims and reads with another token are refused from then on. It is an error if a claim
         above `after`, the last that this program knows, was read: another program works on it.
-        Without a token nothing changes.
+        Without a token nothing changes. The holder may name the `query` whose checkpoint begins
+        with claim `first`: it is an error if that query has begun with another claim before.
         """
         found: ClaimReaderInfo = await self.ask(
             lambda reply: claim_holding.hold(
-                self.broker.claims, entity, reader, token, after, reply
+                self.broker.claims, entity, reader, token, after, reply, query, first
             )
         )
         return found

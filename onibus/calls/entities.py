@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from onibus.api.entities import EntityInfo, subscription_name
 from onibus.broker.entity import QUEUE, SUBSCRIPTION, TOPIC
-from onibus.broker.entity_info import EntityInfo, info
-from onibus.broker.entity_rules import subscription_name, with_rule_changed, without_rule
+from onibus.broker.entity_info import info
+from onibus.broker.entity_rules import with_rule_changed, without_rule
 from onibus.broker.namespace import Namespace
 from onibus.broker.replies import Reply
 from onibus.calls.caller import Caller

@@ -13,12 +13,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING
 
+from onibus.api.log import LogPositions, ReaderInfo
 from onibus.broker import readers, replaying
-from onibus.broker.named_reader import MESSAGES, LogPositions, ReaderInfo
+from onibus.broker.named_reader import MESSAGES
 from onibus.broker.reading import LogReading, OutcomeReading
 from onibus.broker.replies import Reply
 from onibus.calls.caller import Caller
-from onibus.core.path.peek import Filter
+from onibus.core.inspection import Filter
 
 if TYPE_CHECKING:
     import pyarrow as pa

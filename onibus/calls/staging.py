@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from onibus.broker.producers import Note, ProducerInfo, Published, Staged
+from onibus.api.delivery import Resubmitted
+from onibus.api.staging import ProducerInfo, Published, Staged
+from onibus.broker.producers import Note
 from onibus.broker.replies import Reply
-from onibus.broker.resubmitting import Resubmission, Resubmitted
+from onibus.broker.resubmitting import Resubmission
 from onibus.calls.caller import Caller
 from onibus.core.errors import InvalidArgument
+from onibus.core.inspection import Filter
 from onibus.core.limits import STAGED_LEASE_MS_DEFAULT
 from onibus.core.message import Message
-from onibus.core.path.peek import Filter
 from onibus.transaction import Transaction
 
 if TYPE_CHECKING:

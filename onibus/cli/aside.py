@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from onibus.api.messages import message_out
 from onibus.cli.filters import (
     Before,
     Contains,
@@ -22,9 +23,8 @@ from onibus.cli.filters import (
 from onibus.cli.looking import Limit, seen
 from onibus.cli.output import MESSAGE_COLUMNS, moment
 from onibus.cli.session import Session, command
+from onibus.core.inspection import Filter
 from onibus.core.message import ReceivedMessage
-from onibus.core.path.peek import Filter
-from onibus.protocols.http.schema import message_out
 
 dead_letters_app = typer.Typer(
     help="Dead letters: list them, send them again.", no_args_is_help=True

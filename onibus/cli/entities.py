@@ -8,13 +8,12 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from onibus.broker.entity_info import EntityInfo
-from onibus.broker.entity_rules import subscription_name
+from onibus.api.entities import EntityInfo, subscription_name
+from onibus.api.rules import rule_out
 from onibus.cli.output import age, bytes_text, moment
 from onibus.cli.session import Session, command
 from onibus.cli.values import settings_of
 from onibus.core.rules.rule import Rule, SqlFilter
-from onibus.protocols.http.rules import rule_out
 
 queue_app = typer.Typer(help="Queues: create, list, show, update, delete.", no_args_is_help=True)
 topic_app = typer.Typer(help="Topics: create, list, show, update, delete.", no_args_is_help=True)

@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from onibus.cli.values import moment_ms
-from onibus.core.path.peek import STATES, Filter
+from onibus.core.inspection import Filter
+from onibus.core.path.peek import STATES
 
 Entity = Annotated[
     str, typer.Argument(help="A queue, a topic, or topic/subscriptions/subscription.")

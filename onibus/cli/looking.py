@@ -23,9 +23,8 @@ from onibus.cli.filters import (
 )
 from onibus.cli.output import age, moment
 from onibus.cli.session import Session, command
+from onibus.core.inspection import Filter, SessionInfo
 from onibus.core.message import ReceivedMessage
-from onibus.core.path.peek import Filter
-from onibus.core.path.session import SessionInfo
 
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="How many at most.")]
 DeadLetters = Annotated[bool, typer.Option("--dead-letters", help="In the dead-letter queue.")]

@@ -16,11 +16,11 @@ import msgspec
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 
+from onibus.api.messages import message_out
 from onibus.cli.printing import print_error, print_line
 from onibus.cli.safe_console import SafeConsole
 from onibus.core.message import ReceivedMessage
 from onibus.operation.visible import visible, visible_json
-from onibus.protocols.http.schema import message_out
 
 #: How much of a body a table shows.
 _BODY_SHOWN = 60

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from onibus.cli import exits
 from onibus.cli.session import Session
 from onibus.client import problems
 from onibus.core import errors
@@ -78,37 +79,76 @@ def spark_for(
     conf: list[str] | None,
     stop: threading.Event | None = None,
 ) -> Iterator[SparkSession]:
-    """Give a Spark session for one job, and tell plainly of what goes wrong in it.
+    """Give a Spark session for one job, and show what goes wrong in it in one sentence.
 
     With `stop`, SIGINT and SIGTERM set that instead of ending the job in the middle of things.
     """
+    with spark_when_needed(session, master, conf, stop) as start:
+        yield start()
+
+
+@contextmanager
+def spark_when_needed(
+    session: Session,
+    master: str | None,
+    conf: list[str] | None,
+    stop: threading.Event | None = None,
+) -> Iterator[Callable[[], SparkSession]]:
+    """Give a function that starts Spark once: a job without rows does not wait for it."""
     from onibus.spark.session import MASTER, spark_session
 
+    settings = _settings(conf)
+    started: list[SparkSession] = []
+
+    def start() -> SparkSession:
+        if not started:
+            session.out.say("starting Spark …")
+            _on_signals(stop, interrupt=True)
+            try:
+                started.append(spark_session(master or MASTER, **settings))
+            except KeyboardInterrupt:
+                if stop is None:
+                    raise
+                raise typer.Exit(exits.OK) from None
+            # Only now: Spark has just put its own handler there, which cancels everything.
+            _on_signals(stop)
+        return started[0]
+
+    _on_signals(stop)
+    try:
+        yield start
+    except (OnibusError, typer.Exit):
+        raise
+    except Exception as error:
+        raise told_plainly(error) from error
+    finally:
+        for one in started:
+            one.stop()
+
+
+def _settings(conf: list[str] | None) -> dict[str, str]:
+    """Return the settings of Spark that --conf gives."""
     settings = {}
     for one in conf or ():
         name, mark, value = one.partition("=")
         if not mark:
             raise InvalidArgument(f"--conf is NAME=VALUE, not {one!r}")
         settings[name] = value
-    session.out.say("starting Spark …")
-    try:
-        spark = spark_session(master or MASTER, **settings)
-    except OnibusError:
-        raise
-    except Exception as error:
-        raise told_plainly(error) from error
+    return settings
+
+
+def _on_signals(stop: threading.Event | None, interrupt: bool = False) -> None:
+    """Have SIGINT and SIGTERM set an event, and interrupt what runs if that can be interrupted."""
+
+    def handle(*_: object) -> None:
+        assert stop is not None
+        stop.set()
+        if interrupt:
+            raise KeyboardInterrupt
+
     if stop is not None:
-        # Only now: Spark has just put a handler of its own there, which cancels everything.
         for ending in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(ending, lambda *_: stop.set())
-    try:
-        yield spark
-    except OnibusError:
-        raise
-    except Exception as error:
-        raise told_plainly(error) from error
-    finally:
-        spark.stop()
+            signal.signal(ending, handle)
 
 
 def told_plainly(error: Exception) -> Exception:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack
 from datetime import UTC, datetime
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,6 +23,7 @@ from onibus.cli.pipeline import (
     seconds_of,
     source_of,
     spark_for,
+    spark_when_needed,
     told_plainly,
 )
 from onibus.cli.session import Session, command
@@ -92,12 +91,9 @@ def capture(
 
     Start it again at any time: it continues where the lake ends, and repeats no row.
     """
+    _check_capture(entity, everything, accept_gap or new_identity)
     from onibus.spark.jobs.capture import capture as run
 
-    if (entity is None) != everything:
-        raise typer.BadParameter("name an entity, or say --all")
-    if everything and (accept_gap or new_identity):
-        raise typer.BadParameter("name the entity: --accept-gap and --new-identity are for one")
     interval_s = seconds_of(interval)
     stop = threading.Event()
     ends = stop if continuous else None
@@ -107,7 +103,10 @@ def capture(
     source = source_of(session, entity)
     if messages_per_batch is not None:
         source["maxMessagesPerTrigger"] = str(messages_per_batch)
-    with spark_for(session, master, conf, ends) as spark, session.out.progress() as progress:
+    with (
+        spark_when_needed(session, master, conf, ends) as spark,
+        session.out.progress() as progress,
+    ):
         tell = _telling(progress, entity)
         done = run(
             spark,
@@ -125,6 +124,17 @@ def capture(
             stopped=stop.is_set,
         )
     session.out.done(msgspec.to_builtins(done), _sentence(done))
+
+
+def _check_capture(entity: str | None, everything: bool, for_one: bool) -> None:
+    """Refuse a capture that cannot start: of which entity is unclear, or Spark is missing."""
+    from onibus.spark.session import check_installed
+
+    if (entity is None) != everything:
+        raise typer.BadParameter("name an entity, or say --all")
+    if everything and for_one:
+        raise typer.BadParameter("name the entity: --accept-gap and --new-identity are for one")
+    check_installed()
 
 
 def _telling(progress: Progress, entity: str) -> Callable[[Captured], None]:
@@ -171,7 +181,7 @@ def _capture_all(
 
     source = source_of(session, "")
     del source["entity"]
-    with spark_for(session, master, conf, None if rest is None else stop) as spark:
+    with spark_when_needed(session, master, conf, None if rest is None else stop) as spark:
         while not stop.is_set():
             try:
                 capture_round(
@@ -229,9 +239,8 @@ def audit(
     from onibus.spark.jobs.report import report as draw
 
     source = source_of(session, entity)
-    with ExitStack() as held:
-        # A small lake is read without Spark.
-        spark = cache(lambda: held.enter_context(spark_for(session, master, conf)))
+    # A small lake is read without Spark.
+    with spark_when_needed(session, master, conf) as spark:
         verdict = run(
             spark,
             source,

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from onibus.api.messages import message_out
 from onibus.cli.filters import Entity
 from onibus.cli.output import MESSAGE_COLUMNS
 from onibus.cli.session import Session, command
 from onibus.cli.values import duration_ms
 from onibus.core.message import ReceivedMessage
-from onibus.protocols.http.schema import message_out
 
 if TYPE_CHECKING:
     from onibus.client.blocking.receiving import Receiver, Settler

@@ -6,14 +6,14 @@ from typing import Annotated, Any
 
 import typer
 
-from onibus.broker.entity_rules import subscription_name
+from onibus.api.entities import subscription_name
+from onibus.api.rules import rule_out
 from onibus.cli.entities import Subscription, Topic, rule_text
 from onibus.cli.session import Session, command
 from onibus.cli.values import named, plain_value
 from onibus.core.errors import MessageNotFound
 from onibus.core.rules.correlation import FIELDS, CorrelationFilter
 from onibus.core.rules.rule import FalseFilter, Rule, SqlAction, SqlFilter, TrueFilter
-from onibus.protocols.http.rules import rule_out
 
 rule_app = typer.Typer(
     help="Rules of subscriptions: create, list, show, update, delete.", no_args_is_help=True

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
-import uvloop
-
+from onibus.bus import Bus
 from onibus.cli import exits
 from onibus.core.errors import (
     AlreadyOpen,
@@ -27,11 +28,22 @@ _COLLECT_AFTER = (20_000, 20, 20)
 _log = logging.getLogger("onibus.server")
 
 
+def _run(serving: Coroutine[Any, Any, None]) -> None:
+    """Run the server with uvloop if it is installed: it is faster than asyncio's own loop."""
+    try:
+        import uvloop
+    except ModuleNotFoundError:
+        asyncio.run(serving)
+    else:
+        uvloop.run(serving)
+
+
 def run_server(
     config: Config,
     announce: Callable[[Ready], None],
     begun: float,
     fail: Callable[[int, str], int],
+    prepare: Callable[[Bus], Awaitable[None]] | None = None,
 ) -> int:
     """Serve until somebody says stop; return the exit code."""
 
@@ -43,7 +55,7 @@ def run_server(
         gc.set_threshold(*_COLLECT_AFTER)
 
     try:
-        uvloop.run(serve(config, started, begun))
+        _run(serve(config, started, begun, *([prepare] if prepare else [])))
     except (InvalidArgument, EntityExists) as error:
         return fail(exits.USAGE, str(error))
     except CannotListen as error:

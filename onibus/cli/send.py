@@ -15,13 +15,13 @@ import typer
 from msgspec.structs import replace
 from rich.progress import Progress
 
+from onibus.api.messages import MessageIn, message_of
 from onibus.cli.filters import Entity
 from onibus.cli.output import moment
 from onibus.cli.session import Session, command
 from onibus.cli.values import future_ms, optional_ms, properties_of
 from onibus.core.errors import InvalidArgument
 from onibus.core.message import Message, Sent
-from onibus.protocols.http.schema import MessageIn, message_of
 
 #: Messages that go in one request.
 _BATCH = 500

@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +17,7 @@ from onibus.cli import exits
 from onibus.cli.printing import print_error, print_line
 
 if TYPE_CHECKING:
+    from onibus.bus import Bus
     from onibus.server.config import Config
     from onibus.server.run import Ready
 
@@ -44,6 +45,9 @@ def serve(
     amqp_port: Annotated[int | None, typer.Option(help="Port of AMQP (5672).")] = None,
     amqps_port: Annotated[
         int | None, typer.Option(help="Port of AMQP over TLS (5671 beside 5672).")
+    ] = None,
+    service_bus_profile: Annotated[
+        str | None, typer.Option(help="standard, premium or relaxed. Default: relaxed.")
     ] = None,
     sqs_port: Annotated[int | None, typer.Option(help="Port of SQS (9324).")] = None,
     sqs_profile: Annotated[str | None, typer.Option(help="aws or yandex.")] = None,
@@ -94,7 +98,11 @@ def serve(
     raise typer.Exit(run(locals()))
 
 
-def run(given: dict[str, Any], on_ready: Callable[[Ready], None] = lambda ready: None) -> int:
+def run(
+    given: dict[str, Any],
+    on_ready: Callable[[Ready], None] = lambda ready: None,
+    prepare: Callable[[Bus], Awaitable[None]] | None = None,
+) -> int:
     """Serve with what was given as flags; return the exit code."""
     file, as_json, quiet = given["config"], given["as_json"], given["quiet"]
     flags = {name: given[name] for name in given if name not in ("config", "as_json", "quiet")}
@@ -124,7 +132,7 @@ def run(given: dict[str, Any], on_ready: Callable[[Ready], None] = lambda ready:
 
     from onibus.cli.running import run_server
 
-    return run_server(config, announce, begun, _fail)
+    return run_server(config, announce, begun, _fail, prepare)
 
 
 def _fail(code: int, text: str) -> int:
@@ -147,6 +155,7 @@ def _show(config: Config, ready: Ready) -> None:
         ("Service Bus clients", ready.service_bus),
         ("with a key of its own", ready.connection_file),
         ("certificate to trust", ready.certificate),
+        ("administration", _trusting(ready.offered_certificate)),
         ("made", ", ".join(ready.made)),
     ]
     console = SafeConsole(soft_wrap=True, highlight=False)
@@ -160,6 +169,13 @@ def _show(config: Config, ready: Ready) -> None:
     queue = queue or "orders"
     for words in (first, f"send {queue} 'three apples' --id first", f"receive {queue}"):
         console.print(f"    {called()} {words}{_where(ready)}", markup=False)
+
+
+def _trusting(certificate: str) -> str:
+    """Return what administration clients need, which speak TLS only."""
+    if not certificate:
+        return ""
+    return f"https, trusting {certificate} (REQUESTS_CA_BUNDLE, SSL_CERT_FILE, NODE_EXTRA_CA_CERTS)"
 
 
 def _plain_queue(config: Config) -> str:

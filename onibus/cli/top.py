@@ -17,7 +17,7 @@ import typer
 from rich.live import Live
 from rich.table import Table
 
-from onibus.broker.entity_info import EntityInfo
+from onibus.api.entities import EntityInfo
 from onibus.cli.output import age, text
 from onibus.cli.session import Session, command
 from onibus.core.errors import EntityNotFound

@@ -1,16 +1,19 @@
 """`onibus up`: a server, and a pipeline beside it that captures everything into a lake.
 
-The pipeline is a process of its own: Spark takes its time to start, and whatever happens to it the
-server goes on. One that ended is started again, later each time it fails.
+The pipeline is a separate process: the server continues whatever happens to it. A pipeline that
+ended is started again, later each time it fails. Its readers are there before the first client is:
+the lake gets each message, even those that are completed before Spark has started.
 """
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -20,12 +23,15 @@ from onibus.cli.printing import print_error, print_line
 from onibus.core.errors import Refused
 
 if TYPE_CHECKING:
+    from onibus.bus import Bus
     from onibus.server.run import Ready
 
 #: A pipeline that failed is started again after so long at first, and at most.
 _REST_S, _REST_S_MAX = 5.0, 300.0
 #: One that ran so long had started well.
 _WENT_WELL_S = 600.0
+#: A run is silent about what the run before it said: at most this number of lines is compared.
+_LINES_COMPARED = 200
 #: How long it may take to finish what it does when all stops.
 _FINISH_S = 30.0
 
@@ -39,26 +45,31 @@ class Pipeline:
         self._stopping = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
         self._thread: threading.Thread | None = None
+        self._refused: Refused | None = None
+        #: the lines of the run before this one
+        self._said: set[str] = set()
+
+    async def prepare(self, bus: Bus) -> None:
+        """Keep each message for the lake from now on, before a client can send one."""
+        from onibus.spark.lake_reserving import reserve_all
+
+        try:
+            await asyncio.to_thread(_can_run)
+            await reserve_all(bus, self._lake)
+        except Refused as error:
+            self._refused = error
 
     def start(self, ready: Ready) -> None:
         """Start it, now that the server can be reached; or say why that is not possible."""
-        try:
-            _can_run()
-        except Refused as error:
-            print_error(f"onibus: there will be no pipeline: {error}")
+        if self._refused is not None:
+            print_error(f"onibus: the server runs without a pipeline: {self._refused}")
             return
         print_line(f"the pipeline captures everything into {self._lake}")
         connection = f"@{ready.connection_file}" if ready.connection_file else ready.development
         arguments = [
             *(sys.executable, "-m", "onibus", "pipeline", "capture", "--all", "--continuous"),
-            *(
-                "--lake",
-                self._lake,
-                "--interval",
-                self._interval,
-                "--connect",
-                connection or ready.http,
-            ),
+            *("--lake", self._lake, "--interval", self._interval),
+            *("--connect", connection or ready.http),
             *(("--trust", ready.certificate) if ready.certificate else ()),
         ]
         self._thread = threading.Thread(target=self._keep, args=(arguments,), daemon=True)
@@ -67,20 +78,36 @@ class Pipeline:
     def _keep(self, arguments: list[str]) -> None:
         rest = _REST_S
         while not self._stopping.is_set():
-            # A session of its own: Ctrl-C is for the server, which ends us when it is done.
-            self._process = subprocess.Popen(arguments, start_new_session=True)
+            # A separate process group: Ctrl-C is for the server, which ends us when it is done.
+            process = subprocess.Popen(arguments, start_new_session=True, stderr=subprocess.PIPE)
+            self._process = process
             begun = time.monotonic()
-            code = self._process.wait()
-            if time.monotonic() - begun > _WENT_WELL_S:
-                rest = _REST_S
+            assert process.stderr is not None
+            lines = self._show(process.stderr)
+            code = process.wait()
+            went_well = time.monotonic() - begun > _WENT_WELL_S
+            rest = _REST_S if went_well else rest
             if self._stopping.is_set():
                 return
-            print_error(f"onibus: the pipeline ended with code {code}; again in {rest:.0f} s")
+            ended = f"onibus: the pipeline ended with exit code {code} and starts again"
+            lines |= self._show([ended.encode()])
+            self._said = set() if went_well else lines
             self._stopping.wait(rest)
             rest = min(rest * 2, _REST_S_MAX)
 
+    def _show(self, lines: Iterable[bytes]) -> set[str]:
+        """Print the lines of a run, except those of the run before; return the first of them."""
+        seen: set[str] = set()
+        for line in lines:
+            text = line.decode(errors="replace").rstrip("\n")
+            if text not in self._said:
+                print_error(text)
+            if len(seen) < _LINES_COMPARED:
+                seen.add(text)
+        return seen
+
     def stop(self) -> None:
-        """Let it finish what it does, but not for ever."""
+        """Let it finish its batch, for a limited time."""
         self._stopping.set()
         process = self._process
         if process is None or process.poll() is not None:
@@ -95,13 +122,10 @@ class Pipeline:
 
 def _can_run() -> None:
     """Refuse where Spark or a Java for it is missing."""
-    from importlib.util import find_spec
-
-    from onibus.core.errors import InvalidOperation
     from onibus.spark.java import find_java
+    from onibus.spark.session import check_installed
 
-    if find_spec("pyspark") is None:
-        raise InvalidOperation("Spark is not installed: pip install 'onibus[spark]'")
+    check_installed()
     find_java()
 
 
@@ -109,7 +133,7 @@ def up(**given: Any) -> None:
     """Run a server and a pipeline that captures everything, until told to stop."""
     pipeline = Pipeline(given.pop("lake"), given.pop("interval"))
     try:
-        code = serving.run(given, on_ready=pipeline.start)
+        code = serving.run(given, on_ready=pipeline.start, prepare=pipeline.prepare)
     finally:
         pipeline.stop()
     raise typer.Exit(code)

@@ -9,8 +9,8 @@ from urllib.parse import quote
 
 import msgspec
 
+from onibus.api.wire import ARROW, JSON
 from onibus.core.errors import Failed, OnibusError
-from onibus.protocols.http.messages import ARROW, JSON
 
 #: How long one request waits for messages at most; whoever wants to wait longer asks again.
 WAIT_MS_MAX = 20_000

@@ -9,16 +9,8 @@ from uuid import uuid4
 import msgspec
 from msgspec.structs import replace
 
-from onibus.broker.entity_info import EntityInfo
-from onibus.core.errors import InvalidArgument, LockLost
-from onibus.core.message import Message, ReceivedMessage, Sent
-from onibus.core.path.peek import Filter
-from onibus.core.path.session import SessionInfo
-from onibus.protocols.http.api.entities import EntityOut, SubscriptionOut, TopicOut
-from onibus.protocols.http.api.keys import KeyWithSecrets
-from onibus.protocols.http.api.sessions import SessionOut
-from onibus.protocols.http.rules import rule_of
-from onibus.protocols.http.schema import (
+from onibus.api.entities import EntityInfo, EntityOut, SubscriptionOut, TopicOut
+from onibus.api.messages import (
     MessageIn,
     MessageOut,
     SentOut,
@@ -27,11 +19,19 @@ from onibus.protocols.http.schema import (
     rich_values,
     text_of,
 )
-from onibus.security.keys import AccessKey
+from onibus.api.operation import KeyWithSecrets
+from onibus.api.rules import rule_of
+from onibus.api.sessions import SessionOut
+from onibus.core.errors import InvalidArgument, LockLost
+from onibus.core.inspection import Filter, SessionInfo
+from onibus.core.message import Message, ReceivedMessage, Sent
+from onibus.extras import explained
 from onibus.security.rights import Right
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from onibus.security.keys import AccessKey
 
 #: What messages have in common on both sides, apart from body and properties.
 _SENT = [
@@ -140,10 +140,16 @@ def session_of(told: SessionOut) -> SessionInfo:
     return SessionInfo(**fields, state=None if state is None else b64decode(state))
 
 
+def _pyarrow() -> Any:
+    """Return pyarrow, or say how to install it."""
+    with explained():
+        import pyarrow
+    return pyarrow
+
+
 def arrow_bytes(rows: pa.RecordBatch | pa.Table) -> bytes:
     """Return rows as the Arrow IPC stream that servers accept: uncompressed, in plain columns."""
-    import pyarrow as pa
-
+    pa = _pyarrow()
     plain = pa.schema([field.with_type(_plain_type(field.type)) for field in rows.schema])
     if plain.types != rows.schema.types:
         try:
@@ -170,8 +176,7 @@ def _plain_type(given: pa.DataType) -> pa.DataType:
 
 def arrow_table(body: bytes) -> pa.Table:
     """Return the rows of an Arrow IPC stream that a server sent, validated."""
-    import pyarrow as pa
-
+    pa = _pyarrow()
     with pa.ipc.open_stream(body) as reader:
         table = reader.read_all()
     table.validate(full=True)
@@ -180,8 +185,7 @@ def arrow_table(body: bytes) -> pa.Table:
 
 def rows_with_ids(rows: pa.RecordBatch | pa.Table) -> pa.Table:
     """Return rows that have a MessageId each, made here where one is missing (D11)."""
-    import pyarrow as pa
-
+    pa = _pyarrow()
     table = rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows])
     at = table.schema.get_field_index("message_id")
     if at != -1 and table.column(at).null_count == 0:
@@ -197,6 +201,8 @@ def rows_with_ids(rows: pa.RecordBatch | pa.Table) -> pa.Table:
 
 def key_of(told: KeyWithSecrets) -> AccessKey:
     """Return a key; unlike what came over HTTP it does not show its secrets when it is printed."""
+    from onibus.security.keys import AccessKey
+
     return AccessKey(
         name=told.name,
         entity=told.entity,

@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
+from onibus.api.wire import Problem
 from onibus.client.asking import Answer
 from onibus.core import errors
 from onibus.core.errors import OnibusError
-from onibus.protocols.http.problems import Problem
 
 _FAMILIES = {"refused": errors.Refused, "unknown": errors.Unknown, "failed": errors.Failed}
 

@@ -12,8 +12,9 @@ All numbers are little-endian. A block is
                  end      u32   where the row ends in the body (rows encoding)
                  crc      u32   CRC-32 of the row's bytes (rows encoding)
                  arrived  i64   bus time at which the row was stored
-                 kind     u32   0 a message; 1 the marker of a scheduled one, which gets a row of
-                                its own at its time; 2 a further copy that a rule's action made
+                 kind     u32   0 a message; 1 the marker of a scheduled one, which gets another
+                                row at its time; 2 a further copy that a rule's action made;
+                                3 a message that was scheduled, in the row of its time
     body     rows encoding (0): the rows' bytes, one after the other (core/message.py)
              Arrow encoding (1): an Arrow IPC stream of one record batch (core/arrow_block.py);
              `end` and `crc` of the index are 0. Its checksum is the low half of its XXH3 (64 bits),
@@ -58,6 +59,7 @@ ARROW = 1
 MESSAGE = 0
 SCHEDULED = 1
 COPY = 2
+ACTIVATED = 3
 
 #: What MessagePack that is none raises; texts that are no UTF-8 and deep nesting have their own.
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)

@@ -63,7 +63,7 @@ OUTCOME_SCHEMA = pa.schema(
     ]
 )
 #: The words for kinds of rows, and for fates, by their stored values.
-_KINDS = pa.array(["message", "scheduled", "copy"])
+_KINDS = pa.array(["message", "scheduled", "copy", "message"])
 _FATES = pa.array([fate.name.lower().replace("_", "-") for fate in Fate])
 
 #: A block and the positions, from and up to, of the rows that are wanted.

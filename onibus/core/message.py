@@ -85,6 +85,8 @@ class ReceivedMessage(msgspec.Struct, kw_only=True):
     first_received_ms: int | None = None
     dead_letter_reason: str | None = None
     dead_letter_description: str | None = None
+    #: it was scheduled, and enqueued at its time
+    was_scheduled: bool = False
 
     @property
     def body(self) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from onibus.core.block import NEVER
+from onibus.core.block import ACTIVATED, NEVER
 from onibus.core.holds import TOKEN, Hold
 from onibus.core.mark import Mark
 from onibus.core.marks import STATE_WORDS, apply_mark
@@ -45,6 +45,8 @@ def views(
             expires_at_ms=None if expires == NEVER else entry[1] + expires - entry[6],
             first_received_ms=first_received,
         )
+        if entry[7] == ACTIVATED:
+            received.was_scheduled = True
         if mark is not _UNMARKED:
             apply_mark(received, mark, shown)
         found.append(received)

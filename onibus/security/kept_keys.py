@@ -14,14 +14,12 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from onibus.api.operation import PRIMARY, SECONDARY
 from onibus.bus import Bus
 from onibus.core.errors import InvalidArgument, InvalidOperation, KeyExists, KeyNotFound
 from onibus.security.keys import ROOT_NAME, AccessKey, Keyring, check_key, generate
 from onibus.security.rights import Right
 from onibus.security.sas import as_bearer, make_token
-
-PRIMARY = "primary"
-SECONDARY = "secondary"
 
 
 class KeptKeys:

@@ -64,6 +64,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     #: where TLS is spoken, a port of AMQP for nothing else; by default 5671, where clients of
     #: Service Bus go, beside an `amqp_port` of 5672
     amqps_port: int | None = None
+    #: the tier of Service Bus whose limits its clients get; relaxed has our own
+    service_bus_profile: Literal["standard", "premium", "relaxed"] = "relaxed"
     sqs_port: int = 9324
     #: which of the two services SQS follows where they differ
     sqs_profile: Literal["aws", "yandex"] = "aws"

@@ -28,6 +28,15 @@ def speaks_tls(config: Config) -> bool:
     return config.options.tls or bool(config.options.tls_certificate)
 
 
+def offers_tls(config: Config) -> bool:
+    """Return whether ports also answer TLS although the operator did not ask for it.
+
+    Administration clients speak TLS only, and the first byte tells it from plain text. On loopback
+    our self-signed certificate is enough for them.
+    """
+    return not speaks_tls(config) and is_loopback(config.options.host)
+
+
 def amqps_port(config: Config) -> int | None:
     """Return the port of AMQP over TLS alone; None where there is none."""
     options = config.options

@@ -25,6 +25,8 @@ _REST_SECONDS = 0.5
 _NO_HANDLES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 Factory = Callable[[Peer], asyncio.Protocol]
+#: What TLS needs, or how to make it for the first client that speaks TLS.
+Tls = ssl.SSLContext | Callable[[], ssl.SSLContext]
 
 
 class Listener:
@@ -34,7 +36,7 @@ class Listener:
         self,
         factory: Factory,
         *,
-        tls: ssl.SSLContext | None = None,
+        tls: Tls | None = None,
         plain: Factory | None = None,
         peers: Peers | None = None,
         silent_seconds: float = 10.0,
@@ -127,7 +129,8 @@ class Listener:
             sock.close()
             peer.leave()
         elif first == _TLS_HANDSHAKE:
-            self._open(sock, peer, self._factory, self._tls)
+            tls = self._tls
+            self._open(sock, peer, self._factory, tls() if callable(tls) else tls)
         else:
             self._open(sock, peer, self._plain, None)
 

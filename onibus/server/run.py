@@ -10,16 +10,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from onibus.broker.clock import Clock
 from onibus.bus import Bus
+from onibus.core.errors import InvalidArgument
+from onibus.protocols import service_bus_profile
 from onibus.protocols.sqs.profile import PROFILES, Profile
 from onibus.security.kept_keys import KeptKeys
 from onibus.security.keys import DEVELOPMENT, DEVELOPMENT_SQS, Keyring
@@ -34,13 +36,15 @@ from onibus.server.exposure import (
     amqps_port,
     check_exposure,
     is_loopback,
+    offers_tls,
     speaks_tls,
     takes_plain_text,
     wants_development,
 )
+from onibus.server.listener import Tls
 from onibus.server.open_files import allow_open_files
 from onibus.server.server import Server
-from onibus.server.tls import context, self_made
+from onibus.server.tls import context, in_memory, self_made
 from onibus.server.wanted import create_missing
 from onibus.store.files import make_directory
 
@@ -71,14 +75,25 @@ class Ready:
     connection_file: str
     #: the certificate that clients have to trust; empty where it is not ours
     certificate: str
+    #: the certificate of TLS on ports of plain text; empty where it is in no file
+    offered_certificate: str
     #: names of entities that were missing and have been made
     made: list[str]
     #: how long it took, in seconds
     seconds: float
 
 
-async def serve(config: Config, announce: Callable[[Ready], None], begun: float) -> None:
-    """Run a server until somebody asks it to stop."""
+async def _nothing(bus: Bus) -> None:
+    """Prepare nothing."""
+
+
+async def serve(
+    config: Config,
+    announce: Callable[[Ready], None],
+    begun: float,
+    prepare: Callable[[Bus], Awaitable[None]] = _nothing,
+) -> None:
+    """Run a server until SIGTERM or SIGINT; `prepare` the bus before clients reach it."""
     check_exposure(config)
     config = _with_open_files(config)
     stopping = asyncio.Event()
@@ -86,6 +101,7 @@ async def serve(config: Config, announce: Callable[[Ready], None], begun: float)
     _on_signals(stopping, hurrying)
     bus = await open_bus(config)
     try:
+        await prepare(bus)
         server, ready = await _start(config, bus, begun)
     except BaseException:
         await bus.close()
@@ -140,7 +156,7 @@ async def _start(config: Config, bus: Bus, begun: float) -> tuple[Server, Ready]
         if not options.ephemeral:
             await keys.make_root()
         _log_development(config, keys)
-    tls, certificate = _tls(config)
+    tls, certificate, offered = _tls(config)
     server = Server(
         bus,
         keys,
@@ -155,10 +171,12 @@ async def _start(config: Config, bus: Bus, begun: float) -> tuple[Server, Ready]
         sqs_port=options.sqs_port,
         sqs_profile=_profile(options),
         sqs_account=options.sqs_account,
+        service_bus_profile=service_bus_profile.PROFILES[options.service_bus_profile],
         allow_host=options.allow_host,
     )
     await server.start()
-    ready = _ready(config, server, keys, certificate, made, time.monotonic() - begun)
+    certificates = (certificate, offered)
+    ready = _ready(config, server, keys, certificates, made, time.monotonic() - begun)
     return server, ready
 
 
@@ -184,22 +202,32 @@ def _log_development(config: Config, keys: KeptKeys) -> None:
         )
 
 
-def _tls(config: Config) -> tuple[ssl.SSLContext | None, str]:
-    """Return what TLS needs, and the file of a self-made certificate."""
+def _tls(config: Config) -> tuple[Tls | None, str, str]:
+    """Return what TLS needs, and the file of our own certificate: asked for, or offered."""
     options = config.options
     if options.tls_certificate:
-        return context(Path(options.tls_certificate), Path(options.tls_key)), ""
-    if not speaks_tls(config):
-        return None, ""
-    certificate, key = self_made(Path(options.data), options.host)
-    return context(certificate, key), str(certificate)
+        return context(Path(options.tls_certificate), Path(options.tls_key)), "", ""
+    if speaks_tls(config):
+        certificate, key = self_made(Path(options.data), options.host)
+        return context(certificate, key), str(certificate), ""
+    if not offers_tls(config):
+        return None, "", ""
+    if options.ephemeral:
+        return partial(in_memory, options.host), "", ""
+    try:
+        certificate, key = self_made(Path(options.data), options.host)
+        return context(certificate, key), "", str(certificate)
+    except (OSError, InvalidArgument) as error:
+        # The operator did not ask for TLS: plain text works without it.
+        _log.warning("cannot offer TLS: %s", error)
+        return None, "", ""
 
 
 def _ready(
     config: Config,
     server: Server,
     keys: KeptKeys | None,
-    certificate: str,
+    certificates: tuple[str, str],
     made: list[str],
     seconds: float,
 ) -> Ready:
@@ -233,7 +261,8 @@ def _ready(
         development=development,
         service_bus=service_bus,
         connection_file=file,
-        certificate=certificate,
+        certificate=certificates[0],
+        offered_certificate=certificates[1],
         made=made,
         seconds=seconds,
     )

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import ssl
 from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
@@ -26,6 +25,8 @@ from onibus.protocols.http.connections import Connections
 from onibus.protocols.http.limits import Limits
 from onibus.protocols.http.plain_text import PlainTextRefused
 from onibus.protocols.http.routes import router
+from onibus.protocols.service_bus_profile import RELAXED
+from onibus.protocols.service_bus_profile import Profile as Tier
 from onibus.protocols.sqs.profile import AWS, Profile
 from onibus.protocols.sqs.queues import ACCOUNT
 from onibus.protocols.sqs.serving import SqsConnections
@@ -33,7 +34,7 @@ from onibus.security.attempts import FailedAttempts
 from onibus.security.kept_keys import KeptKeys
 from onibus.security.keys import Keyring
 from onibus.security.origins import Origins
-from onibus.server.listener import Factory, Listener
+from onibus.server.listener import Factory, Listener, Tls
 from onibus.server.notify import READY, STOPPING, notify
 
 #: How long requests that are under way may take to finish when the server stops.
@@ -69,13 +70,14 @@ class Server:
         http_port: int = 5300,
         amqp_port: int | None = None,
         amqps_port: int | None = None,
-        tls: ssl.SSLContext | None = None,
+        tls: Tls | None = None,
         plain_text: bool = True,
         limits: Limits | None = None,
         test_mode: bool = False,
         sqs_port: int | None = None,
         sqs_profile: Profile = AWS,
         sqs_account: str = ACCOUNT,
+        service_bus_profile: Tier = RELAXED,
         allow_host: Iterable[str] = (),
     ) -> None:
         self.bus = bus
@@ -85,7 +87,7 @@ class Server:
             bus, router(), keyring, limits=limits, test_mode=test_mode, origins=origins
         )
         self.app.kept_keys = keys if isinstance(keys, KeptKeys) else None
-        self.app.management = AtomApp(bus, keys, origins)
+        self.app.management = AtomApp(bus, keys, origins, service_bus_profile)
         self._host = host
         self._http_port = http_port
         chosen = self.app.limits
@@ -105,7 +107,7 @@ class Server:
 
         self._listener = listener(self._connections, plain_http)
         self._amqp_port = amqp_port
-        self.amqp = AmqpConnections(bus, keyring, peers=self.peers)
+        self.amqp = AmqpConnections(bus, keyring, peers=self.peers, profile=service_bus_profile)
         self.app.collector.amqp = self.amqp.traffic
         self.app.collector.peers = self.peers
         if amqp_port is not None:

@@ -10,8 +10,10 @@ import os
 import socket
 import ssl
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from ipaddress import ip_address
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from onibus.core.errors import InvalidArgument
@@ -62,6 +64,16 @@ def self_made(directory: Path, host: str) -> tuple[Path, Path]:
         write_private(key, secret)
         write_private(certificate, made)
     return certificate, key
+
+
+@cache
+def in_memory(host: str) -> ssl.SSLContext:
+    """Return what a server needs to speak TLS with a certificate that is in no file.
+
+    Its clients cannot trust it. Those that connect to their own machine need not check it.
+    """
+    with TemporaryDirectory(prefix="onibus-") as directory:
+        return context(*self_made(Path(directory), host))
 
 
 def _names(host: str) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from onibus.broker.entity_rules import subscription_name
+from onibus.api.entities import subscription_name
 from onibus.bus import Bus
 from onibus.core import settings
 from onibus.core.errors import EntityExists, InvalidArgument, OnibusError

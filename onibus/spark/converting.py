@@ -12,8 +12,8 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, StructType
 
+from onibus.api.messages import plain_values
 from onibus.core.message import decode_properties
-from onibus.protocols.http.schema import plain_values
 from onibus.spark.bodies import Bodies
 from onibus.spark.schema import SERVER_NAMES
 

@@ -18,7 +18,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from onibus.broker.named_reader import LogPositions, ReaderInfo
+from onibus.api.log import LogPositions, ReaderInfo
 from onibus.client import Client
 from onibus.core.errors import (
     EntityExists,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from onibus.broker.named_reader import LogPositions
+from onibus.api.log import LogPositions
 from onibus.client import Client
 from onibus.core.errors import PartitionOffline
 from onibus.spark.lake import ERRORS, MESSAGES, OUTCOMES, Lake, digest_of

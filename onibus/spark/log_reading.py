@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from onibus.broker.named_reader import LogPositions
+from onibus.api.log import LogPositions
 from onibus.client import Client
 from onibus.client.asking import path_of
 from onibus.core.errors import Failed, InvalidArgument, LogGap, PartitionOffline

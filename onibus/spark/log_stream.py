@@ -29,7 +29,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from onibus.broker.named_reader import LogPositions, ReaderInfo
+from onibus.api.log import LogPositions, ReaderInfo
 from onibus.client import Client
 from onibus.core.errors import (
     EntityExists,

@@ -25,7 +25,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -38,8 +38,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from onibus.broker.claim_holding import ClaimReaderInfo
-from onibus.broker.claim_rows import Claim
+from onibus.api.claims import Claim, ClaimReaderInfo
 from onibus.client import Client
 from onibus.core.errors import (
     CheckpointMismatch,
@@ -54,6 +53,7 @@ from onibus.core.errors import (
 from onibus.core.limits import CLAIM_COUNT_MAX
 from onibus.spark.converting import Converter
 from onibus.spark.options import ReadOptions, read_options
+from onibus.spark.tasks import QUERY_ID, local_property
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -222,10 +222,13 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         known = self._look()
         held = {claim.number: claim for claim in _open(known)}
         found = []
+        # Tasks know the query: those of its first batch say with which claim it began.
+        first = end["claims"][0] if start.get("claim", FRESH) == FRESH and end["claims"] else FRESH
+        where = (end["incarnation"], end.get("token"), end["claim"], first)
         for number in end["claims"]:
             if number in held:
                 found += [
-                    InputPartition((number, index, count, end["incarnation"], end.get("token")))
+                    InputPartition((number, index, count, *where))
                     for index, count in held[number].partitions
                 ]
                 continue
@@ -245,9 +248,12 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        number, index, count, incarnation, token = partition.value
+        number, index, count, incarnation, token, last, first = partition.value
         convert = Converter(self._schema, self._options.fail_on_bad_body)
         with self._options.client() as client:
+            query = local_property(QUERY_ID)
+            if first != FRESH and token is not None and query is not None:
+                self._begin(client, token, last, query, first)
             table = client.read_claim_arrow(
                 self._options.entity,
                 self._reader,
@@ -260,6 +266,14 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise Failed(f"claim {number} has {table.num_rows} messages now, and had {count}")
         for batch in table.to_batches():
             yield convert(batch)
+
+    def _begin(self, client: Client, token: str, last: int, query: str, first: int) -> None:
+        """Say with which claim a query begins; one that began before has an older checkpoint."""
+        hold = partial(client.hold_claims, self._options.entity, self._reader, token=token)
+        try:
+            hold(after=last, query=query, first=first)
+        except CheckpointMismatch as error:
+            self._missing(error)
 
     # What is done
 

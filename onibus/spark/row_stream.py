@@ -15,12 +15,12 @@ from urllib.parse import urlencode, urlsplit
 
 import pyarrow as pa
 
+from onibus.api.wire import ARROW
 from onibus.client.asking import Answer, AnswerLost, Ask, NotSent, get
 from onibus.client.connecting import Target
 from onibus.client.problems import problem_of
 from onibus.client.retrying import Attempts, Retry
 from onibus.core.errors import OnibusError
-from onibus.protocols.http.messages import ARROW
 
 #: Seconds without a byte after which a connection is taken for broken.
 _SILENCE_S = 60.0

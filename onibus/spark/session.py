@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,10 +50,9 @@ def spark_session(master: str = MASTER, **conf: str) -> SparkSession:
     `conf` are settings of Spark, `**{"spark.driver.memory": "4g"}`, which win over ours. A session
     that is there already is given these settings as far as Spark can still change them.
     """
-    try:
-        from pyspark.sql import SparkSession
-    except ImportError:
-        raise InvalidOperation("the pipeline needs Spark: pip install 'onibus[spark]'") from None
+    check_installed()
+    from pyspark.sql import SparkSession
+
     builder = SparkSession.builder
     if master.startswith("sc://"):
         builder = builder.remote(master)
@@ -67,6 +67,12 @@ def spark_session(master: str = MASTER, **conf: str) -> SparkSession:
     for name, value in given.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+def check_installed() -> None:
+    """Refuse where Spark is not installed."""
+    if find_spec("pyspark") is None:
+        raise InvalidOperation("the pipeline needs Spark: pip install 'onibus[spark]'")
 
 
 def _workers(root: Path) -> dict[str, str]:

@@ -37,6 +37,7 @@ from onibus.client.convert import arrow_bytes
 from onibus.core.errors import InvalidOperation, OnibusError, Refused
 from onibus.core.limits import BATCH_COUNT_MAX
 from onibus.spark.options import WriteOptions, write_options
+from onibus.spark.tasks import BATCH_ID, QUERY_ID, local_property
 from onibus.spark.writing_rows import BadRow, check_columns, sent_rows
 
 if TYPE_CHECKING:
@@ -49,8 +50,6 @@ PRODUCER = "spark"
 PIECE_BYTES_MAX = 16 << 20
 #: What Spark has of each task; None where it failed.
 Messages = Sequence[WriterCommitMessage | None]
-#: What Spark calls the query of a task, and its batch.
-_QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
 #: Numbers of attempts are below this.
 _ATTEMPTS = 2**53
 
@@ -153,12 +152,6 @@ def _attempts(messages: Sequence[Any]) -> list[tuple[int, ...]]:
     return [(one.task, one.attempt, one.pieces) for one in staged]
 
 
-def _property(name: str) -> str | None:
-    """Return what Spark tells a task of its query; None outside of queries."""
-    context = TaskContext.get()
-    return None if context is None else context.getLocalProperty(name)
-
-
 def _publish(
     client: Client, options: WriteOptions, producer: str, batch: int, messages: Sequence[Any]
 ) -> None:
@@ -207,7 +200,7 @@ class BatchWriter(DataSourceArrowWriter):
             staging = Staging(client, self._options, self._producer, self._batch)
             staging.stage(iterator)
         bound = self._options.producer is not None and self._options.bind_to_query
-        return staging.done(_property(_QUERY) or "" if bound else "")
+        return staging.done(local_property(QUERY_ID) or "" if bound else "")
 
     def commit(self, messages: Messages) -> None:
         with self._options.client(_retry(self._options)) as client:
@@ -237,7 +230,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._producer = self._options.producer or PRODUCER
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        batch, query = _property(_BATCH), _property(_QUERY)
+        batch, query = local_property(BATCH_ID), local_property(QUERY_ID)
         if batch is None or query is None:
             raise InvalidOperation(
                 "Spark does not tell the number of the batch; nothing is written"

@@ -31,9 +31,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from onibus.api.messages import rich_values
 from onibus.core.errors import InvalidArgument
 from onibus.core.message import encode_properties
-from onibus.protocols.http.schema import rich_values
 from onibus.spark.schema import CLAIMED, LOG, PRESENT, SENT, SERVER_NAMES
 
 #: Columns that the bus gives: a message that is written gets its own.

@@ -1,1 +1,1 @@
-"""Public: simulated clock and disk, seeded workload, reference model, history checker."""
+"""Public: a clock that a test moves and a disk that fails, for programs that embed a bus."""

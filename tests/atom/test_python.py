@@ -172,6 +172,8 @@ VALUES: dict[str, Any] = {
     "endless": float("-inf"),
     "yes": True,
     "time": datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
+    # Without a zone, as it was given.
+    "local": datetime(2026, 1, 2, 3, 4, 5),
     "span": timedelta(days=1, seconds=2),
 }
 

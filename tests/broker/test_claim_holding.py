@@ -42,3 +42,28 @@ async def test_a_program_that_lost_its_hold_is_refused(clock: ManualClock) -> No
         assert await bus.claim("q", "other", 1, token="one")
         with pytest.raises(InvalidArgument):
             await bus.hold_claims("q", "r", token="")
+
+
+@pytest.mark.promise("R5")
+@run
+async def test_a_query_begins_once(clock: ManualClock) -> None:
+    disks = Disks()
+    async with disks.bus(clock, "a", "b") as bus:
+        await bus.create_queue("q")
+        await send(bus, "q", "x", "y", "z")
+        await bus.hold_claims("q", "r", token="one")
+        await bus.claim("q", "r", 1, token="one")
+        await bus.hold_claims("q", "r", token="one", after=1, query="a", first=1)
+        await bus.hold_claims("q", "r", token="one", after=1, query="a", first=1)
+        await bus.commit_claim("q", "r", 1)
+        with pytest.raises(CheckpointMismatch, match="taken over"):
+            await bus.hold_claims("q", "r", token="two", query="b", first=2)
+    async with disks.bus(clock, "a", "b") as bus:
+        await bus.hold_claims("q", "r", token="two")
+        await bus.claim("q", "r", 1, token="two")
+        with pytest.raises(CheckpointMismatch, match="its checkpoint has no batch"):
+            await bus.hold_claims("q", "r", token="two", after=2, query="a", first=2)
+        await bus.hold_claims("q", "r", token="two", after=2, query="b", first=2)
+        for wrong in ({"query": ""}, {"query": "a", "first": -1}):
+            with pytest.raises(InvalidArgument):
+                await bus.hold_claims("q", "r", token="two", after=2, **wrong)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from onibus import Bus
+from onibus.api.operation import StampsAhead
 from onibus.broker.clock import PLAUSIBLE_MS, BusClock, ClockRecord
-from onibus.broker.timekeeping import StampsAhead
 from onibus.store.connection import open_writer
 from tests.bus_helpers import (
     DAY,

@@ -12,8 +12,8 @@ from onibus.broker import receiving, sending, settling
 from onibus.broker.deleting import delete_each
 from onibus.broker.transferring import SLICE_BYTES, Transferred, ends, transfer
 from onibus.core.errors import InvalidArgument, InvalidOperation, UnknownToken
+from onibus.core.inspection import Filter
 from onibus.core.message import ReceivedMessage
-from onibus.core.path.peek import Filter
 from onibus.core.path.settle import renew
 from tests.bus_helpers import (
     HOUR,

@@ -10,9 +10,9 @@ import pytest
 
 from onibus import Bus
 from onibus.core.errors import EntityNotFound, InvalidArgument, InvalidOperation
+from onibus.core.inspection import Filter
 from onibus.core.message import encode
 from onibus.core.numbering import partition_index
-from onibus.core.path.peek import Filter
 from onibus.core.runs import Runs
 from tests.broker.fragile import (
     quiet,

@@ -21,7 +21,7 @@ from onibus.core.errors import (
     PartitionOffline,
     QuotaExceeded,
 )
-from onibus.core.path.peek import Filter
+from onibus.core.inspection import Filter
 from tests.broker.fragile import crash_everywhere, fail_everywhere, quiet
 from tests.broker.topic_helpers import dead, sound, there, topic_with
 from tests.bus_helpers import (

@@ -13,7 +13,6 @@ from onibus import Bus, Rule, SqlAction, TrueFilter
 from onibus.bus import OpeningBus
 from onibus.core.errors import MessageNotFound
 from onibus.core.invariants import violations
-from onibus.testing.counters import set_counter
 from tests.bus_helpers import (
     KEYS,
     MINUTE,
@@ -31,6 +30,7 @@ from tests.bus_helpers import (
     send,
 )
 from tests.log_helpers import consume, outcomes, texts
+from tests.simulator.counters import set_counter
 
 pytestmark = pytest.mark.promise("S8")
 

@@ -31,8 +31,8 @@ from proton.reactor import Filter
 from proton.utils import BlockingConnection
 
 from onibus.security.keys import DEVELOPMENT_KEY, ROOT_NAME
-from onibus.testing.history import OK, REFUSED, UNKNOWN
 from tests.crash.busy_clients import QUEUE, SESSIONS, History
+from tests.simulator.history import OK, REFUSED, UNKNOWN
 
 _TOKENS = count(1)
 _SESSION_FILTER = symbol("com.microsoft:session-filter")

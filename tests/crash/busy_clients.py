@@ -18,7 +18,7 @@ from typing import Any
 from onibus import Filter, Message, ReceivedMessage
 from onibus.client import AsyncClient
 from onibus.core.errors import OnibusError, Unknown
-from onibus.testing.history import OK, REFUSED, UNKNOWN, Event
+from tests.simulator.history import OK, REFUSED, UNKNOWN, Event
 
 QUEUE, SESSIONS = "orders", "conversations"
 #: Longer than any run: every repeated id is a duplicate.

@@ -11,8 +11,8 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from onibus.testing.history import OK, REFUSED, UNKNOWN
 from tests.crash.busy_clients import History
+from tests.simulator.history import OK, REFUSED, UNKNOWN
 from tests.sqs.clients import client_of
 
 FIFO = "jobs.fifo"

@@ -1,6 +1,6 @@
 """Clients that keep a server busy with what touches several partitions.
 
-The server's part of `onibus.testing.busy_works`: transactions over two stores, over HTTP and AMQP;
+The server's part of `tests.simulator.busy_works`: transactions over two stores, over HTTP and AMQP;
 a chain of queues that forward, to a worker with transactions; a topic with two subscriptions.
 Collectors receive and complete the messages at the end, or claim and commit them. Nothing here has
 duplicate detection, and no client repeats a request: a message with two sequence numbers was
@@ -22,7 +22,9 @@ from onibus.client import AsyncClient
 from onibus.core.errors import OnibusError
 from onibus.core.rules.rule import Rule, SqlAction, SqlFilter
 from onibus.security.keys import DEVELOPMENT_KEY
-from onibus.testing.busy_works import (
+from tests.amqp.sdk.raw_transaction import RawTransactions
+from tests.crash.busy_clients import History, told
+from tests.simulator.busy_works import (
     ALL,
     EVEN,
     FIRST,
@@ -34,9 +36,7 @@ from onibus.testing.busy_works import (
     SECOND,
     TOPIC,
 )
-from onibus.testing.history import OK, UNKNOWN
-from tests.amqp.sdk.raw_transaction import RawTransactions
-from tests.crash.busy_clients import History, told
+from tests.simulator.history import OK, UNKNOWN
 
 #: Nothing is left in these at the end, as it is received or claimed.
 ENDS = (LEFT, RIGHT, MADE, ALL, EVEN)

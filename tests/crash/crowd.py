@@ -10,14 +10,14 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 
 from onibus.client import Retry
-from onibus.testing.bounds import upper_bound
-from onibus.testing.busy_works import check_works
-from onibus.testing.history import OK, Anomaly, Checker
 from tests.crash import busy_works_clients as works
 from tests.crash.busy_amqp import AmqpClient
 from tests.crash.busy_clients import COMMON, QUEUE, SESSIONS, SETTINGS, WINDOW_MS, Clients, History
 from tests.crash.busy_sqs import FIFO, SqsClient
 from tests.over_http.on_disk import Place
+from tests.simulator.bounds import upper_bound
+from tests.simulator.busy_works import check_works
+from tests.simulator.history import OK, Anomaly, Checker
 
 #: Outlives any restart.
 PATIENT = Retry(attempts=10_000, first_ms=20, longest_ms=100)

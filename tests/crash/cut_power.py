@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from onibus.core.errors import OnibusError
 from onibus.store.sqlite import SqliteStore
-from onibus.testing.bounds import upper_bound
-from onibus.testing.crashes import Lost, Trial
+from tests.simulator.bounds import upper_bound
+from tests.simulator.crashes import Lost, Trial
 
 CUTS_A_SEED = 50
 _PRINT_EVERY_S = 5.0

@@ -23,7 +23,7 @@ from onibus.core.records import BLOCKS, Row, Table
 from onibus.store.conformance import batch
 from onibus.store.interface import Store
 from onibus.store.sqlite import SqliteStore
-from onibus.testing.crashes import TABLES, contents, draw_batch
+from tests.simulator.crashes import TABLES, contents, draw_batch
 
 SHARDS = 4
 DAMAGES_A_SHARD = 60

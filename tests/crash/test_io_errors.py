@@ -14,8 +14,8 @@ from onibus.core.errors import OnibusError, StoreFailed
 from onibus.core.records import BLOCKS
 from onibus.store.conformance import nothing_works
 from onibus.store.sqlite import SqliteStore
-from onibus.testing.crashes import Lost, Trial
 from onibus.testing.disk import Call, SimulatedDisk
+from tests.simulator.crashes import Lost, Trial
 
 SEED = 7
 

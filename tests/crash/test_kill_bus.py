@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from onibus.testing.busy import QUEUE, SESSIONS, WINDOW_MS, be_busy
-from onibus.testing.history import Checker, Event, decode, encode
+from tests.simulator.busy import QUEUE, SESSIONS, WINDOW_MS, be_busy
+from tests.simulator.history import Checker, Event, decode, encode
 
 #: Kills of one directory; four directories make 200.
 KILLS = 50
 
 # Processes are forked from one that has imported everything: starting takes no time.
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["onibus.testing.busy"])
+CONTEXT.set_forkserver_preload(["tests.simulator.busy"])
 
 
 def start(directory: Path, history: Path, seed: int, drain: bool = False) -> ForkServerProcess:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from onibus.testing.history import Event
 from tests.crash.crowd import Crowd
 from tests.crash.kill_server import killed
+from tests.simulator.history import Event
 
 #: Longer runs: `make kill`.
 KILLS = 15

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from onibus.testing.busy_works import (
+from tests.simulator.busy_works import (
     ALL,
     EVEN,
     FIRST,
@@ -20,13 +20,13 @@ from onibus.testing.busy_works import (
     be_busy_with_works,
     check_works,
 )
-from onibus.testing.history import OK, REFUSED, Event, decode
+from tests.simulator.history import OK, REFUSED, Event, decode
 
 #: Kills of one directory; two directories make 80.
 KILLS = 40
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["onibus.testing.busy_works"])
+CONTEXT.set_forkserver_preload(["tests.simulator.busy_works"])
 
 
 def start(directory: Path, history: Path, seed: int, drain: bool = False) -> ForkServerProcess:

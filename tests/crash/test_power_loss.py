@@ -8,8 +8,8 @@ from __future__ import annotations
 import pytest
 
 from onibus.core.errors import OnibusError
-from onibus.testing.crashes import Lost, Trial
 from tests.crash.cut_power import CUTS_A_SEED, shake
+from tests.simulator.crashes import Lost, Trial
 
 SHARDS = 20
 SEEDS_A_SHARD = 20

@@ -6,9 +6,9 @@ from collections import Counter
 
 import pytest
 
-from onibus.testing.history import Anomaly
 from tests.crash.crowd import Seen
 from tests.crash.soak import MORE, report
+from tests.simulator.history import Anomaly
 
 BEFORE = {"resident MB": 60.0, "open files": 40.0, "disk MB": 2.0}
 SEEN = Seen(Counter(send=1_000), [])

@@ -12,8 +12,8 @@ from urllib.parse import quote, urlencode
 
 from msgspec import inspect
 
+from onibus.api.wire import ARROW
 from onibus.protocols.atom.xml import ATOM, INSTANCE, SCHEMA, SERVICE_BUS
-from onibus.protocols.http.messages import ARROW
 from onibus.protocols.http.route import Route
 from onibus.protocols.http.routes import router
 from onibus.protocols.sqs import query_protocol

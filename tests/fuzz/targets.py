@@ -15,8 +15,8 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
+from onibus.api.wire import ARROW, PROBLEM
 from onibus.protocols.atom.xml import parse
-from onibus.protocols.http.messages import ARROW, PROBLEM
 from tests.fuzz.registry import Feed
 from tests.fuzz.requests import Request
 from tests.fuzz.service import Answer, Service, answers

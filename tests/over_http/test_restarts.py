@@ -11,7 +11,6 @@ import pytest
 
 from onibus import Bus
 from onibus.core.errors import LockLost, QuotaExceeded, SessionLocked
-from onibus.testing.counters import set_counter
 from tests.bus_helpers import KEYS, ManualClock
 from tests.over_http.helpers import (
     HOUR,
@@ -28,6 +27,7 @@ from tests.over_http.helpers import (
 )
 from tests.over_http.on_disk import Place, kill, run, stop
 from tests.server.processes import Served, served
+from tests.simulator.counters import set_counter
 
 ENDS = pytest.mark.parametrize("end", [stop, kill])
 

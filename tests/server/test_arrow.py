@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from onibus import Bus
+from onibus.api.wire import ARROW
 from onibus.client import AsyncClient
 from onibus.protocols.http.limits import Limits
-from onibus.protocols.http.messages import ARROW
 from tests.bus_helpers import run
 from tests.server.http_helpers import Client, serving
 

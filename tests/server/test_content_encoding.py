@@ -13,9 +13,9 @@ import httpx
 import pyarrow as pa
 import pytest
 
+from onibus.api.wire import ARROW
 from onibus.protocols.http import content_encoding
 from onibus.protocols.http.limits import Limits
-from onibus.protocols.http.messages import ARROW
 from tests.bus_helpers import run
 from tests.server.http_helpers import JSON_TYPE, Client, serving
 from tests.server.processes import served

@@ -14,10 +14,10 @@ import httpx
 import pyarrow as pa
 import pytest
 
+from onibus.api.wire import ARROW
 from onibus.core.errors import InvalidArgument
 from onibus.protocols.http.arrow import read_stream
 from onibus.protocols.http.arrow_headers import BATCH_HEADER_BYTES_MAX, NAME_BYTES_MAX
-from onibus.protocols.http.messages import ARROW
 from tests.server.processes import Served, served
 
 MB = 1 << 20

@@ -9,8 +9,9 @@ import jsonschema_rs
 import msgspec
 import pytest
 
+from onibus.api.wire import Problem
 from onibus.protocols.http.openapi import document
-from onibus.protocols.http.problems import HTTP_TYPES, Problem, problem
+from onibus.protocols.http.problems import HTTP_TYPES, problem
 from onibus.protocols.http.route import Route
 from onibus.protocols.http.routes import routes
 from onibus.security.rights import Right

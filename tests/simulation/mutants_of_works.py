@@ -21,11 +21,11 @@ from onibus.core import partition as partition_module
 from onibus.core.block import NEVER
 from onibus.core.errors import OnibusError
 from onibus.core.fans import Fans
+from onibus.core.inspection import Filter
 from onibus.core.lifecycle import Input, State
 from onibus.core.path import claim as claim_module
 from onibus.core.path import enqueue, fan_out, recover
 from onibus.core.path import work as work_module
-from onibus.core.path.peek import Filter
 from onibus.core.path.purge import purge
 from onibus.core.records import STAGED
 from tests.simulation.mutating import Mutant

@@ -7,9 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from onibus.testing.client_parts import KINDS, TOPICS
-from onibus.testing.simulation import Simulation, small_sizes
-from onibus.testing.workload import Workload, run_seed
+from tests.simulator.client_parts import KINDS, TOPICS
+from tests.simulator.simulation import Simulation, small_sizes
+from tests.simulator.workload import Workload, run_seed
+from tests.source_tree import ROOT
 
 SEED, COMMANDS = 3, 4_000
 
@@ -25,9 +26,10 @@ def trace_in(directory: Path, name: str) -> list[str]:
     path = directory / name
     told = subprocess.run(
         [
-            *(sys.executable, "-m", "onibus.testing.simulate", "--seed", str(SEED)),
+            *(sys.executable, "-m", "tests.simulator.simulate", "--seed", str(SEED)),
             *("--commands", str(COMMANDS), "--kinds", "all", "--trace", str(path)),
         ],
+        cwd=ROOT,
         env=os.environ | PROCESSES[name],
         capture_output=True,
         text=True,

@@ -10,10 +10,10 @@ from onibus.broker.namespace import NAME
 from onibus.broker.producers import Note
 from onibus.core.errors import PartitionOffline
 from onibus.core.message import Message
-from onibus.testing.model_moves import FORWARD_SLICE
-from onibus.testing.model_works import Note as NoteModel
-from onibus.testing.simulation import Simulation, small_sizes
-from onibus.testing.workload import Workload
+from tests.simulator.model_moves import FORWARD_SLICE
+from tests.simulator.model_works import Note as NoteModel
+from tests.simulator.simulation import Simulation, small_sizes
+from tests.simulator.workload import Workload
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from onibus.testing.history import OK, REFUSED, UNKNOWN, Checker, Event, decode, encode
+from tests.simulator.history import OK, REFUSED, UNKNOWN, Checker, Event, decode, encode
 
 WINDOW_MS = 1_000
 

@@ -12,15 +12,15 @@ from onibus.core.block import ENTRY, HEADER, Block, Entry
 from onibus.core.errors import PartitionOffline
 from onibus.core.message import Message
 from onibus.core.records import BLOCKS
-from onibus.testing.mismatch import Mismatch
-from onibus.testing.simulation import Simulation
-from onibus.testing.workload import Workload, run_seed
 from tests.simulation.mutants import MUTANTS as OF_QUEUES
 from tests.simulation.mutants_of_holds import OF_HOLDS
 from tests.simulation.mutants_of_numbers import OF_NUMBERS
 from tests.simulation.mutants_of_time import OF_TIME
 from tests.simulation.mutants_of_works import OF_WORKS
 from tests.simulation.mutating import Mutant, applied
+from tests.simulator.mismatch import Mismatch
+from tests.simulator.simulation import Simulation
+from tests.simulator.workload import Workload, run_seed
 
 MUTANTS = OF_QUEUES | OF_WORKS | OF_NUMBERS | OF_TIME | OF_HOLDS
 #: Of the processor, however much else it has to do.

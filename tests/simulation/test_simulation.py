@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from onibus.testing.clock import SimulatedClock
-from onibus.testing.mismatch import Mismatch
-from onibus.testing.simulate import COMMANDS_A_SEED, main, run, run_all, tasks_of
-from onibus.testing.simulation import replay_of
-from onibus.testing.workload import run_seed
+from tests.simulator.mismatch import Mismatch
+from tests.simulator.simulate import COMMANDS_A_SEED, main, run, run_all, tasks_of
+from tests.simulator.simulation import replay_of
+from tests.simulator.workload import run_seed
 
 COMMANDS = 1_000_000
 CHUNKS = 20
@@ -38,7 +38,7 @@ def test_bus_and_model_agree(chunk: int) -> None:
 
 def test_a_failing_seed_tells_how_to_replay_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SimulatedClock, "advance", lambda self, ms: 1 / 0)
-    with pytest.raises(Mismatch, match=r"replay: python -m onibus\.testing\.simulate --seed 5"):
+    with pytest.raises(Mismatch, match=r"replay: python -m tests\.simulator\.simulate --seed 5"):
         run_seed(5, 500)
 
 
@@ -66,8 +66,8 @@ def test_every_seed_that_fails_is_named_with_its_replay(
 
 
 def test_how_a_run_is_replayed() -> None:
-    assert replay_of(7, 9) == "python -m onibus.testing.simulate --seed 7 --commands 9"
-    chosen = "python -m onibus.testing.simulate --seed 7 --commands 9 --kinds plain,news"
+    assert replay_of(7, 9) == "python -m tests.simulator.simulate --seed 7 --commands 9"
+    chosen = "python -m tests.simulator.simulate --seed 7 --commands 9 --kinds plain,news"
     assert replay_of(7, 9, ["plain", "news"]) == chosen
 
 

@@ -28,8 +28,9 @@ class Crash(Exception):
 class Captures:
     """Captures of one queue of a server."""
 
-    def __init__(self, connection: str, entity: str) -> None:
-        self.options = read_options({"connection": connection, "entity": entity})
+    def __init__(self, server: str | dict[str, str], entity: str) -> None:
+        given = {"connection": server} if isinstance(server, str) else server
+        self.options = read_options({**given, "entity": entity})
         self.entity = entity
 
     def lake(self, place: Path) -> Lake:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -168,3 +169,33 @@ def test_claims_that_are_gone_and_claims_that_are_finished(
     assert finish_claims(query, {**reads.options, **options}) == 1
     assert client.claims(entity) == []
     assert client.queue(entity).active_count == 0
+
+
+@pytest.mark.promise("R5", "R7")
+def test_a_copy_of_a_checkpoint_without_a_batch_says_so(
+    client: Client, entity: str, reads: Reads, tmp_path: Path
+) -> None:
+    client.create_queue(entity)
+    rows = reads.stream(mode="queue", reader="lake")
+    checkpoint, copy = tmp_path / "checkpoint", tmp_path / "copy"
+    seen: list[int] = []
+
+    def take(batch: list[Row]) -> None:
+        seen.extend(int(row.body) for row in batch)
+
+    reads.run(rows, checkpoint, take)
+    shutil.copytree(checkpoint, copy)
+    fill(client, entity, 3)
+    reads.run(rows, checkpoint, take)
+    reads.run(rows, checkpoint, take)
+    assert seen == [0, 1, 2]
+    fill(client, entity, 1)
+    with pytest.raises(PySparkException, match="its checkpoint has no batch: it is an older copy"):
+        reads.run(rows, copy, take)
+    assert seen == [0, 1, 2]
+    # The newest checkpoint continues, and so does a new one.
+    reads.run(rows, checkpoint, take)
+    assert seen == [0, 1, 2, 0]
+    fill(client, entity, 2)
+    reads.run(rows, tmp_path / "new", take)
+    assert seen == [0, 1, 2, 0, 0, 1]

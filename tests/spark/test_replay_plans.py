@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from onibus.broker.named_reader import LogPositions
+from onibus.api.log import LogPositions
 from onibus.core.errors import InvalidOperation, LogGap, PartitionOffline
 from onibus.spark.jobs.replay import (
     Chunk,

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import ssl
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from onibus.bus import Bus
+from onibus.api.sessions import AcceptedOut
 from onibus.client.aio.caller import AsyncTransport
 from onibus.client.aio.claims import AsyncClaimCalls
 from onibus.client.aio.clock import AsyncClockCalls
 from onibus.client.aio.entities import AsyncEntityCalls
 from onibus.client.aio.fifo import AsyncFifoReceiver
-from onibus.client.aio.in_process import InProcess
 from onibus.client.aio.keys import AsyncKeyCalls
 from onibus.client.aio.log import AsyncLogCalls
 from onibus.client.aio.receiving import AsyncReceiver
@@ -28,7 +27,12 @@ from onibus.client.connecting import Target
 from onibus.client.held import RENEW_MS
 from onibus.client.retrying import Retry
 from onibus.core.errors import NoSession
-from onibus.protocols.http.api.sessions import AcceptedOut
+from onibus.extras import explained
+
+# blocking: leave out
+if TYPE_CHECKING:
+    from onibus.bus import Bus
+# blocking: go on
 
 
 class AsyncClient(
@@ -73,6 +77,8 @@ class AsyncClient(
     @staticmethod
     def on(bus: Bus) -> AsyncClient:
         """Return a client of a Bus of this process: the same calls, without a network."""
+        with explained():
+            from onibus.client.aio.in_process import InProcess
         transport: AsyncTransport = InProcess(bus)
         return AsyncClient(transport)
 

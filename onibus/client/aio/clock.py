@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from onibus.broker.named_reader import StampsSetBack
-from onibus.broker.timekeeping import ClockInfo
+from onibus.api.log import StampsSetBack
+from onibus.api.operation import ClockAccepted, ClockInfo
 from onibus.client.aio.caller import AsyncCaller
 from onibus.client.asking import get, path_of, post
-from onibus.protocols.http.api.clock import ClockAccepted
 
 
 class AsyncClockCalls(AsyncCaller):

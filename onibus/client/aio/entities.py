@@ -7,16 +7,21 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from onibus.broker.entity_info import EntityInfo
-from onibus.broker.entity_rules import subscription_name
+from onibus.api.entities import (
+    EntityInfo,
+    Names,
+    QueueOut,
+    Rules,
+    SubscriptionOut,
+    TopicOut,
+    subscription_name,
+)
+from onibus.api.rules import rule_of, rule_out
 from onibus.client.aio.caller import AsyncCaller
 from onibus.client.asking import get, path_of, post
 from onibus.client.convert import entity_of
 from onibus.core.rules.rule import Rule
 from onibus.core.settings import QueueSettings, SubscriptionSettings, TopicSettings
-from onibus.protocols.http.api.entities import Names, QueueOut, SubscriptionOut, TopicOut
-from onibus.protocols.http.api.subscriptions import Rules
-from onibus.protocols.http.rules import rule_of, rule_out
 
 _QUEUES, _TOPICS, _SUBSCRIPTIONS = "queues", "topics", "subscriptions"
 

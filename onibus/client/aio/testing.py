@@ -5,9 +5,9 @@ Only of a server that was started with `--ephemeral --test-mode`, or of a Bus in
 
 from __future__ import annotations
 
+from onibus.api.operation import ClockOut
 from onibus.client.aio.caller import AsyncCaller
 from onibus.client.asking import path_of, post
-from onibus.protocols.http.api.testing import ClockOut
 
 
 class AsyncTestCalls(AsyncCaller):

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 
-from onibus.broker.resubmitting import Resubmitted
+from onibus.api.delivery import Alarms, Counted, Duplicates, Resubmitted, ResubmittedOut
+from onibus.api.messages import Messages
+from onibus.api.sessions import Sessions
 from onibus.client.aio.caller import AsyncCaller
 from onibus.client.asking import get, path_of, post, without_none
 from onibus.client.convert import filter_json, received_of, session_of
+from onibus.core.inspection import Filter, SessionInfo
 from onibus.core.message import ReceivedMessage
-from onibus.core.path.peek import Filter
-from onibus.core.path.session import SessionInfo
-from onibus.protocols.http.api.sessions import Sessions
-from onibus.protocols.http.api.tidying import Alarms, Counted, Duplicates, ResubmittedOut
-from onibus.protocols.http.schema import Messages
 
 #: How many messages `peek_all` asks for at once.
 _PAGE = 500

@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
+from onibus.api.delivery import TransactionOut
+from onibus.api.messages import plain_values
 from onibus.client.aio.caller import AsyncCaller
 from onibus.client.aio.receiving import AsyncSettler
 from onibus.client.asking import path_of, post, without_none
 from onibus.client.convert import message_json, token_text, with_id
 from onibus.core.errors import InvalidArgument, InvalidOperation
 from onibus.core.message import Message, ReceivedMessage, Sent
-from onibus.protocols.http.api.transactions import TransactionOut
-from onibus.protocols.http.schema import plain_values
 
 
 class AsyncTransaction:

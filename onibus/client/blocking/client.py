@@ -6,6 +6,7 @@ import ssl
 from types import TracebackType
 from typing import Self
 
+from onibus.api.sessions import AcceptedOut
 from onibus.client.asking import WAIT_MS_MAX, path_of, post, without_none
 from onibus.client.blocking.claims import ClaimCalls
 from onibus.client.blocking.clock import ClockCalls
@@ -25,7 +26,6 @@ from onibus.client.connecting import Target
 from onibus.client.held import RENEW_MS
 from onibus.client.retrying import Retry
 from onibus.core.errors import NoSession
-from onibus.protocols.http.api.sessions import AcceptedOut
 
 
 class Client(

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from onibus.broker.named_reader import StampsSetBack
-from onibus.broker.timekeeping import ClockInfo
+from onibus.api.log import StampsSetBack
+from onibus.api.operation import ClockAccepted, ClockInfo
 from onibus.client.asking import get, path_of, post
 from onibus.client.blocking.caller import Caller
-from onibus.protocols.http.api.clock import ClockAccepted
 
 
 class ClockCalls(Caller):

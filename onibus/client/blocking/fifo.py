@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import uuid4
 
+from onibus.api.delivery import LockedUntil
 from onibus.client.asking import post, without_none
 from onibus.client.blocking.caller import Caller
 from onibus.client.blocking.receiving import Settler
 from onibus.client.convert import token_text
 from onibus.core.message import ReceivedMessage
-from onibus.protocols.http.api.receiving import LockedUntil
 
 
 class FifoReceiver(Settler):

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from onibus.api.operation import PRIMARY, KeyOut, KeysOut, KeyWithSecrets, TokenOut
 from onibus.client.asking import get, path_of, post
 from onibus.client.blocking.caller import Caller
 from onibus.client.convert import key_of
-from onibus.protocols.http.api.keys import KeyOut, KeysOut, KeyWithSecrets, TokenOut
-from onibus.security.kept_keys import PRIMARY
-from onibus.security.keys import AccessKey
+
+if TYPE_CHECKING:
+    from onibus.security.keys import AccessKey
 
 _KEYS = "keys"
 

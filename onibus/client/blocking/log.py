@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from onibus.broker.named_reader import LogPositions, ReaderInfo
+from onibus.api.delivery import Counted
+from onibus.api.log import LogPositions, Reach, ReaderInfo, Readers
+from onibus.api.wire import ARROW
 from onibus.client.asking import Ask, get, path_of, post, without_none
 from onibus.client.blocking.caller import Caller
 from onibus.client.convert import arrow_table, filter_json
-from onibus.core.path.peek import Filter
-from onibus.protocols.http.api.log import Reach, Readers
-from onibus.protocols.http.api.tidying import Counted
-from onibus.protocols.http.messages import ARROW
+from onibus.core.inspection import Filter
 
 if TYPE_CHECKING:
     import pyarrow as pa

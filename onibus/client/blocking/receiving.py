@@ -10,14 +10,14 @@ from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self, cast
 
+from onibus.api.delivery import LockedUntil
+from onibus.api.messages import Messages, plain_values
 from onibus.client.asking import WAIT_MS_MAX, Ask, path_of, post, without_none
 from onibus.client.blocking.caller import Caller
 from onibus.client.blocking.renewing import Renewals
 from onibus.client.convert import received_of, token_text
 from onibus.client.held import RENEW_MS
 from onibus.core.message import ReceivedMessage
-from onibus.protocols.http.api.receiving import LockedUntil
-from onibus.protocols.http.schema import Messages, plain_values
 
 
 class Settler:

@@ -11,6 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from onibus.api.delivery import SentBatchOut
+from onibus.api.messages import SentOut
+from onibus.api.wire import ARROW
 from onibus.client.asking import path_of, post, post_arrow
 from onibus.client.blocking.caller import Caller
 from onibus.client.convert import (
@@ -22,9 +25,6 @@ from onibus.client.convert import (
     with_id,
 )
 from onibus.core.message import Message, Sent, SentBatch
-from onibus.protocols.http.api.messages import SentBatchOut
-from onibus.protocols.http.messages import ARROW
-from onibus.protocols.http.schema import SentOut
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from types import TracebackType
 
+from onibus.api.delivery import LockedUntil
+from onibus.api.messages import bytes_of, text_of
+from onibus.api.sessions import SessionState
 from onibus.client.asking import post
 from onibus.client.blocking.caller import Caller
 from onibus.client.blocking.receiving import Settler
 from onibus.client.held import RENEW_MS
 from onibus.core.errors import InvalidOperation, LockLost, Unknown
 from onibus.core.message import ReceivedMessage
-from onibus.protocols.http.api.receiving import LockedUntil
-from onibus.protocols.http.api.sessions import SessionState
-from onibus.protocols.http.schema import bytes_of, text_of
 
 
 class SessionReceiver(Settler):

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from onibus.broker.producers import ProducerInfo, Published, Staged
+from onibus.api.delivery import Counted
+from onibus.api.staging import Forgotten, ProducerInfo, Producers, Published, Staged, StagedOut
 from onibus.client.asking import get, path_of, post, post_arrow, without_none
 from onibus.client.blocking.caller import Caller
 from onibus.client.convert import arrow_bytes, message_json
 from onibus.core.limits import STAGED_LEASE_MS_DEFAULT
 from onibus.core.message import Message
-from onibus.protocols.http.api.staging import Forgotten, Producers, StagedOut
-from onibus.protocols.http.api.tidying import Counted
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from onibus.core.block import COPY, MESSAGE, NEVER, SCHEDULED, encode_rows
+from onibus.core.block import ACTIVATED, COPY, MESSAGE, NEVER, SCHEDULED, encode_rows
 from onibus.core.limits import BLOCK_BYTES_MAX, DUPLICATES_LISTED_MAX
 from onibus.core.message import Message, Sent, encode
 from onibus.core.numbering import to_column
@@ -161,7 +161,7 @@ def _store_block(
         NEVER if prepared.time_to_live_ms is None else now + prepared.time_to_live_ms
         for prepared in piece
     ]
-    kinds = [COPY if only else MESSAGE] * count
+    kinds = [COPY if only else ACTIVATED if activated else MESSAGE] * count
     for ordinal, _ in scheduled:
         # Its time to live counts from its activation, as a row of its own (S6).
         expires[ordinal - first] = NEVER

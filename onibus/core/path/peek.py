@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import cached_property
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from onibus.core.errors import FilterFailed, InvalidArgument
+from onibus.core.errors import InvalidArgument
+from onibus.core.inspection import Filter
 from onibus.core.lifecycle import DEAD, State
 from onibus.core.limits import PEEK_BYTES_MAX
 from onibus.core.message import ReceivedMessage, encode
-from onibus.core.rules.sql_compile import Condition, compile_filter
-from onibus.core.rules.subject import subject_of
 
 if TYPE_CHECKING:
     from onibus.core.subscription import Subscription
@@ -26,46 +24,6 @@ STATES: dict[str, frozenset[State]] = {
     "scheduled": frozenset({State.SCHEDULED}),
     "dead-lettered": DEAD,
 }
-
-
-class Filter(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """Which messages are meant; what is left out does not restrict (X5)."""
-
-    #: active, deferred, scheduled or dead-lettered; None: all that the queue shows
-    state: str | None = None
-    session_id: str | None = None
-    message_id: str | None = None
-    body_contains: bytes | None = None
-    enqueued_from_ms: int | None = None
-    enqueued_before_ms: int | None = None
-    #: an SQL filter (docs/sql-filters.md), and the values of its parameters
-    sql: str | None = None
-    sql_parameters: dict[str, Any] = {}
-
-    @cached_property
-    def condition(self) -> Condition | None:
-        """The SQL filter, compiled once."""
-        return None if self.sql is None else compile_filter(self.sql, self.sql_parameters)
-
-    def matches(self, message: ReceivedMessage) -> bool:
-        """Tell whether a message is meant, as far as its own fields go."""
-        stamp = message.enqueued_time_ms
-        return (
-            (self.session_id is None or message.session_id == self.session_id)
-            and (self.message_id is None or message.message_id == self.message_id)
-            and (self.body_contains is None or self.body_contains in message.body)
-            and (self.enqueued_from_ms is None or stamp >= self.enqueued_from_ms)
-            and (self.enqueued_before_ms is None or stamp < self.enqueued_before_ms)
-            and (self.sql is None or self._selects(message))
-        )
-
-    def _selects(self, message: ReceivedMessage) -> bool:
-        """Tell whether the SQL filter is true; where it cannot be evaluated it is not."""
-        assert self.condition is not None
-        try:
-            return self.condition(subject_of(message)) is True
-        except FilterFailed:
-            return False
 
 
 def states_of(wanted: Filter, dead: bool) -> frozenset[State]:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from onibus.core.block import NEVER
 from onibus.core.errors import MessageNotFound
+from onibus.core.inspection import Filter
 from onibus.core.lifecycle import HELD, Input, State
-from onibus.core.path.peek import Filter, live_ordinals, states_of
+from onibus.core.path.peek import live_ordinals, states_of
 from onibus.core.records import WriteBatch
 
 if TYPE_CHECKING:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from hmac import compare_digest
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from onibus.core.errors import InvalidArgument, SessionLocked, SessionLockLost
 from onibus.core.holds import TOKEN
+from onibus.core.inspection import AcceptedSession, NonExclusive, SessionInfo
 from onibus.core.lifecycle import Input
 from onibus.core.limits import SESSION_STATE_BYTES_MAX
 from onibus.core.numbering import ORDINALS_END
@@ -18,36 +17,6 @@ from onibus.core.sessions import Session, SessionLock
 
 if TYPE_CHECKING:
     from onibus.core.subscription import Subscription
-
-
-class AcceptedSession(msgspec.Struct, frozen=True):
-    """A session that its holder may receive from until its lock ends."""
-
-    session_id: str
-    token: bytes
-    locked_until_ms: int
-    #: what takes the session over, if it was accepted non-exclusively
-    takeover: bytes | None = None
-
-
-class NonExclusive(msgspec.Struct, frozen=True):
-    """A request to hold a session so that a receiver that knows its token can take it over (B9)."""
-
-    #: takes over the lock that has this token; None: locks a session that is free
-    takeover: bytes | None = None
-
-
-class SessionInfo(msgspec.Struct, frozen=True):
-    """A session as it is listed (X8)."""
-
-    session_id: str
-    ready_count: int
-    held_count: int
-    oldest_enqueued_time_ms: int | None
-    locked_until_ms: int | None
-    #: the name its holder gave, empty if none
-    lock_holder: str | None
-    state: bytes | None
 
 
 def accept_session(

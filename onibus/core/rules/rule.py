@@ -23,6 +23,7 @@ from onibus.core.rules.sql_action import Act, compile_action
 from onibus.core.rules.sql_compile import Condition, Work, compile_filter, needed_text, work_of
 from onibus.core.rules.sql_parser import parse_action, parse_filter
 from onibus.core.rules.subject import Subject
+from onibus.core.rules.values import ZONELESS, is_zoneless
 
 #: The name of the rule that every new subscription has.
 DEFAULT_RULE = "$Default"
@@ -178,7 +179,8 @@ def _no_other(value: Any) -> Any:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, datetime):
-        return {"time": value.isoformat()}
+        shown = value.replace(tzinfo=None) if is_zoneless(value) else value
+        return {"time": shown.isoformat()}
     if isinstance(value, timedelta):
         return {"duration_us": value // _MICROSECOND}
     if isinstance(value, bytes):
@@ -193,7 +195,8 @@ def _rich(value: Any) -> Any:
         return value
     [(kind, content)] = value.items()
     if kind == "time":
-        return datetime.fromisoformat(content)
+        time = datetime.fromisoformat(content)
+        return time if time.tzinfo is not None else time.replace(tzinfo=ZONELESS)
     if kind == "duration_us":
         return timedelta(microseconds=content)
     if kind == "binary":

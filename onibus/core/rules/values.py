@@ -14,11 +14,14 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 from onibus.core.errors import FilterFailed
 from onibus.core.limits import PROPERTY_LENGTH_MAX
+
+#: The zone of times that were given without one: they count as UTC, and are shown without one.
+ZONELESS = timezone(timedelta(0), "zoneless")
 
 INTEGER_MIN, INTEGER_MAX = -(1 << 63), (1 << 63) - 1
 
@@ -62,6 +65,11 @@ def kind_of(value: Any) -> str | None:
             if isinstance(value, known):
                 return name
     return kind
+
+
+def is_zoneless(time: datetime) -> bool:
+    """Return whether a time was given without a zone."""
+    return time.tzname() == ZONELESS.tzname(None)
 
 
 def in_range(time: datetime) -> bool:

@@ -293,7 +293,10 @@ class IncomingLink(Link):
             transfer.state,
         )
         if size > self._bytes_max:
-            told = f"a message of {size} bytes; here one has at most {self._bytes_max}"
+            told = (
+                f"The received message (delivery-id:{transfer.delivery_id}, size:{size} bytes) "
+                f"exceeds the limit ({self._bytes_max} bytes) currently allowed on the link."
+            )
             self.session.connection.passed_over(transfer.state)
             delivery.settle(say.rejected(say.error(MESSAGE_SIZE_EXCEEDED, told)))
         else:

@@ -20,6 +20,7 @@ from onibus.protocols.amqp.errors import CONNECTION_FORCED
 from onibus.protocols.amqp.frames import TLS_HEADER
 from onibus.protocols.amqp.service_bus.client import Client
 from onibus.protocols.ended import ENDED
+from onibus.protocols.service_bus_profile import RELAXED, Profile
 from onibus.security.keys import Doorkeeper
 
 #: Bytes of deliveries that one client may have under way.
@@ -39,9 +40,17 @@ _GOODBYE_S = 1.0
 class AmqpConnections:
     """All AMQP connections of a server."""
 
-    def __init__(self, bus: Bus, keys: Doorkeeper | None, *, peers: Peers | None = None) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        keys: Doorkeeper | None,
+        *,
+        peers: Peers | None = None,
+        profile: Profile = RELAXED,
+    ) -> None:
         self.bus = bus
         self.keys = keys
+        self.profile = profile
         #: the peers of all listeners
         self.peers = peers or Peers()
         self.traffic = Traffic()
@@ -92,6 +101,7 @@ class AmqpProtocol(asyncio.Protocol):
         self._connection = Connection("onibus", self._loop.time())
         self._connection.bodies = connections.peers.bodies
         self._client = Client(connections.bus, connections.keys, self._connection, peer)
+        self._client.profile = connections.profile
         self._connection.application = self._client
         self._connection.on_output = self._output
         self._writing = False

@@ -11,11 +11,13 @@ from onibus.bus import Bus
 from onibus.core.errors import Failed, Forbidden, OnibusError, Unauthorized
 from onibus.protocols.atom import entities, namespace, paths, rule_calls, runtime
 from onibus.protocols.atom.call import Call
+from onibus.protocols.atom.documents import FEED, answer, moment, public_feed
 from onibus.protocols.atom.errors import RUNTIME_STATUSES, NoSuchMethod, refusal
 from onibus.protocols.atom.paths import Place, place_of
 from onibus.protocols.atom.xml import BODY_BYTES_MAX
 from onibus.protocols.http.messages import Request, Respond, Response
 from onibus.protocols.http.problems import BodyTooLarge
+from onibus.protocols.service_bus_profile import RELAXED, Profile
 from onibus.security.kept_keys import KeptKeys
 from onibus.security.keys import Keyring
 from onibus.security.origins import Origins
@@ -72,9 +74,14 @@ class AtomApp:
     """Management of one bus as Service Bus has it."""
 
     def __init__(
-        self, bus: Bus, keys: KeptKeys | Keyring | None, origins: Origins | None = None
+        self,
+        bus: Bus,
+        keys: KeptKeys | Keyring | None,
+        origins: Origins | None = None,
+        profile: Profile = RELAXED,
     ) -> None:
         self.bus = bus
+        self.profile = profile
         self.kept_keys = keys if isinstance(keys, KeptKeys) else None
         #: None where the operator asks for no credentials
         self._keys = keys.keyring if isinstance(keys, KeptKeys) else keys
@@ -83,12 +90,19 @@ class AtomApp:
 
     @staticmethod
     def means(request: Request) -> bool:
-        """Return whether a request is one of these: its query names a version, or messages."""
-        if "api-version=" in request.head.query_text:
+        """Return whether a request is one of these.
+
+        Its query names a version, its path names messages, or the root is read.
+        """
+        if "api-version=" in request.head.query_text or _reads_root(request):
             return True
         return paths.messages_at(request.path, request.method) is not None
 
     def __call__(self, request: Request, respond: Respond) -> None:
+        if _reads_root(request):
+            request.route = ("GET", "/")
+            respond(answer(public_feed(moment(self.bus.broker.clock.wall())), FEED))
+            return
         try:
             call, action = self._call(request)
         except Exception as error:
@@ -140,6 +154,10 @@ class AtomApp:
         if isinstance(error, Failed) or not isinstance(error, OnibusError):
             _log.error("a request failed", exc_info=error)
         return _refused(request, error)
+
+
+def _reads_root(request: Request) -> bool:
+    return request.path == "/" and request.method in ("GET", "HEAD")
 
 
 def _refused(request: Request, error: BaseException) -> Response:

@@ -12,6 +12,7 @@ from onibus.protocols.atom.documents import moment
 from onibus.protocols.atom.paths import Place
 from onibus.protocols.atom.values import whole
 from onibus.protocols.atom.xml import ATOM, local, parse
+from onibus.protocols.service_bus_profile import Profile
 from onibus.security.rights import Granted, Right
 
 if TYPE_CHECKING:
@@ -58,6 +59,15 @@ class Call:
     def host(self) -> str:
         """Host and port by which the client reaches us."""
         return self.request.headers.get("host", "localhost")
+
+    @property
+    def namespace(self) -> str:
+        """The name of the namespace: the first word of the host."""
+        return self.host.partition(":")[0].partition(".")[0]
+
+    @property
+    def profile(self) -> Profile:
+        return self.app.profile
 
     def now(self) -> str:
         return moment(self.bus.broker.clock.wall())

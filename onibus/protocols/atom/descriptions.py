@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from xml.etree.ElementTree import Element
 
-from onibus.broker.entity_info import EntityInfo
+from onibus.api.entities import EntityInfo
 from onibus.core.errors import InvalidArgument
 from onibus.core.limits import PARTITION_COUNT
 from onibus.core.rules.correlation import CorrelationFilter
@@ -24,6 +24,7 @@ from onibus.protocols.atom.documents import moment
 from onibus.protocols.atom.durations import duration, milliseconds
 from onibus.protocols.atom.values import flag, whole
 from onibus.protocols.atom.xml import COUNTS, escaped, local, tag, text_of
+from onibus.protocols.service_bus_profile import RELAXED, Profile
 from onibus.security.keys import AccessKey
 
 _MEGABYTE = 1 << 20
@@ -42,6 +43,7 @@ class About:
     rules: Sequence[Rule] = ()
     #: the version of the API that the client asks for, such as 2021-05
     version: str = ""
+    profile: Profile = RELAXED
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,10 @@ _TEXT = _Form(str, lambda value, about: escaped(value) or None)
 _STATUS = _Form(_status, _told_status)
 _NAME = _Form(_name_in, _address)
 _MEGABYTES = _Form(lambda text: whole(text) * _MEGABYTE, _told_megabytes)
-_KILOBYTES = _Form(lambda text: whole(text) * _KILOBYTE, lambda n, about: str(-(-n // _KILOBYTE)))
+_KILOBYTES = _Form(
+    lambda text: whole(text) * _KILOBYTE,
+    lambda n, about: str(-(-min(n, about.profile.message_bytes_max) // _KILOBYTE)),
+)
 
 
 def _set(name: str, setting: str, form: _Form, *, cleared: bool = False) -> Field:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from uuid import uuid4
 
 from onibus.protocols.atom.xml import ATOM, INSTANCE, SERVICE_BUS, escaped, tag
 from onibus.protocols.http.messages import Response
+
+#: The words of the service, by which people know that they reached one.
+_PUBLIC = "This is the list of publicly-listed services currently available."
 
 ENTRY = "application/atom+xml;type=entry;charset=utf-8"
 FEED = "application/atom+xml;type=feed;charset=utf-8"
@@ -47,6 +51,19 @@ def feed(address: str, title: str, now: str, following: str, entries: Iterable[s
         + tag("updated", now)
         + links
         + "".join(entries),
+        f'xmlns="{ATOM}"',
+    )
+
+
+def public_feed(now: str) -> str:
+    """Return the feed at the root of a namespace, which needs no right and lists nothing."""
+    return tag(
+        "feed",
+        tag("title", "Publicly Listed Services", 'type="text"')
+        + tag("subtitle", _PUBLIC, 'type="text"')
+        + tag("id", f"uuid:{uuid4()};id=1")
+        + tag("updated", now)
+        + tag("generator", "Service Bus 1.1"),
         f'xmlns="{ATOM}"',
     )
 

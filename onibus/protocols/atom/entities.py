@@ -7,8 +7,8 @@ from itertools import chain
 from typing import Any, TypeVar
 from xml.etree.ElementTree import Element
 
-from onibus.broker.entity_info import EntityInfo, info
-from onibus.broker.entity_rules import SUBSCRIPTIONS
+from onibus.api.entities import SUBSCRIPTIONS, EntityInfo
+from onibus.broker.entity_info import info
 from onibus.core.rules.rule import DEFAULT_RULE
 from onibus.core.settings import QueueSettings, SubscriptionSettings, TopicSettings
 from onibus.protocols.atom import descriptions
@@ -36,14 +36,27 @@ async def put_entity(call: Call) -> Response:
     if call.changes:
         about = _about(call, bus.queue(name) if is_queue else bus.topic(name))
         settings = descriptions.read_changes(description, about)
+        _check_tier(call, settings)
         call.grant_forwarding(settings)
         await (bus.change_queue if is_queue else bus.change_topic)(name, **settings)
     else:
         settings = descriptions.read(description, QueueSettings if is_queue else TopicSettings)
+        _check_tier(call, settings)
         call.grant_forwarding(settings)
         await (bus.create_queue if is_queue else bus.create_topic)(name, **settings)
     await set_keys(call.kept_keys, name, keys)
     return _shown(call, name)
+
+
+def _check_tier(call: Call, wanted: dict[str, Any]) -> None:
+    """Reject settings that the server's tier does not have."""
+    profile = call.profile
+    if not call.changes:
+        profile.check_partitioning(wanted.get("enable_partitioning", False))
+    if "max_size_bytes" in wanted:
+        profile.check_entity_size(wanted["max_size_bytes"] >> 20)
+    if "max_message_bytes" in wanted:
+        profile.check_message_size(wanted["max_message_bytes"] >> 10, call.namespace)
 
 
 async def show_entity(call: Call) -> Response:
@@ -152,4 +165,4 @@ def _about(call: Call, found: EntityInfo[Any]) -> About:
     entity = call.bus.broker.find(found.name)
     rules = chain.from_iterable(one.rules for one in entity.subscriptions.values())
     keys, version = keys_of(call.kept_keys, found.name), call.request.query.get("api-version", "")
-    return About(found, call.host, keys, list(rules), version)
+    return About(found, call.host, keys, list(rules), version, call.profile)

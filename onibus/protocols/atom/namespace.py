@@ -13,13 +13,12 @@ async def show_namespace(call: Call) -> Response:
     broker = call.bus.broker
     times = [entity.created for entity in broker.namespace.entities.values()]
     times = times or [broker.clock.wall()]
-    created, name = moment(min(times)), call.host.partition(":")[0].partition(".")[0]
+    created, name = moment(min(times)), call.namespace
     inner = (
         tag("Alias", "")
         + tag("CreatedTime", created)
-        # The tier that has partitioned entities of 16 partitions.
-        + tag("MessagingSKU", "Standard")
-        + tag("MessagingUnits", "0")
+        + tag("MessagingSKU", call.profile.sku)
+        + tag("MessagingUnits", str(call.profile.units))
         + tag("ModifiedTime", moment(max(times)))
         + tag("Name", escaped(name))
         + tag("NamespaceType", "Messaging")

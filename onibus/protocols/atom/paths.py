@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from urllib.parse import quote, unquote
 
-from onibus.broker.entity_rules import SUBSCRIPTIONS
+from onibus.api.entities import SUBSCRIPTIONS
 from onibus.core.errors import EntityNotFound
 
 NAMESPACE = "namespace"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from onibus.broker.entity_info import EntityInfo
+from onibus.api.entities import EntityInfo
+from onibus.broker.entity_rules import by_name
 from onibus.core.errors import EntityNotFound
 from onibus.core.rules.rule import Rule
 from onibus.core.settings import SubscriptionSettings
@@ -44,7 +45,7 @@ async def delete_rule(call: Call) -> Response:
 
 async def list_rules(call: Call) -> Response:
     found = call.bus.subscription(call.place.whole_name)
-    return page_of(call, "Rules", found.rules, lambda rule: _entry(call, found, rule))
+    return page_of(call, "Rules", by_name(found.rules), lambda rule: _entry(call, found, rule))
 
 
 def _entry(call: Call, found: EntityInfo[SubscriptionSettings], rule: Rule) -> str:

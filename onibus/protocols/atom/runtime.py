@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import quote
 from uuid import UUID
 
-from onibus.broker import receiving, settling
+from onibus.broker import receiving, sending, settling
 from onibus.core.errors import InvalidArgument
 from onibus.core.message import ReceivedMessage
 from onibus.core.path.settle import abandon, renew
@@ -41,10 +41,17 @@ _TIMEOUT_S = 60
 
 async def send(call: Call) -> Response:
     """Store a message, or a batch atomically."""
-    request, entity = call.request, call.place.entity
+    request, entity, profile = call.request, call.place.entity, call.profile
+    settings = sending.open_for_sends(call.bus.broker, entity).log_settings
     if request.content_type == BATCH:
-        await call.bus.send_batch(entity, messages_of(request.body))
+        profile.check_batch(len(request.body), settings)
+        messages = messages_of(request.body)
+        strict = profile.strict_batches
+        await call.bus.ask(
+            lambda reply: sending.send(call.bus.broker, entity, messages, reply, strict=strict)
+        )
     else:
+        profile.check_message(len(request.body), settings)
         await call.bus.send(entity, message_of(request))
     return Response(201)
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import binascii
 from base64 import b64decode, b64encode
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from xml.etree.ElementTree import Element
 
 from onibus.core.errors import InvalidArgument
+from onibus.core.rules.values import ZONELESS, is_zoneless
 from onibus.protocols.atom.durations import duration_of_microseconds, microseconds
 from onibus.protocols.atom.xml import SCHEMA, SERVICE_BUS, escaped, local, tag, text_of, type_of
 
@@ -38,7 +39,7 @@ def whole(text: str) -> int:
 
 def _time(text: str) -> datetime:
     found = datetime.fromisoformat(text.strip())
-    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+    return found if found.tzinfo is not None else found.replace(tzinfo=ZONELESS)
 
 
 def _span(text: str) -> timedelta:
@@ -100,6 +101,8 @@ def _typed(value: Any) -> tuple[str, str]:
     if isinstance(value, float):
         return "double", _NOT_FINITE.get(repr(value), repr(value))
     if isinstance(value, datetime):
+        if is_zoneless(value):
+            return "dateTime", value.replace(tzinfo=None).isoformat()
         return "dateTime", value.isoformat().replace("+00:00", "Z")
     if isinstance(value, timedelta):
         total = value // _MICROSECOND

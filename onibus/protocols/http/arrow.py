@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable
 from typing import TYPE_CHECKING, Any
 
+from onibus.api.wire import ARROW
 from onibus.core.errors import InvalidArgument, MessageTooLarge
 from onibus.core.limits import BATCH_COUNT_MAX
 from onibus.protocols.http.arrow_headers import read_headers
-from onibus.protocols.http.messages import ARROW, Response
+from onibus.protocols.http.messages import Response
 
 if TYPE_CHECKING:
     import pyarrow as pa

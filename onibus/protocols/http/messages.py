@@ -9,14 +9,10 @@ from urllib.parse import parse_qsl, unquote
 
 import msgspec
 
+from onibus.api.wire import JSON
 from onibus.operation.peers import LOCAL, Peer
 from onibus.operation.traffic import NOWHERE, RouteKey
 from onibus.protocols.http.date import date_line
-
-JSON = "application/json"
-PROBLEM = "application/problem+json"
-ARROW = "application/vnd.apache.arrow.stream"
-TEXT = "text/plain; charset=utf-8"
 
 REASONS = {
     200: "OK",

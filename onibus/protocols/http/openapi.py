@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document, made of the routes and their types."""
+"""The OpenAPI 3.1 document of the routes and their types."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Any
 
 import msgspec
 
-from onibus.protocols.http.messages import ARROW, JSON, PROBLEM
-from onibus.protocols.http.problems import Problem
+from onibus.api.wire import ARROW, JSON, PROBLEM, Problem
 from onibus.protocols.http.route import Route
 
 _REF = "#/components/schemas/{name}"
@@ -17,9 +16,9 @@ _NUMBERS_IN_PATHS = {"partition", "number"}
 
 _ABOUT = """\
 The native API of a durable message bus. Names in paths are percent-encoded: a slash in a name is
-%2F. A subscription is named topic/subscriptions/name. Times are milliseconds: durations, or since
-1970 in UTC. Errors are problem documents that say whether nothing was changed (refused), it may or
-may not have been (unknown), or something is broken on our side (failed)."""
+%2F. The name of a subscription is topic/subscriptions/name. Times are in milliseconds: durations,
+or times since 1970 in UTC. Errors are problem documents. Their outcome is refused (nothing was
+changed), unknown (the change may or may not be stored) or failed (the server has a problem)."""
 
 
 def document(routes: Iterable[Route]) -> dict[str, Any]:
@@ -43,7 +42,7 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
         "paths": paths,
         "components": {
             "schemas": components,
-            "responses": {"Problem": _content("What went wrong.", PROBLEM, named[-1])},
+            "responses": {"Problem": _content("An error.", PROBLEM, named[-1])},
             "securitySchemes": {
                 _SCHEME: {
                     "type": "apiKey",
@@ -57,7 +56,7 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
 
 
 def _simple(schema: Any) -> Any:
-    """Return a schema in which a pair of one kind is a list of two: some tools know only those."""
+    """Return a schema with pairs as lists of two: some tools support only those."""
     if isinstance(schema, list):
         return [_simple(part) for part in schema]
     if not isinstance(schema, dict):
@@ -86,7 +85,7 @@ def _operation(route: Route, schemas: dict[int, Any], components: dict[str, Any]
         "security": [] if route.right is None else [{_SCHEME: []}],
     }
     if route.right is not None:
-        operation["description"] = f"Needs the right {route.right.value}."
+        operation["description"] = f"Requires the right {route.right.value}."
         operation["x-right"] = route.right.value
     if route.query is not None:
         schema = components[schemas[id(route.query)]["$ref"].rpartition("/")[2]]
@@ -120,7 +119,7 @@ def _in_query(schema: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _is_needed(kind: Any) -> bool:
-    """Tell whether a body can be left out: where every field has a default it is empty."""
+    """Return whether a body is required: some field has no default."""
     return any(field.required for field in msgspec.structs.fields(kind))
 
 
@@ -136,7 +135,7 @@ def _responses(route: Route, schemas: dict[int, Any]) -> dict[str, Any]:
     problem = {"$ref": "#/components/responses/Problem"}
     found = {str(route.answers_with): told, "4XX": problem, "5XX": problem}
     if route.may_be_down:
-        found["503"] = told | {"description": "Not all is well."}
+        found["503"] = told | {"description": "Unhealthy."}
     return found
 
 

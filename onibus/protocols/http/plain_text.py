@@ -7,10 +7,9 @@ from typing import Any
 
 import msgspec
 
+from onibus.api.wire import PROBLEM, Problem
 from onibus.operation.peers import Peer
 from onibus.protocols.ended import ENDED
-from onibus.protocols.http.messages import PROBLEM
-from onibus.protocols.http.problems import Problem
 
 _BODY = msgspec.json.encode(
     Problem(

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import msgspec
 
+from onibus.api.wire import PROBLEM, Problem
 from onibus.core import errors
 from onibus.core.errors import OnibusError
-from onibus.protocols.http.messages import PROBLEM, Response
+from onibus.protocols.http.messages import Response
 
 #: HTTP statuses by error; the nearest class counts. Others are 400 where refused, 500 where ours.
 STATUSES: dict[type[OnibusError], int] = {
@@ -47,26 +48,6 @@ STATUSES: dict[type[OnibusError], int] = {
 
 #: Characters of an error that are told.
 _DETAIL_LENGTH = 2_000
-
-
-class Problem(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What went wrong."""
-
-    #: the error's stable code, as docs/errors.md lists it
-    type: str
-    #: refused: nothing was changed; unknown: it may or may not have been; failed: our fault
-    outcome: str
-    title: str
-    status: int
-    detail: str
-    #: the same request may succeed later
-    retryable: bool = False
-    #: of rows that are in the log no more: the numbers of the first and the last
-    first: int | None = None
-    last: int | None = None
-    #: of a filter or action that cannot be read: where, from 0, and what would be right there
-    position: int | None = None
-    expected: str | None = None
 
 
 class WrongContentType(errors.Refused):

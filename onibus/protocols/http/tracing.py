@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 
+from onibus.api.messages import MessageIn
 from onibus.protocols.http.messages import Request
-from onibus.protocols.http.schema import MessageIn
 
 TRACE_HEADER = "traceparent"
 _NAMES = ("traceparent", "Diagnostic-Id")

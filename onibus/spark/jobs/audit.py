@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from onibus.broker.entity_info import EntityInfo
-from onibus.broker.named_reader import LogPositions, StampsSetBack
+from onibus.api.entities import EntityInfo
+from onibus.api.log import LogPositions, StampsSetBack
 from onibus.client import Client
 from onibus.core.errors import EntityNotFound
 from onibus.spark import audit_checks as checks

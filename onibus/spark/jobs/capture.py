@@ -29,6 +29,7 @@ from onibus.spark.jobs.queries import patiently
 from onibus.spark.lake import ERRORS, MESSAGES, OUTCOMES, Lake, by_date
 from onibus.spark.lake_capture import LakeCapture, Ranges, tables_of
 from onibus.spark.lake_manifest import FileRow
+from onibus.spark.lake_reserving import release
 from onibus.spark.lake_writer import WAIT_S, LakeWriter
 from onibus.spark.options import ReadOptions, read_options
 
@@ -91,7 +92,7 @@ class Capturing:
 
 
 def capture(
-    spark: SparkSession,
+    spark: SparkSession | Callable[[], SparkSession],
     source: Mapping[str, str],
     lake: str,
     *,
@@ -110,9 +111,10 @@ def capture(
 ) -> Captured:
     """Capture an entity into a lake, up to its end now or until `stopped`.
 
-    `source` are the options of the format onibus: connection, entity, maxMessagesPerTrigger and so
-    on. `body` is None for bodies as they are, "text", or the fields of JSON bodies as Spark writes
-    a schema ("total DOUBLE, items ARRAY<STRING>"). Start it again at any time: it continues.
+    `spark` may be a function, which is called once there are rows to capture. `source` are the
+    options of the format onibus: connection, entity, maxMessagesPerTrigger and so on. `body` is
+    None for bodies as they are, "text", or the fields of JSON bodies as Spark writes a schema
+    ("total DOUBLE, items ARRAY<STRING>"). Start it again at any time: it continues.
 
     A lake has one writer: another waits `wait_s` and is then refused. Rows that the lake lacks and
     the log no longer has are a LogGap, which `accept_gap` records instead. `new_identity` makes a
@@ -167,6 +169,7 @@ def capture_by(
                 client, writer, tables, accept_gap=accept_gap, new_identity=new_identity
             )
             given.prepare()
+            release(client, where.place, options.entity)
             job = _Capture(given, options, run, on_progress, stopped)
             job.file_size = file_size
             for _ in _rounds(interval_s, stopped):
@@ -260,7 +263,7 @@ _COUNTED = (MESSAGES, OUTCOMES, ERRORS)
 
 
 def _run(
-    spark: SparkSession,
+    spark: SparkSession | Callable[[], SparkSession],
     source: dict[str, str],
     lake: Lake,
     body: str | None,
@@ -282,7 +285,8 @@ def _run(
     what = Capturing(lake.place, lake.entity, table, on_error)
 
     def run() -> list[Any]:
-        rows = spark.read.format("onibus").options(**given).load()
+        session = spark() if callable(spark) else spark
+        rows = session.read.format("onibus").options(**given).load()
         if table == MESSAGES:
             rows = decoded(rows, body)
         return rows.mapInArrow(partial(write_ranges, what), _WRITTEN_DDL).collect()

@@ -18,6 +18,7 @@ from onibus.core.errors import EntityNotFound, OnibusError
 from onibus.spark.jobs.capture import Captured, capture
 from onibus.spark.lake import Lake
 from onibus.spark.lake_capture import has_news, tables_of
+from onibus.spark.lake_reserving import reserve
 from onibus.spark.options import Connection
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def everything(client: Client) -> list[str]:
 
 
 def capture_round(
-    spark: SparkSession,
+    spark: SparkSession | Callable[[], SparkSession],
     source: Mapping[str, str],
     lake: str,
     *,
@@ -47,7 +48,8 @@ def capture_round(
 ) -> int:
     """Capture all entities of a server, or those named, once; return how many had anything new.
 
-    `source` are the options of the format onibus, without an entity.
+    `spark` may be a function, which is called once there are rows to capture. `source` are the
+    options of the format onibus, without an entity.
     """
     from pyspark.errors import PySparkException
 
@@ -63,7 +65,11 @@ def capture_round(
         names = []
         for name in named:
             try:
-                if has_news(client, Lake(lake, name), tables_of(name)):
+                place = Lake(lake, name)
+                if place.identity() is None:
+                    # The captures before it take their time, and Spark takes its time to start.
+                    reserve(client, lake, name)
+                if has_news(client, place, tables_of(name)):
                     names.append(name)
             except EntityNotFound:
                 continue

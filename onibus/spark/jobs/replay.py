@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from onibus.broker.named_reader import LogPositions
+from onibus.api.log import LogPositions
 from onibus.core.errors import (
     InvalidArgument,
     InvalidOperation,

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import BinaryType, StringType, StructType
 
+from onibus.api.messages import rich_values
 from onibus.core.arrow_block import SCHEMA, conform
 from onibus.core.errors import InvalidArgument, Refused
 from onibus.core.message import encode_properties
-from onibus.protocols.http.schema import rich_values
 from onibus.spark.operators.arrivals import WHOLE
 from onibus.spark.schema import SENT, SERVER_NAMES
 

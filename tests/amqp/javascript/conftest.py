@@ -59,8 +59,8 @@ def others(client: Client) -> Others:
     def change_queue(name: str, settings: dict[str, Any]) -> None:
         client.change_queue(name, **settings)
 
-    def create_key(queue: str) -> tuple[str, str]:
-        made = client.create_key(f"sends-to-{queue}", ["Send"], entity=queue)
+    def create_key(entity: str, right: str) -> tuple[str, str]:
+        made = client.create_key(f"{right}-{entity}", [right], entity=entity)
         return made.name, made.primary
 
     def defer_next(name: str, ms: int) -> None:

@@ -62,6 +62,9 @@ export async function theEffectiveKey(world) {
   const differing = { body: "x", bodyType: "data", properties: { groupId: one, messageId: "y" },
     messageAnnotations: { "x-opt-partition-key": two } };
   await refused("GeneralError", world.send(queue, differing));
+  // An empty session is a session too, though this client does not compare it with the key.
+  await refused("GeneralError",
+    world.send(queue, { body: "x", sessionId: "", partitionKey: two, messageId: "y" }));
   assert.equal((await world.counts(queue)).totalMessageCount, 4);
 }
 

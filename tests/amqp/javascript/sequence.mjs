@@ -98,7 +98,8 @@ export async function byPropertyAndByCall(world) {
   await world.nothing(queue);
   await world.advance(MINUTE);
   const found = await world.receive(queue, 2);
-  assert.deepEqual(bodies(found), ["property", "call"]);
+  assert.deepEqual(states(found), [["property", "scheduled"], ["call", "scheduled"]],
+    "a receiver sees that they were scheduled");
   assert.deepEqual(numbers(found), ["4", "5"]);
 }
 

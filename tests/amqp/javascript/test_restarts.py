@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from onibus import Bus, Message
-from onibus.testing.counters import set_counter
 from tests.amqp.javascript.on_disk import Stage
 from tests.amqp.javascript.playing import Player
 from tests.bus_helpers import HOUR, KEYS, MINUTE, ManualClock
 from tests.over_http.on_disk import Place, kill, stop
 from tests.server.processes import Served
+from tests.simulator.counters import set_counter
 
 ENDS = pytest.mark.parametrize("end", [stop, kill])
 

@@ -17,6 +17,11 @@ def test_rules_are_added_changed_and_removed(play: Play) -> None:
     play("topics.rulesAreChanged")
 
 
+@pytest.mark.promise("B3", "P12")
+def test_rules_are_listed_by_name_with_the_right_to_listen(play: Play) -> None:
+    play("topics.rulesAreListedByName")
+
+
 @pytest.mark.promise("B3")
 def test_what_one_subscription_does_the_others_do_not_notice(play: Play) -> None:
     play("topics.subscriptionsDoNotNoticeEachOther")

@@ -59,6 +59,32 @@ export async function rulesAreChanged(world) {
   assert.deepEqual(bodies(await world.take(some, 1)), [3]);
 }
 
+export async function rulesAreListedByName(world) {
+  const topic = await world.topic("t");
+  const some = await world.subscription(topic, "some");
+  // To manage rules over AMQP is to choose what to receive: the right to listen is enough.
+  const { client } = await world.limited(topic, "Listen");
+  const manager = client.createRuleManager(...some);
+  await manager.createRule("sqlRule", { sqlExpression: "price > 10" });
+  await manager.createRule("correlationRule", { subject: "red" });
+  await manager.createRule("Between", { subject: "blue" });
+  const names = ["$Default", "Between", "correlationRule", "sqlRule"];
+  const listed = async (rules) => {
+    const found = [];
+    for await (const rule of rules) found.push(rule.name);
+    return found;
+  };
+  assert.deepEqual(await listed(manager.listRules()), names);
+  const pages = [];
+  for await (const page of manager.listRules().byPage({ maxPageSize: 1 })) {
+    pages.push(...page.map((rule) => rule.name));
+  }
+  assert.deepEqual(pages, names, "page by page");
+  assert.deepEqual(await listed(world.admin.listRules(...some)), names);
+  await manager.deleteRule("Between");
+  await client.close();
+}
+
 export async function subscriptionsDoNotNoticeEachOther(world) {
   const topic = await world.topic("t");
   const [a, b] = [await world.subscription(topic, "a"), await world.subscription(topic, "b")];

@@ -56,9 +56,9 @@ export class World {
       { webSocketOptions: { webSocket: WebSocket }, retryOptions: { maxRetries: 0 } });
   }
 
-  // A client whose key may send to one queue and no more, and one that has not got the key.
-  async limited(queue) {
-    const [name, key] = await this.others.create_key(queue);
+  // A client whose key has one right on one entity, and one that has not got the key.
+  async limited(entity, right = "Send") {
+    const [name, key] = await this.others.create_key(entity, right);
     const [client, stranger] = [key, "not the key, but long"].map((shown) => new ServiceBusClient(
       this.#connection.replace(/SharedAccessKeyName=.*;UseDev/,
         `SharedAccessKeyName=${name};SharedAccessKey=${shown};UseDev`),

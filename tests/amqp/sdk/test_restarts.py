@@ -13,7 +13,6 @@ from azure.servicebus import ServiceBusMessageState, ServiceBusSubQueue
 from azure.servicebus.exceptions import MessageLockLostError, ServiceBusError
 
 from onibus import Bus
-from onibus.testing.counters import set_counter
 from tests.amqp.sdk.stage import scenario
 from tests.amqp.sdk.towns import Town
 from tests.amqp.sdk.world import (
@@ -33,6 +32,7 @@ from tests.bus_helpers import ManualClock, keys_of
 from tests.bus_helpers import msg as our_msg
 from tests.over_http.on_disk import kill, stop
 from tests.server.processes import Served
+from tests.simulator.counters import set_counter
 
 # These clients leave the sockets of broken connections to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

@@ -29,6 +29,7 @@ from tests.amqp.sdk.world import (
 from tests.bus_helpers import KEYS
 
 SCHEDULED, ACTIVE = ServiceBusMessageState.SCHEDULED, ServiceBusMessageState.ACTIVE
+DEFERRED = ServiceBusMessageState.DEFERRED
 
 
 @pytest.mark.promise("S1")
@@ -150,10 +151,31 @@ async def test_a_message_is_scheduled_by_its_property_or_by_the_call(world: Worl
     await sender.send_messages(msg("past too", scheduled_enqueue_time_utc=start))
     now = await get(receiver, 2)
     assert (numbers(now), bodies(now)) == ([past, 4], ["past", "past too"])
+    assert [one.state for one in now] == [ACTIVE, ACTIVE], "they were never scheduled"
     assert await world.counts(queue) == (0, 2, 0)
     await world.advance(5 * MINUTE)
     received = await get(receiver, 2)
     assert (bodies(received), numbers(received)) == (["property", "call"], [5, 6])
+    assert [one.state for one in received] == [SCHEDULED, SCHEDULED], "as the service says"
+
+
+@pytest.mark.promise("S6", "L1")
+@scenario
+async def test_a_receiver_sees_that_a_message_was_scheduled(world: World) -> None:
+    queue = await world.queue()
+    sender, receiver = await world.both(queue)
+    dead = await world.receiver(queue, sub_queue=ServiceBusSubQueue.DEAD_LETTER)
+    await sender.schedule_messages(msg("x"), await world.now() + timedelta(minutes=5))
+    await world.advance(5 * MINUTE)
+    found = await get_one(receiver)
+    assert found.state == SCHEDULED
+    [peeked] = await peek_all(receiver)
+    assert peeked.state == ACTIVE, "it can be received, and not cancelled"
+    await receiver.defer_message(found)
+    [deferred] = await receiver.receive_deferred_messages(found.sequence_number)
+    assert deferred.state == DEFERRED
+    await receiver.dead_letter_message(deferred)
+    assert (await get_one(dead)).state == ACTIVE
 
 
 @pytest.mark.promise("S5")

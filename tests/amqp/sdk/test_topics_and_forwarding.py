@@ -239,3 +239,32 @@ async def test_messages_cross_from_one_protocol_to_the_other(world: World) -> No
     assert message.application_properties == {
         **{b"a": 1, b"big": 2**40, b"t": b"x", b"f": 0.5, b"b": b"\x00", b"none": None}
     }
+
+
+@pytest.mark.promise("B6", "B4")
+@scenario
+async def test_a_session_entity_is_forwarded_to_and_does_not_forward(world: World) -> None:
+    """The service rejects forwarding from sessions too (azure-service-bus#317 and #660)."""
+    target, topic = await world.queue(requires_session=True), await world.topic("in")
+    wrong = {"requires_session": True, "forward_to": target}
+    with pytest.raises(HttpResponseError, match="sessions cannot be forwarded"):
+        await world.admin.create_queue("no", **wrong)
+    with pytest.raises(HttpResponseError, match="sessions cannot be forwarded"):
+        await world.admin.create_subscription(topic, "no", **wrong)
+    into = await world.admin.get_subscription(topic, "in")
+    into.forward_to = target
+    await world.admin.update_subscription(topic, into)
+    sender, receiver = await world.open(world.to(topic), world.of(target, session_id="s"))
+    await sender.send_messages(msg("1", session_id="s"))
+    assert str(await get_one(receiver)) == "1"
+
+
+@pytest.mark.promise("B6")
+@scenario
+async def test_a_subscription_does_not_forward_to_its_own_topic(world: World) -> None:
+    """The official clients for .NET and Java reject it themselves."""
+    topic = await world.topic("s")
+    for setting in ("forward_to", "forward_dead_lettered_messages_to"):
+        with pytest.raises(HttpResponseError, match="cannot forward to itself"):
+            await world.admin.create_subscription(topic, "loop", **{setting: topic})
+    assert [one.name async for one in world.admin.list_subscriptions(topic)] == ["s"]

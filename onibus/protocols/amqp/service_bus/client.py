@@ -48,6 +48,7 @@ from onibus.protocols.amqp.service_bus.session_receiver import (
     session_filter,
 )
 from onibus.protocols.amqp.service_bus.transactions import CoordinatorNode, Transactions
+from onibus.protocols.service_bus_profile import RELAXED
 from onibus.security.keys import Doorkeeper
 from onibus.security.rights import ALL, Granted, Right
 from onibus.security.sas import make_token
@@ -86,6 +87,7 @@ class Client:
     ) -> None:
         self.bus = bus
         self.connection = connection
+        self.profile = RELAXED
         self._keys = keys
         self._peer = peer
         #: what was granted, by the resource that a token was put for
@@ -318,7 +320,7 @@ class Client:
             raise InvalidOperation("nobody sends to a dead-letter queue")
         node = SenderNode(self, link, place.entity)
         self._links[link] = (SENDER, place.path)
-        link.properties[BATCH_BYTES_MAX] = to.ulong(node.message_bytes_max)
+        link.properties[BATCH_BYTES_MAX] = to.ulong(node.batch_bytes_max)
         link.open(node, CREDIT, node.message_bytes_max)
 
     def _attach_receiver(self, link: OutgoingLink, place: Place) -> None:
@@ -330,11 +332,16 @@ class Client:
         elif wanted is None:
             if sessions:
                 raise InvalidOperation(f"{place.entity} has sessions: accept one to receive")
-            link.answer(ReceiverNode(self, link, place), settings_bytes(self.broker, place))
+            link.answer(ReceiverNode(self, link, place), self.message_bytes(place))
         elif not sessions:
             raise InvalidOperation(f"{place.entity} has no sessions ({SESSION_FILTER} was given)")
         else:
             SessionReceiverNode(self, link, place).accept(wanted)
+
+    def message_bytes(self, place: Place) -> int:
+        """Return how large a message of an entity can be."""
+        entity = self.broker.find(place.entity)
+        return self.profile.message_bytes((entity.topic or entity).log_settings)
 
     def reading(self, node: ReceiverNode, waits: bool) -> None:
         """A receiver waits until what was written has been read, or does so no more."""
@@ -386,9 +393,3 @@ class Client:
 _REQUEST_BYTES_MAX = 8 << 20
 #: A token, or a word to the coordinator: decoded before anybody is known to have a right.
 _WORD_BYTES_MAX = 64 << 10
-
-
-def settings_bytes(broker: Broker, place: Place) -> int:
-    """Return how large a message of an entity can be."""
-    entity = broker.find(place.entity)
-    return (entity.topic or entity).log_settings.max_message_bytes

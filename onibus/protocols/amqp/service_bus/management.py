@@ -24,6 +24,7 @@ from onibus.protocols.amqp.service_bus.operations import (
 from onibus.protocols.amqp.service_bus.operations.operation import Operation, session_of
 from onibus.protocols.amqp.service_bus.places import Place
 from onibus.protocols.amqp.service_bus.requests import AnsweringNode, Request
+from onibus.protocols.service_bus_profile import Profile
 
 if TYPE_CHECKING:
     from onibus.protocols.amqp.service_bus.client import Client
@@ -54,6 +55,10 @@ class ManagementNode(AnsweringNode):
     @property
     def broker(self) -> Broker:
         return self._client.broker
+
+    @property
+    def profile(self) -> Profile:
+        return self._client.profile
 
     @property
     def write(self) -> Callable[[ReceivedMessage], bytes]:

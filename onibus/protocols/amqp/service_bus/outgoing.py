@@ -81,6 +81,10 @@ _STATES = {
     "scheduled": 2,
 }
 
+#: A receiver of the service sees a message that was scheduled and enqueued at its time as scheduled
+#: (azure-sdk-for-js#19357), unless the message was deferred or dead-lettered since.
+_WAITING = ("active", "locked")
+
 DEAD_LETTER_REASON = "DeadLetterReason"
 DEAD_LETTER_DESCRIPTION = "DeadLetterErrorDescription"
 
@@ -189,6 +193,8 @@ def _annotations(received: ReceivedMessage, others: list[bytes]) -> bytes:
         parts += (_LOCKED_UNTIL, _MOMENT(0x83, received.locked_until_ms))
         count += 2
     state = _STATES.get(received.state, 0)
+    if received.was_scheduled and received.state in _WAITING:
+        state = _STATES["scheduled"]
     parts += (_STATE, bytes((0x54, state)))
     count += 2
     if message.partition_key is not None:

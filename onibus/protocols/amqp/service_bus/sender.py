@@ -72,7 +72,10 @@ class SenderNode:
         link.on_run = self._received_run
         found = sending.open_for_sends(client.broker, entity)
         self._entity = found.name
-        self.message_bytes_max = found.log_settings.max_message_bytes
+        self._profile = client.profile
+        self._settings = found.log_settings
+        self.message_bytes_max = client.profile.message_bytes(self._settings)
+        self.batch_bytes_max = client.profile.batch_bytes(self._settings)
         #: single messages of this burst, which are stored together when it is over: the ids and
         #: sizes of their deliveries, and they
         self._ids: list[int | None] = []
@@ -123,10 +126,12 @@ class SenderNode:
         connection.under_way += 1
         stored = Stored(self._link, [delivery_id], len(payload))
         try:
+            self._profile.check_batch(len(payload), self._settings)
             batch = read_batch(payload)
             # What came before it stays before it.
             self.flush()
-            sending.send(self._client.broker, self._entity, batch, stored)
+            strict = self._profile.strict_batches
+            sending.send(self._client.broker, self._entity, batch, stored, strict=strict)
         except Exception as error:
             fail(stored, error)
 
@@ -157,6 +162,7 @@ class SenderNode:
             transactions, size = self._client.transactions, len(delivery.payload)
             transaction, state = transactions.of(delivery.state, say.accepted(), size)
             if delivery.format == BATCH_FORMAT:
+                self._profile.check_batch(size, self._settings)
                 messages = read_batch(delivery.payload)
             else:
                 messages = [read_message(delivery.payload)]

@@ -19,8 +19,9 @@ from onibus.broker.entity import Entity, Seat
 from onibus.broker.receiving import Waiter
 from onibus.broker.replies import Outcome
 from onibus.core.errors import InvalidArgument, OnibusError, SessionLockLost
+from onibus.core.inspection import AcceptedSession, NonExclusive
 from onibus.core.lifecycle import Input
-from onibus.core.path.session import AcceptedSession, NonExclusive, end_session_lock
+from onibus.core.path.session import end_session_lock
 from onibus.protocols.amqp import encode as to
 from onibus.protocols.amqp import performatives as say
 from onibus.protocols.amqp.decode import Described

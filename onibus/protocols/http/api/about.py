@@ -24,7 +24,7 @@ ROUTES = [
     Route(
         method="GET",
         path="/openapi.json",
-        summary="Describe what this server can be asked, as OpenAPI 3.1.",
+        summary="Describe the API of this server, as OpenAPI 3.1.",
         right=None,
         handler=openapi,
         gives=dict[str, Any],

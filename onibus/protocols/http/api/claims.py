@@ -2,90 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
-import msgspec
-from msgspec import Meta
-
-from onibus.broker.claim_holding import ClaimReaderInfo
-from onibus.broker.claim_rows import Claim
-from onibus.core.limits import (
-    CLAIM_COUNT_MAX,
-    CLAIM_LEASE_MS_DEFAULT,
-    CLAIM_LEASE_MS_MAX,
-    CLAIM_LEASE_MS_MIN,
+from onibus.api.claims import (
+    Claimed,
+    ClaimIn,
+    ClaimReaderInfo,
+    Claims,
+    CommitClaim,
+    HoldClaims,
+    ReadClaim,
+    ReleaseClaim,
 )
+from onibus.api.messages import Messages, messages_out
+from onibus.api.wire import ARROW
 from onibus.protocols.http.arrow import table_response
-from onibus.protocols.http.messages import ARROW, Response
+from onibus.protocols.http.messages import Response
 from onibus.protocols.http.route import Call, Route
-from onibus.protocols.http.schema import Messages, Number, messages_out
 from onibus.security.rights import Right
-
-
-class ClaimIn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """How much to set aside, and for whom."""
-
-    reader: str
-    limit: Annotated[int, Meta(ge=1, le=CLAIM_COUNT_MAX)]
-    #: given back unless it is read within that time
-    lease_ms: Annotated[int, Meta(ge=CLAIM_LEASE_MS_MIN, le=CLAIM_LEASE_MS_MAX)] = (
-        CLAIM_LEASE_MS_DEFAULT
-    )
-    max_bytes: Annotated[int, Meta(ge=1, le=2**53)] | None = None
-    #: refuses a program that lost its hold of the reader
-    token: str | None = None
-
-
-class HoldClaims(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The program that takes hold of a reader."""
-
-    #: of the program; null only looks
-    token: str | None = None
-    #: the last claim that the program knows
-    after: Number = 0
-
-
-class Claimed(msgspec.Struct):
-    """The claim that was made; null where there was nothing to claim."""
-
-    claim: Claim | None
-
-
-class Claims(msgspec.Struct):
-    """Claims of an entity, by reader and number."""
-
-    claims: list[Claim]
-
-
-class ReadClaim(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which part of a claim to read."""
-
-    partition: Number | None = None
-    #: refuses an entity that was made again
-    incarnation: Number | None = None
-    #: refuses a program that lost its hold of the reader
-    token: str | None = None
-
-
-class ClaimedDeadLetter(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A message of a claim that goes into the dead-letter queue."""
-
-    sequence_number: Number
-    reason: str | None = None
-    description: str | None = None
-
-
-class CommitClaim(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What was not processed; the rest is completed."""
-
-    dead_letters: list[ClaimedDeadLetter] = []
-    incarnation: Number | None = None
-
-
-class ReleaseClaim(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which claim is given back."""
-
-    incarnation: Number | None = None
 
 
 async def claim(call: Call) -> Claimed:
@@ -104,7 +38,14 @@ async def claim(call: Call) -> Claimed:
 async def hold(call: Call) -> ClaimReaderInfo:
     given: HoldClaims = call.decode(HoldClaims)
     reader = call.names["reader"]
-    return await call.bus.hold_claims(call.entity, reader, token=given.token, after=given.after)
+    return await call.bus.hold_claims(
+        call.entity,
+        reader,
+        token=given.token,
+        after=given.after,
+        query=given.query,
+        first=given.first,
+    )
 
 
 async def list_claims(call: Call) -> Claims:
@@ -157,17 +98,17 @@ def _route(path: str, summary: str, handler: Any, **more: Any) -> Route:
 
 ROUTES = [
     _route("", "List claims.", list_claims, gives=Claims),
-    _route("", "Set messages aside for a named reader.", claim, takes=ClaimIn, gives=Claimed),
+    _route("", "Claim messages for a named reader.", claim, takes=ClaimIn, gives=Claimed),
     _route(
         "/{reader}",
-        "Take hold of a reader, and show its progress.",
+        "Assign a reader to one program, and show its progress.",
         hold,
         takes=HoldClaims,
         gives=ClaimReaderInfo,
     ),
     _route(
         "/{reader}/{number}/read",
-        "Read a claim's messages; from then on it is its reader's.",
+        "Read the messages of a claim, which then belongs to its reader.",
         read,
         takes=ReadClaim,
         gives=Messages,
@@ -175,13 +116,13 @@ ROUTES = [
     ),
     _route(
         "/{reader}/{number}/commit",
-        "Complete a claim's messages; again is harmless.",
+        "Complete the messages of a claim; repeating it is harmless.",
         commit,
         takes=CommitClaim,
     ),
     _route(
         "/{reader}/{number}/release",
-        "Give a claim's messages back.",
+        "Release the messages of a claim.",
         release,
         takes=ReleaseClaim,
     ),

@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-import msgspec
-
-from onibus.broker.named_reader import StampsSetBack
-from onibus.broker.timekeeping import ClockInfo
+from onibus.api.operation import ClockAccepted, ClockInfo
 from onibus.protocols.http.route import Call, Route
 from onibus.security.rights import Right
-
-
-class ClockAccepted(msgspec.Struct):
-    """The partitions whose stamps were set back."""
-
-    set_back: list[StampsSetBack]
 
 
 async def clock(call: Call) -> ClockInfo:
@@ -28,7 +19,7 @@ ROUTES = [
     Route(
         method="GET",
         path="/v1/clock",
-        summary="Show the time that the server takes for right, and whether its clock is in doubt.",
+        summary="Show the server's time, and whether its clock is in doubt.",
         right=Right.MANAGE,
         handler=clock,
         gives=ClockInfo,
@@ -37,7 +28,7 @@ ROUTES = [
     Route(
         method="POST",
         path="/v1/clock/accept",
-        summary="Confirm the server's clock: count the time in doubt, and set stamps back to it.",
+        summary="Confirm the server's clock: count the time in doubt, and set timestamps back.",
         right=Right.MANAGE,
         handler=accept,
         gives=ClockAccepted,

@@ -4,68 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
-from onibus.broker.entity_info import EntityInfo
+from onibus.api.entities import EntityInfo, EntityOut, Names, QueueOut, SubscriptionOut, TopicOut
+from onibus.api.rules import rule_out
 from onibus.core.settings import (
     AnySettings,
     QueueSettings,
-    SubscriptionSettings,
     TopicSettings,
     check_known,
 )
 from onibus.protocols.http.route import Call, Route
-from onibus.protocols.http.rules import RuleJson, rule_out
 from onibus.security.rights import Right
-
-
-class Names(msgspec.Struct):
-    """Names of entities, sorted."""
-
-    names: list[str]
-
-
-class EntityOut(msgspec.Struct, kw_only=True):
-    """An entity as its owner sees it; counts are added up over its partitions."""
-
-    name: str
-    #: queue, topic or subscription
-    kind: str
-    created_ms: int
-    #: available, or limited while a partition is offline (P10)
-    availability: str
-    active_count: int
-    deferred_count: int
-    scheduled_count: int
-    dead_lettered_count: int
-    held_count: int
-    #: messages that have left it, in whatever way, since the bus was opened
-    gone_count: int
-    size_bytes: int
-    duplicates_dropped: int
-    remembered_ids: int
-    offline_partitions: list[int]
-
-
-class QueueOut(EntityOut):
-    """A queue."""
-
-    settings: QueueSettings
-
-
-class TopicOut(EntityOut):
-    """A topic."""
-
-    settings: TopicSettings
-    #: whole names
-    subscriptions: list[str]
-
-
-class SubscriptionOut(EntityOut):
-    """A subscription of a topic."""
-
-    settings: SubscriptionSettings
-    rules: list[RuleJson]
 
 
 def entity_out(info: EntityInfo[Any]) -> QueueOut | TopicOut | SubscriptionOut:
@@ -156,7 +104,7 @@ ROUTES = [
     _route(
         "PUT",
         _QUEUE,
-        "Make a queue; the body has its settings.",
+        "Create a queue; the body has its settings.",
         create_queue,
         takes=QueueSettings,
         gives=QueueOut,
@@ -166,17 +114,17 @@ ROUTES = [
     _route(
         "PATCH",
         _QUEUE,
-        "Change settings of a queue; what is not named stays.",
+        "Change settings of a queue; missing settings stay the same.",
         change_queue,
         takes=QueueSettings,
         gives=QueueOut,
     ),
-    _route("DELETE", _QUEUE, "Delete a queue and everything in it.", delete_queue),
+    _route("DELETE", _QUEUE, "Delete a queue and its messages.", delete_queue),
     _route("GET", "/v1/topics", "List all topics.", list_topics, gives=Names),
     _route(
         "PUT",
         _TOPIC,
-        "Make a topic; the body has its settings.",
+        "Create a topic; the body has its settings.",
         create_topic,
         takes=TopicSettings,
         gives=TopicOut,
@@ -192,12 +140,10 @@ ROUTES = [
     _route(
         "PATCH",
         _TOPIC,
-        "Change settings of a topic; what is not named stays.",
+        "Change settings of a topic; missing settings stay the same.",
         change_topic,
         takes=TopicSettings,
         gives=TopicOut,
     ),
-    _route(
-        "DELETE", _TOPIC, "Delete a topic, its subscriptions, and everything in them.", delete_topic
-    ),
+    _route("DELETE", _TOPIC, "Delete a topic with its subscriptions and messages.", delete_topic),
 ]

@@ -3,85 +3,22 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated
 
-import msgspec
-
+from onibus.api.operation import (
+    KeyIn,
+    KeyOut,
+    KeysOut,
+    KeyWithSecrets,
+    Rotation,
+    TokenIn,
+    TokenOut,
+    Whose,
+)
 from onibus.core.errors import InvalidOperation
 from onibus.protocols.http.route import Call, Route
-from onibus.security.kept_keys import PRIMARY, KeptKeys
+from onibus.security.kept_keys import KeptKeys
 from onibus.security.keys import AccessKey
 from onibus.security.rights import Right
-
-
-class KeyIn(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A key to be made; its secrets are made by the bus."""
-
-    name: str
-    rights: list[Right]
-    #: the entity it is for; the whole namespace where it is left out
-    entity: str = ""
-
-
-class KeyOut(msgspec.Struct, kw_only=True):
-    """A key without its secrets."""
-
-    name: str
-    entity: str
-    rights: list[str]
-    #: it is of the configuration, and is changed there
-    configured: bool
-
-
-class KeysOut(msgspec.Struct):
-    """All keys, by entity and name."""
-
-    keys: list[KeyOut]
-
-
-class KeyWithSecrets(msgspec.Struct, kw_only=True):
-    """A key with its secrets."""
-
-    name: str
-    entity: str
-    rights: list[str]
-    primary: str
-    secondary: str
-
-
-class Whose(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Which key of that name is meant."""
-
-    #: the entity it is for; empty for the whole namespace
-    entity: str = ""
-
-
-class Rotation(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Which of a key's two secrets is replaced."""
-
-    #: primary or secondary
-    which: str = PRIMARY
-    #: the entity that the key is for; empty for the whole namespace
-    entity: str = ""
-
-
-class TokenIn(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What a token is for, and how long it is good."""
-
-    #: from now on; at most a hundred years
-    seconds: Annotated[int, msgspec.Meta(ge=1, le=3_155_760_000)]
-    #: the secret that signs it, primary or secondary: it is good until that is rotated
-    which: str = PRIMARY
-    #: the entity that the key is for; empty for the whole namespace
-    entity: str = ""
-
-
-class TokenOut(msgspec.Struct, kw_only=True):
-    """A token, to be shown as `Authorization: Bearer TOKEN`."""
-
-    token: str
-    #: seconds since 1970
-    expires_at: int
 
 
 def _keys(call: Call) -> KeptKeys:
@@ -157,7 +94,7 @@ ROUTES = [
     Route(
         method="POST",
         path="/v1/keys",
-        summary="Make a shared access key.",
+        summary="Create a shared access key.",
         right=Right.MANAGE,
         handler=create_key,
         takes=KeyIn,
@@ -178,7 +115,7 @@ ROUTES = [
     Route(
         method="POST",
         path="/v1/keys/{name}/token",
-        summary="Make a bearer token that allows what a key allows.",
+        summary="Create a bearer token with the rights of a key.",
         right=Right.MANAGE,
         handler=make_token,
         takes=TokenIn,

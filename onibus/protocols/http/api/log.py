@@ -6,66 +6,28 @@ Arrow IPC stream that is made while it is read; where it breaks off it was not w
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any
 
-import msgspec
-from msgspec import Meta
-
-from onibus.broker.named_reader import LogPositions, ReaderInfo
-from onibus.protocols.http.api.tidying import Counted
+from onibus.api.delivery import Counted
+from onibus.api.log import (
+    LogPositions,
+    LogRange,
+    MoveReader,
+    OutcomeRange,
+    Reach,
+    ReachFrom,
+    ReaderIn,
+    ReaderInfo,
+    Readers,
+    Replay,
+    TakeReader,
+    WhichLog,
+)
+from onibus.api.messages import filter_of
 from onibus.protocols.http.arrow import stream_response
 from onibus.protocols.http.messages import Response
 from onibus.protocols.http.route import Call, Route
-from onibus.protocols.http.schema import FilterIn, Number, filter_of
 from onibus.security.rights import Right
-
-LogName = Literal["messages", "outcomes"]
-
-
-class WhichLog(msgspec.Struct, forbid_unknown_fields=True):
-    """Which of the two logs is meant."""
-
-    log: LogName = "messages"
-    #: milliseconds since 1970: tells also where that time begins
-    since_ms: Number | None = None
-
-
-class ReachFrom(msgspec.Struct, forbid_unknown_fields=True):
-    """From which number on, and how far."""
-
-    start: Number
-    limit_bytes: Annotated[int, Meta(ge=1, le=2**53)]
-
-
-class Reach(msgspec.Struct):
-    """The number up to which, without it, so many bytes reach."""
-
-    end: int
-
-
-class LogRange(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which rows to read, and how many."""
-
-    start: Number
-    #: without it, up to what is there now
-    end: Number | None = None
-    #: refuses an entity that was made again
-    incarnation: Number | None = None
-    #: the named reader for whom it is read
-    reader: str | None = None
-    #: names of columns, with commas between them; all if left out
-    columns: str | None = None
-    limit: Number | None = None
-    limit_bytes: Number | None = None
-
-
-class OutcomeRange(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which outcomes to read."""
-
-    start: Number
-    end: Number | None = None
-    incarnation: Number | None = None
-    reader: str | None = None
 
 
 async def positions(call: Call) -> LogPositions:
@@ -113,18 +75,6 @@ async def read_outcomes(call: Call) -> Response:
     return await stream_response(OUTCOME_SCHEMA, batches)
 
 
-class Replay(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which messages of the log to send again, and where to."""
-
-    partition: Number = 0
-    start: Number
-    end: Number | None = None
-    where: FilterIn | None = None
-    #: the same entity if left out
-    to: str | None = None
-    incarnation: Number | None = None
-
-
 async def replay(call: Call) -> Counted:
     given: Replay = call.decode(Replay)
     if given.to is not None:
@@ -139,45 +89,6 @@ async def replay(call: Call) -> Counted:
         incarnation=given.incarnation,
     )
     return Counted(count)
-
-
-class ReaderIn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A named reader that is to be made (R2)."""
-
-    log: LogName = "messages"
-    #: earliest, latest, or one number for each partition
-    start: Literal["earliest", "latest"] | list[Number] = "earliest"
-    #: nobody having used it for so long, it goes by itself
-    idle_ms: Number | None = None
-    #: only calls that give it move the reader
-    token: str | None = None
-    #: what reads with it, in the words of its owner
-    address: str | None = None
-
-
-class TakeReader(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """How to take a named reader over; fields that are left out keep their values."""
-
-    #: one of these is the reader's token now, or it has none
-    held: list[str] = []
-    #: the reader's token from then on
-    token: str | None = None
-    address: str | None = None
-    idle_ms: Number | None = None
-
-
-class MoveReader(msgspec.Struct, forbid_unknown_fields=True):
-    """How far a reader has come: the next number in each partition."""
-
-    positions: list[Number]
-    incarnation: Number
-    token: str | None = None
-
-
-class Readers(msgspec.Struct):
-    """The named readers of an entity."""
-
-    readers: list[ReaderInfo]
 
 
 async def create_reader(call: Call) -> ReaderInfo:
@@ -236,7 +147,7 @@ ROUTES = [
     _route(
         "GET",
         "/log",
-        "Tell between which numbers each partition's log can be read.",
+        "Show the readable range of each partition's log.",
         positions,
         query=WhichLog,
         gives=LogPositions,
@@ -252,7 +163,7 @@ ROUTES = [
     _route(
         "GET",
         "/log/messages/{partition}/reach",
-        "Tell up to which number so many bytes of a partition's log reach.",
+        "Return the end of a range with a given number of bytes of a partition's log.",
         reach,
         query=ReachFrom,
         gives=Reach,
@@ -260,7 +171,7 @@ ROUTES = [
     _route(
         "GET",
         "/log/outcomes/{partition}",
-        "Read what became of messages, as Arrow.",
+        "Read the outcomes of messages, as Arrow.",
         read_outcomes,
         query=OutcomeRange,
         gives_arrow=True,
@@ -278,7 +189,7 @@ ROUTES = [
     _route(
         "PUT",
         "/readers/{reader}",
-        "Make a named reader: what it has not passed is kept.",
+        "Create a named reader: rows that it has not passed are kept.",
         create_reader,
         takes=ReaderIn,
         gives=ReaderInfo,
@@ -288,7 +199,7 @@ ROUTES = [
     _route(
         "POST",
         "/readers/{reader}/take",
-        "Take a named reader over: only moves with its new token count.",
+        "Take over a named reader: only moves with its new token count.",
         take_reader,
         takes=TakeReader,
         gives=ReaderInfo,
@@ -297,10 +208,10 @@ ROUTES = [
     _route(
         "POST",
         "/readers/{reader}/move",
-        "Tell how far a reader has come.",
+        "Move a named reader forward.",
         move_reader,
         takes=MoveReader,
         tag="readers",
     ),
-    _route("DELETE", "/readers/{reader}", "Remove a named reader.", delete_reader, tag="readers"),
+    _route("DELETE", "/readers/{reader}", "Delete a named reader.", delete_reader, tag="readers"),
 ]

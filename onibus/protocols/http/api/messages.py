@@ -7,26 +7,19 @@ of the message that it repeats (X9).
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-from msgspec import Meta
 from msgspec.structs import replace
 
+from onibus.api.delivery import Batch, MessageNumbers, Schedule, SentBatchOut
+from onibus.api.messages import MessageIn, SentOut, message_of, sent_out
+from onibus.api.wire import ARROW
 from onibus.broker import sending
-from onibus.core.limits import BATCH_COUNT_MAX
 from onibus.core.message import Sent
 from onibus.protocols.http.arrow import read_stream, table_response
-from onibus.protocols.http.messages import ARROW, Response
+from onibus.protocols.http.messages import Response
 from onibus.protocols.http.route import Answer, Call, Route
-from onibus.protocols.http.schema import (
-    MessageIn,
-    Milliseconds,
-    Numbers,
-    SentOut,
-    message_of,
-    sent_out,
-)
 from onibus.protocols.http.tracing import TRACE_HEADER, put_trace
 from onibus.security.rights import Right
 
@@ -49,24 +42,6 @@ def send(call: Call) -> None:
 
 def _first(sent: list[Sent]) -> SentOut:
     return SentOut(sent[0].sequence_number, sent[0].duplicate_of)
-
-
-class Batch(msgspec.Struct, forbid_unknown_fields=True):
-    """Messages that are stored together, or not at all."""
-
-    messages: Annotated[list[MessageIn], Meta(min_length=1, max_length=BATCH_COUNT_MAX)]
-
-
-class SentBatchOut(msgspec.Struct, omit_defaults=True):
-    """What became of the messages of a batch, in their order.
-
-    Of rows in Arrow the counts only; with `Accept: application/vnd.apache.arrow.stream` the answer
-    has the columns sequence_number and duplicate_of instead.
-    """
-
-    accepted: int
-    duplicates: int
-    sent: list[SentOut] = []
 
 
 def send_batch(call: Call) -> None:
@@ -112,24 +87,11 @@ async def _send_arrow(call: Call) -> SentBatchOut | Response:
     return table_response(told.schema, told.to_batches())
 
 
-class Schedule(msgspec.Struct, forbid_unknown_fields=True):
-    """A message, and the moment for which it is stored."""
-
-    message: MessageIn
-    due_ms: Milliseconds
-
-
 async def schedule(call: Call) -> SentOut:
     given: Schedule = call.decode(Schedule)
     put_trace(call.request, given.message)
     message = message_of(replace(given.message, scheduled_enqueue_time_ms=None))
     return SentOut(await call.bus.schedule(call.entity, message, given.due_ms))
-
-
-class MessageNumbers(msgspec.Struct, forbid_unknown_fields=True):
-    """The sequence numbers of messages: all of them are meant, or none."""
-
-    numbers: Numbers
 
 
 async def cancel_scheduled(call: Call) -> None:
@@ -152,7 +114,7 @@ ROUTES = [
     Route(
         method="POST",
         path=f"{_AT}/batch",
-        summary="Send messages together, all or none.",
+        summary="Send messages atomically.",
         right=Right.SEND,
         fast=send_batch,
         takes=Batch,
@@ -164,7 +126,7 @@ ROUTES = [
     Route(
         method="POST",
         path=f"{_AT}/schedule",
-        summary="Send a message for a moment to come; its number cancels it.",
+        summary="Schedule a message; its sequence number cancels it.",
         right=Right.SEND,
         handler=schedule,
         takes=Schedule,
@@ -174,7 +136,7 @@ ROUTES = [
     Route(
         method="POST",
         path=f"{_AT}/cancel-scheduled",
-        summary="Delete scheduled messages: all of them, or none.",
+        summary="Cancel scheduled messages atomically.",
         right=Right.SEND,
         handler=cancel_scheduled,
         takes=MessageNumbers,

@@ -9,17 +9,12 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
+from onibus.api.operation import Alive
 from onibus.operation.exposition import CONTENT_TYPE
 from onibus.operation.health import HEALTHY, Health, Readiness, health, readiness
 from onibus.protocols.http.messages import Response
 from onibus.protocols.http.route import Call, Route
 from onibus.security.rights import Right
-
-
-class Alive(msgspec.Struct):
-    """The process answers."""
-
-    alive: bool = True
 
 
 async def live(call: Call) -> Alive:
@@ -65,7 +60,7 @@ ROUTES = [
     Route(
         method="GET",
         path="/livez",
-        summary="Tell whether the process answers.",
+        summary="Return whether the process responds.",
         right=None,
         probe=True,
         handler=live,
@@ -75,7 +70,7 @@ ROUTES = [
     Route(
         method="GET",
         path="/readyz",
-        summary="Return whether every store and partition is up.",
+        summary="Return whether every store and partition is available.",
         right=None,
         probe=True,
         handler=ready,
@@ -86,7 +81,7 @@ ROUTES = [
     Route(
         method="GET",
         path="/health",
-        summary="Tell whether the bus works, as the Service Bus emulator does.",
+        summary="Return the status of the bus, as the Service Bus emulator does.",
         right=None,
         probe=True,
         handler=healthy,
@@ -97,7 +92,7 @@ ROUTES = [
     Route(
         method="GET",
         path="/metrics",
-        summary="Return metrics for Prometheus, added up over entities.",
+        summary="Return metrics for Prometheus, summed over entities.",
         right=Right.MONITOR,
         handler=metrics,
         gives_text=True,
@@ -106,7 +101,7 @@ ROUTES = [
     Route(
         method="GET",
         path="/metrics/per-object",
-        summary="Return metrics for Prometheus of each entity, partition and reader.",
+        summary="Return metrics for Prometheus, for each entity, partition and reader.",
         right=Right.MONITOR,
         handler=metrics_per_object,
         gives_text=True,

@@ -9,33 +9,24 @@ from __future__ import annotations
 from typing import Any
 from uuid import uuid4
 
-import msgspec
-
-from onibus.broker import receiving, settling
-from onibus.core.message import ReceivedMessage
-from onibus.protocols.http.route import Call, Route
-from onibus.protocols.http.schema import (
-    Count,
-    MessageOut,
+from onibus.api.delivery import (
+    FifoMessages,
+    LockedUntil,
+    Receive,
+    ReceiveDeferred,
+    ReceiveFifo,
+    Visibility,
+)
+from onibus.api.messages import (
     Messages,
-    Numbers,
-    Token,
-    WaitMs,
     message_out,
     messages_out,
     token_of,
 )
+from onibus.broker import receiving, settling
+from onibus.core.message import ReceivedMessage
+from onibus.protocols.http.route import Call, Route
 from onibus.security.rights import Right
-
-
-class Receive(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """How much to receive, and for how long to wait for it."""
-
-    limit: Count = 1
-    wait_ms: WaitMs = 0
-    dead_letters: bool = False
-    #: messages are gone when they are received; otherwise they are locked until settled
-    delete: bool = False
 
 
 def receive(call: Call) -> None:
@@ -56,14 +47,6 @@ def receive(call: Call) -> None:
     )
 
 
-class ReceiveDeferred(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which deferred messages to receive: all of them, or none."""
-
-    numbers: Numbers
-    dead_letters: bool = False
-    delete: bool = False
-
-
 def receive_deferred(call: Call) -> None:
     """Receive deferred messages by their numbers."""
     given: ReceiveDeferred = call.decode(ReceiveDeferred)
@@ -79,24 +62,6 @@ def receive_deferred(call: Call) -> None:
         ),
         messages_out,
     )
-
-
-class ReceiveFifo(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """How much to receive from a FIFO queue (F9, F10)."""
-
-    limit: Count = 1
-    wait_ms: WaitMs = 0
-    #: how long messages stay in flight; the queue's own lock duration if left out
-    visibility_ms: int | None = None
-    #: the same id gives the same messages again while they are in flight; one is made if left out
-    attempt_id: str | None = None
-
-
-class FifoMessages(msgspec.Struct):
-    """Messages of a FIFO queue, and the attempt id that gives them again."""
-
-    messages: list[MessageOut]
-    attempt_id: str
 
 
 def receive_fifo(call: Call) -> None:
@@ -122,19 +87,6 @@ def receive_fifo(call: Call) -> None:
     )
 
 
-class Visibility(msgspec.Struct, forbid_unknown_fields=True):
-    """For how long a message stays in flight from now on; 0 gives it back."""
-
-    token: Token
-    visibility_ms: int
-
-
-class LockedUntil(msgspec.Struct):
-    """Until when something is held."""
-
-    locked_until_ms: int
-
-
 async def change_visibility(call: Call) -> LockedUntil:
     given: Visibility = call.decode(Visibility)
     receiver = call.bus.fifo_receiver(call.entity)
@@ -157,7 +109,7 @@ def _route(path: str, summary: str, takes: Any, gives: Any, **more: Any) -> Rout
 ROUTES = [
     _route(
         "/receive",
-        "Receive messages, waiting for the first.",
+        "Receive messages; wait for the first one.",
         Receive,
         Messages,
         fast=receive,
@@ -165,7 +117,7 @@ ROUTES = [
     ),
     _route(
         "/receive-deferred",
-        "Receive deferred messages by their sequence numbers: all of them, or none.",
+        "Receive deferred messages by their sequence numbers, atomically.",
         ReceiveDeferred,
         Messages,
         fast=receive_deferred,
@@ -181,7 +133,7 @@ ROUTES = [
     ),
     _route(
         "/fifo/visibility",
-        "Let a message stay in flight for another time, or give it back.",
+        "Change the visibility timeout of a message; 0 makes it visible.",
         Visibility,
         LockedUntil,
         handler=change_visibility,

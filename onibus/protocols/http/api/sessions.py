@@ -9,97 +9,31 @@ from __future__ import annotations
 from base64 import b64encode
 from typing import Any
 
-import msgspec
-
-from onibus.broker import receiving, settling
-from onibus.broker.settling import seat_of_token
-from onibus.core.path.session import AcceptedSession, SessionInfo
-from onibus.protocols.http.api.receiving import LockedUntil
-from onibus.protocols.http.route import Call, Route
-from onibus.protocols.http.schema import (
-    Count,
+from onibus.api.delivery import LockedUntil
+from onibus.api.messages import (
     Messages,
-    Numbers,
-    Token,
-    WaitMs,
     bytes_of,
     messages_out,
     text_of,
     token_of,
 )
+from onibus.api.sessions import (
+    AcceptedOut,
+    AcceptSession,
+    ReceiveSession,
+    ReceiveSessionDeferred,
+    SessionHeld,
+    SessionOut,
+    Sessions,
+    SessionState,
+    SetSessionState,
+)
+from onibus.broker import receiving, settling
+from onibus.broker.settling import seat_of_token
+from onibus.core.inspection import AcceptedSession, SessionInfo
+from onibus.protocols.http.route import Call, Route
 from onibus.receiver import SessionReceiver
 from onibus.security.rights import Right
-
-
-class AcceptSession(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which session to lock; the next that is free if none is named."""
-
-    session_id: str | None = None
-    #: the name under which the holder is listed
-    owner: str = ""
-    wait_ms: WaitMs = 0
-
-
-class AcceptedOut(msgspec.Struct):
-    """A session that is held until its lock ends."""
-
-    session_id: str
-    token: str
-    locked_until_ms: int
-
-
-class SessionHeld(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A session, and the token that holds it."""
-
-    session_id: str
-    token: Token
-
-
-class ReceiveSession(SessionHeld, forbid_unknown_fields=True, kw_only=True):
-    """How much to receive from a session."""
-
-    limit: Count = 1
-    wait_ms: WaitMs = 0
-    delete: bool = False
-
-
-class ReceiveSessionDeferred(SessionHeld, forbid_unknown_fields=True, kw_only=True):
-    """Which deferred messages of a session to receive: all of them, or none."""
-
-    numbers: Numbers
-
-
-class SetSessionState(SessionHeld, forbid_unknown_fields=True, kw_only=True):
-    """What to keep with a session; nothing clears it."""
-
-    state: str | None = None
-    state_base64: str | None = None
-
-
-class SessionState(msgspec.Struct):
-    """What is kept with a session: text or, where it is none, base64."""
-
-    state: str | None = None
-    state_base64: str | None = None
-
-
-class SessionOut(msgspec.Struct, kw_only=True):
-    """A session as it is listed (X8)."""
-
-    session_id: str
-    ready_count: int
-    held_count: int
-    oldest_enqueued_time_ms: int | None
-    locked_until_ms: int | None
-    #: the name its holder gave, empty if none
-    lock_holder: str | None
-    state_base64: str | None
-
-
-class Sessions(msgspec.Struct):
-    """Sessions that have messages, a lock or a state."""
-
-    sessions: list[SessionOut]
 
 
 def accept(call: Call) -> None:
@@ -222,43 +156,43 @@ ROUTES = [
     ),
     _route(
         "/accept",
-        "Lock a session, a named one or the next that is free.",
+        "Accept a named session, or the next available one.",
         AcceptSession,
         AcceptedOut,
         fast=accept,
     ),
     _route(
         "/receive",
-        "Receive the next messages of a session that is held.",
+        "Receive the next messages of a locked session.",
         ReceiveSession,
         Messages,
         fast=receive,
     ),
     _route(
         "/receive-deferred",
-        "Receive deferred messages of a session by their numbers: all of them, or none.",
+        "Receive deferred messages of a session by their sequence numbers, atomically.",
         ReceiveSessionDeferred,
         Messages,
         fast=receive_deferred,
     ),
     _route(
         "/renew",
-        "Hold a session for another lock duration.",
+        "Renew the lock of a session.",
         SessionHeld,
         LockedUntil,
         handler=renew,
     ),
     _route(
         "/get-state",
-        "Read what is kept with a session.",
+        "Get the state of a session.",
         SessionHeld,
         SessionState,
         handler=get_state,
     ),
-    _route("/set-state", "Keep something with a session.", SetSessionState, handler=set_state),
+    _route("/set-state", "Set the state of a session.", SetSessionState, handler=set_state),
     _route(
         "/close",
-        "Give a session back, without counting a delivery.",
+        "Release a session without counting a delivery.",
         SessionHeld,
         handler=close,
     ),

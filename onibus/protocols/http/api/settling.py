@@ -4,46 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
+from onibus.api.delivery import Complete, DeadLetter, GiveBack, Held, LockedUntil
+from onibus.api.messages import rich_values, token_of
 from onibus.broker import settling
 from onibus.core.path.settle import abandon as abandon_held
 from onibus.core.path.settle import defer as defer_held
 from onibus.core.path.settle import reject, renew
-from onibus.protocols.http.api.receiving import LockedUntil
 from onibus.protocols.http.route import Call, Route
-from onibus.protocols.http.schema import Json, Milliseconds, Token, Tokens, rich_values, token_of
 from onibus.security.rights import Right
-
-
-class Complete(msgspec.Struct, forbid_unknown_fields=True):
-    """The tokens of messages that were processed."""
-
-    tokens: Tokens
-
-
-class GiveBack(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A message that is given back or set aside, now or for a while."""
-
-    token: Token
-    delay_ms: Milliseconds = 0
-    #: properties that change
-    properties: dict[str, Json] | None = None
-
-
-class DeadLetter(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A message that goes into the dead-letter queue, and why."""
-
-    token: Token
-    reason: str | None = None
-    description: str | None = None
-    properties: dict[str, Json] | None = None
-
-
-class Held(msgspec.Struct, forbid_unknown_fields=True):
-    """A message that is held."""
-
-    token: Token
 
 
 def complete(call: Call) -> None:
@@ -128,11 +96,9 @@ def _route(path: str, summary: str, fast: Any, takes: Any, gives: Any = None) ->
 
 
 ROUTES = [
-    _route(
-        "/complete", "Complete messages that are held: all of them, or none.", complete, Complete
-    ),
-    _route("/abandon", "Give a message back, now or after a delay.", abandon, GiveBack),
-    _route("/defer", "Set a message aside; after a delay it comes back.", defer, GiveBack),
-    _route("/dead-letter", "Put a message into the dead-letter queue.", dead_letter, DeadLetter),
-    _route("/renew", "Hold a message for another lock duration.", renew_lock, Held, LockedUntil),
+    _route("/complete", "Complete locked messages atomically.", complete, Complete),
+    _route("/abandon", "Abandon a message, optionally with a delay.", abandon, GiveBack),
+    _route("/defer", "Defer a message; with a delay it becomes active again.", defer, GiveBack),
+    _route("/dead-letter", "Dead-letter a message.", dead_letter, DeadLetter),
+    _route("/renew", "Renew the lock of a message.", renew_lock, Held, LockedUntil),
 ]

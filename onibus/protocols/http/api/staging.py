@@ -3,72 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-from msgspec import Meta
 
-from onibus.broker.producers import ProducerInfo, Published, Staged
-from onibus.core.limits import STAGED_LEASE_MS_DEFAULT
-from onibus.protocols.http.api.messages import Batch, read_batch
-from onibus.protocols.http.api.tidying import Counted
+from onibus.api.delivery import Batch, Counted
+from onibus.api.staging import (
+    Discard,
+    Forgotten,
+    Producers,
+    Publish,
+    Published,
+    StagedOut,
+    StageQuery,
+)
+from onibus.api.wire import ARROW
+from onibus.protocols.http.api.messages import read_batch
 from onibus.protocols.http.arrow import read_stream
-from onibus.protocols.http.messages import ARROW
 from onibus.protocols.http.route import Call, Route
-from onibus.protocols.http.schema import Number
 from onibus.security.rights import Right
-
-
-class StageQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Whose rows these are."""
-
-    producer: str
-    batch: Number
-    task: Number
-    attempt: Number
-    #: which piece of the attempt, from 0
-    piece: Number = 0
-    #: what is not published within that time goes
-    lease_ms: Number = STAGED_LEASE_MS_DEFAULT
-
-
-class Publish(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which attempts of a batch become visible, in their order; the rest goes."""
-
-    producer: str
-    batch: Number
-    #: each is [task, attempt] or [task, attempt, number of pieces]
-    attempts: list[Annotated[list[Number], Meta(min_length=2, max_length=3)]]
-    #: in which the batches are counted, from 0 and without a gap; another one is refused
-    checkpoint: str | None = None
-    #: the producer's last batch again counts as published, whatever its rows are
-    any_content: bool = False
-
-
-class Discard(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What of a producer is forgotten: one batch, or all."""
-
-    producer: str
-    batch: Number | None = None
-
-
-class StagedOut(msgspec.Struct):
-    """What is staged and not published."""
-
-    staged: list[Staged]
-
-
-class Producers(msgspec.Struct):
-    """Who has published to an entity."""
-
-    producers: list[ProducerInfo]
-
-
-class Forgotten(msgspec.Struct):
-    """What forgetting a producer did."""
-
-    #: it had published or staged something
-    known: bool
 
 
 async def stage(call: Call) -> None:
@@ -126,12 +79,12 @@ def _route(method: str, path: str, summary: str, handler: Any, **more: Any) -> R
 
 ROUTES = [
     _route(
-        "GET", "/staged", "List what is staged and not published.", list_staged, gives=StagedOut
+        "GET", "/staged", "List staged rows that are not published.", list_staged, gives=StagedOut
     ),
     _route(
         "POST",
         "/staged",
-        "Keep messages, invisible and without numbers, until they are published.",
+        "Stage messages, invisible and without sequence numbers, until they are published.",
         stage,
         query=StageQuery,
         takes=Batch,
@@ -140,7 +93,7 @@ ROUTES = [
     _route(
         "POST",
         "/staged/publish",
-        "Make what the named attempts staged visible, once.",
+        "Publish the rows of the named attempts, once.",
         publish,
         takes=Publish,
         gives=Published,
@@ -148,16 +101,18 @@ ROUTES = [
     _route(
         "POST",
         "/staged/discard",
-        "Forget what a producer has staged.",
+        "Delete the staged rows of a producer.",
         discard,
         takes=Discard,
         gives=Counted,
     ),
-    _route("GET", "/producers", "List who has published batches.", list_producers, gives=Producers),
+    _route(
+        "GET", "/producers", "List producers with their progress.", list_producers, gives=Producers
+    ),
     _route(
         "DELETE",
         "/producers/{producer}",
-        "Forget how far a producer has come.",
+        "Reset the progress of a producer.",
         forget_producer,
         gives=Forgotten,
     ),

@@ -6,30 +6,13 @@ from typing import Any
 
 import msgspec
 
-from onibus.broker.entity_rules import SUBSCRIPTIONS
+from onibus.api.entities import SUBSCRIPTIONS, EntityOut, Rules, SubscriptionIn, SubscriptionOut
+from onibus.api.rules import RuleJson, rule_of, rule_out
 from onibus.core.errors import InvalidArgument, InvalidName
 from onibus.core.settings import SubscriptionSettings
-from onibus.protocols.http.api.entities import (
-    EntityOut,
-    SubscriptionOut,
-    entity_out,
-    settings_of,
-)
+from onibus.protocols.http.api.entities import entity_out, settings_of
 from onibus.protocols.http.route import Call, Route
-from onibus.protocols.http.rules import RuleJson, rule_of, rule_out
 from onibus.security.rights import Right
-
-
-class SubscriptionIn(SubscriptionSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The settings of a new subscription, and its rules; without any it gets every message."""
-
-    rules: list[RuleJson] | None = None
-
-
-class Rules(msgspec.Struct):
-    """The rules of a subscription."""
-
-    rules: list[RuleJson]
 
 
 async def create_subscription(call: Call) -> EntityOut:
@@ -104,7 +87,7 @@ ROUTES = [
     _route(
         "PUT",
         "",
-        "Make a subscription; the body has its settings and rules.",
+        "Create a subscription; the body has its settings and rules.",
         create_subscription,
         takes=SubscriptionIn,
         gives=SubscriptionOut,
@@ -120,14 +103,14 @@ ROUTES = [
     _route(
         "PATCH",
         "",
-        "Change settings of a subscription; what is not named stays.",
+        "Change settings of a subscription; missing settings stay the same.",
         change_subscription,
         takes=SubscriptionSettings,
         gives=SubscriptionOut,
     ),
-    _route("DELETE", "", "Delete a subscription and everything in it.", delete_subscription),
+    _route("DELETE", "", "Delete a subscription and its messages.", delete_subscription),
     _route("GET", "/rules", "List the rules of a subscription.", list_rules, gives=Rules),
     _route("POST", "/rules", "Add a rule.", create_rule, takes=RuleJson),
-    _route("PUT", "/rules/{rule}", "Change a rule.", change_rule, takes=RuleJson),
+    _route("PUT", "/rules/{rule}", "Replace a rule.", change_rule, takes=RuleJson),
     _route("DELETE", "/rules/{rule}", "Delete a rule.", delete_rule),
 ]

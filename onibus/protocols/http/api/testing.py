@@ -5,30 +5,13 @@ Only of a server that keeps everything in memory and was started for tests.
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import msgspec
-from msgspec import Meta
-
-from onibus.core.limits import DAY_MS
+from onibus.api.operation import ClockOut, MoveClock
 from onibus.protocols.http.route import Call, Route
 from onibus.security.rights import Right
 
 
-class MoveClock(msgspec.Struct, forbid_unknown_fields=True):
-    """How much time passes at once."""
-
-    advance_ms: Annotated[int, Meta(ge=0, le=3_653 * DAY_MS)]
-
-
-class ClockOut(msgspec.Struct):
-    """What time it is on the bus, in milliseconds since 1970."""
-
-    now_ms: int
-
-
 async def reset(call: Call) -> None:
-    """Delete every entity with everything in it."""
+    """Delete every entity and its messages."""
     for name in call.bus.topics():
         await call.bus.delete_topic(name)
     for name in call.bus.queues():
@@ -45,7 +28,7 @@ ROUTES = [
     Route(
         method="POST",
         path="/v1/test/reset",
-        summary="Delete every entity with everything in it.",
+        summary="Delete every entity and its messages.",
         right=Right.MANAGE,
         handler=reset,
         test_mode=True,
@@ -54,7 +37,7 @@ ROUTES = [
     Route(
         method="POST",
         path="/v1/test/clock",
-        summary="Let time pass at once.",
+        summary="Move the clock forward.",
         right=Right.MANAGE,
         handler=move_clock,
         takes=MoveClock,

@@ -4,31 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
-from onibus.broker.settling import peek_in_slices
-from onibus.protocols.http.api.messages import MessageNumbers
-from onibus.protocols.http.route import Call, Route
-from onibus.protocols.http.schema import (
-    Count,
-    FilterIn,
-    Messages,
-    Numbers,
-    Start,
-    filter_of,
-    messages_out,
+from onibus.api.delivery import (
+    Alarms,
+    Counted,
+    Duplicate,
+    Duplicates,
+    MessageNumbers,
+    Moved,
+    NotMoved,
+    Peek,
+    Purge,
+    Resubmit,
+    ResubmittedOut,
 )
+from onibus.api.messages import Messages, filter_of, messages_out
+from onibus.broker.settling import peek_in_slices
+from onibus.protocols.http.route import Call, Route
 from onibus.security.rights import Right
-
-
-class Peek(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Where to begin, and which messages to show."""
-
-    #: the sequence number from which on messages are shown
-    start: Start = 0
-    limit: Count = 100
-    dead_letters: bool = False
-    where: FilterIn | None = None
 
 
 def peek(call: Call) -> None:
@@ -50,20 +42,6 @@ def peek(call: Call) -> None:
     )
 
 
-class Purge(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which messages to delete; all that nobody holds if none are named."""
-
-    where: FilterIn | None = None
-    #: duplicates of what was sent are then let in again
-    forget_ids: bool = False
-
-
-class Counted(msgspec.Struct):
-    """How many."""
-
-    count: int
-
-
 async def purge(call: Call) -> Counted:
     given: Purge = call.decode(Purge)
     where = filter_of(given.where)
@@ -74,55 +52,8 @@ async def undefer(call: Call) -> None:
     await call.bus.undefer(call.entity, call.decode(MessageNumbers).numbers)
 
 
-class Duplicate(msgspec.Struct):
-    """A message that was dropped as a duplicate (X1)."""
-
-    message_id: str | None
-    time_ms: int
-    #: the number of the message that it repeats
-    duplicate_of: int
-
-
-class Duplicates(msgspec.Struct):
-    """The last dropped duplicates, the oldest first."""
-
-    duplicates: list[Duplicate]
-
-
 async def duplicates(call: Call) -> Duplicates:
     return Duplicates([Duplicate(*one) for one in call.bus.duplicates(call.entity)])
-
-
-class Resubmit(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Which dead letters to send again: by numbers, or all that a filter means."""
-
-    numbers: Numbers | None = None
-    where: FilterIn | None = None
-    #: where to; to where they came from if left out
-    to: str | None = None
-    #: only tell what would be done
-    dry_run: bool = False
-
-
-class Moved(msgspec.Struct):
-    """A dead letter that was sent again, under another number; null in a dry run."""
-
-    sequence_number: int
-    new_sequence_number: int | None
-
-
-class NotMoved(msgspec.Struct):
-    """A dead letter that stays one, and why."""
-
-    sequence_number: int
-    reason: str
-
-
-class ResubmittedOut(msgspec.Struct):
-    """What became of dead letters that were to be sent again."""
-
-    moved: list[Moved]
-    refused: list[NotMoved]
 
 
 async def resubmit(call: Call) -> ResubmittedOut:
@@ -140,12 +71,6 @@ async def resubmit(call: Call) -> ResubmittedOut:
         [Moved(old, new) for old, new in done.moved.items()],
         [NotMoved(old, why) for old, why in done.refused.items()],
     )
-
-
-class Alarms(msgspec.Struct):
-    """What went wrong with stores and partitions since the server started."""
-
-    alarms: list[str]
 
 
 async def alarms(call: Call) -> Alarms:
@@ -171,17 +96,19 @@ ROUTES = [
     Route(
         method="POST",
         path="/v1/entities/{entity}/peek",
-        summary="Look at messages without touching them; go on from the last number plus one.",
+        summary="Peek at messages; continue from the last sequence number plus one.",
         right=Right.LISTEN,
         fast=peek,
         takes=Peek,
         gives=Messages,
         tag="tidying",
     ),
-    _route("/purge", "Delete messages that nobody holds.", Right.MANAGE, purge, Purge, Counted),
+    _route(
+        "/purge", "Delete messages that no receiver holds.", Right.MANAGE, purge, Purge, Counted
+    ),
     _route(
         "/undefer",
-        "Give deferred messages back to the active ones: all of them, or none.",
+        "Reactivate deferred messages atomically.",
         Right.LISTEN,
         undefer,
         MessageNumbers,
@@ -196,7 +123,7 @@ ROUTES = [
     ),
     _route(
         "/dead-letters/resubmit",
-        "Send dead letters again, to where they came from or elsewhere.",
+        "Resubmit dead-lettered messages, to their original entity or to another one.",
         Right.MANAGE,
         resubmit,
         Resubmit,
@@ -205,7 +132,7 @@ ROUTES = [
     Route(
         method="GET",
         path="/v1/alarms",
-        summary="List what went wrong with stores and partitions.",
+        summary="List problems of stores and partitions.",
         right=Right.MANAGE,
         handler=alarms,
         gives=Alarms,

@@ -6,62 +6,18 @@ whose messages are settled.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
-
-import msgspec
-from msgspec import Meta
-
-from onibus.core.errors import InvalidArgument
-from onibus.protocols.http.route import Call, Route
-from onibus.protocols.http.schema import (
-    Json,
-    MessageIn,
-    Milliseconds,
-    SentOut,
-    Tokens,
+from onibus.api.delivery import SettleInside, TransactionIn, TransactionOut
+from onibus.api.messages import (
     message_of,
     rich_values,
     sent_out,
     token_of,
 )
+from onibus.core.errors import InvalidArgument
+from onibus.protocols.http.route import Call, Route
 from onibus.protocols.http.tracing import put_trace
 from onibus.security.rights import Right
 from onibus.transaction import Transaction
-
-
-class SendInside(msgspec.Struct, forbid_unknown_fields=True):
-    """Messages that are sent to one entity."""
-
-    entity: str
-    messages: Annotated[list[MessageIn], Meta(min_length=1)]
-
-
-class SettleInside(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What becomes of messages that are held."""
-
-    entity: str
-    tokens: Tokens
-    verb: Literal["complete", "abandon", "defer", "dead-letter"] = "complete"
-    #: of abandon and defer
-    delay_ms: Milliseconds = 0
-    #: of dead-letter
-    reason: str | None = None
-    description: str | None = None
-    #: properties that change; of all but complete
-    properties: dict[str, Json] | None = None
-
-
-class TransactionIn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Sends and settlements that happen together or not at all."""
-
-    sends: list[SendInside] = []
-    settlements: list[SettleInside] = []
-
-
-class TransactionOut(msgspec.Struct):
-    """What became of the messages that were sent, in their order."""
-
-    sent: list[SentOut]
 
 
 async def transact(call: Call) -> TransactionOut:
@@ -112,7 +68,7 @@ ROUTES = [
     Route(
         method="POST",
         path="/v1/transactions",
-        summary="Send and settle together: all of it, or none.",
+        summary="Send and settle messages atomically.",
         right=Right.SEND,
         names_entities_inside=True,
         handler=transact,

@@ -8,7 +8,7 @@ from typing import Any
 from onibus.broker import settling
 from onibus.broker.entity import Entity
 from onibus.core.errors import EntityExists
-from onibus.core.path.peek import Filter
+from onibus.core.inspection import Filter
 from onibus.protocols.sqs import errors, queue_attributes
 from onibus.protocols.sqs.actions import naming, redrive, tags
 from onibus.protocols.sqs.actions.paging import paged

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from onibus.broker import settling
 from onibus.broker.replies import Outcome
+from onibus.core.inspection import Filter
 from onibus.core.limits import BATCH_COUNT_MAX
 from onibus.core.message import ReceivedMessage
-from onibus.core.path.peek import Filter
 from onibus.protocols.amqp import encode as to
 from onibus.protocols.amqp.service_bus import sections
 from onibus.protocols.amqp.service_bus.operations.operation import Operation, session_of
@@ -47,6 +47,9 @@ def _show(node: ManagementNode, request: Request, found: list[ReceivedMessage]) 
     if not found:
         node.say(request, NO_CONTENT, "No messages", to.text_map({"messages": to.list_([])}))
         return
+    for one in found:
+        # A peek shows the state that decides what can be done with a message (S7).
+        one.was_scheduled = False
     written = map(node.write, found)
     if request.body.get("omit-message-body") is True:
         written = map(_without_body, written)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from onibus.broker.entity_rules import without_rule
+from onibus.broker.entity_rules import by_name, without_rule
 from onibus.core.errors import InvalidArgument
 from onibus.core.rules.correlation import CorrelationFilter
 from onibus.core.rules.rule import FalseFilter, Rule, SqlAction, SqlFilter, TrueFilter
@@ -64,7 +64,7 @@ def enumerate_(node: ManagementNode, request: Request) -> None:
     """Tell the rules."""
     skip = max(request.argument("skip", int), 0)
     top = min(max(request.argument("top", int), 0), _TOP_MAX)
-    rules = node.broker.find(node.place.entity, "subscription").rules[skip : skip + top]
+    rules = by_name(node.broker.find(node.place.entity, "subscription").rules)[skip : skip + top]
     told = to.list_([to.text_map({"rule-description": _described(rule)}) for rule in rules])
     if rules:
         node.say(request, 200, body=to.text_map({"rules": told}))
@@ -127,7 +127,8 @@ def _filter(wanted: Any) -> bytes:
 
 
 OPERATIONS = {
-    "com.microsoft:add-rule": Operation(Right.MANAGE, add),
-    "com.microsoft:remove-rule": Operation(Right.MANAGE, remove),
+    # As in the service, a receiver may choose what it receives.
+    "com.microsoft:add-rule": Operation(Right.LISTEN, add),
+    "com.microsoft:remove-rule": Operation(Right.LISTEN, remove),
     "com.microsoft:enumerate-rules": Operation(Right.LISTEN, enumerate_),
 }

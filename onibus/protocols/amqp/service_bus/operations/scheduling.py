@@ -32,7 +32,9 @@ def schedule(node: ManagementNode, request: Request) -> None:
     entries = request.argument("messages", list)
     if not 0 < len(entries) <= BATCH_COUNT_MAX:
         raise InvalidArgument(f"messages is a list of 1 to {BATCH_COUNT_MAX}")
-    messages = [_scheduled(entry) for entry in entries]
+    settings = sending.open_for_sends(node.broker, node.place.entity).log_settings
+    check = partial(node.profile.check_message, settings=settings)
+    messages = [_scheduled(entry, check) for entry in entries]
 
     transaction = node.transaction_of(request)
     if transaction is not None:
@@ -54,10 +56,11 @@ def _numbers(numbers: Iterable[int]) -> bytes:
     return to.text_map({"sequence-numbers": to.longs(numbers)})
 
 
-def _scheduled(entry: Any) -> Message:
+def _scheduled(entry: Any, check: Callable[[int], None]) -> Message:
     content = entry.get("message") if isinstance(entry, dict) else None
     if not isinstance(content, bytes):
         raise InvalidArgument("each of messages has a message, encoded")
+    check(len(content))
     message = read_message(content)
     if message.scheduled_enqueue_time_ms is None:
         raise InvalidArgument("a message that is to be scheduled names its time")

@@ -1,0 +1,159 @@
+"""Named readers and positions in the log, and the requests that read and replay it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from onibus.api.messages import FilterIn, Number
+
+LogName = Literal["messages", "outcomes"]
+
+
+class ReaderInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A named reader (R8); tuples have one item per partition."""
+
+    name: str
+    entity: str
+    #: incarnation that its positions belong to
+    incarnation: int
+    #: messages or outcomes
+    log: str
+    #: the next number to read
+    positions: tuple[int, ...]
+    #: how many numbers it is behind; None if the partition is offline
+    lag: tuple[int | None, ...]
+    #: the first and last number that were deleted before it read them (R2)
+    lost: tuple[tuple[int, int] | None, ...]
+    created_ms: int
+    moved_ms: int
+    idle_ms: int | None
+    #: what reads with it, as its owner describes it: the address of a lake
+    address: str | None = None
+
+
+class StampsSetBack(msgspec.Struct, frozen=True, kw_only=True):
+    """A partition whose timestamps were set back after a wrong clock had set them in the future."""
+
+    entity: str
+    partition: int
+    #: the first sequence number with a timestamp of the right clock
+    sequence_number: int
+    #: the last timestamp before it, and the earliest that the number can have
+    before_ms: int
+    after_ms: int
+
+
+class LogPositions(msgspec.Struct, frozen=True, kw_only=True):
+    """The readable range of a log; tuples have one item per partition."""
+
+    entity: str
+    incarnation: int
+    log: str
+    #: the first number after which no row is missing; None if the partition is offline
+    earliest: tuple[int | None, ...]
+    #: the next number to be assigned
+    latest: tuple[int | None, ...]
+    #: with since_ms: the first number of that time or later, or the latest if none exists
+    since: tuple[int | None, ...] | None = None
+    #: places where an operator set timestamps back: the only ones where they fall
+    set_back: tuple[StampsSetBack, ...] = ()
+
+
+class WhichLog(msgspec.Struct, forbid_unknown_fields=True):
+    """One of the two logs."""
+
+    log: LogName = "messages"
+    #: milliseconds since 1970; also return the first number of that time
+    since_ms: Number | None = None
+
+
+class ReachFrom(msgspec.Struct, forbid_unknown_fields=True):
+    """The start and size of a range."""
+
+    start: Number
+    limit_bytes: Annotated[int, Meta(ge=1, le=2**53)]
+
+
+class Reach(msgspec.Struct):
+    """The exclusive end of a range."""
+
+    end: int
+
+
+class LogRange(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The rows to read."""
+
+    start: Number
+    #: exclusive; default: the current end
+    end: Number | None = None
+    #: rejects a recreated entity
+    incarnation: Number | None = None
+    #: the named reader that reads
+    reader: str | None = None
+    #: comma-separated names of columns; default: all
+    columns: str | None = None
+    limit: Number | None = None
+    limit_bytes: Number | None = None
+
+
+class OutcomeRange(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The outcomes to read."""
+
+    start: Number
+    end: Number | None = None
+    incarnation: Number | None = None
+    reader: str | None = None
+
+
+class Replay(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Messages of the log to send again, and their destination."""
+
+    partition: Number = 0
+    start: Number
+    end: Number | None = None
+    where: FilterIn | None = None
+    #: default: the same entity
+    to: str | None = None
+    incarnation: Number | None = None
+
+
+class ReaderIn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A named reader to create (R2)."""
+
+    log: LogName = "messages"
+    #: earliest, latest, or one number per partition
+    start: Literal["earliest", "latest"] | list[Number] = "earliest"
+    #: idle time after which it is removed automatically
+    idle_ms: Number | None = None
+    #: only calls with this token move the reader
+    token: str | None = None
+    #: what reads with it, as its owner describes it
+    address: str | None = None
+
+
+class TakeReader(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """How to take over a named reader; missing fields keep their values."""
+
+    #: one of these must be the reader's token, unless it has none
+    held: list[str] = []
+    #: the reader's new token
+    token: str | None = None
+    address: str | None = None
+    idle_ms: Number | None = None
+
+
+class MoveReader(msgspec.Struct, forbid_unknown_fields=True):
+    """The new position of a reader: the next number in each partition."""
+
+    positions: list[Number]
+    incarnation: Number
+    token: str | None = None
+
+
+class Readers(msgspec.Struct):
+    """The named readers of an entity."""
+
+    readers: list[ReaderInfo]

@@ -1,0 +1,228 @@
+"""A broker that tells the model what it does by itself: bring partitions up to the present, open
+stores, decide, forward, and set messages aside for claims.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from onibus.broker import claim_settling, claiming, claims
+from onibus.broker.broker import Broker
+from onibus.broker.entity import PARTITIONS_MAX, Entity, Seat
+from onibus.broker.forwarding import Forwarding
+from onibus.broker.message_store import MessageStore
+from onibus.broker.replies import Outcome, Reply
+from onibus.broker.turns import Turn, Turns
+from onibus.broker.works import Works
+from onibus.core.path import claim as claim_path
+from onibus.core.records import CLAIMS, PRODUCERS, WORKS, WriteBatch
+from onibus.store.interface import Store
+from tests.simulator.mismatch import Mismatch, check
+from tests.simulator.model_claims import ClaimsModel
+from tests.simulator.model_parts import Op
+from tests.simulator.trace import shown
+
+if TYPE_CHECKING:
+    from tests.simulator.simulation import Simulation
+
+#: What the bus does to messages under the name of a claim, wherever it is called from.
+_CLAIMING: list[tuple[Any, str]] = [
+    (claiming, "claim"),
+    (claiming, "release_claimed"),
+    (claims, "release_claimed"),
+    (claim_settling, "release_claimed"),
+    (claim_settling, "complete_claimed"),
+]
+
+
+def watch_claims(simulation: Simulation) -> None:
+    """Tell a simulation's model whatever is done to messages under the name of a claim."""
+    for owner, name in _CLAIMING:
+        original = getattr(claim_path, name)
+
+        def told(
+            subscription: Any, owner: str, *given: Any, original: Any = original, name: str = name
+        ) -> Any:
+            result = original(subscription, owner, *given)
+            model = simulation.model
+            incarnation, index = divmod(subscription.partition.id, PARTITIONS_MAX)
+            uid = subscription.number or incarnation
+            entity = model.by_uid(uid)
+            if entity is None:
+                return result
+            try:
+                if name == "claim":
+                    model.set_aside(entity, index, owner, given[0], result[0] if result else 0)
+                elif name == "release_claimed":
+                    model.release_claimed(entity, index, owner, given[0])
+                else:
+                    model.complete_claimed(entity, index, owner, given[0], given[1])
+            except Mismatch as mismatch:
+                # The bus would take it for its own failure, and the partition offline.
+                simulation.mismatch = mismatch
+                raise
+            return result
+
+        setattr(owner, name, told)
+
+
+def leave_claims_alone() -> None:
+    """Undo `watch_claims`: whoever uses the bus after a simulation has no model to tell."""
+    for owner, name in _CLAIMING:
+        setattr(owner, name, getattr(claim_path, name))
+
+
+class SimulatedWorks(Works):
+    """Works that tell the model when a store, or the namespace's own, is open again."""
+
+    def __init__(self, broker: SimulatedBroker) -> None:
+        super().__init__(broker)
+        self._simulated = broker
+
+    def stage(self, *given: Any) -> int:
+        number = super().stage(*given)
+        self._simulated.model.namespace.last_number = number
+        return number
+
+    def decide(self, chosen: Iterable[int], *given: Any) -> None:
+        named = list(chosen)
+        super().decide(named, *given)
+        orders = [self._works[number].order for number in named]
+        check(orders == sorted(orders), "works are not published in the order they were named")
+        namespace = self._simulated.model.namespace
+        for number, order in zip(named, orders, strict=True):
+            namespace.orders[namespace.known[number].number] = order
+
+    def open(self, store: Store) -> None:
+        model = self._simulated.model
+        super().open(store)
+        if not model.namespace.online:
+            # What a claim in doubt held is given back then: perhaps after somebody gave up.
+            self._simulated.opened_now = True
+            model.namespace_opened()
+
+    def store_opened(self, store: MessageStore, staged: Any) -> None:
+        model = self._simulated.model
+        if not model.stores[store.name].online:
+            self._simulated.opened_now = True
+            model.store_opened(store.name)
+        super().store_opened(store, staged)
+        model.works_opened(store.name)
+
+
+class SimulatedForwarding(Forwarding):
+    """Forwarding that tells the model when it looks for what goes on, and when that has ended."""
+
+    def __init__(self, broker: SimulatedBroker) -> None:
+        super().__init__(broker)
+        self._simulated = broker
+
+    def _forward(self, source: Entity, seat: Seat, target: str, dead: bool) -> None:
+        key = (source.incarnation, seat.id, dead)
+        before = key in self._moving
+        super()._forward(source, seat, target, dead)
+        model = self._simulated.model
+        entity = model.entities[source.name]
+        op = Op(f"forward {source.name} {seat.index} dead={dead}")
+        op.stores = model.all_stores()
+        begun = model.forward(op, entity, seat.index, dead)
+        check(begun == (key in self._moving and not before), f"{op.words}: model says {begun}")
+        if begun:
+            model.ops.append(op)
+            self._simulated.note(op.words)
+
+    def _moved(self, source: Entity, key: tuple[int, int, bool], outcome: Outcome) -> None:
+        model = self._simulated.model
+        op = model.moving.pop((key[0], key[1] % PARTITIONS_MAX, key[2]))
+        self._simulated.note(f"end of {op.words}: {shown(outcome.error)}")
+        if outcome.error is not None:
+            op.reply.set_exception(outcome.error)
+        else:
+            # The numbers show where the messages are: nobody was told them.
+            op.value = None
+            op.reply.set_result(None)
+        super()._moved(source, key, outcome)
+
+
+class SimulatedTurns(Turns):
+    """Sends that take turns, and tell the model when they run."""
+
+    def __init__(self, broker: SimulatedBroker) -> None:
+        super().__init__(broker)
+        self._simulated = broker
+        #: slices that the simulation does when it likes
+        self.slices: deque[Callable[[], None]] = deque()
+        self.soon = self.slices.append
+
+    def take(self, turn: Turn) -> None:
+        self._simulated.model.takes_turn(turn.reply)
+        super().take(turn)
+
+    def run(self, turn: Turn) -> None:
+        try:
+            super().run(turn)
+        finally:
+            self._simulated.model.turn_came(turn.reply, turn.planned)
+
+
+class SimulatedBroker(Broker):
+    """A broker that tells the model when it brings a partition up to the present."""
+
+    model: ClaimsModel
+    turns: SimulatedTurns
+    #: adds a line to the trace
+    note: Callable[[str], None]
+    #: a store was opened since the answers were looked at last
+    opened_now = False
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.turns = SimulatedTurns(self)
+        self.works = SimulatedWorks(self)
+        self.forwarding = SimulatedForwarding(self)
+        commit = self.namespace.commit
+
+        def told(records: WriteBatch, reply: Reply, value: Any = None) -> None:
+            namespace = self.model.namespace
+            if namespace.online:
+                namespace.last_commit = namespace.started + 1
+                namespace.told += 1
+                rows: Any = records.tables.get(WORKS, {})
+                last: Any = records.tables.get(PRODUCERS, {})
+                self.model.namespace_written(
+                    {
+                        work: None if row is None else msgspec.msgpack.decode(row[1])[0]
+                        for (work,), row in rows.items()
+                    },
+                    {
+                        key: None if row is None else msgspec.msgpack.decode(row[2])[0]
+                        for key, row in last.items()
+                    },
+                )
+                claim_rows: Any = records.tables.get(CLAIMS, {})
+                self.model.claims_written(
+                    {
+                        key: None if row is None else msgspec.json.decode(row[3])
+                        for key, row in claim_rows.items()
+                        if key[2]
+                    }
+                )
+            commit(records, reply, value)
+
+        self.namespace.commit = told  # type: ignore[method-assign]
+
+    def take_up(self, seat: Seat) -> None:
+        if not self.model.stores[seat.store.name].online:
+            self.opened_now = True
+            self.model.store_opened(seat.store.name)
+        super().take_up(seat)
+
+    def advance(self, seat: Seat, now: int) -> None:
+        super().advance(seat, now)
+        entity = self.model.entities.get(seat.entity.name)
+        if entity is not None and entity.uid == seat.entity.incarnation:
+            self.model.advance(entity, seat.index)
