@@ -47,7 +47,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run demo demonstrate test test-all test-lowest coverage lint bench against \
-	simulate kill forget soak cut fuzz corpus docs promises lock release clean
+	simulate kill forget soak cut fuzz corpus docs promises site lock release clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -120,6 +120,10 @@ docs: promises ## Write the generated pages of docs/ anew
 promises: $(READY) ## Write docs/promises.md anew from the tests
 	$(BIN)/python -m tools.promises
 
+site: $(READY) ## Build the documentation site into site/; it loads nothing from other hosts
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "Serve it: $(BIN)/python -m http.server --directory site 8000"
+
 lock: $(READY) ## Choose versions anew and write them to requirements/, with hashes
 	@$(BIN)/uv --version >/dev/null 2>&1 || \
 		$(BIN)/python -m pip install $(PIP_FLAGS) 'uv>=0.13,<0.14'
@@ -133,7 +137,7 @@ release: $(READY) ## Build and try the release, then tag it (ARGS=--dry-run: no 
 	$(BIN)/python -m tools.release $(ARGS)
 
 clean: ## Remove the environments and everything tools left behind
-	rm -rf $(VENV) $(LOWEST) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(LOWEST) build dist site *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(RUNNABLE): pyproject.toml requirements/all.txt

@@ -1,9 +1,9 @@
 """A tour of the bus and its pipeline: python examples/demo.py [--messages 200000]
 
-Sends messages with every tenth one a duplicate, in sessions, some of them scheduled; receives and
-settles them in all ways; captures everything into a lake meanwhile; kills the server and the
-pipeline on the way; lets the official clients of Service Bus and SQS have a part in it; then audits
-the lake, and shows the verdict, how the numbers add up, and a report with plots and the kills.
+Sends messages in sessions; every tenth is a duplicate, and some are scheduled. Receives and settles
+them while a pipeline captures everything into a lake, and kills the server and the pipeline on the
+way. The official Service Bus and SQS clients take part. Then it audits the lake, compares the
+counts, and writes a report with plots and the times of the kills.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ console = Console(highlight=False)
 
 QUEUE, FIFO = "orders", "orders.fifo"
 SESSIONS = 500
-#: What the official clients send and receive, which is slower.
+#: Messages of the official clients, which are slower.
 OFFICIAL = 200
 BATCH = 200
-#: Each so manieth message repeats an earlier one; each so manieth is for later.
+#: Every 10th message is a duplicate of an earlier one; every 100th is scheduled.
 DUPLICATE, SCHEDULED = 10, 100
-#: Long enough for a server that is killed to be back.
+#: Retries that outlast a restart of the server.
 PATIENT = Retry(attempts=60)
 
 
 class Server:
-    """`onibus serve` on a data directory; it can be killed and is then started again."""
+    """A process `onibus serve` that can be killed and restarted."""
 
     def __init__(self, data: Path) -> None:
         self._data = data
@@ -54,7 +54,7 @@ class Server:
         self.start()
 
     def start(self) -> None:
-        """Start it, on the ports it had before."""
+        """Start it, on the same ports as before."""
         ports = self._ports or {"http": "0", "amqp": "0", "sqs": "0"}
         flags = [f"--{name}-port={port}" for name, port in ports.items()]
         self._process = subprocess.Popen(
@@ -72,7 +72,7 @@ class Server:
         self.sqs: str = ready["sqs"]
 
     def kill(self) -> None:
-        """End it at once, in the middle of whatever it does, and start it again."""
+        """Kill it without warning, and restart it."""
         self._process.send_signal(signal.SIGKILL)
         self._process.wait()
         self.start()
@@ -83,7 +83,7 @@ class Server:
 
 
 class Pipeline:
-    """`onibus pipeline capture --continuous`, which can be killed too."""
+    """A process `onibus pipeline capture --continuous` that can be killed and restarted."""
 
     def __init__(self, server: Server, lake: Path) -> None:
         self._arguments = [
@@ -98,13 +98,13 @@ class Pipeline:
         )
 
     def kill(self) -> None:
-        """End it and the Java it runs on, at once, and start it again."""
+        """Kill it and its Java process, and restart it."""
         os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self.start()
 
     def stop(self) -> None:
-        """Let it finish its batch."""
+        """Stop it after its current batch."""
         self._process.terminate()
         self._process.wait()
 
@@ -131,7 +131,7 @@ def messages(count: int, seed: int) -> Iterator[list[Message]]:
 
 
 def send(connection: str, count: int, progress: Progress) -> int:
-    """Send everything; return how many duplicates the broker named."""
+    """Send everything; return the number of duplicates that the broker reported."""
     bar = progress.add_task("sending", total=count)
     duplicates = 0
     with Client.connect(connection, retry=PATIENT) as client:
@@ -143,7 +143,7 @@ def send(connection: str, count: int, progress: Progress) -> int:
 
 
 def receive(connection: str, stop: threading.Event, seed: int) -> None:
-    """Take session after session; complete most messages, defer and dead-letter some."""
+    """Accept session after session; complete most messages, defer and dead-letter some."""
     chance = random.Random(seed)
     with Client.connect(connection, retry=PATIENT) as client:
         while not stop.is_set():
@@ -161,12 +161,12 @@ def receive(connection: str, stop: threading.Event, seed: int) -> None:
             except NoSession:
                 continue
             except OnibusError as error:
-                # The server was killed under us: locks may be gone, the messages are not.
-                console.print(f"[dim]a receiver met {error.code}[/dim]")
+                # The server was killed: locks may be lost, messages are not.
+                console.print(f"[dim]a receiver got {error.code}[/dim]")
 
 
 def official(server: Server) -> tuple[str, int]:
-    """Have clients of both services use the bus; return what they did, and how many they sent."""
+    """Use the bus with the official clients; return a summary and the number of sent messages."""
     try:
         import boto3
         from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusClient, ServiceBusMessage
@@ -180,7 +180,7 @@ def official(server: Server) -> tuple[str, int]:
         aws_secret_access_key="test",
     )
     url = sqs.get_queue_url(QueueName=FIFO)["QueueUrl"]
-    # Every message twice, ten in a group: SQS answers the second as it did the first.
+    # Each message twice, ten per group: the response to the duplicate equals the first one.
     for group in range(OFFICIAL // 10):
         entries = [
             {
@@ -203,7 +203,7 @@ def official(server: Server) -> tuple[str, int]:
                     for n in range(10)
                 ]
                 sender.send_messages(some)
-        # Half of what boto3 sent is received over AMQP, group by group.
+        # Receive half of the SQS messages over AMQP, group by group.
         while crossed < OFFICIAL // 2:
             with azure.get_queue_receiver(
                 FIFO, session_id=NEXT_AVAILABLE_SESSION, max_wait_time=10
@@ -217,14 +217,14 @@ def official(server: Server) -> tuple[str, int]:
             sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
         taken += len(held)
     words = (
-        f"azure-servicebus sent {OFFICIAL} more; boto3 sent {OFFICIAL} messages twice, of which "
-        f"azure-servicebus received {crossed} and boto3 {taken}"
+        f"azure-servicebus sent {OFFICIAL} messages; boto3 sent {OFFICIAL} messages twice. "
+        f"Of those, azure-servicebus received {crossed} and boto3 {taken}"
     )
     return words, OFFICIAL
 
 
 def sum_up(count: int, more: int, lake: Path) -> None:
-    """Show how the numbers of what was sent and of what the lake has add up."""
+    """Compare the number of sent messages with the rows in the lake."""
     ids, later = set(), 0
     for batch in messages(count, seed=7):
         for message in batch:
@@ -234,16 +234,16 @@ def sum_up(count: int, more: int, lake: Path) -> None:
     table = Table(box=None, show_header=False)
     for number, words in (
         (count, "sent by this program"),
-        (len(ids) - count, "of them are duplicates, which the broker dropped"),
-        (later, "are scheduled: each takes a second number when it is due"),
+        (len(ids) - count, "duplicates dropped by the broker"),
+        (later, "scheduled: each gets a second sequence number when it is due"),
         (more, "sent by azure-servicebus"),
-        (len(ids) + later + more, "numbers that the broker must have given"),
-        (rows, f"rows of {QUEUE} in the lake: captured, and audited above"),
+        (len(ids) + later + more, "expected sequence numbers"),
+        (rows, f"rows of {QUEUE} in the lake, captured and audited"),
     ):
         table.add_row(f"{number:,}", words)
     console.print(table)
     same = rows == len(ids) + later + more
-    console.print("the numbers are equal" if same else "[red]the numbers differ[/red]")
+    console.print("the counts are equal" if same else "[red]the counts differ[/red]")
 
 
 def onibus(*arguments: str) -> int:
@@ -253,7 +253,7 @@ def onibus(*arguments: str) -> int:
 
 
 def tour(count: int, folder: Path, page: Path) -> int:
-    """Do all of it; return the exit code of the audit."""
+    """Run all steps; return the exit code of the audit."""
     server = Server(folder / "data")
     lake = folder / "lake"
     stop = threading.Event()
@@ -268,7 +268,7 @@ def tour(count: int, folder: Path, page: Path) -> int:
                 retention_ms=3_600_000,
             )
             client.create_queue(FIFO, fifo=True, retention_ms=3_600_000)
-        console.print(f"[bold]1.[/bold] {count:,} messages, and a pipeline that captures them")
+        console.print(f"[bold]1.[/bold] {count:,} messages, captured by a pipeline")
         pipeline = Pipeline(server, lake)
         receivers = [
             threading.Thread(target=receive, args=(server.connection, stop, seed), daemon=True)
@@ -282,8 +282,8 @@ def tour(count: int, folder: Path, page: Path) -> int:
         with Progress(console=console) as progress:
             duplicates = send(server.connection, count, progress)
         console.print(
-            f"[bold]2.[/bold] the broker named {duplicates:,} duplicates, among them messages that "
-            "were sent again after a kill"
+            f"[bold]2.[/bold] the broker dropped {duplicates:,} duplicates, including retries "
+            "after a kill"
         )
         time.sleep(25)
         stop.set()
@@ -293,7 +293,7 @@ def tour(count: int, folder: Path, page: Path) -> int:
         console.print(f"[bold]3.[/bold] {words}")
         pipeline.stop()
         pipeline = None
-        console.print("[bold]4.[/bold] what the pipeline has not captured yet, and the proof")
+        console.print("[bold]4.[/bold] capture the rest, then audit the lake")
         place = ("--lake", str(lake), "--connect", server.connection)
         marks = [word for kill in kills for word in ("--mark", kill)]
         code = (
@@ -301,7 +301,7 @@ def tour(count: int, folder: Path, page: Path) -> int:
             or onibus("pipeline", "audit", FIFO, *place)
             or onibus("pipeline", "audit", QUEUE, "--report", str(page), *marks, *place)
         )
-        console.print("[bold]5.[/bold] how the numbers add up")
+        console.print("[bold]5.[/bold] compare the counts")
         sum_up(count, more, lake)
         return code
     finally:
@@ -312,7 +312,7 @@ def tour(count: int, folder: Path, page: Path) -> int:
 
 
 def _kill(server: Server, pipeline: Pipeline, stop: threading.Event, kills: list[str]) -> None:
-    """Kill the server twice and the pipeline once; note when."""
+    """Kill the server twice and the pipeline once; record the times."""
     for wait, victim, name in (
         (4, server, "server"),
         (12, pipeline, "pipeline"),
@@ -320,7 +320,7 @@ def _kill(server: Server, pipeline: Pipeline, stop: threading.Event, kills: list
     ):
         if stop.wait(wait):
             return
-        console.print(f"[red]kill -9 of the {name}[/red]; it is started again")
+        console.print(f"[red]kill -9 of the {name}[/red]; it restarts")
         kills.append(f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}Z=kill of the {name}")
         victim.kill()
 
@@ -328,7 +328,7 @@ def _kill(server: Server, pipeline: Pipeline, stop: threading.Event, kills: list
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--messages", type=int, default=200_000)
-    parser.add_argument("--folder", type=Path, help="keep the data and the lake in a new folder")
+    parser.add_argument("--folder", type=Path, help="keep the data and the lake in this folder")
     given = parser.parse_args()
     page = Path(tempfile.gettempdir()) / "onibus-demo.html"
     if given.folder is not None:
@@ -339,7 +339,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory(prefix="onibus-demo-") as folder:
             code = tour(given.messages, Path(folder), page)
         console.print("the lake and the data were removed; --folder keeps them")
-    console.print(f"the report, with the kills in its first plot, is {page}")
+    console.print(f"the report is {page}; its first plot shows the kills")
     sys.exit(code)
 
 

@@ -1,8 +1,8 @@
 """Read a store of a bus into a pandas frame, without Onibus: python read_block.py data/main.sqlite
 
-The format is that of docs/on-disk.md. SQLite, struct, CRC-32, XXH3 and MessagePack are all it
-takes, and pyarrow for blocks in Arrow. The file is opened read-only; its bus may be running, in a
-process of its own.
+docs/on-disk.md describes the format. The program needs SQLite, struct, CRC-32, XXH3 and
+MessagePack, and pyarrow for Arrow blocks. It opens the file read-only; the bus may run in another
+process.
 """
 
 import sqlite3
@@ -22,12 +22,12 @@ FIELDS = (
     *("reply_to_session_id", "format", "enqueued_sequence_number", "hop_count"),
     *("as_sent", "rewritten", "dead_letter_of", "received_before"),
 )
-#: What a message has that neither came over AMQP nor was a dead letter elsewhere.
+#: Fields of messages that were neither sent over AMQP nor dead-lettered in another entity.
 USUAL = {"as_sent": b"", "rewritten": False, "dead_letter_of": None, "received_before": 0}
 
 
 def messages_of(block: bytes) -> list[dict[str, Any]]:
-    """Return the messages of one block, whichever its encoding."""
+    """Return the messages of one block in either encoding."""
     magic, version, encoding, rows, index_crc, body_check = struct.unpack_from("<2sBBIII", block)
     index, body = block[16 : 16 + 52 * rows], block[16 + 52 * rows :]
     assert (magic, version, crc32(index)) == (b"OB", 1, index_crc), "the block is damaged"
@@ -44,7 +44,7 @@ def messages_of(block: bytes) -> list[dict[str, Any]]:
 
 
 def arrow_messages(body: bytes, body_check: int) -> list[dict[str, Any]]:
-    """Return the messages of a body in Arrow, their properties unpacked."""
+    """Return the messages of an Arrow body, with decoded properties."""
     from pyarrow import ipc
 
     assert xxh3_64_intdigest(body) & 0xFFFFFFFF == body_check, "the body is damaged"
@@ -55,17 +55,17 @@ def arrow_messages(body: bytes, body_check: int) -> list[dict[str, Any]]:
 
 
 def payload_of(path: str, block: int, payload: bytes | int) -> bytes:
-    """Return a block's bytes: they are in its row, or, of a large one, in a file of their own."""
+    """Return a block's bytes, from its row or, for a large block, from its file."""
     if isinstance(payload, bytes):
         return payload
     content = Path(f"{path}.blocks/{block}").read_bytes()
     fingerprint = xxh3_64_intdigest(content[:4096], len(content)) - 2**63
-    assert fingerprint == payload, "this is not the file of the block"
+    assert fingerprint == payload, "the file does not belong to the block"
     return content
 
 
 def read_store(path: str) -> pd.DataFrame:
-    """Return the log of every partition in a store: all messages it still has, settled or not."""
+    """Return the log of every partition in a store: all stored messages, settled or not."""
     store = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
     blocks = store.execute(
         "SELECT partition, block, payload FROM block_index JOIN blocks USING (block) "
@@ -79,7 +79,7 @@ def read_store(path: str) -> pd.DataFrame:
     store.close()
     return pd.DataFrame(
         rows, columns=["partition", "ordinal", "enqueued_time_ms", *FIELDS], dtype=object
-    )  # objects: None stays None, and no number is rounded
+    )  # objects keep None and exact integers
 
 
 if __name__ == "__main__":

@@ -53,6 +53,9 @@ PAGES = sorted(
     for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 )
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+QUICK_START = re.compile(
+    r"^<!-- quick start: [\w ]+ -->\n\n```python\n.*?^```$", re.MULTILINE | re.DOTALL
+)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 FAMILIES = {
     "refused": errors.Refused,
@@ -66,8 +69,13 @@ INTERNAL = {(Bus, "ask"), (Bus, "tell"), (Bus, "arm"), (Bus, "check_alive")}
 
 
 def programs(page: str) -> list[tuple[int, str]]:
-    """Return (line, source) of a page's Python blocks, except those that come from programs."""
-    text = INCLUDE.sub(lambda match: re.sub(r"\S", " ", match[0]), text_of(page))
+    """Return (line, source) of a page's Python blocks, except those that run elsewhere.
+
+    Programs of `examples/` have their own tests, and so have the quick starts of the README.
+    """
+    text = text_of(page)
+    for elsewhere in (INCLUDE, QUICK_START):
+        text = elsewhere.sub(lambda match: re.sub(r"\S", " ", match[0]), text)
     return [
         (text.count("\n", 0, match.start(2)) + 1, match[2])
         for match in FENCE.finditer(text)

@@ -61,8 +61,8 @@ def check_checkout(wanted: str) -> None:
     """Reject a checkout with changes, without a changelog of the version, or tagged already."""
     if run("git", "status", "--porcelain").strip():
         raise NotReady("commit or remove your changes first: git status lists them")
-    if f"## {wanted}" not in (ROOT / "CHANGELOG.md").read_text("utf-8"):
-        raise NotReady(f"CHANGELOG.md has no heading ## {wanted}")
+    if f"## [{wanted}] - " not in (ROOT / "CHANGELOG.md").read_text("utf-8"):
+        raise NotReady(f"CHANGELOG.md has no heading ## [{wanted}] - <date>")
     if run("git", "tag", "--list", f"v{wanted}").strip():
         raise NotReady(f"tag v{wanted} exists: raise the version in pyproject.toml")
 

@@ -70,6 +70,8 @@ def rows() -> Iterator[Row]:
         if route.names_entities_inside:
             # Send for what it sends, Listen for what it settles.
             enough = _allowed(Right.SEND, Right.LISTEN)
+        if route.any_key:
+            enough = frozenset(HOLDERS) - {NOTHING}
         yield Row(NATIVE, f"{route.method} {route.path}", enough, route)
     for kind, actions in MANAGEMENT.items():
         for method in actions:

@@ -182,6 +182,10 @@ class FilterIn(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     #: an SQL filter, and the values of its parameters
     sql: str | None = None
     sql_parameters: dict[str, Json] = {}
+    #: a field of a JSON body, such as customer.orders[0].id, and the string or JSON value it has
+    body_path: str | None = None
+    body_equals: str | None = None
+    dead_letter_reason: str | None = None
 
 
 def filter_of(given: FilterIn | None) -> Filter:
@@ -197,6 +201,9 @@ def filter_of(given: FilterIn | None) -> Filter:
         enqueued_before_ms=given.enqueued_before_ms,
         sql=given.sql,
         sql_parameters=rich_values(given.sql_parameters),
+        body_path=given.body_path,
+        body_equals=given.body_equals,
+        dead_letter_reason=given.dead_letter_reason,
     )
 
 

@@ -370,7 +370,7 @@ def _peek(
         if seat.partition is None and len(entity.seats) > 1:
             continue
         number = start if seat.index == index else 0
-        ordinal = broker.look(entity, seat, _first_ordinal, number)
+        ordinal = broker.look(entity, seat, first_ordinal, number)
         while ordinal := broker.look(entity, seat, page.fill, ordinal, PEEK_SLICE):
             yield
         if page.messages:
@@ -378,7 +378,7 @@ def _peek(
     return page.messages
 
 
-def _first_ordinal(subscription: Subscription, number: int) -> int:
+def first_ordinal(subscription: Subscription, number: int) -> int:
     """Return the ordinal from which a peek continues."""
     log, numbering = subscription.log, subscription.numbering
     first = log.places[0].first if log.places else log.next_ordinal

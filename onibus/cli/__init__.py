@@ -1,1 +1,1 @@
-"""The command line: `main` puts the commands together, each file has one or one group."""
+"""Command line: `main` registers the commands; each other file has one command or group."""

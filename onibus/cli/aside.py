@@ -1,4 +1,4 @@
-"""`onibus dead-letters`, `scheduled` and `deferred`: messages that are set aside."""
+"""`onibus dead-letters`, `scheduled` and `deferred`: messages that receivers do not get yet."""
 
 from __future__ import annotations
 
@@ -27,14 +27,10 @@ from onibus.core.inspection import Filter
 from onibus.core.message import ReceivedMessage
 
 dead_letters_app = typer.Typer(
-    help="Dead letters: list them, send them again.", no_args_is_help=True
+    help="List or resubmit dead-lettered messages.", no_args_is_help=True
 )
-scheduled_app = typer.Typer(
-    help="Messages for later: list them, cancel them.", no_args_is_help=True
-)
-deferred_app = typer.Typer(
-    help="Deferred messages: list them, give them back.", no_args_is_help=True
-)
+scheduled_app = typer.Typer(help="List or cancel scheduled messages.", no_args_is_help=True)
+deferred_app = typer.Typer(help="List or reactivate deferred messages.", no_args_is_help=True)
 
 _Columns = dict[str, Callable[[ReceivedMessage], Any]]
 
@@ -51,10 +47,10 @@ def list_dead_letters(
     since: Since = None,
     before: Before = None,
 ) -> None:
-    """List dead letters and why they are dead."""
+    """List dead-lettered messages and the reason for each."""
     where = filter_of(None, sql, contains, in_session, message_id, since, before)
     columns: _Columns = {
-        "number": MESSAGE_COLUMNS["number"],
+        "sequence number": MESSAGE_COLUMNS["sequence number"],
         "enqueued (UTC)": MESSAGE_COLUMNS["enqueued (UTC)"],
         "reason": lambda one: one.dead_letter_reason,
         "description": lambda one: one.dead_letter_description,
@@ -62,7 +58,7 @@ def list_dead_letters(
         "body": MESSAGE_COLUMNS["body"],
     }
     found = islice(seen(session, entity, where, dead_letters=True), limit)
-    session.out.rows(found, columns, plain=message_out, empty="no dead letters")
+    session.out.rows(found, columns, plain=message_out, empty="no dead-lettered messages")
 
 
 @command(dead_letters_app, "resubmit")
@@ -70,20 +66,27 @@ def resubmit(
     session: Session,
     entity: Entity,
     numbers: Numbers = None,
-    everything: Annotated[bool, typer.Option("--all", help="All dead letters.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Resubmit all dead-lettered messages.")
+    ] = False,
     sql: Sql = None,
     contains: Contains = None,
     in_session: InSession = None,
     message_id: WithId = None,
     since: Since = None,
     before: Before = None,
-    to: Annotated[str | None, typer.Option("--to", help="To another entity.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be.")] = False,
+    to: Annotated[
+        str | None,
+        typer.Option("--to", help="Send to this entity. Default: their own."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show which messages match; send none.")
+    ] = False,
 ) -> None:
-    """Send dead letters again: some by their numbers, those that are meant, or all."""
+    """Resubmit dead-lettered messages: by sequence number, by filter, or all."""
     where = filter_of(None, sql, contains, in_session, message_id, since, before)
     if sum((bool(numbers), everything, where is not None)) != 1:
-        raise typer.BadParameter("say which: sequence numbers, --all, or what they have in common")
+        raise typer.BadParameter("choose the messages: sequence numbers, --all or a filter")
     if everything:
         where = Filter()
     with session.out.progress() as progress:
@@ -93,9 +96,9 @@ def resubmit(
     rows = [(old, new, None) for old, new in done.moved.items()]
     rows += [(old, None, why) for old, why in done.refused.items()]
     columns: dict[str, Callable[[Any], Any]] = {
-        "number": lambda one: one[0],
-        "new number": lambda one: one[1],
-        "what": lambda one: one[2] or ("would be sent again" if dry_run else "sent again"),
+        "sequence number": lambda one: one[0],
+        "new sequence number": lambda one: one[1],
+        "outcome": lambda one: one[2] or ("would be resubmitted" if dry_run else "resubmitted"),
     }
     session.out.rows(
         rows,
@@ -106,7 +109,7 @@ def resubmit(
             "refused": one[2],
             "dry_run": dry_run,
         },
-        empty="no dead letters are meant",
+        empty="no dead-lettered messages match",
     )
 
 
@@ -114,20 +117,22 @@ def resubmit(
 def list_scheduled(
     session: Session, entity: Entity, limit: Limit = 50, message_id: WithId = None
 ) -> None:
-    """List messages that wait for their time."""
+    """List messages scheduled for a later time."""
     columns: _Columns = {
-        "number": MESSAGE_COLUMNS["number"],
+        "sequence number": MESSAGE_COLUMNS["sequence number"],
         "due (UTC)": lambda one: moment(one.message.scheduled_enqueue_time_ms),
         "message id": MESSAGE_COLUMNS["message id"],
         "body": MESSAGE_COLUMNS["body"],
     }
     found = seen(session, entity, Filter(state="scheduled", message_id=message_id))
-    session.out.rows(islice(found, limit), columns, plain=message_out, empty="nothing is scheduled")
+    session.out.rows(
+        islice(found, limit), columns, plain=message_out, empty="no scheduled messages"
+    )
 
 
 @command(scheduled_app, "cancel")
 def cancel(session: Session, entity: Entity, numbers: list[int]) -> None:
-    """Delete scheduled messages by their numbers: all of them, or none."""
+    """Cancel scheduled messages by sequence number; if one is not found, cancel none."""
     session.client.cancel_scheduled(entity, numbers)
     session.out.done({"cancelled": numbers}, f"{len(numbers)} cancelled")
 
@@ -138,11 +143,11 @@ def list_deferred(
 ) -> None:
     """List deferred messages."""
     found = seen(session, entity, Filter(state="deferred", message_id=message_id))
-    session.out.messages(islice(found, limit), empty="nothing is deferred")
+    session.out.messages(islice(found, limit), empty="no deferred messages")
 
 
 @command(deferred_app, "undefer")
 def undefer(session: Session, entity: Entity, numbers: list[int]) -> None:
-    """Give deferred messages back to the active ones: all of them, or none."""
+    """Reactivate deferred messages by sequence number; if one is not found, reactivate none."""
     session.client.undefer(entity, numbers)
-    session.out.done({"undeferred": numbers}, f"{len(numbers)} given back")
+    session.out.done({"undeferred": numbers}, f"{len(numbers)} reactivated")

@@ -1,4 +1,4 @@
-"""`onibus clock`: show whether the server's clock is in doubt, and confirm it."""
+"""`onibus clock`: show the server's clock, or confirm it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ from onibus.cli.entities import Yes
 from onibus.cli.output import moment
 from onibus.cli.session import Session, command
 
-clock_app = typer.Typer(
-    help="The server's clock: show whether it is in doubt, or confirm it.", no_args_is_help=True
-)
+clock_app = typer.Typer(help="Show the server's clock, or confirm it.", no_args_is_help=True)
 
 
 @command(clock_app, "show")
 def show_clock(session: Session) -> None:
-    """Show the server's clock, and the time that is proven."""
+    """Show the server's clock, and the time that it has confirmed."""
     found = session.client.clock()
     ahead = {
         f"{one.entity}, partition {one.partition}": f"{one.ahead_ms / 1_000:,.0f} s"
@@ -26,20 +24,20 @@ def show_clock(session: Session) -> None:
         msgspec.to_builtins(found),
         {
             "clock (UTC)": moment(found.wall_ms),
-            "proven (UTC)": moment(found.proven_ms),
+            "confirmed (UTC)": moment(found.proven_ms),
             "in doubt": not found.sure,
-            "stamps ahead of the clock": ahead or "none",
+            "enqueued times ahead of the clock": ahead or "none",
         },
     )
 
 
 @command(clock_app, "accept")
 def accept_clock(session: Session, yes: Yes = False) -> None:
-    """Confirm that the server's clock is right.
+    """Confirm that the server's clock is correct.
 
-    Time that was in doubt counts from now on: messages expire, recorded ids are discarded and
-    scheduled messages are enqueued. Enqueued times that a wrong clock put into the future are set
-    back; `onibus pipeline audit` names the place.
+    From now on messages expire, recorded ids are discarded and scheduled messages are enqueued by
+    this clock. Enqueued times that a wrong clock set in the future are set back;
+    `onibus pipeline audit` names the partitions concerned.
     """
     found = session.client.clock()
     if not yes:

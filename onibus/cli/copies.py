@@ -1,4 +1,4 @@
-"""`onibus backup` and `onibus restore`: copies of a data directory, made while a server works."""
+"""`onibus backup` and `onibus restore`: copy a data directory while a server uses it."""
 
 from __future__ import annotations
 
@@ -17,17 +17,21 @@ from onibus.cli.values import named
 if TYPE_CHECKING:
     from onibus.server.backup import Manifest
 
-Backup = Annotated[Path, typer.Argument(help="The directory of the backup.")]
+Backup = Annotated[Path, typer.Argument(help="Directory of the backup.")]
 Data = Annotated[
-    Path | None, typer.Option("--data", metavar="DIR", help="Directory of the data (data).")
+    Path | None, typer.Option("--data", metavar="DIR", help="Data directory. Default: data.")
 ]
 ConfigFile = Annotated[
     str | None,
-    typer.Option("--config", metavar="FILE", help="The server's: it says where the data are."),
+    typer.Option(
+        "--config", metavar="FILE", help="Configuration file of the server, which names its data."
+    ),
 ]
 Stores = Annotated[
     list[str] | None,
-    typer.Option("--store", metavar="NAME=DIR", help="A store that is in another directory."),
+    typer.Option(
+        "--store", metavar="NAME=DIR", help="Directory of a store outside --data. Repeatable."
+    ),
 ]
 
 
@@ -44,14 +48,14 @@ def backup(
     config: ConfigFile = None,
     stores: Stores = None,
 ) -> None:
-    """Copy a data directory into a new one, all stores at one moment; its server goes on."""
+    """Copy a data directory while its server runs."""
     from onibus.server.backup import backup as copy
 
     source, places, reserve = places_of(data, config, stores)
     with session.out.progress() as progress:
         bars = _bars(progress, "copying")
         made = copy(source, target, places=places, progress=bars, reserve_bytes=reserve)
-    _tell(session, made, target, f"commits waited {made.held_ms:.1f} ms for it")
+    _report(session, made, target, f"commits were paused for {made.held_ms:.1f} ms")
 
 
 def restore(
@@ -61,28 +65,28 @@ def restore(
     config: ConfigFile = None,
     stores: Stores = None,
 ) -> None:
-    """Make a data directory of a backup, once every byte of it is verified."""
+    """Restore a data directory from a verified backup."""
     from onibus.server.backup import read_manifest
     from onibus.server.restore import restore as copy
 
     target, places, _ = places_of(data, config, stores)
     if config is not None:
-        # A configuration may name stores that came after the backup: they are made when it starts.
+        # The configuration may name stores newer than the backup: the server creates those.
         kept = {store.name for store in read_manifest(source).stores}
         places = {name: place for name, place in places.items() if name in kept}
     with session.out.progress() as progress:
         made = copy(source, target, places=places, progress=_bars(progress, "restoring"))
-    _tell(session, made, target, f"as it was at {moment(made.made_ms)} UTC")
+    _report(session, made, target, f"restored to {moment(made.made_ms)} UTC")
 
 
 def places_of(
     data: Path | None, config: str | None, stores: list[str] | None
 ) -> tuple[Path, dict[str, str], int]:
-    """Return where the data are, the stores that are elsewhere, and the reserve of their disks."""
+    """Return the data directory, the stores outside it, and the disk space to keep free."""
     from onibus.core.errors import InvalidArgument
     from onibus.server.config import load
 
-    # All that is copied is its owner's, as the data are.
+    # Copies are readable by their owner only, like the data.
     os.umask(0o077)
     try:
         found = load(config, os.environ, {"data": None if data is None else str(data)})
@@ -93,7 +97,7 @@ def places_of(
 
 
 def _bars(progress: Progress, what: str) -> Any:
-    """Return what shows a bar for each store."""
+    """Return a function that shows a progress bar for each store."""
     bars: dict[str, Any] = {}
 
     def show(name: str, done: int, total: int) -> None:
@@ -104,7 +108,7 @@ def _bars(progress: Progress, what: str) -> Any:
     return show
 
 
-def _tell(session: Session, made: Manifest, where: Path, more: str) -> None:
+def _report(session: Session, made: Manifest, where: Path, more: str) -> None:
     sentence = f"{where}: {len(made.stores)} stores, {bytes_text(made.bytes)}; {more}"
     plain = {"directory": str(where), "bytes": made.bytes} | msgspec.to_builtins(made)
     session.out.done(plain, sentence)

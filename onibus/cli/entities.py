@@ -1,4 +1,4 @@
-"""`onibus queue`, `onibus topic`, `onibus subscription`: create, list, show, update, delete."""
+"""`onibus queue`, `topic` and `subscription`: create, list, show, update and delete entities."""
 
 from __future__ import annotations
 
@@ -15,25 +15,30 @@ from onibus.cli.session import Session, command
 from onibus.cli.values import settings_of
 from onibus.core.rules.rule import Rule, SqlFilter
 
-queue_app = typer.Typer(help="Queues: create, list, show, update, delete.", no_args_is_help=True)
-topic_app = typer.Typer(help="Topics: create, list, show, update, delete.", no_args_is_help=True)
+queue_app = typer.Typer(help="Create, list, show, update or delete queues.", no_args_is_help=True)
+topic_app = typer.Typer(help="Create, list, show, update or delete topics.", no_args_is_help=True)
 subscription_app = typer.Typer(
-    help="Subscriptions of topics: create, list, show, update, delete.", no_args_is_help=True
+    help="Create, list, show, update or delete subscriptions.", no_args_is_help=True
 )
 
-Name = Annotated[str, typer.Argument(help="Its name.")]
-Topic = Annotated[str, typer.Argument(help="The topic's name.")]
-Subscription = Annotated[str, typer.Argument(help="The subscription's own name.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Name = Annotated[str, typer.Argument(help="Name of the queue or topic.")]
+Topic = Annotated[str, typer.Argument(help="Name of the topic.")]
+Subscription = Annotated[str, typer.Argument(help="Name of the subscription, without its topic.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation prompt.")]
 Set = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", "-s", metavar="NAME=VALUE", help="A setting, such as lock_duration_ms=30s."
+        "--set",
+        "-s",
+        metavar="NAME=VALUE",
+        help="Set a setting, such as lock_duration_ms=30s. Repeatable.",
     ),
 ]
-Duplicates = Annotated[bool, typer.Option("--detect-duplicates", help="Drop duplicates.")]
-Sessions = Annotated[bool, typer.Option("--sessions", help="Messages belong to sessions.")]
-Partitioned = Annotated[bool, typer.Option("--partitioned", help="Have 16 partitions.")]
+Duplicates = Annotated[
+    bool, typer.Option("--detect-duplicates", help="Enable duplicate detection.")
+]
+Sessions = Annotated[bool, typer.Option("--sessions", help="Require sessions.")]
+Partitioned = Annotated[bool, typer.Option("--partitioned", help="Use 16 partitions. Default: 1.")]
 
 COLUMNS: dict[str, Callable[[EntityInfo[Any]], Any]] = {
     "name": lambda one: one.name,
@@ -49,7 +54,7 @@ COLUMNS: dict[str, Callable[[EntityInfo[Any]], Any]] = {
 
 
 def entity_plain(info: EntityInfo[Any]) -> Any:
-    """Return an entity as JSON has it."""
+    """Return an entity in its JSON form."""
     plain = {name: getattr(info, name) for name in EntityInfo.__struct_fields__}
     plain["rules"] = [rule_out(rule) for rule in info.rules]
     return plain
@@ -62,7 +67,7 @@ def _show(session: Session, info: EntityInfo[Any]) -> None:
         if name.endswith("_count")
     }
     counts["duplicates dropped"] = info.duplicates_dropped
-    counts["remembered ids"] = info.remembered_ids
+    counts["recorded ids"] = info.remembered_ids
     groups: dict[str, Any] = {
         info.kind: info.name,
         "created (UTC)": moment(info.created_ms),
@@ -121,17 +126,17 @@ def create_queue(
     duplicates: Duplicates = False,
     sessions: Sessions = False,
     partitioned: Partitioned = False,
-    fifo: Annotated[bool, typer.Option("--fifo", help="Be a FIFO queue, as in SQS.")] = False,
+    fifo: Annotated[bool, typer.Option("--fifo", help="Create an SQS FIFO queue.")] = False,
 ) -> None:
-    """Make a queue."""
+    """Create a queue."""
     given = _given(settings, duplicates, sessions, partitioned, fifo)
     info = session.client.create_queue(name, **given)
-    session.out.done(entity_plain(info), f"queue {info.name} is made")
+    session.out.done(entity_plain(info), f"queue {info.name} created")
 
 
 @command(queue_app, "list")
 def list_queues(session: Session) -> None:
-    """List all queues with what is in them."""
+    """List all queues with their message counts."""
     client = session.client
     infos = [client.queue(name) for name in client.queues()]
     session.out.rows(infos, COLUMNS, plain=entity_plain, empty="no queues")
@@ -145,17 +150,17 @@ def show_queue(session: Session, name: Name) -> None:
 
 @command(queue_app, "update")
 def update_queue(session: Session, name: Name, settings: Set = None) -> None:
-    """Change settings of a queue."""
+    """Change a queue's settings."""
     info = session.client.change_queue(name, **_something(settings))
-    session.out.done(entity_plain(info), f"queue {info.name} is changed")
+    session.out.done(entity_plain(info), f"queue {info.name} updated")
 
 
 @command(queue_app, "delete")
 def delete_queue(session: Session, name: Name, yes: Yes = False) -> None:
-    """Delete a queue and everything in it."""
-    session.confirm(f"Delete queue {name} and everything in it?", yes)
+    """Delete a queue and all its messages."""
+    session.confirm(f"Delete queue {name} and all its messages?", yes)
     session.client.delete_queue(name)
-    session.out.done({"deleted": name}, f"queue {name} is deleted")
+    session.out.done({"deleted": name}, f"queue {name} deleted")
 
 
 @command(topic_app, "create")
@@ -166,10 +171,10 @@ def create_topic(
     duplicates: Duplicates = False,
     partitioned: Partitioned = False,
 ) -> None:
-    """Make a topic."""
+    """Create a topic."""
     given = _given(settings, duplicates, False, partitioned)
     info = session.client.create_topic(name, **given)
-    session.out.done(entity_plain(info), f"topic {info.name} is made")
+    session.out.done(entity_plain(info), f"topic {info.name} created")
 
 
 @command(topic_app, "list")
@@ -196,17 +201,17 @@ def show_topic(session: Session, name: Name) -> None:
 
 @command(topic_app, "update")
 def update_topic(session: Session, name: Name, settings: Set = None) -> None:
-    """Change settings of a topic."""
+    """Change a topic's settings."""
     info = session.client.change_topic(name, **_something(settings))
-    session.out.done(entity_plain(info), f"topic {info.name} is changed")
+    session.out.done(entity_plain(info), f"topic {info.name} updated")
 
 
 @command(topic_app, "delete")
 def delete_topic(session: Session, name: Name, yes: Yes = False) -> None:
-    """Delete a topic, its subscriptions, and everything in them."""
-    session.confirm(f"Delete topic {name}, its subscriptions and everything in them?", yes)
+    """Delete a topic, its subscriptions and all their messages."""
+    session.confirm(f"Delete topic {name}, its subscriptions and all their messages?", yes)
     session.client.delete_topic(name)
-    session.out.done({"deleted": name}, f"topic {name} is deleted")
+    session.out.done({"deleted": name}, f"topic {name} deleted")
 
 
 @command(subscription_app, "create")
@@ -217,20 +222,20 @@ def create_subscription(
     settings: Set = None,
     sessions: Sessions = False,
     sql: Annotated[
-        str | None, typer.Option("--filter", help="SQL that selects messages; all without it.")
+        str | None, typer.Option("--filter", help="Select messages by SQL. Default: all messages.")
     ] = None,
 ) -> None:
-    """Make a subscription of a topic."""
+    """Create a subscription to a topic."""
     rules = None if sql is None else [Rule("$Default", SqlFilter(sql))]
     given = _given(settings, False, sessions, False)
     whole = session.client.create_subscription(topic, name, rules=rules, **given)
     info = session.client.subscription(whole)
-    session.out.done(entity_plain(info), f"subscription {whole} is made")
+    session.out.done(entity_plain(info), f"subscription {whole} created")
 
 
 @command(subscription_app, "list")
 def list_subscriptions(session: Session, topic: Topic) -> None:
-    """List a topic's subscriptions with what is in them."""
+    """List a topic's subscriptions with their message counts."""
     client = session.client
     infos = [client.subscription(name) for name in client.topic(topic).subscriptions]
     session.out.rows(infos, COLUMNS, plain=entity_plain, empty="no subscriptions")
@@ -246,24 +251,24 @@ def show_subscription(session: Session, topic: Topic, name: Subscription) -> Non
 def update_subscription(
     session: Session, topic: Topic, name: Subscription, settings: Set = None
 ) -> None:
-    """Change settings of a subscription."""
+    """Change a subscription's settings."""
     whole = subscription_name(topic, name)
     info = session.client.change_subscription(whole, **_something(settings))
-    session.out.done(entity_plain(info), f"subscription {info.name} is changed")
+    session.out.done(entity_plain(info), f"subscription {info.name} updated")
 
 
 @command(subscription_app, "delete")
 def delete_subscription(
     session: Session, topic: Topic, name: Subscription, yes: Yes = False
 ) -> None:
-    """Delete a subscription and everything in it."""
+    """Delete a subscription and all its messages."""
     whole = subscription_name(topic, name)
-    session.confirm(f"Delete subscription {whole} and everything in it?", yes)
+    session.confirm(f"Delete subscription {whole} and all its messages?", yes)
     session.client.delete_subscription(whole)
-    session.out.done({"deleted": whole}, f"subscription {whole} is deleted")
+    session.out.done({"deleted": whole}, f"subscription {whole} deleted")
 
 
 def _something(settings: list[str] | None) -> dict[str, Any]:
     if not settings:
-        raise typer.BadParameter("say what changes: --set NAME=VALUE")
+        raise typer.BadParameter("name the settings to change: --set NAME=VALUE")
     return settings_of(settings)

@@ -1,7 +1,6 @@
-"""`onibus` begins here: with the server alone, or with all commands.
+"""Entry point of `onibus`: loads `serve` alone, or all commands.
 
-Commands bring clients, tables and colours with them, which take as long to load as everything that
-a server needs.
+The other commands import clients, tables and colours, which take as long to load as a whole server.
 """
 
 from __future__ import annotations

@@ -1,19 +1,19 @@
-"""Exit codes: one table for every command (docs/command-line.md has it for users)."""
+"""Exit codes of every command (docs/command-line.md lists them for users)."""
 
 from __future__ import annotations
 
 OK = 0
-#: nothing was changed: what was asked for cannot be done; of check and doctor: something is broken
+#: the request was rejected and nothing changed; check and doctor: they found a problem
 REFUSED = 1
-#: the command, a flag or the configuration is wrong
+#: the command, an option or the configuration is wrong
 USAGE = 2
-#: the answer was lost: it may or may not have been done
+#: the response was lost: the operation may or may not have happened
 UNKNOWN = 3
-#: no server answers, or something failed on our side; nothing was acknowledged
+#: no server responds, or the server failed; it acknowledged nothing
 FAILED = 4
-#: `serve` cannot listen: the port is in use, or the address is not this machine's
+#: `serve` cannot listen: the port is in use, or this machine does not have the address
 CANNOT_LISTEN = 5
-#: data cannot be opened or read: in use by another process, damaged, or of a newer version
+#: the data cannot be opened: in use by another process, damaged, or written by a newer version
 CANNOT_OPEN = 6
-#: of audit: nothing contradicts, and the lake is not complete enough for a proof
+#: audit: no contradiction found, but the lake is not complete enough for a proof
 INCOMPLETE = 7

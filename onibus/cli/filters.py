@@ -1,4 +1,4 @@
-"""Which messages are meant: the same flags wherever a filter is taken (X5)."""
+"""Filter options, the same for every command that takes a filter (X5)."""
 
 from __future__ import annotations
 
@@ -13,15 +13,22 @@ from onibus.core.path.peek import STATES
 Entity = Annotated[
     str, typer.Argument(help="A queue, a topic, or topic/subscriptions/subscription.")
 ]
-State = Annotated[str | None, typer.Option("--state", help=f"One of {', '.join(STATES)}.")]
-Sql = Annotated[str | None, typer.Option("--sql", help="Messages for which this SQL is true.")]
-Contains = Annotated[str | None, typer.Option("--contains", help="Text in the body.")]
-InSession = Annotated[str | None, typer.Option("--session", help="Messages of this session.")]
-WithId = Annotated[str | None, typer.Option("--id", help="Messages with this MessageId.")]
-Since = Annotated[
-    str | None, typer.Option("--since", help="Enqueued since: 2026-11-16T12:00Z, or 10m ago.")
+State = Annotated[
+    str | None, typer.Option("--state", help=f"Only messages in this state: {', '.join(STATES)}.")
 ]
-Before = Annotated[str | None, typer.Option("--before", help="Enqueued before, likewise.")]
+Sql = Annotated[str | None, typer.Option("--sql", help="Only messages that match this SQL filter.")]
+Contains = Annotated[
+    str | None, typer.Option("--contains", help="Only messages with this string in the body.")
+]
+InSession = Annotated[str | None, typer.Option("--session", help="Only messages in this session.")]
+WithId = Annotated[str | None, typer.Option("--id", help="Only messages with this MessageId.")]
+Since = Annotated[
+    str | None,
+    typer.Option("--since", help="Enqueued at or after 2026-11-16T12:00Z, or within the last 10m."),
+]
+Before = Annotated[
+    str | None, typer.Option("--before", help="Enqueued before this time, or over 10m ago.")
+]
 Numbers = Annotated[list[int] | None, typer.Argument(help="Sequence numbers.")]
 
 
@@ -34,9 +41,9 @@ def filter_of(
     since: str | None = None,
     before: str | None = None,
 ) -> Filter | None:
-    """Return the filter that the flags mean; None where there are none."""
+    """Return the filter that the options describe, or None without any."""
     if state is not None and state not in STATES:
-        raise typer.BadParameter(f"--state is one of {', '.join(STATES)}")
+        raise typer.BadParameter(f"unknown state {state!r}: use one of {', '.join(STATES)}")
     where = Filter(
         state=state,
         sql=sql,

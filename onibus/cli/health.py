@@ -1,4 +1,4 @@
-"""`onibus check` and `onibus doctor`: is a data directory sound, is this machine fit for a bus."""
+"""`onibus check` and `onibus doctor`: verify a data directory; diagnose a machine."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ def register(app: typer.Typer) -> None:
 def check(
     session: Session,
     directory: Annotated[
-        Path | None, typer.Argument(help="A data directory that no server has open (data).")
+        Path | None,
+        typer.Argument(help="Data directory that no server has open. Default: data."),
     ] = None,
     config: ConfigFile = None,
     stores: Stores = None,
 ) -> None:
-    """Verify a data directory, offline; nothing is changed. Exit code 1: something is broken."""
+    """Verify a data directory that no server uses, changing nothing; exit 1 if it is damaged."""
     from onibus.server.check import check as look
 
     data, places, _ = places_of(directory, config, stores)
@@ -60,16 +61,15 @@ def check(
 def doctor(
     session: Session,
     directory: Annotated[
-        Path | None, typer.Option("--data", help="A data directory to look at.")
+        Path | None, typer.Option("--data", help="Data directory to inspect. Default: none.")
     ] = None,
-    host: Annotated[str, typer.Option(help="The address that a server would listen on.")] = (
-        "127.0.0.1"
-    ),
+    host: Annotated[str, typer.Option(help="Address for the server to listen on.")] = ("127.0.0.1"),
     ports: Annotated[
-        list[int] | None, typer.Option("--port", help="A port that a server would listen on.")
+        list[int] | None,
+        typer.Option("--port", help="Port for the server to listen on. Repeatable."),
     ] = None,
 ) -> None:
-    """Tell what is wrong with this machine or its set-up. Exit code 1: something is."""
+    """Diagnose this machine and its configuration; exit 1 if something is wrong."""
     from onibus.server.doctor import BAD
     from onibus.server.doctor import doctor as examine
 

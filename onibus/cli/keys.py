@@ -1,6 +1,6 @@
-"""`onibus keys`: shared access keys. Secrets are shown once, when a key is created or rotated.
+"""`onibus keys`: shared access keys, whose secrets are shown only when created or rotated.
 
-`token` makes a bearer token for tools that cannot sign, such as Prometheus.
+`token` creates a bearer token for tools that cannot sign, such as Prometheus.
 """
 
 from __future__ import annotations
@@ -20,22 +20,26 @@ from onibus.security.keys import AccessKey
 from onibus.security.rights import Right
 
 keys_app = typer.Typer(
-    help="List, create, rotate or delete shared access keys; make tokens.", no_args_is_help=True
+    help="List, create, rotate or delete shared access keys; create tokens.", no_args_is_help=True
 )
 
-KeyName = Annotated[str, typer.Argument(help="The key's name.")]
+KeyName = Annotated[str, typer.Argument(help="Name of the key.")]
 Of = Annotated[
-    str, typer.Option("--entity", "-e", help="The entity it is for; else the whole namespace.")
+    str,
+    typer.Option("--entity", "-e", help="Entity of the key. Default: the whole namespace."),
 ]
 Rights = Annotated[
     list[Right] | None,
     typer.Option(
-        "--right", "-r", case_sensitive=False, help="Manage includes the others; several times."
+        "--right",
+        "-r",
+        case_sensitive=False,
+        help="Grant this right; Manage includes the others. Repeatable.",
     ),
 ]
 Alone = Annotated[
     bool,
-    typer.Option("--connection-string", help="Show the connection string, and nothing else."),
+    typer.Option("--connection-string", help="Print only the connection string."),
 ]
 
 
@@ -46,7 +50,7 @@ def list_keys(session: Session) -> None:
         "name": lambda one: one.name,
         "entity": lambda one: one.entity or "the whole namespace",
         "rights": lambda one: one.rights,
-        "changed by": lambda one: "its configuration" if one.configured else "onibus keys",
+        "changed by": lambda one: "the configuration" if one.configured else "onibus keys",
     }
     session.out.rows(session.client.keys(), columns, plain=msgspec.to_builtins, empty="no keys")
 
@@ -55,9 +59,9 @@ def list_keys(session: Session) -> None:
 def create_key(
     session: Session, name: KeyName, rights: Rights = None, entity: Of = "", alone: Alone = False
 ) -> None:
-    """Make a key; its secrets are shown this once."""
+    """Create a key and show its secrets, this once."""
     if not rights:
-        raise typer.BadParameter("say what it allows: --right Send, Listen, Manage or Monitor")
+        raise typer.BadParameter("name its rights: --right Send, Listen, Manage or Monitor")
     made = session.client.create_key(name, [one.value for one in rights], entity=entity)
     _show(session, made, made.primary, alone)
 
@@ -67,14 +71,14 @@ def rotate_key(
     session: Session,
     name: KeyName,
     which: Annotated[
-        Literal["primary", "secondary"], typer.Argument(help="Which of its two secrets.")
+        Literal["primary", "secondary"], typer.Argument(help="Secret to replace.")
     ] = "primary",
     entity: Of = "",
     alone: Alone = False,
     yes: Yes = False,
 ) -> None:
-    """Replace one of a key's two secrets; whoever uses the old one is let in no more."""
-    session.confirm(f"Replace the {which} secret of {name}? Who uses it is shut out at once.", yes)
+    """Replace one of a key's two secrets; clients that use the old one are rejected."""
+    session.confirm(f"Replace the {which} secret of {name}? Its clients are rejected at once.", yes)
     made = session.client.rotate_key(name, which, entity=entity)
     _show(session, made, getattr(made, which), alone)
 
@@ -84,14 +88,14 @@ def make_token(
     session: Session,
     name: KeyName,
     lasting: Annotated[
-        str, typer.Option("--for", help="How long it is accepted: 12h, 90d (default: 365d).")
+        str, typer.Option("--for", help="Lifetime of the token: 12h, 90d. Default: 365d.")
     ] = "365d",
     which: Annotated[
-        Literal["primary", "secondary"], typer.Option(help="Which secret signs it.")
+        Literal["primary", "secondary"], typer.Option(help="Secret that signs the token.")
     ] = "primary",
     entity: Of = "",
 ) -> None:
-    """Make a bearer token that allows what a key allows; print it and nothing else."""
+    """Create a bearer token with the rights of a key, and print only that."""
     seconds = max(duration_ms(lasting) // 1_000, 1)
     made = session.client.key_token(name, seconds, which=which, entity=entity)
     if session.out.as_json:
@@ -102,14 +106,14 @@ def make_token(
 
 @command(keys_app, "delete")
 def delete_key(session: Session, name: KeyName, entity: Of = "", yes: Yes = False) -> None:
-    """Delete a key; whoever uses it is let in no more."""
-    session.confirm(f"Delete key {name}? Who uses it is shut out at once.", yes)
+    """Delete a key; clients that use it are rejected."""
+    session.confirm(f"Delete key {name}? Its clients are rejected at once.", yes)
     session.client.delete_key(name, entity=entity)
-    session.out.done({"deleted": name, "entity": entity}, f"key {name} is deleted")
+    session.out.done({"deleted": name, "entity": entity}, f"key {name} deleted")
 
 
 def _show(session: Session, key: AccessKey, secret: str, alone: bool) -> None:
-    """Show a key, with the connection string that the new secret makes."""
+    """Show a key, and the connection string with its new secret."""
     from onibus.server.connection_strings import connection_string
 
     where = urlsplit(session.target.url)
@@ -133,4 +137,4 @@ def _show(session: Session, key: AccessKey, secret: str, alone: bool) -> None:
     session.out.fields(plain | {"connection_string": text}, shown)
     if not session.out.as_json:
         session.out.console.print(text, markup=False, soft_wrap=True)
-    session.out.say("Keep this: secrets are not shown again.")
+    session.out.say("Save the secrets now: they are not shown again.")

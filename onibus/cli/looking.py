@@ -1,4 +1,4 @@
-"""`onibus peek`, `purge`, `sessions` and `duplicates`: looking at messages, and tidying up."""
+"""`onibus peek`, `purge`, `sessions` and `duplicates`: inspect and delete messages."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from onibus.cli.session import Session, command
 from onibus.core.inspection import Filter, SessionInfo
 from onibus.core.message import ReceivedMessage
 
-Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="How many at most.")]
-DeadLetters = Annotated[bool, typer.Option("--dead-letters", help="In the dead-letter queue.")]
+Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="Show at most this many.")]
+DeadLetters = Annotated[bool, typer.Option("--dead-letters", help="Read the dead-letter queue.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -45,7 +45,7 @@ def peek(
     session: Session,
     entity: Entity,
     limit: Limit = 50,
-    start: Annotated[int, typer.Option(help="From this sequence number on.")] = 0,
+    start: Annotated[int, typer.Option(help="Start at this sequence number.")] = 0,
     dead_letters: DeadLetters = False,
     state: State = None,
     sql: Sql = None,
@@ -55,7 +55,7 @@ def peek(
     since: Since = None,
     before: Before = None,
 ) -> None:
-    """Look at messages without touching them."""
+    """Show messages without locking them."""
     where = filter_of(state, sql, contains, in_session, message_id, since, before)
     found = seen(session, entity, where, start=start, dead_letters=dead_letters)
     session.out.messages(islice(found, limit))
@@ -69,7 +69,7 @@ def seen(
     start: int = 0,
     dead_letters: bool = False,
 ) -> Iterator[ReceivedMessage]:
-    """Yield messages page by page, as they are wanted."""
+    """Yield messages, requesting each page when it is needed."""
     while page := session.client.peek(
         entity, start=start, limit=200, dead_letters=dead_letters, where=where
     ):
@@ -88,13 +88,16 @@ def purge(
     since: Since = None,
     before: Before = None,
     forget_ids: Annotated[
-        bool, typer.Option("--forget-ids", help="Let their duplicates in again.")
+        bool,
+        typer.Option(
+            "--forget-ids", help="Discard their recorded ids too: the same ids are accepted again."
+        ),
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation prompt.")] = False,
 ) -> None:
-    """Delete messages that nobody holds: all of them, or those that are meant."""
+    """Delete all messages, or those that match a filter; locked messages stay."""
     where = filter_of(state, sql, contains, in_session, message_id, since, before)
-    which = "everything" if where is None else "what these flags mean"
+    which = "all messages" if where is None else "the messages that match"
     session.confirm(f"Delete {which} in {entity}?", yes)
     with session.out.progress() as progress:
         progress.add_task(f"purging {entity}", total=None)
@@ -127,15 +130,15 @@ def _age(stamp: int | None, now: float) -> str | None:
 
 
 def duplicates(session: Session, entity: Entity) -> None:
-    """List the last messages that were dropped as duplicates, the oldest first."""
+    """List the latest messages dropped as duplicates, oldest first."""
     columns: dict[str, Callable[[Any], Any]] = {
         "message id": lambda one: one[0],
         "dropped (UTC)": lambda one: moment(one[1]),
-        "repeats number": lambda one: one[2],
+        "duplicate of": lambda one: one[2],
     }
     session.out.rows(
         session.client.duplicates(entity),
         columns,
         plain=lambda one: {"message_id": one[0], "time_ms": one[1], "duplicate_of": one[2]},
-        empty="no duplicates were dropped",
+        empty="no dropped duplicates",
     )

@@ -1,10 +1,11 @@
-"""`onibus`: the registry of all commands."""
+"""Registry of all `onibus` commands, and the panels that its help shows them in."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from onibus.cli import (
     copies,
@@ -28,13 +29,39 @@ from onibus.cli.readers import claims_app, readers_app
 from onibus.cli.rules import rule_app
 from onibus.cli.serve import serve
 from onibus.cli.up import up
+from onibus.client.finding import FILE, VARIABLE
 from onibus.operation.version import own_version
+
+#: Panels of the help, and their commands in order.
+_PANELS = {
+    "Server": ("serve", "up", "top", "clock", "backup", "restore", "check", "doctor"),
+    "Entities": ("queue", "topic", "subscription", "rule", "keys"),
+    "Messages": (
+        *("send", "receive", "settle", "peek", "purge", "sessions", "duplicates"),
+        *("dead-letters", "scheduled", "deferred", "readers", "claims", "producers"),
+    ),
+    "Spark": ("pipeline",),
+}
+
+
+class _Grouped(TyperGroup):
+    """The commands, in the order of the panels."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of all commands; those without a panel come last."""
+        order = [name for names in _PANELS.values() for name in names]
+        return sorted(self.commands, key=lambda name: order.index(name) if name in order else 99)
+
 
 app = typer.Typer(
     name="onibus",
-    help="A durable message bus that does not lose, does not repeat and does not reorder.",
+    cls=_Grouped,
+    help=(
+        "A durable message bus with Azure Service Bus and SQS semantics.\n\n"
+        f"Commands connect to --connect, else to {VARIABLE}, {FILE} or localhost."
+    ),
     no_args_is_help=True,
-    # What variables hold may be secret: it is never shown, not even when something fails.
+    # Tracebacks never show variables: they may hold secrets.
     pretty_exceptions_show_locals=False,
 )
 
@@ -52,7 +79,7 @@ def _options(
         typer.Option("--version", help="Show the version.", callback=_version, is_eager=True),
     ] = False,
 ) -> None:
-    """What comes before a command."""
+    """Handle the options before a command."""
 
 
 app.command()(serve)
@@ -76,3 +103,10 @@ for jobs in (pipeline_lake, pipeline_rows, pipeline_write):
     jobs.register(pipeline_app)
 for command in (top, copies, health):
     command.register(app)
+for panel, names in _PANELS.items():
+    for info in app.registered_commands:
+        if (info.name or getattr(info.callback, "__name__", "")) in names:
+            info.rich_help_panel = panel
+    for group in app.registered_groups:
+        if group.name in names:
+            group.rich_help_panel = panel

@@ -1,8 +1,7 @@
-"""What commands show: tables for people, JSON for programs.
+"""Output of commands: tables for people, JSON for programs.
 
-With --json everything that was asked for is on the standard output and nothing else: one document,
-or one a line where there may be many. What is only told, such as progress and errors, goes to the
-standard error.
+With --json, standard output holds only the result: one document, or one per line for lists.
+Progress and errors go to standard error.
 """
 
 from __future__ import annotations
@@ -22,27 +21,27 @@ from onibus.cli.safe_console import SafeConsole
 from onibus.core.message import ReceivedMessage
 from onibus.operation.visible import visible, visible_json
 
-#: How much of a body a table shows.
+#: Characters of a body that a table shows.
 _BODY_SHOWN = 60
 _FILE_COLUMNS = 240
 
 
 class Output:
-    """The two forms of what a command has to say."""
+    """Output of a command, as tables or as JSON."""
 
     def __init__(self, as_json: bool) -> None:
         self.as_json = as_json
-        # What goes into a file or a pipe is not cut to the width of a terminal.
+        # Output to a file or a pipe is not cut to the width of a terminal.
         width = None if sys.stdout.isatty() else _FILE_COLUMNS
         self.console = SafeConsole(highlight=False, width=width)
         self.told = SafeConsole(stderr=True, highlight=False, soft_wrap=True)
 
     def document(self, value: Any) -> None:
-        """Print one JSON document, on one line."""
+        """Print a JSON document on one line."""
         print_line(_json(value))
 
     def error_document(self, value: Any) -> None:
-        """Print one JSON document on the standard error."""
+        """Print a JSON document on standard error."""
         print_error(_json(value))
 
     def rows(
@@ -53,7 +52,7 @@ class Output:
         plain: Callable[[Any], Any] = lambda item: item,
         empty: str = "none",
     ) -> None:
-        """Show a list: a document a line, or a table."""
+        """Show a list: one document per line, or a table."""
         if self.as_json:
             for item in items:
                 self.document(plain(item))
@@ -69,7 +68,7 @@ class Output:
             self.say(empty)
 
     def fields(self, value: Any, groups: dict[str, Any]) -> None:
-        """Show one thing: a document, or its fields in groups."""
+        """Show one object: a document, or its fields in groups."""
         if self.as_json:
             self.document(value)
             return
@@ -88,19 +87,19 @@ class Output:
         self.rows(messages, MESSAGE_COLUMNS, plain=message_out, empty=empty)
 
     def done(self, value: Any, sentence: str) -> None:
-        """Tell that something was done."""
+        """Report a result."""
         if self.as_json:
             self.document(value)
         else:
             self.console.print(sentence, markup=False)
 
     def say(self, sentence: str) -> None:
-        """Tell people something that programs do not need."""
+        """Print a sentence on standard error, unless the output is JSON."""
         if not self.as_json:
             self.told.print(sentence, markup=False)
 
     def progress(self) -> Progress:
-        """Return a progress bar for long work; it shows on terminals only."""
+        """Return a progress bar, which only terminals show."""
         return Progress(
             SpinnerColumn(),
             TextColumn("{task.description}"),
@@ -117,7 +116,7 @@ def _json(value: Any) -> str:
 
 
 def text(value: Any) -> str:
-    """Return a value as people read it, on one line and safe to be printed with markup."""
+    """Return a value on one line for people, with markup escaped."""
     from rich.markup import escape
 
     if value is None:
@@ -130,7 +129,7 @@ def text(value: Any) -> str:
 
 
 def moment(ms: int | None) -> str | None:
-    """Return a moment in UTC."""
+    """Return a time in UTC."""
     if ms is None:
         return None
     try:
@@ -140,7 +139,7 @@ def moment(ms: int | None) -> str | None:
 
 
 def age(ms: float | None) -> str | None:
-    """Return a duration, roughly."""
+    """Return a rounded duration."""
     if ms is None:
         return None
     seconds = max(ms / 1000, 0)
@@ -151,7 +150,7 @@ def age(ms: float | None) -> str | None:
 
 
 def bytes_text(count: int) -> str:
-    """Return a size, roughly."""
+    """Return a rounded size."""
     size = float(count)
     for unit in ("B", "KB", "MB", "GB"):
         if size < 1024 or unit == "GB":
@@ -171,7 +170,7 @@ def body_text(message: ReceivedMessage) -> str:
 
 
 MESSAGE_COLUMNS: dict[str, Callable[[ReceivedMessage], Any]] = {
-    "number": lambda one: one.sequence_number,
+    "sequence number": lambda one: one.sequence_number,
     "enqueued (UTC)": lambda one: moment(one.enqueued_time_ms),
     "state": lambda one: one.state,
     "deliveries": lambda one: one.delivery_count,

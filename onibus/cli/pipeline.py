@@ -1,7 +1,7 @@
-"""`onibus pipeline`: the jobs that run on Spark.
+"""`onibus pipeline`: jobs that run on Spark.
 
-All of them share how Spark is found (--master, --conf) and how its failures are told: what one of
-our own parts said somewhere in a worker is what the user reads, not the traces around it.
+They share the options that choose Spark (--master, --conf) and the report of its failures: the user
+sees the error that an Onibus part raised in a worker, without the traces around it.
 """
 
 from __future__ import annotations
@@ -24,48 +24,47 @@ from onibus.core.errors import Failed, InvalidArgument, OnibusError, Refused
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pipeline_app = typer.Typer(
-    help="Jobs on Spark: into a lake and back, with proof.", no_args_is_help=True
-)
+pipeline_app = typer.Typer(help="Capture, audit, ingest and replay messages.", no_args_is_help=True)
 
 Entity = Annotated[str, typer.Argument(help="A queue, a topic, or topic/subscriptions/name.")]
 LakeFolder = Annotated[
-    str, typer.Option("--lake", help="Where the lake lies: a folder, or s3://…, hdfs://….")
+    str, typer.Option("--lake", help="Location of the lake: a folder, or s3://…, hdfs://….")
 ]
 Master = Annotated[
     str | None,
-    typer.Option(help="Which Spark: local[2,3], spark://host:7077, sc://host:15002 …"),
+    typer.Option(help="Spark to use: local[2,3], spark://host:7077, sc://host:15002 …"),
 ]
 Conf = Annotated[
-    list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark.")
+    list[str] | None,
+    typer.Option("--conf", metavar="NAME=VALUE", help="Set a Spark setting. Repeatable."),
 ]
 
-#: One of our errors as Python writes it at the end of a trace.
+#: An Onibus error at the end of a Python trace.
 _OURS = re.compile(r"\bonibus\.[\w.]*?(\w+): (.+)")
-#: Where workers have no onibus.
+#: A worker without onibus installed.
 _MISSING = re.compile(r"No module named '(onibus|pyspark_onibus)'")
-#: Any other error of Python, there.
+#: Any other Python error in a trace.
 _THEIRS = re.compile(r"^(?:\w+\.)*\w+(?:Error|Exception): .+$", re.MULTILINE)
 
 
-#: What Spark says if its processes do not start.
+#: Errors that Spark reports when its processes do not start.
 _STARVED, _NO_GATEWAY = "Python worker failed to connect back", "JAVA_GATEWAY_EXITED"
 
 
 class PipelineRefused(Refused):
-    """A job was refused by one of its parts, which says why."""
+    """A rejection by a part of a job, which states the reason."""
 
     code = "pipeline-refused"
 
 
 class PipelineFailed(Failed):
-    """A job failed in Spark."""
+    """A failure of a job in Spark."""
 
     code = "pipeline-failed"
 
 
 def source_of(session: Session, entity: str) -> dict[str, str]:
-    """Return the options of the format onibus that name an entity of the chosen server."""
+    """Return the options of format `onibus` for an entity of the chosen server."""
     options = {"connection": session.connection, "entity": entity}
     if session.trust is not None:
         options["certificate"] = session.trust
@@ -79,9 +78,9 @@ def spark_for(
     conf: list[str] | None,
     stop: threading.Event | None = None,
 ) -> Iterator[SparkSession]:
-    """Give a Spark session for one job, and show what goes wrong in it in one sentence.
+    """Open a Spark session for one job, and raise its failures as one sentence.
 
-    With `stop`, SIGINT and SIGTERM set that instead of ending the job in the middle of things.
+    With `stop`, SIGINT and SIGTERM set that event instead of ending the job abruptly.
     """
     with spark_when_needed(session, master, conf, stop) as start:
         yield start()
@@ -94,7 +93,7 @@ def spark_when_needed(
     conf: list[str] | None,
     stop: threading.Event | None = None,
 ) -> Iterator[Callable[[], SparkSession]]:
-    """Give a function that starts Spark once: a job without rows does not wait for it."""
+    """Yield a function that starts Spark once: a job without rows does not wait for it."""
     from onibus.spark.session import MASTER, spark_session
 
     settings = _settings(conf)
@@ -110,7 +109,7 @@ def spark_when_needed(
                 if stop is None:
                     raise
                 raise typer.Exit(exits.OK) from None
-            # Only now: Spark has just put its own handler there, which cancels everything.
+            # Only now: Spark has just installed a signal handler that would cancel everything.
             _on_signals(stop)
         return started[0]
 
@@ -127,18 +126,18 @@ def spark_when_needed(
 
 
 def _settings(conf: list[str] | None) -> dict[str, str]:
-    """Return the settings of Spark that --conf gives."""
+    """Return the Spark settings of --conf."""
     settings = {}
     for one in conf or ():
         name, mark, value = one.partition("=")
         if not mark:
-            raise InvalidArgument(f"--conf is NAME=VALUE, not {one!r}")
+            raise InvalidArgument(f"--conf takes NAME=VALUE, not {one!r}")
         settings[name] = value
     return settings
 
 
 def _on_signals(stop: threading.Event | None, interrupt: bool = False) -> None:
-    """Have SIGINT and SIGTERM set an event, and interrupt what runs if that can be interrupted."""
+    """Let SIGINT and SIGTERM set an event, and also interrupt if `interrupt` is set."""
 
     def handle(*_: object) -> None:
         assert stop is not None
@@ -152,14 +151,14 @@ def _on_signals(stop: threading.Event | None, interrupt: bool = False) -> None:
 
 
 def told_plainly(error: Exception) -> Exception:
-    """Return the cause of a failure in Spark or of a file; others are returned as they are."""
+    """Return the cause of a Spark or file failure; return other errors unchanged."""
     from py4j.protocol import Py4JError, Py4JNetworkError
     from pyspark.errors import PySparkException
 
     from onibus.spark import lake_files
 
     if isinstance(error, (ConnectionError, Py4JNetworkError)):
-        return PipelineFailed("Spark's Java process has ended: start the command again")
+        return PipelineFailed("Spark's Java process ended: run the command again")
     if isinstance(error, OSError) and error.strerror:
         return PipelineFailed(f"{error.filename or 'a file'}: {error.strerror}")
     if not isinstance(error, (PySparkException, Py4JError)):
@@ -167,18 +166,18 @@ def told_plainly(error: Exception) -> Exception:
     text = str(error)
     if _STARVED in text:
         return PipelineFailed(
-            "this machine is too busy: Spark's Python processes did not start in time. Try again, "
+            "the machine is too busy: Spark's Python processes did not start in time; try again, "
             "or use fewer cores with --master local[1,3]"
         )
     if _NO_GATEWAY in text:
         return PipelineFailed(
-            "Spark's Java process did not start: run `java -version`, and check the free memory"
+            "Spark's Java process did not start: run `java -version`, and check that memory is free"
         )
     found = _OURS.findall(text)
     if not found:
         if _MISSING.search(text):
             return PipelineFailed(
-                "Spark's workers cannot import onibus: install onibus[spark] where they run"
+                "Spark's workers cannot import onibus: install onibus[spark] on the workers"
             )
         theirs = _THEIRS.findall(text)
         return PipelineFailed(theirs[-1] if theirs else text.strip().splitlines()[0])
@@ -190,17 +189,17 @@ def told_plainly(error: Exception) -> Exception:
 
 
 def seconds_of(interval: str) -> float:
-    """Return an interval as Spark writes it ("10 seconds", "2 minutes") in seconds."""
+    """Return a Spark interval ("10 seconds", "2 minutes") in seconds."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?) *(second|minute|hour)s?", interval.strip())
     if found is None:
         raise InvalidArgument(
-            f"an interval is such as '10 seconds' or '1 minute', not {interval!r}"
+            f"not an interval: {interval!r}; write it like '10 seconds' or '1 minute'"
         )
     return float(found[1]) * {"second": 1, "minute": 60, "hour": 3600}[found[2]]
 
 
 def progress_of(session: Session, words: str) -> Callable[[str], None]:
-    """Return a function that tells what a job is doing now."""
+    """Return a function that shows what a job is doing."""
 
     def tell(what: str) -> None:
         session.out.say(f"{words}: {what.rstrip('.')}")

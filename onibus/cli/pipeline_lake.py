@@ -1,4 +1,4 @@
-"""`onibus pipeline capture`, `audit` and `report`: into a lake, and what it proves and shows."""
+"""`onibus pipeline capture`, `audit` and `report`: write a lake, verify it and plot it."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 
 Marks = Annotated[
     list[str] | None,
-    typer.Option("--mark", metavar="TIME=NAME", help="A moment to show in the plot of rates."),
+    typer.Option("--mark", metavar="TIME=NAME", help="Mark this time in the plot of rates."),
 ]
 AcceptGap = Annotated[
-    bool, typer.Option("--accept-gap", help="Record rows that are gone as a gap of this lake.")
+    bool, typer.Option("--accept-gap", help="Record deleted rows as a gap in this lake.")
 ]
 NewIdentity = Annotated[
     bool, typer.Option("--new-identity", help="Make a copied lake separate from its original.")
@@ -60,27 +60,26 @@ def capture(
         str | None, typer.Argument(help="A queue, a topic, or topic/subscriptions/name.")
     ] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Every entity of the server, new ones too.")
+        bool, typer.Option("--all", help="Capture every entity of the server, including new ones.")
     ] = False,
     lake: LakeFolder = "lake",
-    continuous: Annotated[
-        bool, typer.Option("--continuous", help="Go on until stopped (Ctrl-C).")
-    ] = False,
-    interval: Annotated[str, typer.Option(help="How often, when continuous.")] = "10 seconds",
+    continuous: Annotated[bool, typer.Option("--continuous", help="Capture until Ctrl-C.")] = False,
+    interval: Annotated[str, typer.Option(help="Interval with --continuous.")] = "10 seconds",
     outcomes: Annotated[
-        bool, typer.Option("--outcomes/--no-outcomes", help="What became of messages, too.")
+        bool, typer.Option("--outcomes/--no-outcomes", help="Capture the outcomes of messages too.")
     ] = True,
     body: Annotated[
         str | None,
-        typer.Option(
-            help="How bodies are decoded: text, or fields of JSON: 'id INT, name STRING'."
-        ),
+        typer.Option(help="Decode bodies: text, or the JSON fields 'id INT, name STRING'."),
     ] = None,
     on_error: Annotated[
-        str, typer.Option(help="A body that cannot be decoded: suspend, skip or dead-letter.")
+        str,
+        typer.Option(
+            help="Treatment of bodies that cannot be decoded: suspend, skip or dead-letter."
+        ),
     ] = "suspend",
     messages_per_batch: Annotated[
-        int | None, typer.Option(min=1, help="Messages in a batch, at most.")
+        int | None, typer.Option(min=1, help="Maximum number of messages per batch.")
     ] = None,
     accept_gap: AcceptGap = False,
     new_identity: NewIdentity = False,
@@ -89,7 +88,7 @@ def capture(
 ) -> None:
     """Capture an entity's messages and their outcomes as Parquet files.
 
-    Start it again at any time: it continues where the lake ends, and repeats no row.
+    Run it again at any time: it continues at the end of the lake and writes no row twice.
     """
     _check_capture(entity, everything, accept_gap or new_identity)
     from onibus.spark.jobs.capture import capture as run
@@ -127,18 +126,18 @@ def capture(
 
 
 def _check_capture(entity: str | None, everything: bool, for_one: bool) -> None:
-    """Refuse a capture that cannot start: of which entity is unclear, or Spark is missing."""
+    """Reject a capture that cannot start: its entity is ambiguous, or Spark is missing."""
     from onibus.spark.session import check_installed
 
     if (entity is None) != everything:
-        raise typer.BadParameter("name an entity, or say --all")
+        raise typer.BadParameter("name an entity, or use --all")
     if everything and for_one:
-        raise typer.BadParameter("name the entity: --accept-gap and --new-identity are for one")
+        raise typer.BadParameter("name one entity: --accept-gap and --new-identity need it")
     check_installed()
 
 
 def _telling(progress: Progress, entity: str) -> Callable[[Captured], None]:
-    """Return a function that shows how far a capture is."""
+    """Return a function that shows the progress of a capture."""
     bar = progress.add_task(f"capturing {entity}", total=None)
 
     def tell(done: Captured) -> None:
@@ -156,19 +155,19 @@ def _capture_all(
     master: str | None,
     conf: list[str] | None,
 ) -> None:
-    """Capture everything once, or again and again at an interval."""
+    """Capture every entity once, or repeatedly at an interval."""
     from onibus.spark.jobs.capture_all import capture_round
 
     out = session.out
 
     failures = 0
-    #: the last sentence about each entity: a round that fails like the one before is silent
+    #: the last error of each entity: the same error in the next round is not printed again
     said: dict[str, str] = {}
 
     def failed(entity: str, error: Exception) -> None:
         nonlocal failures
         failures += 1
-        sentence = f"onibus: {entity} was not captured: {told_plainly(error)}"
+        sentence = f"onibus: {entity} not captured: {told_plainly(error)}"
         if said.get(entity) != sentence:
             out.told.print(sentence, markup=False)
         said[entity] = sentence
@@ -218,22 +217,22 @@ def audit(
     entity: Entity,
     lake: LakeFolder = "lake",
     broker: Annotated[
-        bool, typer.Option("--broker/--no-broker", help="Ask the broker what it still has.")
+        bool, typer.Option("--broker/--no-broker", help="Compare with the broker's messages.")
     ] = True,
     max_lag: Annotated[
-        float, typer.Option(min=0, help="How many seconds the lake may be behind the broker.")
+        float, typer.Option(min=0, help="Seconds that the lake may lag behind the broker.")
     ] = 60.0,
     page: Annotated[
-        Path | None, typer.Option("--report", help="Write an HTML page with plots here.")
+        Path | None, typer.Option("--report", help="Write an HTML report with plots to this file.")
     ] = None,
     mark: Marks = None,
     master: Master = None,
     conf: Conf = None,
 ) -> None:
-    """Prove from the lake and the broker that nothing was lost, repeated or reordered.
+    """Verify with the lake and the broker that no message was lost, repeated or reordered.
 
-    PASSED exits with 0. FAILED exits with 1: a contradiction was found. INCOMPLETE exits with 7:
-    rows or tables are missing, there is nothing to check, or the lake is too far behind.
+    PASSED exits with 0. FAILED exits with 1: the audit found a contradiction. INCOMPLETE exits with
+    7: rows or tables are missing, the lake is empty, or it lags too far behind.
     """
     from onibus.spark.jobs.audit import audit as run
     from onibus.spark.jobs.report import report as draw
@@ -262,7 +261,7 @@ def audit(
 
 
 def _marks(given: list[str] | None) -> list[tuple[datetime, str]]:
-    """Return moments and their names."""
+    """Return the times to mark, with their names."""
     found = []
     for one in given or ():
         time, _, name = one.partition("=")
@@ -283,7 +282,7 @@ def _show(session: Session, verdict: Verdict, page: Path | None) -> None:
             "": lambda one: "WRONG" if one.count else "ok",
             "check": lambda one: one.check,
             "found": lambda one: f"{one.count:,}",
-            "such as": lambda one: "; ".join(one.examples) or None,
+            "examples": lambda one: "; ".join(one.examples) or None,
         },
     )
     for reason in verdict.incomplete:
@@ -296,16 +295,16 @@ def _show(session: Session, verdict: Verdict, page: Path | None) -> None:
         markup=False,
     )
     if page is not None:
-        out.console.print(f"the page is {page}", markup=False)
+        out.console.print(f"report: {page}", markup=False)
 
 
 def _range(verdict: Verdict) -> str:
-    """Return what a verdict covers, in words."""
+    """Return the range of sequence numbers that a verdict covers, as words."""
     if not verdict.covered:
         return ""
     spans = [f"{first} to {last}" for first, last in verdict.covered.values()]
     if len(spans) == 1:
-        return f", from the lake's start to its end: numbers {spans[0]}"
+        return f", from the lake's start to its end: sequence numbers {spans[0]}"
     parts = "; ".join(
         f"partition {at} {span}" for at, span in zip(verdict.covered, spans, strict=True)
     )
@@ -316,15 +315,15 @@ def report(
     session: Session,
     entity: Entity,
     lake: LakeFolder = "lake",
-    to: Annotated[Path, typer.Option("--to", help="The HTML file to write.")] = Path("report.html"),
+    to: Annotated[Path, typer.Option("--to", help="HTML file to write.")] = Path("report.html"),
     broker: Annotated[
-        bool, typer.Option("--broker/--no-broker", help="Ask the broker for its duplicates.")
+        bool, typer.Option("--broker/--no-broker", help="Request duplicates from the broker.")
     ] = True,
     mark: Marks = None,
     master: Master = None,
     conf: Conf = None,
 ) -> None:
-    """Write an HTML page with plots of what went through an entity."""
+    """Write an HTML report with plots of an entity's traffic."""
     from onibus.spark.jobs.report import report as run
 
     with spark_for(session, master, conf) as spark:
@@ -337,4 +336,4 @@ def report(
             marks=_marks(mark),
             on_progress=progress_of(session, "drawing"),
         )
-    session.out.done({"page": str(path)}, f"the page is {path}")
+    session.out.done({"page": str(path)}, f"report: {path}")

@@ -1,4 +1,4 @@
-"""`onibus pipeline process` and `deduplicate`: the bus's rules on rows of any Spark source."""
+"""`onibus pipeline process` and `deduplicate`: queue semantics for rows of any Spark source."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
 
     from onibus.spark.jobs.event_tables import Progress
 
-Source = Annotated[str, typer.Argument(help="Where the rows are: a path, or a table's name.")]
-Out = Annotated[str, typer.Option("--out", help="The folder for the tables.")]
+Source = Annotated[str, typer.Argument(help="Source of the rows: a path or a table name.")]
+Out = Annotated[str, typer.Option("--out", help="Output folder for the tables.")]
 Format = Annotated[
-    str, typer.Option("--format", help="parquet, json, csv, onibus …, or table for a table.")
+    str, typer.Option("--format", help="Source format: parquet, json, csv, onibus …, or table.")
 ]
 Options = Annotated[
     list[str] | None,
-    typer.Option("--option", metavar="NAME=VALUE", help="An option of the source."),
+    typer.Option("--option", metavar="NAME=VALUE", help="Set a source option. Repeatable."),
 ]
 Stream = Annotated[
-    bool, typer.Option("--stream", help="Read what is new since the last run, in micro-batches.")
+    bool, typer.Option("--stream", help="Read rows added since the last run, in micro-batches.")
 ]
 Continuous = Annotated[
-    bool, typer.Option("--continuous", help="Go on until stopped (Ctrl-C); means --stream.")
+    bool, typer.Option("--continuous", help="Run until Ctrl-C; implies --stream.")
 ]
-Interval = Annotated[str, typer.Option(help="How often, when continuous.")]
-Time = Annotated[str, typer.Option("--arrival-time", help="The column with the time of arrival.")]
+Interval = Annotated[str, typer.Option(help="Interval with --continuous.")]
+Time = Annotated[str, typer.Option("--arrival-time", help="Column with the arrival time.")]
 Order = Annotated[
-    str, typer.Option("--arrival-order", help="The column that orders rows of one time.")
+    str, typer.Option("--arrival-order", help="Column that orders rows with the same time.")
 ]
 
 
@@ -58,22 +58,22 @@ def process(
         list[str] | None,
         typer.Option(
             "--set", "-s", metavar="NAME=VALUE",
-            help="A setting of the queue, such as requires_duplicate_detection=true.",
+            help="Set a queue setting, such as requires_duplicate_detection=true. Repeatable.",
         ),
     ] = None,
     as_of: Annotated[
-        str | None, typer.Option(help="How far time goes in a batch: 2026-11-16T12:00:00Z.")
+        str | None, typer.Option(help="End time of the batch: 2026-11-16T12:00:00Z.")
     ] = None,
     keep: Annotated[
-        list[str] | None, typer.Option(help="A further column to carry along.")
+        list[str] | None, typer.Option(help="Copy this column to the output. Repeatable.")
     ] = None,
     needs: Annotated[
-        str | None, typer.Option(help="The column with what a message needs before it.")
+        str | None, typer.Option(help="Column with the key that a message waits for.")
     ] = None,
     gives: Annotated[
-        str | None, typer.Option(help="The column with what a message gives to others.")
+        str | None, typer.Option(help="Column with the key that a message provides.")
     ] = None,
-    limit: Annotated[str, typer.Option(help="How long a message waits for its partner.")] = "1h",
+    limit: Annotated[str, typer.Option(help="Maximum wait of a message for its partner.")] = "1h",
     stream: Stream = False,
     continuous: Continuous = False,
     interval: Interval = "10 seconds",
@@ -82,9 +82,9 @@ def process(
     master: Master = None,
     conf: Conf = None,
 ) -> None:  # fmt: skip
-    """Do with rows what a queue does with messages: tables of accepted, duplicates, waiting …
+    """Apply queue semantics to rows: write accepted, duplicate, expired and waiting rows to tables.
 
-    Start it again whenever you like: a stream goes on where it was, a batch is done anew.
+    Run it again at any time: a stream continues where it stopped, a batch starts over.
     """
     from onibus.spark.jobs.process import process as run
     from onibus.spark.operators import Arrival, PartnerRule
@@ -92,7 +92,7 @@ def process(
     settings = make(settings_of(chosen), QueueSettings)
     partners = None
     if (needs is None) != (gives is None):
-        raise typer.BadParameter("--needs and --gives come together")
+        raise typer.BadParameter("give both --needs and --gives, or neither")
     if needs is not None and gives is not None:
         partners = PartnerRule(needs, gives, duration_ms(limit))
     stop = threading.Event()
@@ -115,7 +115,7 @@ def process(
         msgspec.to_builtins(done),
         f"accepted {done.accepted:,}, duplicates {done.duplicates:,}, expired {done.expired:,}, "
         f"dead-lettered {done.dead_lettered:,} in {done.batches} batches, {done.seconds:.1f} s; "
-        f"{done.waiting:,} wait. The tables are in {out}",
+        f"{done.waiting:,} waiting; tables in {out}",
     )
 
 
@@ -125,16 +125,19 @@ def deduplicate(
     out: Out,
     format: Format = "parquet",
     option: Options = None,
-    by: Annotated[str, typer.Option(help="What makes rows equal: id, id-and-key, content.")] = "id",
+    by: Annotated[str, typer.Option(help="Compare rows by id, id-and-key or content.")] = "id",
     window: Annotated[
-        str | None, typer.Option(help="For how long rows repeat each other; without it, for ever.")
+        str | None, typer.Option(help="Detection window: 10m, 7d. Default: no limit.")
     ] = None,
-    message_id: Annotated[str, typer.Option("--id", help="The column with the id.")] = "message_id",
+    message_id: Annotated[str, typer.Option("--id", help="Column with the id.")] = "message_id",
     key: Annotated[
-        list[str] | None, typer.Option(help="A column with the key; the first that is set counts.")
+        list[str] | None,
+        typer.Option(help="Key column; the first that is set applies. Repeatable."),
     ] = None,
-    body: Annotated[str, typer.Option(help="The column with the content.")] = "body",
-    groups: Annotated[int, typer.Option(min=1, help="Into how many pieces the work is cut.")] = 64,
+    body: Annotated[str, typer.Option(help="Column with the content.")] = "body",
+    groups: Annotated[
+        int, typer.Option(min=1, help="Number of groups to divide the rows into.")
+    ] = 64,
     stream: Stream = False,
     continuous: Continuous = False,
     interval: Interval = "10 seconds",
@@ -143,7 +146,7 @@ def deduplicate(
     master: Master = None,
     conf: Conf = None,
 ) -> None:
-    """Keep the first of equal rows of a history, and tell which ones were dropped."""
+    """Keep the first of equal rows, and list the dropped ones."""
     from onibus.spark.jobs.deduplicate import deduplicate as run
     from onibus.spark.operators import Arrival
 
@@ -167,15 +170,15 @@ def deduplicate(
         )
     session.out.done(
         msgspec.to_builtins(done),
-        f"{done.clean:,} rows are clean, {done.duplicates:,} were duplicates, "
-        f"{done.seconds:.1f} s. The tables are in {out}",
+        f"{done.clean:,} unique rows, {done.duplicates:,} duplicates, "
+        f"{done.seconds:.1f} s; tables in {out}",
     )
 
 
 def read_source(
     spark: SparkSession, source: str, format: str, option: list[str] | None, stream: bool
 ) -> DataFrame:
-    """Return the rows of a source; of files, a stream has the columns that they have now."""
+    """Return the rows of a source; a stream of files has their current columns."""
     options: dict[str, Any] = named(option, "--option")
     if format == "table":
         return spark.readStream.table(source) if stream else spark.read.table(source)
@@ -189,7 +192,7 @@ def read_source(
 
 
 def _teller(show: Callable[[str], None]) -> Callable[[Progress], None]:
-    """Return a function that shows how far a job is."""
+    """Return a function that shows the progress of a job."""
 
     def tell(done: Progress) -> None:
         counts = ", ".join(f"{table} {count:,}" for table, count in done.counts.items() if count)

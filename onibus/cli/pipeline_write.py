@@ -1,4 +1,4 @@
-"""`onibus pipeline ingest` and `replay`: rows into an entity, each once."""
+"""`onibus pipeline ingest` and `replay`: send rows to an entity, each exactly once."""
 
 from __future__ import annotations
 
@@ -19,49 +19,54 @@ if TYPE_CHECKING:
 
 Checkpoint = Annotated[
     str | None,
-    typer.Option(help="A folder where a stream keeps its place; without it, one batch."),
+    typer.Option(help="Checkpoint folder of a stream. Default: send one batch."),
 ]
 JobName = Annotated[
     str | None,
-    typer.Option(help="By which the bus knows this job; one batch is sent once under it."),
+    typer.Option(help="Name of this job: the bus accepts each batch once per name."),
 ]
 Body = Annotated[
     str | None,
-    typer.Option(metavar="COLUMN", help="Without it: column body, or the row as JSON."),
+    typer.Option(
+        metavar="COLUMN", help="Column with the body. Default: body, else the row as JSON."
+    ),
 ]
 Ids = Annotated[
     list[str] | None,
-    typer.Option("--id", metavar="COLUMN", help="Makes the MessageId; else the content does."),
+    typer.Option(
+        "--id", metavar="COLUMN", help="Columns of the MessageId. Default: a hash of the content."
+    ),
 ]
 SessionId = Annotated[str | None, typer.Option("--session", metavar="COLUMN")]
 PartitionKey = Annotated[str | None, typer.Option("--key", metavar="COLUMN")]
 Subject = Annotated[str | None, typer.Option(metavar="COLUMN")]
 Due = Annotated[
-    str | None, typer.Option("--at", metavar="COLUMN", help="When it is to be enqueued.")
+    str | None, typer.Option("--at", metavar="COLUMN", help="Column with the enqueue time.")
 ]
 Properties = Annotated[list[str] | None, typer.Option("--property", metavar="COLUMN")]
-Continuous = Annotated[bool, typer.Option("--continuous", help="Go on until stopped (Ctrl-C).")]
-Interval = Annotated[str, typer.Option(help="How often, when continuous.")]
+Continuous = Annotated[bool, typer.Option("--continuous", help="Run until Ctrl-C.")]
+Interval = Annotated[str, typer.Option(help="Interval with --continuous.")]
 
-ReplayName = Annotated[str, typer.Option(help="The replay's own: under it, it goes on.")]
-To = Annotated[str | None, typer.Option(help="Where they go; without it, back.")]
+ReplayName = Annotated[str, typer.Option(help="Name of the replay; run it again to continue.")]
+To = Annotated[str | None, typer.Option(help="Entity to send to. Default: the source entity.")]
 From = Annotated[
-    str | None, typer.Option("--lake", help="Read from this lake, not from what is retained.")
+    str | None, typer.Option("--lake", help="Read from this lake. Default: the retained messages.")
 ]
 Since = Annotated[
-    str | None, typer.Option(help="Enqueued at 2026-05-01T12:00:00Z or later; or 2h: ago.")
+    str | None,
+    typer.Option(help="Enqueued at or after 2026-05-01T12:00:00Z, or within the last 2h."),
 ]
-Until = Annotated[str | None, typer.Option(help="Enqueued before.")]
+Until = Annotated[str | None, typer.Option(help="Enqueued before this time.")]
 Partition = Annotated[int | None, typer.Option(min=0)]
-First = Annotated[int | None, typer.Option(help="The first sequence number.")]
-Last = Annotated[int | None, typer.Option(help="The last sequence number.")]
-Where = Annotated[str | None, typer.Option(help="A condition in Spark SQL: \"subject = 'paid'\".")]
+First = Annotated[int | None, typer.Option(help="First sequence number.")]
+Last = Annotated[int | None, typer.Option(help="Last sequence number.")]
+Where = Annotated[str | None, typer.Option(help="Spark SQL condition: \"subject = 'paid'\".")]
 NewIds = Annotated[
-    bool, typer.Option("--new-ids", help="Give new MessageIds, made of name and number.")
+    bool, typer.Option("--new-ids", help="Set new MessageIds from name and sequence number.")
 ]
-Rate = Annotated[float | None, typer.Option(help="Messages a second, at most.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count.")]
-State = Annotated[str, typer.Option(help="The folder for plans.")]
+Rate = Annotated[float | None, typer.Option(help="Maximum messages per second. Default: no limit.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Count the messages; send none.")]
+State = Annotated[str, typer.Option(help="Folder for replay plans.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -90,9 +95,9 @@ def ingest(
     master: Master = None,
     conf: Conf = None,
 ) -> None:
-    """Send rows of files, or of anything that Spark reads, to a queue or topic.
+    """Send rows of files, or of any other Spark source, to a queue or topic.
 
-    Start it again whenever you like: what was sent is not sent again.
+    Run it again at any time: rows already sent are not sent again.
     """
     from onibus.spark.jobs.ingest import Fields
     from onibus.spark.jobs.ingest import ingest as run
@@ -131,7 +136,7 @@ def ingest(
         f"sent {done.rows:,} rows to {entity} in {done.batches} batches, {done.seconds:.1f} s"
     )
     if done.again:
-        sentence = f"{name} was sent to {entity} before: nothing was done"
+        sentence = f"{name} was already sent to {entity}: nothing to do"
     session.out.done(msgspec.to_builtins(done), sentence)
 
 
@@ -154,9 +159,9 @@ def replay(
     master: Master = None,
     conf: Conf = None,
 ) -> None:
-    """Send messages of a lake, or of what an entity retains, once more.
+    """Send messages again, from a lake or from those that an entity retains.
 
-    Start it again under its name whenever you like: what was sent is not sent again.
+    Run it again with the same name at any time: messages already sent are not sent again.
     """
     from onibus.spark.jobs.replay import LakeSource, LogSource, Selection
     from onibus.spark.jobs.replay import replay as run
@@ -198,9 +203,9 @@ def replay(
 
 
 def _sentence(done: Replayed, target: str, dry_run: bool) -> str:
-    """Tell what a replay did."""
+    """Return a sentence about a finished replay."""
     if dry_run:
         return f"{done.chosen:,} messages would be sent to {target}"
     sent = f"sent {done.sent:,} messages to {target}, {done.seconds:.1f} s"
     left = done.chosen - done.sent
-    return f"{sent}; {left:,} are left: start it again" if left else sent
+    return f"{sent}; {left:,} left: run it again" if left else sent

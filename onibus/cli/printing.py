@@ -1,7 +1,7 @@
-"""Lines on standard output and standard error, for commands that do without tables.
+"""Lines on standard output and standard error, for commands without tables.
 
-Only this file prints, and only safe_console.py makes consoles: a test checks that. So no string
-that a stranger chose reaches a terminal with control characters in it (operation/visible.py).
+Only this file prints, and only safe_console.py creates consoles, which a test checks. So strings
+from untrusted clients never send control characters to a terminal (operation/visible.py).
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from onibus.operation.visible import visible_lines
 
 
 def print_line(text: str) -> None:
-    """Print a line, or several, on standard output."""
+    """Print one or more lines on standard output."""
     print(visible_lines(text), flush=True)
 
 
 def print_error(text: str) -> None:
-    """Print a line, or several, on standard error."""
+    """Print one or more lines on standard error."""
     print(visible_lines(text), file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""`onibus producers`: who has published batches to an entity, and how far each has come."""
+"""`onibus producers`: the named jobs that publish batches to an entity, and their progress."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from onibus.cli.session import Session, command
 from onibus.core.errors import InvalidArgument
 
 producers_app = typer.Typer(
-    help="Jobs that publish batches: list, and forget how far they are.", no_args_is_help=True
+    help="List producers that publish batches, or reset their progress.", no_args_is_help=True
 )
 
-Entity = Annotated[str, typer.Argument(help="A queue or a topic.")]
+Entity = Annotated[str, typer.Argument(help="Name of the queue or topic.")]
 
 
 @command(producers_app, "list")
 def list_producers(session: Session, entity: Entity) -> None:
-    """List who has published batches to an entity."""
+    """List the producers that published batches to an entity."""
     session.out.rows(
         session.client.producers(entity),
         {
@@ -29,7 +29,7 @@ def list_producers(session: Session, entity: Entity) -> None:
             "checkpoint": lambda one: one.checkpoint,
         },
         plain=msgspec.to_builtins,
-        empty="nobody has published batches",
+        empty="no producers",
     )
 
 
@@ -37,11 +37,11 @@ def list_producers(session: Session, entity: Entity) -> None:
 def forget_producer(
     session: Session,
     entity: Entity,
-    producer: Annotated[str, typer.Argument(help="Its name.")],
+    producer: Annotated[str, typer.Argument(help="Name of the producer.")],
     yes: Yes = False,
 ) -> None:
-    """Forget how far a producer has come: then it begins anew, and what it sends comes again."""
-    session.confirm(f"Forget {producer}? Batches that it publishes again come twice.", yes)
+    """Reset a producer's progress: it starts over, and batches it sends again are stored again."""
+    session.confirm(f"Reset {producer}? Batches that it publishes again are stored twice.", yes)
     if not session.client.forget_producer(entity, producer):
-        raise InvalidArgument(f"{entity} knows no producer {producer!r}")
-    session.out.done({"forgotten": producer}, f"{producer} is forgotten")
+        raise InvalidArgument(f"{entity} has no producer {producer!r}: see onibus producers list")
+    session.out.done({"forgotten": producer}, f"{producer} reset")

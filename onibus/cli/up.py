@@ -1,8 +1,8 @@
-"""`onibus up`: a server, and a pipeline beside it that captures everything into a lake.
+"""`onibus up`: a server, and a pipeline that captures every entity into a lake.
 
-The pipeline is a separate process: the server continues whatever happens to it. A pipeline that
-ended is started again, later each time it fails. Its readers are there before the first client is:
-the lake gets each message, even those that are completed before Spark has started.
+The pipeline is a separate process, so its failures do not stop the server. A pipeline that ends is
+restarted, after a longer delay each time it fails. Its readers exist before the first client
+connects: the lake gets each message, even those completed before Spark has started.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
     from onibus.bus import Bus
     from onibus.server.run import Ready
 
-#: A pipeline that failed is started again after so long at first, and at most.
+#: Delay before a failed pipeline restarts: the first, and the longest.
 _REST_S, _REST_S_MAX = 5.0, 300.0
-#: One that ran so long had started well.
+#: A pipeline that ran this long started well.
 _WENT_WELL_S = 600.0
-#: A run is silent about what the run before it said: at most this number of lines is compared.
+#: A run does not repeat lines of the previous run: at most this many are compared.
 _LINES_COMPARED = 200
-#: How long it may take to finish what it does when all stops.
+#: Time for the pipeline to finish when the server stops.
 _FINISH_S = 30.0
 
 
 class Pipeline:
-    """Keeps a capture of everything running beside a server."""
+    """A capture process that keeps running next to a server."""
 
     def __init__(self, lake: str, interval: str) -> None:
         self._lake = lake
@@ -50,7 +50,7 @@ class Pipeline:
         self._said: set[str] = set()
 
     async def prepare(self, bus: Bus) -> None:
-        """Keep each message for the lake from now on, before a client can send one."""
+        """Retain each message for the lake from now on, before a client can send one."""
         from onibus.spark.lake_reserving import reserve_all
 
         try:
@@ -60,11 +60,11 @@ class Pipeline:
             self._refused = error
 
     def start(self, ready: Ready) -> None:
-        """Start it, now that the server can be reached; or say why that is not possible."""
+        """Start the pipeline once the server accepts connections, or print why it cannot start."""
         if self._refused is not None:
             print_error(f"onibus: the server runs without a pipeline: {self._refused}")
             return
-        print_line(f"the pipeline captures everything into {self._lake}")
+        print_line(f"the pipeline captures every entity into {self._lake}")
         connection = f"@{ready.connection_file}" if ready.connection_file else ready.development
         arguments = [
             *(sys.executable, "-m", "onibus", "pipeline", "capture", "--all", "--continuous"),
@@ -78,7 +78,7 @@ class Pipeline:
     def _keep(self, arguments: list[str]) -> None:
         rest = _REST_S
         while not self._stopping.is_set():
-            # A separate process group: Ctrl-C is for the server, which ends us when it is done.
+            # A separate process group: Ctrl-C goes to the server, which then stops the pipeline.
             process = subprocess.Popen(arguments, start_new_session=True, stderr=subprocess.PIPE)
             self._process = process
             begun = time.monotonic()
@@ -89,7 +89,7 @@ class Pipeline:
             rest = _REST_S if went_well else rest
             if self._stopping.is_set():
                 return
-            ended = f"onibus: the pipeline ended with exit code {code} and starts again"
+            ended = f"onibus: the pipeline ended with exit code {code}: restarting it"
             lines |= self._show([ended.encode()])
             self._said = set() if went_well else lines
             self._stopping.wait(rest)
@@ -107,7 +107,7 @@ class Pipeline:
         return seen
 
     def stop(self) -> None:
-        """Let it finish its batch, for a limited time."""
+        """Let the pipeline finish its batch, for a limited time."""
         self._stopping.set()
         process = self._process
         if process is None or process.poll() is not None:
@@ -121,7 +121,7 @@ class Pipeline:
 
 
 def _can_run() -> None:
-    """Refuse where Spark or a Java for it is missing."""
+    """Reject if Spark or its Java is missing."""
     from onibus.spark.java import find_java
     from onibus.spark.session import check_installed
 
@@ -130,7 +130,7 @@ def _can_run() -> None:
 
 
 def up(**given: Any) -> None:
-    """Run a server and a pipeline that captures everything, until told to stop."""
+    """Run a server and capture every entity into a lake."""
     pipeline = Pipeline(given.pop("lake"), given.pop("interval"))
     try:
         code = serving.run(given, on_ready=pipeline.start, prepare=pipeline.prepare)
@@ -145,7 +145,7 @@ def _option(name: str, kind: Any, option: Any, default: Any) -> inspect.Paramete
     )
 
 
-#: Everything that `serve` takes, and what concerns the pipeline.
+#: The options of `serve`, and those of the pipeline.
 _PARAMETERS = [
     *(
         one.replace(kind=inspect.Parameter.KEYWORD_ONLY)
@@ -154,10 +154,10 @@ _PARAMETERS = [
     _option(
         "lake",
         str,
-        typer.Option(help="Where the lake lies: a folder, or s3://…, hdfs://….", metavar="DIR"),
+        typer.Option(help="Location of the lake: a folder, or s3://…, hdfs://….", metavar="DIR"),
         "lake",
     ),
-    _option("interval", str, typer.Option(help="How often is captured."), "10 seconds"),
+    _option("interval", str, typer.Option(help="Interval between captures."), "10 seconds"),
 ]
 up.__signature__ = inspect.Signature(_PARAMETERS)  # type: ignore[attr-defined]
 up.__annotations__ = {one.name: one.annotation for one in _PARAMETERS}

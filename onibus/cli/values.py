@@ -1,4 +1,4 @@
-"""What people write on the command line: settings, durations, moments, properties."""
+"""Values on the command line: settings, durations, times and properties."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d"
 
 
 def duration_ms(written: str) -> int:
-    """Read 500ms, 30s, 10m, 2h, 7d; a bare number is of milliseconds."""
+    """Parse 500ms, 30s, 10m, 2h or 7d; a bare number is in milliseconds."""
     match = _DURATION.fullmatch(written.strip().lower())
     if match is None:
-        raise typer.BadParameter(f"{written!r} is no duration: write 500ms, 30s, 10m, 2h or 7d")
+        raise typer.BadParameter(f"{written!r} is not a duration: write 500ms, 30s, 10m, 2h or 7d")
     return round(float(match[1]) * _UNIT_MS[match[2] or "ms"])
 
 
@@ -26,7 +26,7 @@ def optional_ms(written: str | None) -> int | None:
 
 
 def moment_ms(written: str | None) -> int | None:
-    """Read an ISO 8601 moment (UTC unless it says otherwise), or a duration: so long ago."""
+    """Parse an ISO 8601 time (UTC by default), or a duration before now."""
     if written is None:
         return None
     if _DURATION.fullmatch(written.strip().lower()):
@@ -35,7 +35,7 @@ def moment_ms(written: str | None) -> int | None:
 
 
 def future_ms(at: str | None, after: str | None) -> int | None:
-    """Return the moment that was asked for, by a time or as a delay."""
+    """Return the requested time, given as a time or as a delay."""
     if at is not None and after is not None:
         raise typer.BadParameter("give --at or --in, not both")
     if after is not None:
@@ -47,14 +47,14 @@ def _iso_ms(written: str) -> int:
     try:
         moment = datetime.fromisoformat(written)
     except ValueError:
-        raise typer.BadParameter(f"{written!r} is no moment: write 2026-11-16T12:00:00Z") from None
+        raise typer.BadParameter(f"{written!r} is not a time: write 2026-11-16T12:00:00Z") from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return round(moment.timestamp() * 1000)
 
 
 def named(pairs: list[str] | None, flag: str) -> dict[str, str]:
-    """Read name=value, several times."""
+    """Parse repeated name=value options."""
     found: dict[str, str] = {}
     for pair in pairs or []:
         name, equals, value = pair.partition("=")
@@ -65,12 +65,12 @@ def named(pairs: list[str] | None, flag: str) -> dict[str, str]:
 
 
 def properties_of(pairs: list[str] | None) -> dict[str, Any]:
-    """Read properties: numbers, true, false and null are these; all else is text."""
+    """Parse properties: numbers, true, false and null as JSON, the rest as strings."""
     return {name: plain_value(value) for name, value in named(pairs, "--property").items()}
 
 
 def plain_value(written: str) -> Any:
-    """Read a value as JSON would, or as text."""
+    """Parse a value as JSON, or keep it as a string."""
     import msgspec
 
     try:
@@ -81,7 +81,7 @@ def plain_value(written: str) -> Any:
 
 
 def settings_of(pairs: list[str] | None) -> dict[str, Any]:
-    """Read settings: names of docs/settings.md; times (…_ms) also as 30s, 10m, 2h, 7d."""
+    """Parse settings (docs/settings.md); times (…_ms) also as 30s, 10m, 2h or 7d."""
     found: dict[str, Any] = {}
     for name, value in named(pairs, "--set").items():
         key = name.replace("-", "_")

@@ -1,4 +1,4 @@
-"""Clients of a server: `Client` for plain programs, `AsyncClient` for asyncio, with one shape.
+"""Clients of a server: `Client` for blocking programs, `AsyncClient` for asyncio, with one API.
 
     with Client.connect("Endpoint=sb://localhost;SharedAccessKeyName=…;…") as client:
         client.create_queue("orders", requires_duplicate_detection=True)
@@ -7,8 +7,8 @@
             for message in receiver:
                 receiver.complete(message)
 
-`AsyncClient.on(bus)` is the same on a Bus of this very process. `aio` is written by hand, and
-`blocking` is made of it by tools/blocking.py, so neither can lack what the other has.
+`AsyncClient.on(bus)` offers the same calls on a Bus in this process. tools/blocking.py generates
+`blocking` from `aio`, so both have the same calls.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncClient", "Client", "Retry", "Target", "Unreachable"]
 
-#: Where each name is. It is imported when somebody wants it: Spark starts many short processes.
+#: Module of each name, imported on first use: Spark starts many short processes.
 _HOMES = {
     "AsyncClient": "aio.client",
     "Client": "blocking.client",

@@ -1,4 +1,4 @@
-"""What is asked of a server, and what came back, whoever carries it."""
+"""Requests to a server and its responses, independent of the transport."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import msgspec
 from onibus.api.wire import ARROW, JSON
 from onibus.core.errors import Failed, OnibusError
 
-#: How long one request waits for messages at most; whoever wants to wait longer asks again.
+#: Longest wait for messages in one request; to wait longer, the client sends another.
 WAIT_MS_MAX = 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """One request."""
+    """A request."""
 
     method: str
     path: str
@@ -26,73 +26,73 @@ class Ask:
     body: bytes = b""
     content_type: str = JSON
     accept: str = JSON
-    #: it changes something: when its answer is lost it may or may not have been done
+    #: it changes something: if its response is lost, it may or may not have been executed
     changes: bool = True
-    #: it may be asked again when its answer was lost: what was done is not done twice
+    #: it is safe to repeat when its response is lost: it takes effect once
     repeats: bool = True
-    #: it is not asked again by itself: whoever asks will
+    #: the client does not repeat it: the caller decides
     once: bool = False
-    #: for how long the server may wait before it answers
+    #: time that the server may wait before it responds
     wait_ms: int = 0
 
     def accepting(self, kind: str) -> Ask:
-        """Return the same, asked for in another form."""
+        """Return the same request for a different response format."""
         return replace(self, accept=kind)
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back."""
+    """A response."""
 
     status: int
     body: bytes
     content_type: str
 
     def read(self, kind: Any) -> Any:
-        """Return the body as a type that the API promises."""
+        """Return the body, decoded as a type of the API."""
         try:
             return msgspec.json.decode(self.body, type=kind)
         except msgspec.DecodeError as error:
-            raise Failed(f"the server's answer cannot be read: {error}") from None
+            raise Failed(f"cannot decode the server's response: {error}") from None
 
 
 class NotSent(OnibusError):
-    """The request did not reach the server: nothing was changed."""
+    """A request that did not reach the server: nothing changed."""
 
     code = "not-sent"
     retryable = True
 
 
 class AnswerLost(OnibusError):
-    """The connection broke before the answer came: the request may or may not have been done."""
+    """A connection that broke before the response: the request may have been executed."""
 
     code = "answer-lost"
     retryable = True
 
 
 def path_of(group: str, name: str = "", *rest: str | int) -> str:
-    """Return a path of the API: a slash in a name is encoded."""
+    """Return an API path, with slashes in names encoded."""
     parts = [group, *([name] if name else []), *(str(part) for part in rest)]
     return "/v1/" + "/".join(quote(part, safe="") for part in parts)
 
 
 def get(path: str, **query: Any) -> Ask:
-    """Ask for something that changes nothing."""
+    """Return a request that changes nothing."""
     given = {name: str(value) for name, value in query.items() if value is not None}
     return Ask(method="GET", path=path, query=given, changes=False)
 
 
 def post(path: str, body: Any = None, **more: Any) -> Ask:
-    """Ask with a body; `more` are fields of Ask."""
+    """Return a request with a body; `more` are fields of Ask."""
     given = {"method": "POST"} | more
     return Ask(path=path, body=b"" if body is None else msgspec.json.encode(body), **given)
 
 
 def post_arrow(path: str, body: bytes, **more: Any) -> Ask:
-    """Ask with rows as the body."""
+    """Return a request with rows as its body."""
     return Ask(method="POST", path=path, body=body, content_type=ARROW, **more)
 
 
 def without_none(**values: Any) -> dict[str, Any]:
-    """Return the values that were given."""
+    """Return the values that are set."""
     return {name: value for name, value in values.items() if value is not None}

@@ -1,9 +1,9 @@
-"""Where a server is and what to show it: connection strings, addresses, tokens.
+"""Addresses and credentials of a server: connection strings, URLs and tokens.
 
     Endpoint=sb://localhost;SharedAccessKeyName=…;SharedAccessKey=…;UseDevelopmentEmulator=true;
 
-`UseDevelopmentEmulator=true` means plain text; without it TLS is spoken. The port is 5300 unless
-the endpoint names another.
+`UseDevelopmentEmulator=true` selects plain text; otherwise the client uses TLS. The default port is
+5300.
 """
 
 from __future__ import annotations
@@ -17,40 +17,40 @@ from onibus.core.errors import InvalidArgument
 from onibus.security.sas import make_token
 
 PORT = 5300
-#: Tokens are made for so long, and made anew when so little of it is left.
+#: Lifetime of a token, and the remaining time at which a new one is generated.
 TOKEN_SECONDS = 3_600
 TOKEN_SECONDS_LEFT = 600
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A server, and who we are to it."""
+    """A server's address, and the credentials for it."""
 
     #: http://host:port
     url: str
     key_name: str = ""
     key: str = field(default="", repr=False)
-    #: the entity that the key is for; empty for the whole namespace
+    #: the entity of the key; empty for the whole namespace
     entity: str = ""
 
     @staticmethod
     def parse(text: str) -> Target:
-        """Read a connection string, or an address such as http://localhost:5300."""
+        """Parse a connection string, or an address such as http://localhost:5300."""
         if text.startswith(("http://", "https://")):
             if not urlsplit(text).hostname:
-                raise InvalidArgument(f"the address {text!r} names no host")
+                raise InvalidArgument(f"the address {text!r} has no host: write http://host:port")
             return Target(text.rstrip("/"))
         parts = _parts(text)
         endpoint = parts.get("endpoint")
         if not endpoint:
-            raise InvalidArgument("a connection string has Endpoint=sb://… in it")
+            raise InvalidArgument("the connection string has no Endpoint=sb://…")
         where = urlsplit(endpoint if "://" in endpoint else f"sb://{endpoint}")
         try:
             host, port = where.hostname, where.port or PORT
         except ValueError:
-            raise InvalidArgument(f"the endpoint {endpoint!r} has no readable port") from None
+            raise InvalidArgument(f"the endpoint {endpoint!r} has an invalid port") from None
         if not host:
-            raise InvalidArgument(f"the endpoint {endpoint!r} names no host")
+            raise InvalidArgument(f"the endpoint {endpoint!r} has no host")
         plain = parts.get("usedevelopmentemulator", "").lower() == "true"
         name = f"[{host}]" if ":" in host else host
         return Target(
@@ -61,12 +61,12 @@ class Target:
         )
 
     def credentials(self) -> Callable[[], str | None]:
-        """Return what gives the text of the Authorization header; None where there is no key."""
+        """Return a function for the Authorization header, or None without a key."""
         return Tokens(self).text if self.key else lambda: None
 
 
 class Tokens:
-    """Makes tokens with a key, each anew before the last one expires."""
+    """Tokens signed with a key, each renewed before it expires."""
 
     def __init__(self, target: Target, clock: Callable[[], float] = time.time) -> None:
         host = urlsplit(target.url).hostname
@@ -77,7 +77,7 @@ class Tokens:
         self._until = 0
 
     def text(self) -> str:
-        """Return a token that is good for a while yet."""
+        """Return a token that stays valid for a while."""
         now = int(self._clock())
         if self._until - now < TOKEN_SECONDS_LEFT:
             self._until = now + TOKEN_SECONDS
@@ -88,14 +88,14 @@ class Tokens:
 
 
 def _parts(text: str) -> dict[str, str]:
-    """Return the parts of a connection string; their names in lower case."""
+    """Return the parts of a connection string, with their names in lower case."""
     parts: dict[str, str] = {}
     for part in text.strip().split(";"):
         if not part:
             continue
         name, equals, value = part.partition("=")
         if not equals:
-            # The part is not shown: it may be a piece of a key.
-            raise InvalidArgument("a connection string is Name=value;Name=value; and so on")
+            # The part is not shown: it may contain a key.
+            raise InvalidArgument("not a connection string: write Name=value;Name=value;…")
         parts[name.strip().lower()] = value.strip()
     return parts

@@ -1,4 +1,4 @@
-"""Messages, filters and entities between what programs hold and what goes over HTTP."""
+"""Conversion of messages, filters and entities between Python objects and HTTP."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from onibus.security.keys import AccessKey
 
-#: What messages have in common on both sides, apart from body and properties.
+#: Fields that messages have on both sides, apart from body and properties.
 _SENT = [
     name
     for name in MessageIn.__struct_fields__
@@ -48,26 +48,26 @@ _RECEIVED = [
 
 
 def with_id(message: Message) -> Message:
-    """Return a message that has a MessageId, made here where it lacks one (D11)."""
+    """Return a message with a MessageId, generated if it has none (D11)."""
     if not isinstance(message, Message):
-        raise InvalidArgument(f"a Message is sent, not a {type(message).__name__}")
+        raise InvalidArgument(f"send a Message, not a {type(message).__name__}")
     return message if message.message_id is not None else replace(message, message_id=uuid4().hex)
 
 
 def sent_of(told: SentOut, made: bool) -> Sent:
-    """Return what became of a message.
+    """Return the outcome of a send.
 
-    One whose id was made here can be a duplicate of nothing but itself, sent before an answer was
-    lost: it was stored.
+    A message whose id was generated here can only be a duplicate of itself, sent before a response
+    was lost: it was stored.
     """
     duplicate_of = None if made else told.duplicate_of
     return Sent(told.sequence_number, duplicate_of)
 
 
 def message_json(message: Message) -> dict[str, Any]:
-    """Return a message as it is sent."""
+    """Return a message in its HTTP form."""
     if not isinstance(message, Message):
-        raise InvalidArgument(f"a Message is sent, not a {type(message).__name__}")
+        raise InvalidArgument(f"send a Message, not a {type(message).__name__}")
     told: dict[str, Any] = {
         name: value for name in _SENT if (value := getattr(message, name)) is not None
     }
@@ -79,7 +79,7 @@ def message_json(message: Message) -> dict[str, Any]:
 
 
 def received_of(told: MessageOut) -> ReceivedMessage:
-    """Return a message as its receiver sees it."""
+    """Return a message for its receiver."""
     fields = {name: getattr(told, name) for name in _KEPT}
     body = bytes_of("body", told.body, told.body_base64)
     return ReceivedMessage(
@@ -90,22 +90,22 @@ def received_of(told: MessageOut) -> ReceivedMessage:
 
 
 def token_text(message: ReceivedMessage | bytes) -> str:
-    """Return what settles a message."""
+    """Return the lock token of a message."""
     if isinstance(message, bytes):
         return message.hex()
     if not isinstance(message, ReceivedMessage):
-        raise InvalidArgument("give a message that was received, or its token")
+        raise InvalidArgument("pass a received message or its lock token")
     if message.token is None:
-        raise LockLost("this message is not held: it was peeked at, or deleted when received")
+        raise LockLost("the message is not locked: it was peeked, or received and deleted")
     return message.token.hex()
 
 
 def filter_json(where: Filter | None) -> dict[str, Any] | None:
-    """Return a filter as it is sent."""
+    """Return a filter in its HTTP form."""
     if where is None:
         return None
     if not isinstance(where, Filter):
-        raise InvalidArgument(f"a filter is a Filter, not a {type(where).__name__}")
+        raise InvalidArgument(f"pass a Filter, not a {type(where).__name__}")
     told = {
         name: value
         for name in Filter.__struct_fields__
@@ -119,7 +119,7 @@ def filter_json(where: Filter | None) -> dict[str, Any] | None:
 
 
 def entity_of(told: EntityOut) -> EntityInfo[Any]:
-    """Return an entity as a Bus shows it."""
+    """Return an entity as a Bus does."""
     shared = {name: getattr(told, name) for name in EntityOut.__struct_fields__}
     shared["offline_partitions"] = tuple(told.offline_partitions)
     subscriptions = told.subscriptions if isinstance(told, TopicOut) else []
@@ -134,7 +134,7 @@ def entity_of(told: EntityOut) -> EntityInfo[Any]:
 
 
 def session_of(told: SessionOut) -> SessionInfo:
-    """Return a session as a Bus lists it."""
+    """Return a session as a Bus does."""
     fields = msgspec.structs.asdict(told)
     state = fields.pop("state_base64")
     return SessionInfo(**fields, state=None if state is None else b64decode(state))
@@ -155,7 +155,7 @@ def arrow_bytes(rows: pa.RecordBatch | pa.Table) -> bytes:
         try:
             rows = rows.cast(plain)
         except pa.ArrowException as error:
-            raise InvalidArgument(f"the rows cannot be sent: {error}") from None
+            raise InvalidArgument(f"cannot send the rows: {error}") from None
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as writer:
         writer.write(rows)
@@ -164,7 +164,7 @@ def arrow_bytes(rows: pa.RecordBatch | pa.Table) -> bytes:
 
 
 def _plain_type(given: pa.DataType) -> pa.DataType:
-    """Return the type that holds the same values one after another."""
+    """Return the plain type with the same values."""
     import pyarrow as pa
 
     if pa.types.is_dictionary(given):
@@ -184,7 +184,7 @@ def arrow_table(body: bytes) -> pa.Table:
 
 
 def rows_with_ids(rows: pa.RecordBatch | pa.Table) -> pa.Table:
-    """Return rows that have a MessageId each, made here where one is missing (D11)."""
+    """Return rows with a MessageId each, generated where one is missing (D11)."""
     pa = _pyarrow()
     table = rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows])
     at = table.schema.get_field_index("message_id")
@@ -200,7 +200,7 @@ def rows_with_ids(rows: pa.RecordBatch | pa.Table) -> pa.Table:
 
 
 def key_of(told: KeyWithSecrets) -> AccessKey:
-    """Return a key; unlike what came over HTTP it does not show its secrets when it is printed."""
+    """Return a key that does not show its secrets when printed."""
     from onibus.security.keys import AccessKey
 
     return AccessKey(

@@ -1,7 +1,7 @@
-"""Where programs on this machine find a server and its key, unless they name them.
+"""Discovery of a local server and its key, for programs that name neither.
 
-The command line and Spark look in the same places: the variable ONIBUS_CONNECTION, then the file
-that a server writes into its data directory, then localhost with the emulator's well-known key.
+The command line and Spark look in the same places: the variable ONIBUS_CONNECTION, the file that a
+server writes to its data directory, then localhost with the emulator's well-known key.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from onibus.core.errors import InvalidArgument
 from onibus.security.origins import is_local
 
 VARIABLE = "ONIBUS_CONNECTION"
-#: Where `onibus serve --data data` keeps a connection string for programs on this machine.
+#: File with a connection string, which `onibus serve --data data` writes.
 FILE = Path("data") / "connection-string"
-#: What the emulator's programs use, and a server in development accepts.
+#: The emulator's connection string, which a server in development accepts.
 DEVELOPMENT = (
     "Endpoint=sb://localhost;SharedAccessKeyName=RootManageSharedAccessKey;"
     "SharedAccessKey=SAS_KEY_VALUE;UseDevelopmentEmulator=true;"
@@ -25,7 +25,7 @@ DEVELOPMENT = (
 
 
 def find_connection(given: str | None = None) -> str:
-    """Return the connection string to use; @FILE names a file that has it."""
+    """Return the connection string to use; @FILE names a file that contains it."""
     chosen = given or os.environ.get(VARIABLE)
     if not chosen and FILE.is_file():
         chosen = f"@{FILE}"
@@ -35,14 +35,14 @@ def find_connection(given: str | None = None) -> str:
         try:
             return Path(chosen[1:]).read_text("utf-8").strip()
         except OSError as error:
-            raise InvalidArgument(f"{chosen[1:]} cannot be read: {error.strerror}") from None
+            raise InvalidArgument(f"cannot read {chosen[1:]}: {error.strerror}") from None
     return chosen
 
 
 def find_key(target: Target) -> tuple[str, str]:
-    """Return name and secret of a key for a server on this machine; two empty strings elsewhere.
+    """Return name and secret of a key for a server on this machine, otherwise two empty strings.
 
-    A key that was found for another port is not shown to this one.
+    A key of a server on another port is not sent to this one.
     """
     if not is_local(urlsplit(target.url).hostname or ""):
         return "", ""
@@ -53,7 +53,7 @@ def find_key(target: Target) -> tuple[str, str]:
 
 
 def _here(target: Target) -> int | None:
-    """Return the port of a server on this machine; None if it is elsewhere."""
+    """Return the port of a server on this machine, or None."""
     where = urlsplit(target.url)
     usual = 443 if where.scheme == "https" else 80
     return (where.port or usual) if is_local(where.hostname or "") else None

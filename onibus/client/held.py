@@ -1,8 +1,8 @@
-"""Which locks are to be renewed, and when.
+"""Locks to renew, and when.
 
-A lock is renewed when half of it is left, every ten seconds at least (the two machines' clocks may
-differ), until its message is settled or `renew_ms` have passed. The clock that decides is this
-machine's.
+A lock is renewed at half its duration, and at least every ten seconds, since the clocks of the two
+machines may differ. Renewal ends when the message is settled or after `renew_ms`. The client's
+clock decides.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from onibus.core.message import ReceivedMessage
 
-#: How long locks are renewed if nobody says otherwise, as the Service Bus clients have it.
+#: Default duration of lock renewal, as in the Service Bus clients.
 RENEW_MS = 300_000
 
 _SOONEST_S, _LATEST_S = 0.3, 10.0
@@ -21,10 +21,10 @@ _SOONEST_S, _LATEST_S = 0.3, 10.0
 
 @dataclass(slots=True)
 class Lock:
-    """A lock that somebody wants to keep."""
+    """A lock to keep."""
 
     token: bytes
-    #: monotonic: when to renew it, and when to leave it alone
+    #: monotonic times: of the next renewal, and of the end of renewal
     due: float
     until: float
 
@@ -40,7 +40,7 @@ class HeldLocks:
         return len(self._locks)
 
     def add(self, token: bytes, locked_until_ms: int | None) -> None:
-        """Keep a lock."""
+        """Start renewing a lock."""
         if self._renew_s <= 0:
             return
         now = time.monotonic()
@@ -48,29 +48,29 @@ class HeldLocks:
         self._locks[token] = Lock(token, now + _wait_s(locked_until_ms), until)
 
     def add_messages(self, messages: Iterable[ReceivedMessage]) -> None:
-        """Keep the locks of messages that were received."""
+        """Start renewing the locks of received messages."""
         for message in messages:
             if message.token is not None:
                 self.add(message.token, message.locked_until_ms)
 
     def drop(self, token: bytes | None) -> None:
-        """Leave a lock alone: it is settled, or lost."""
+        """Stop renewing a lock that is settled or lost."""
         if token is not None:
             self._locks.pop(token, None)
 
     def renewed(self, lock: Lock, locked_until_ms: int | None) -> None:
-        """A lock was renewed, or could not be this time."""
+        """Schedule the next renewal of a lock, after a success or a failure."""
         lock.due = time.monotonic() + _wait_s(locked_until_ms)
 
     def due(self) -> list[Lock]:
-        """Return the locks that are to be renewed now; forget those that were kept long enough."""
+        """Return the locks to renew now; drop those whose renewal has ended."""
         now = time.monotonic()
         for lock in [lock for lock in self._locks.values() if lock.until <= now]:
             self.drop(lock.token)
         return [lock for lock in self._locks.values() if lock.due <= now]
 
     def next_s(self) -> float:
-        """Return in how many seconds something is due."""
+        """Return the seconds until the next renewal."""
         now = time.monotonic()
         return max(min((lock.due for lock in self._locks.values()), default=now + 1) - now, 0.0)
 

@@ -1,7 +1,7 @@
-"""Errors of the server as errors here: the class that raises there is the class that raises here.
+"""Server errors, raised by the client as the same classes.
 
-A problem document names the error's stable code. Codes that this version does not know become the
-family that the document tells: refused, unknown or failed.
+A problem document names the error's stable code. A code unknown to this version becomes the family
+that the document names: refused, unknown or failed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _FAMILIES = {"refused": errors.Refused, "unknown": errors.Unknown, "failed": err
 
 
 class Unreachable(errors.Refused):
-    """No server answers at that address: nothing was changed."""
+    """No response from a server at that address: nothing changed."""
 
     code = "unreachable"
     retryable = True
@@ -33,13 +33,13 @@ _KINDS: dict[str, type[OnibusError]] = {
 
 
 def problem_of(answer: Answer) -> OnibusError | None:
-    """Return the error that an answer tells of; None where all went well."""
+    """Return the error of a response, or None if it succeeded."""
     if answer.status < 400:
         return None
     try:
         told = msgspec.json.decode(answer.body, type=Problem)
     except msgspec.DecodeError:
-        text = f"the server answered {answer.status} in a way that is not its own"
+        text = f"unexpected response {answer.status}: check that the address is an Onibus server"
         return errors.Failed(text) if answer.status >= 500 else errors.Refused(text)
     return error_of(told)
 
@@ -53,7 +53,7 @@ def error_of(told: Problem) -> OnibusError:
     else:
         error = kind(told.detail)
     if isinstance(error, errors.InvalidFilter):
-        # The text tells of them already.
+        # The message contains them already.
         error.position, error.expected = told.position, told.expected or ""
     error.code = told.type
     error.retryable = told.retryable

@@ -1,60 +1,61 @@
-"""Every error a user can meet, and which of three it is.
+"""Every error that a user can meet, in three families.
 
-- `Refused`: the caller's fault or a rule; nothing was changed, sending the same again fails again
-  (unless the class says `retryable`).
-- `Unknown`: the answer was lost between us and the disk; the change may or may not be there. A send
-  with the same MessageId is safe to repeat where duplicates are detected (D1).
-- `Failed`: our fault; nothing is acknowledged, somebody has to look.
+- `Refused`: the request was rejected and nothing changed. The same request fails again, unless the
+  class is `retryable`.
+- `Unknown`: the broker lost the outcome on its way to the disk, so the change may or may not be
+  stored. With duplicate detection, repeat the send with the same MessageId (D1).
+- `Failed`: the broker failed. It acknowledged nothing, and an operator must act.
 
-`FilterFailed` is none of the three, because it answers no request: a rule met a message that it
-cannot judge. Whoever runs the rule decides what becomes of that message; its sender hears nothing.
+`FilterFailed` is in none of the three, because it is not the response to a request: a rule cannot
+be evaluated on a message. The caller of the rule decides about that message; its sender sees no
+error.
 
-`code` is stable: protocols map it to their own words, and documentation lists it.
+`code` is stable: protocols map it to their own errors, and docs/errors.md lists it.
 """
 
 from __future__ import annotations
 
 
 class OnibusError(Exception):
-    """The root of all errors raised by Onibus."""
+    """Base class of all Onibus errors."""
 
     code = "error"
     retryable = False
 
 
 class Refused(OnibusError):
-    """Nothing was changed: the request cannot be done as asked."""
+    """A rejected request: nothing changed."""
 
     code = "refused"
 
 
 class Unknown(OnibusError):
-    """The outcome is unknown: the change may or may not have been stored."""
+    """An unknown outcome: the change may or may not be stored."""
 
     code = "unknown"
     retryable = True
 
 
 class Failed(OnibusError):
-    """Something on our side is broken."""
+    """A failure of the broker."""
 
     code = "failed"
 
 
 class InvalidArgument(Refused):
-    """A value is outside what is allowed."""
+    """A value outside its limits."""
 
     code = "invalid-argument"
 
 
 class InvalidName(InvalidArgument):
-    """An entity's name is empty, too long, or has characters that are not allowed."""
+    """An entity name that is empty, too long, or has characters that are not allowed."""
 
     code = "invalid-name"
 
 
 class InvalidFilter(InvalidArgument):
-    """A filter or action cannot be read: malformed, too long, too deep, or of unknown names."""
+    """A filter or action that is malformed, too long, too deep, or uses unknown names."""
 
     code = "invalid-filter"
 
@@ -62,186 +63,186 @@ class InvalidFilter(InvalidArgument):
         wanted = f"; expected {expected}" if expected else ""
         where = "" if position is None else f" at character {position + 1}"
         super().__init__(f"{message}{where}{wanted}")
-        #: the offset in the text, from 0; None where the fault has no place in it
+        #: offset in the string, from 0; None if the error has no position
         self.position = position
-        #: what would have been right there
+        #: what the parser expected there
         self.expected = expected
 
 
 class InvalidOperation(Refused):
-    """The request contradicts the entity's settings or the message's own fields."""
+    """A request that contradicts the entity's settings or the message's own fields."""
 
     code = "invalid-operation"
 
 
 class Unchangeable(InvalidOperation):
-    """The setting is fixed when the entity is created."""
+    """A setting that is fixed when the entity is created."""
 
     code = "unchangeable"
 
 
 class MessageTooLarge(Refused):
-    """The message is larger than the entity takes."""
+    """A message larger than the entity's limit."""
 
     code = "message-too-large"
 
 
 class EntityNotFound(Refused):
-    """There is no entity of that name."""
+    """An entity that does not exist."""
 
     code = "entity-not-found"
 
     def __init__(self, message: str, entity: str = "") -> None:
         super().__init__(message)
-        #: the entity, where it is not the one that the request names
+        #: the entity, if it is not the one that the request names
         self.entity = entity
 
 
 class EntityExists(Refused):
-    """There is an entity of that name already."""
+    """An entity whose name is already in use."""
 
     code = "entity-exists"
 
 
 class EntityDisabled(Refused):
-    """The entity is paused for what was asked."""
+    """An entity whose status disables this operation."""
 
     code = "entity-disabled"
 
 
 class MessageNotFound(Refused):
-    """No message with that number is there in the state that was asked for."""
+    """A message that does not exist in the requested state."""
 
     code = "message-not-found"
 
 
 class ClaimNotFound(Refused):
-    """There is no such claim: it was never made, was given back, or its lease ran out."""
+    """A claim that was never made, was released, or whose lease expired."""
 
     code = "claim-not-found"
 
 
 class EntityReplaced(Refused):
-    """The entity was deleted and made again: what was asked for belonged to the one before."""
+    """An entity that was deleted and recreated: the request belongs to the earlier one."""
 
     code = "entity-replaced"
 
 
 class LogGap(Refused):
-    """Rows that were asked for are in the log no more; `first` and `last` name what is lost."""
+    """Requested rows that the log no longer has, from `first` to `last`."""
 
     code = "log-gap"
 
     def __init__(self, message: str, first: int, last: int) -> None:
         super().__init__(message)
-        #: the numbers of the first and the last of the rows that are lost
+        #: the first and the last sequence number of the missing rows
         self.first = first
         self.last = last
 
 
 class ReaderBehind(LogGap):
-    """A named reader was behind for longer, or by more, than its owner allows."""
+    """A named reader that fell further behind than its limits allow."""
 
     code = "reader-behind"
 
 
 class ReaderTaken(Refused):
-    """A named reader was taken over: its token is not the caller's."""
+    """A named reader that another program took over: the caller's token is out of date."""
 
     code = "reader-taken"
 
 
 class LockLost(Refused):
-    """The token does not hold its message any more."""
+    """A lock token that no longer holds its message."""
 
     code = "lock-lost"
 
 
 class UnknownToken(LockLost):
-    """The token was never given out by this entity."""
+    """A lock token that this entity never issued."""
 
     code = "unknown-token"
 
 
 class SessionLockLost(LockLost):
-    """The token does not hold its session any more."""
+    """A lock token that no longer holds its session."""
 
     code = "session-lock-lost"
 
 
 class SessionLocked(Refused):
-    """Somebody else holds that session."""
+    """A session that another receiver holds."""
 
     code = "session-locked"
     retryable = True
 
 
 class NoSession(Refused):
-    """No session was free before the wait ended."""
+    """No session available before the wait ended."""
 
     code = "no-session"
     retryable = True
 
 
 class QuotaExceeded(Refused):
-    """The entity, partition or namespace is full."""
+    """An entity, partition or namespace that is full."""
 
     code = "quota-exceeded"
     retryable = True
 
 
 class DiskNearlyFull(QuotaExceeded):
-    """The disk has come to its watermark: sends are refused while settling still works."""
+    """A disk at its reserve: sends are rejected, settling still works."""
 
     code = "disk-nearly-full"
 
 
 class PartitionOffline(Refused):
-    """The partition's store is down; nothing was stored."""
+    """A partition whose store is unavailable; nothing was stored."""
 
     code = "partition-offline"
     retryable = True
 
 
 class NotStaged(Refused):
-    """What is to be published was never staged, or its lease has run out."""
+    """Rows to publish that were never staged, or whose lease expired."""
 
     code = "not-staged"
 
 
 class BatchTooOld(Refused):
-    """A producer publishes a batch that lies before its last one: its checkpoint was reset."""
+    """A batch older than the producer's last one: its checkpoint was reset."""
 
     code = "batch-too-old"
 
 
 class BatchChanged(Refused):
-    """A producer publishes its last batch again with other rows: its checkpoint is behind."""
+    """A producer's last batch with different rows: its checkpoint is behind."""
 
     code = "batch-changed"
 
 
 class CheckpointMismatch(Refused):
-    """A producer's batches, or a reader's claims, do not continue where the bus has them."""
+    """Batches or claims that do not continue where the broker has them."""
 
     code = "checkpoint-mismatch"
 
 
 class Busy(Refused):
-    """The same thing is being done already; ask again in a moment."""
+    """An operation that is already in progress: try again shortly."""
 
     code = "busy"
     retryable = True
 
 
 class Unauthorized(Refused):
-    """Who asks is not known: no key, no token, or one that is not good (any more)."""
+    """A caller that is not authenticated: no key or token, or one that is wrong or expired."""
 
     code = "unauthorized"
 
 
 class TooManyFailures(Refused):
-    """Too many credentials from one address were wrong; this one was not checked."""
+    """Too many wrong credentials from one address: these were not checked."""
 
     code = "too-many-failures"
     retryable = True
@@ -253,67 +254,67 @@ class TooManyFailures(Refused):
 
 
 class Forbidden(Refused):
-    """Who asks may not do this."""
+    """A caller without the right to do this."""
 
     code = "forbidden"
 
 
 class KeyNotFound(Refused):
-    """There is no shared access key of that name."""
+    """A shared access key that does not exist."""
 
     code = "key-not-found"
 
 
 class KeyExists(Refused):
-    """There is a shared access key of that name already."""
+    """A shared access key whose name is already in use."""
 
     code = "key-exists"
 
 
 class BusClosed(Refused):
-    """The bus was closed."""
+    """A closed bus."""
 
     code = "bus-closed"
 
 
 class Stopping(BusClosed):
-    """The server is stopping: it gives no more messages out."""
+    """A server that is stopping: it delivers no more messages."""
 
     code = "stopping"
     retryable = True
 
 
 class AlreadyOpen(Refused):
-    """Another process or another Bus has this directory open."""
+    """A data directory that another process or Bus has open."""
 
     code = "already-open"
 
 
 class NewerFormat(Refused):
-    """The data were written by a newer version than this one."""
+    """Data written by a newer version of Onibus."""
 
     code = "newer-format"
 
 
 class StoreFailed(Failed):
-    """A store could not do what it was asked."""
+    """A store operation that failed."""
 
     code = "store-failed"
 
 
 class Damaged(Failed):
-    """Stored bytes are not what was written: nothing is served, and nothing is deleted."""
+    """Stored bytes that differ from those written: nothing is served and nothing deleted."""
 
     code = "damaged"
 
 
 class ClockInDoubt(Failed):
-    """The machine's clock says what cannot be proven. An alarm names it; no call fails by it."""
+    """A system clock that cannot be confirmed. It raises an alarm and fails no call."""
 
     code = "clock-in-doubt"
 
 
 class FilterFailed(OnibusError):
-    """A filter or action cannot be evaluated on a message: a division by zero, or wrong types."""
+    """A filter or action that cannot be evaluated: a division by zero, or wrong types."""
 
     code = "filter-failed"

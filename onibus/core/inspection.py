@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from functools import cached_property
 from typing import Any
 
 import msgspec
 
-from onibus.core.errors import FilterFailed
+from onibus.core.errors import FilterFailed, InvalidArgument
 from onibus.core.message import ReceivedMessage
 from onibus.core.rules.sql_compile import Condition, compile_filter
 from onibus.core.rules.subject import subject_of
+
+#: A name, or a place in a list, in the path to a field of a JSON body.
+_STEP = re.compile(r"([^.\[\]]+)|\[(0|[1-9]\d{0,8})\]")
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True, dict=True):
@@ -26,6 +30,15 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     #: an SQL filter (docs/sql-filters.md), and the values of its parameters
     sql: str | None = None
     sql_parameters: dict[str, Any] = {}
+    #: a field of a JSON body, such as customer.orders[0].id, and the string or JSON value it has
+    body_path: str | None = None
+    body_equals: str | None = None
+    dead_letter_reason: str | None = None
+
+    @cached_property
+    def steps(self) -> list[str | int]:
+        """The path to a field of the body: names, and places in lists."""
+        return json_steps(self.body_path or "")
 
     @cached_property
     def condition(self) -> Condition | None:
@@ -41,8 +54,25 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             and (self.body_contains is None or self.body_contains in message.body)
             and (self.enqueued_from_ms is None or stamp >= self.enqueued_from_ms)
             and (self.enqueued_before_ms is None or stamp < self.enqueued_before_ms)
+            and self.dead_letter_reason in (None, message.dead_letter_reason)
+            and (self.body_path is None or self._has_field(message.body))
             and (self.sql is None or self._selects(message))
         )
+
+    def _has_field(self, body: bytes) -> bool:
+        """Return whether the body is JSON, has the field, and the field has the value."""
+        try:
+            value: Any = msgspec.json.decode(body)
+            for step in self.steps:
+                if isinstance(value, str):
+                    return False
+                value = value[step]
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, LookupError, TypeError):
+            return False
+        if self.body_equals in (None, value):
+            return True
+        as_json = msgspec.json.encode(value).decode()
+        return not isinstance(value, str) and as_json == self.body_equals
 
     def _selects(self, message: ReceivedMessage) -> bool:
         """Tell whether the SQL filter is true; where it cannot be evaluated it is not."""
@@ -51,6 +81,15 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             return self.condition(subject_of(message)) is True
         except FilterFailed:
             return False
+
+
+def json_steps(path: str) -> list[str | int]:
+    """Return the names and places that a path such as `a.b[0]` goes through, or reject it."""
+    steps: list[str | int] = [int(place) if place else name for name, place in _STEP.findall(path)]
+    written = "".join([f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps])
+    if not steps or written.removeprefix(".") != path:
+        raise InvalidArgument(f"body_path {path!r} is not a path such as customer.orders[0].id")
+    return steps
 
 
 class AcceptedSession(msgspec.Struct, frozen=True):

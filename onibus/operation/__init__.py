@@ -1,1 +1,1 @@
-"""Watching a bus at work: what it counts, whether it is well, what it writes into its log."""
+"""Monitoring of a running bus: metrics, health and logs."""

@@ -1,9 +1,8 @@
-"""Gathers the values of all metrics when somebody asks for them.
+"""Collection of all metrics on request.
 
-Nothing is counted here: the core and the broker keep plain integers (core/tally.py), and this walks
-over them while a namespace of thousands of queues works. Work is counted, in samples and what takes
-about as long, and other clients have their turn after every slice of it. A page is kept for a
-second, and all requests within it get the same one.
+The core and the broker keep plain integers (core/tally.py), and the collector reads them while a
+namespace of thousands of queues runs. It counts its own work in samples, and lets other clients run
+after every slice. It caches a page for a second: all requests within it get the same page.
 """
 
 from __future__ import annotations
@@ -36,35 +35,35 @@ if TYPE_CHECKING:
     from onibus.broker.namespace import Namespace
     from onibus.bus import Bus
 
-#: Samples taken, or lines written, before other clients have their turn: about a millisecond.
+#: Samples taken, or lines written, before other clients run: about a millisecond.
 SLICE = 500
-#: What reading a block counts, in samples.
+#: Cost of reading a block, in samples.
 READ = 50
-#: For how long a page is given again.
+#: Seconds for which a page is cached.
 FRESH_SECONDS = 1.0
 
-#: A page in pieces, each of a slice of lines.
+#: A page in pieces, each a slice of lines.
 Page = list[bytes]
 
 
 class Collector:
-    """Makes the pages of one bus."""
+    """The metrics pages of one bus."""
 
     def __init__(self, bus: Bus, traffic: Traffic) -> None:
         self._broker = bus.broker
         self._traffic = traffic
-        #: the connections of AMQP; none where it is not spoken
+        #: AMQP connections; None without an AMQP listener
         self.amqp = Traffic()
-        #: the connections of all listeners
+        #: connections of all listeners
         self.peers = Peers()
         self._started = time.time()
-        #: the first waiting ordinal of (partition, subscription), and its stamp
+        #: first waiting ordinal of (partition, subscription), and its enqueued time
         self._oldest: dict[tuple[int, int], tuple[int, int]] = {}
-        #: pages that are being made or are fresh, by whether they are of each object
+        #: pages in progress or cached, by whether they are per object
         self._pages: dict[bool, asyncio.Task[Page]] = {}
 
     async def page(self, *, per_object: bool) -> Page:
-        """Return all metrics; of each object, or added up."""
+        """Return all metrics, per object or aggregated."""
         task = self._pages.get(per_object)
         if task is None:
             task = asyncio.get_running_loop().create_task(self._make(per_object))
@@ -73,7 +72,7 @@ class Collector:
         return await asyncio.shield(task)
 
     def _keep(self, per_object: bool) -> None:
-        """A page was made: give it to others for a while, and then let its memory go."""
+        """Cache a finished page for a while, then free its memory."""
         asyncio.get_running_loop().call_later(FRESH_SECONDS, self._pages.pop, per_object, None)
 
     async def _make(self, per_object: bool) -> Page:
@@ -90,15 +89,15 @@ class Collector:
         return page
 
     def _gather(self, gathering: _Gathering) -> Iterator[None]:
-        """Take all samples; between any two steps the bus may have changed."""
+        """Take all samples; the bus may change between any two steps."""
         self._process(gathering)
         self._stores(gathering)
         self._listener(gathering)
-        # The counters of deleted entities belong to the sums, which must never fall: an entity
-        # that is deleted from here on is in the list below.
+        # Counters of deleted entities stay in the sums, which must never fall. An entity deleted
+        # from here on is still in the list below.
         _tally(gathering, "", self._broker.past)
         entities = list(self._broker.namespace.entities.values())
-        # Only what is still there is remembered for the next page.
+        # Keep only the positions of existing entities for the next page.
         before, self._oldest = self._oldest, {}
         for entity in entities:
             yield from self._entity(gathering, entity, before)
@@ -115,7 +114,7 @@ class Collector:
         owners: list[Namespace | MessageStore] = [broker.namespace, *broker.stores.values()]
         for one in owners:
             name = one.name
-            # A disk that does not answer would not say what it has free either.
+            # An unresponsive disk cannot report its free space either.
             store = None if one.loop is None or one.stalled else one.loop.store
             gathering.put(metrics.STORE_UP, (name,), int(store is not None))
             gathering.put_durations(metrics.COMMITS, (name,), one.commit_seconds)
@@ -125,7 +124,7 @@ class Collector:
                 gathering.put(metrics.STORE_SIZE, (name,), store.size())
                 gathering.put(metrics.STORE_FREE, (name,), store.free())
             except (OnibusError, OSError):
-                # It is failing; whoever writes to it next finds out.
+                # The store is failing: its next write reports that.
                 continue
 
     def _listener(self, gathering: _Gathering) -> None:
@@ -190,7 +189,7 @@ class Collector:
         yield
         if entity.kind == TOPIC:
             return
-        # The core's active count has those that are locked or delayed in it.
+        # The core's active count includes locked and delayed messages.
         waiting = part.active_count() - part.counts[State.LOCKED] - part.counts[State.DELAYED]
         gathering.put(metrics.MESSAGES, ("active", *key), waiting)
         in_use, first = 0, ORDINALS_END
@@ -211,11 +210,11 @@ class Collector:
     def _age(
         self, gathering: _Gathering, seat: Seat, part: Subscription, first: int, before: _Oldest
     ) -> float:
-        """Return how long the first waiting message has been there; its block is read once."""
+        """Return the age of the first waiting message; read its block only once."""
         partition = seat.partition
         if partition is None or partition.subscriptions.get(part.number) is not part:
             return 0.0
-        # It may have been settled since it was found.
+        # A receiver may have settled it since.
         if first >= part.log.visible_below or not part.is_live(first):
             return 0.0
         known = before.get(part.key)
@@ -247,18 +246,18 @@ class Collector:
             yield
 
 
-#: The first waiting ordinal of (partition, subscription), and its stamp.
+#: First waiting ordinal of (partition, subscription), and its enqueued time.
 _Oldest = dict[tuple[int, int], tuple[int, int]]
 
 
 class _Gathering:
-    """The samples of one page."""
+    """Samples of one page."""
 
     def __init__(self, per_object: bool) -> None:
         self._samples = {
             metric: Samples(metric, per_object=per_object) for metric in metrics.METRICS
         }
-        #: samples taken, and what takes as long
+        #: samples taken, plus work of the same cost
         self.work = 0
 
     def put(self, metric: Metric, labels: Labels, value: float) -> None:
@@ -270,7 +269,7 @@ class _Gathering:
         self._samples[metric].put_durations(labels, durations)
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield the page, some lines at a time."""
+        """Yield the page, a slice of lines at a time."""
         lines: list[str] = []
         for samples in self._samples.values():
             for line in samples.lines():

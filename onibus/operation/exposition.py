@@ -1,8 +1,8 @@
-"""The text in which Prometheus reads metrics (format 0.0.4), made at the moment it asks.
+"""Prometheus text format 0.0.4, generated when Prometheus requests it.
 
-The aggregate page has the same families as the page of each object, without the labels that name
-objects, so that its length does not grow with the number of queues: `fold` says whether their
-values are added up or the largest counts. They are folded as they come: nothing large is kept.
+The aggregate page has the same families as the per-object page, without the labels that name
+objects, so its length does not depend on the number of queues. `fold` says whether values are added
+up or the largest counts. They are folded as they arrive, so little is kept in memory.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ Labels = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """One family: all that is known of it but its values."""
+    """A family of metrics, without its values."""
 
     name: str
     kind: str
     help: str
     #: labels on both pages
     labels: Labels = ()
-    #: labels that name objects: on the per-object page only
+    #: labels that name objects, on the per-object page only
     objects: Labels = ()
     fold: Callable[[Iterable[float]], float] = sum
 
 
 class Samples:
-    """The values of one family, by the values of its labels."""
+    """Values of one family, by the values of its labels."""
 
     def __init__(self, metric: Metric, *, per_object: bool) -> None:
         self.metric = metric
@@ -45,13 +45,13 @@ class Samples:
         self._durations: dict[Labels, Durations] = {}
 
     def put(self, labels: Labels, value: float) -> None:
-        """Take a value; with others of the same labels on this page it makes one."""
+        """Add a value, folding it with others that have the same labels on this page."""
         key = labels[: len(self._shown)]
         before = self._values.get(key)
         self._values[key] = value if before is None else self.metric.fold((before, value))
 
     def put_durations(self, labels: Labels, durations: Durations) -> None:
-        """The same, for a family of durations."""
+        """Add durations in the same way."""
         self._durations.setdefault(labels[: len(self._shown)], Durations()).add(durations)
 
     def lines(self) -> Iterable[str]:

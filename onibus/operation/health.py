@@ -1,8 +1,8 @@
-"""Whether the bus is well, for those who ask again and again.
+"""Health of the bus, for probes.
 
-Three questions. Alive: the process answers. Healthy: somebody can send and receive, in the words
-of the Service Bus emulator, which tools wait for. Ready: nothing at all is down. No response says
-more, since any client may ask. Metrics and the log name the store that is down.
+Alive: the process responds. Healthy: clients can send and receive, in the words of the Service Bus
+emulator, which tools wait for. Ready: everything is up. Responses say no more than that, since any
+client may ask; metrics and the log name the store that is down.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class Health(msgspec.Struct, frozen=True):
-    """What the emulator answers."""
+    """Response of the emulator's health probe."""
 
     status: str
     message: str
 
 
 class Readiness(msgspec.Struct, frozen=True):
-    """Whether everything is up."""
+    """Response of the readiness probe."""
 
     ready: bool
 
@@ -33,14 +33,14 @@ UNHEALTHY = Health("unhealthy", "Service not available. Please try after some ti
 
 
 def health(bus: Bus) -> Health:
-    """Tell whether messages can be sent and received: one store is enough."""
+    """Return whether messages can be sent and received: one store is enough."""
     broker = bus.broker
     some = any(store.healthy for store in broker.stores.values())
     return HEALTHY if some and not broker.closed else UNHEALTHY
 
 
 def readiness(bus: Bus) -> Readiness:
-    """Return whether all stores, and all partitions in them, are up; in as little time as ever."""
+    """Return whether all stores and partitions are up, in constant time."""
     broker = bus.broker
     stores = broker.stores.values()
     namespace = broker.namespace

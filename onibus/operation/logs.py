@@ -1,9 +1,8 @@
-"""What the server writes into its log: lines for people, or JSON objects for machines.
+"""The server log: lines for people, or JSON objects for programs.
 
-One line an event, on one stream. Requests are logged at debug, alarms of the bus at warning or
-error, each once. Credentials never get this far; should some text have one in it nevertheless, it
-is blotted out here. Control characters are escaped, so that no string that a client chose can begin
-a new line.
+One line per event, on one stream. Requests are logged at debug, alarms once each at warning or
+error. Callers never pass credentials to a log call; if a string contains one nevertheless, it is
+redacted here. Control characters are escaped, so that no string from a client can start a new line.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ TEXT = "text"
 JSON = "json"
 FORMATS = (TEXT, JSON)
 
-#: Words after which a secret stands, up to what ends it.
+#: Words before a secret, and the secret up to its end.
 _SECRETS = re.compile(
     r"""(?ix) \b (
         SharedAccessKey= | sig= | SharedAccessSignature\s+
@@ -32,24 +31,24 @@ _SECRETS = re.compile(
 )
 _BLOT = r"\1***"
 
-#: What every record has; all else was given by whoever wrote it, and is told.
+#: Standard attributes of a log record; all others are fields to print.
 _OF_EVERY_RECORD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
 _alarms = logging.getLogger("onibus.alarms")
 
 
 def without_secrets(text: str) -> str:
-    """Return a text in which keys, signatures and passwords are blotted out."""
+    """Return a string with keys, signatures and passwords redacted."""
     return _SECRETS.sub(_BLOT, text)
 
 
 def _given(record: logging.LogRecord) -> dict[str, Any]:
-    """Return what was given with a record besides its words."""
+    """Return the extra fields of a record."""
     return {name: value for name, value in vars(record).items() if name not in _OF_EVERY_RECORD}
 
 
 class Lines(logging.Formatter):
-    """Lines for people."""
+    """Formatter of lines for people."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
@@ -65,13 +64,13 @@ class Lines(logging.Formatter):
         return without_secrets(line)
 
     def formatException(self, error: Any) -> str:  # noqa: N802
-        """Return a traceback, indented: no line of it looks like another event."""
+        """Return a traceback, indented so that no line looks like another event."""
         lines = super().formatException(error).split("\n")
         return without_secrets("\n".join(f"  {visible(line)}" for line in lines))
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line."""
+    """Formatter of one JSON object per line."""
 
     def format(self, record: logging.LogRecord) -> str:
         moment = datetime.fromtimestamp(record.created, UTC)
@@ -89,7 +88,7 @@ class JsonLines(logging.Formatter):
 
 
 def start_logs(form: str, level: str, stream: TextIO | None = None) -> None:
-    """Write logs to a stream, standard error if none is given, in that form, from that level on."""
+    """Write logs from a level on to a stream, by default standard error."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonLines() if form == JSON else Lines())
     root = logging.getLogger()
@@ -98,7 +97,7 @@ def start_logs(form: str, level: str, stream: TextIO | None = None) -> None:
 
 
 def log_alarms(alarms: Alarms) -> None:
-    """Write every new alarm of a bus into the log, damage as an error."""
+    """Log every new alarm of a bus; damage is an error."""
     alarms.listen(_log_alarm)
 
 

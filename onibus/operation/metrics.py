@@ -1,6 +1,6 @@
-"""What is measured: every family, with its labels. `docs/metrics.md` lists all of it.
+"""Metric families with their labels; `docs/metrics.md` lists them.
 
-On the aggregate page a family has no label of `objects`; most values are then added up.
+The aggregate page drops the labels in `objects`; most values are then added up.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _ENTITY = ("entity",)
 _PARTITION = ("entity", "partition")
 _READER = ("entity", "reader")
 
-#: States as people say them, and which they mean. A message that is in none of them is active.
+#: Names of states, and the states they cover. Messages in none of them are active.
 STATES: dict[str, tuple[State, ...]] = {
     "locked": (State.LOCKED, State.DEFERRED_LOCKED),
     "delayed": (State.DELAYED,),
@@ -41,87 +41,80 @@ def _seconds(name: str, text: str, *objects: str, labels: Labels = ()) -> Metric
 MESSAGES = _gauge("onibus_queue_messages", "Messages by state.", *_PARTITION, labels=("state",))
 OLDEST = _oldest(
     "onibus_oldest_message_age_seconds",
-    "Age of the oldest message that waits to be received; the oldest of all on the aggregate page.",
+    "Age of the oldest message that waits for a receiver; on the aggregate page, of all entities.",
     *_PARTITION,
 )
-SIZE = _gauge("onibus_size_bytes", "Bytes of messages that are there.", *_PARTITION)
-IDS = _gauge("onibus_dedup_ids", "Ids remembered for duplicate detection.", *_PARTITION)
-IDS_BYTES = _gauge("onibus_dedup_bytes", "Memory that remembered ids take.", *_PARTITION)
-SESSIONS = _gauge("onibus_sessions_active", "Sessions that are locked.", *_PARTITION)
-OFFLINE = _gauge("onibus_offline_partitions", "Partitions that are offline.", *_ENTITY)
-WAITING = _gauge("onibus_waiting_receivers", "Receives that wait for a message.", *_ENTITY)
+SIZE = _gauge("onibus_size_bytes", "Size of stored messages.", *_PARTITION)
+IDS = _gauge("onibus_dedup_ids", "Ids recorded for duplicate detection.", *_PARTITION)
+IDS_BYTES = _gauge("onibus_dedup_bytes", "Memory used by recorded ids.", *_PARTITION)
+SESSIONS = _gauge("onibus_sessions_active", "Locked sessions.", *_PARTITION)
+OFFLINE = _gauge("onibus_offline_partitions", "Offline partitions.", *_ENTITY)
+WAITING = _gauge("onibus_waiting_receivers", "Receive requests waiting for a message.", *_ENTITY)
 LAG = _gauge(
     "onibus_reader_lag_messages",
-    "Rows of its log that a named reader has not passed.",
+    "Log rows that a named reader has not read.",
     *_READER,
     "partition",
 )
-CLAIMS = _gauge("onibus_claims", "Claims that are open.", *_READER)
-CLAIMED = _gauge("onibus_claimed_messages", "Messages in claims that are open.", *_READER)
-OLDEST_CLAIM = _oldest(
-    "onibus_oldest_claim_age_seconds", "Age of the oldest claim that is open.", *_READER
-)
+CLAIMS = _gauge("onibus_claims", "Open claims.", *_READER)
+CLAIMED = _gauge("onibus_claimed_messages", "Messages in open claims.", *_READER)
+OLDEST_CLAIM = _oldest("onibus_oldest_claim_age_seconds", "Age of the oldest open claim.", *_READER)
 ENTITIES = _gauge("onibus_entities", "Queues, topics and subscriptions.", labels=("kind",))
 
 ACCEPTED = _counter(
     "onibus_messages_accepted_total",
-    "Messages stored by sends, duplicates not among them.",
+    "Messages stored by sends, without dropped duplicates.",
     *_ENTITY,
 )
 DUPLICATES = _counter("onibus_duplicates_dropped_total", "Duplicates dropped.", *_ENTITY)
 DELIVERED = _counter(
-    "onibus_messages_delivered_total", "Messages given out, each time they were.", *_ENTITY
+    "onibus_messages_delivered_total", "Deliveries, including redeliveries.", *_ENTITY
 )
 DEAD_LETTERED = _counter(
     "onibus_deadlettered_total",
-    "Messages dead-lettered; 'application' where the reason is a client's own.",
+    "Messages dead-lettered; reason 'application' if a client set the reason.",
     *_ENTITY,
     labels=("reason",),
 )
 FAILOVERS = _counter(
     "onibus_partition_failover_total",
-    "Times a send went past a partition that could not take it.",
+    "Sends rerouted past an unavailable or full partition.",
     *_ENTITY,
 )
-#: Counters of what changed messages, with the inputs that each adds up.
+#: Counters of settled and moved messages, with the inputs that each adds up.
 CHANGES: dict[Metric, tuple[Input, ...]] = {
-    _counter(
-        "onibus_completed_total", "Messages completed, also by receive and delete.", *_ENTITY
-    ): (Input.COMPLETE, Input.TAKE),
+    _counter("onibus_completed_total", "Messages completed, or received and deleted.", *_ENTITY): (
+        Input.COMPLETE,
+        Input.TAKE,
+    ),
     _counter(
         "onibus_abandoned_total",
-        "Messages given back by their holder, or because their lock ran out.",
+        "Messages abandoned, or whose lock expired.",
         *_ENTITY,
     ): (Input.ABANDON, Input.DELAY),
     _counter("onibus_deferred_total", "Messages deferred.", *_ENTITY): (Input.DEFER,),
     _counter(
         "onibus_expired_total",
-        "Messages gone when their time to live ended; those dead-lettered then are not among them.",
+        "Messages deleted when their time to live expired; dead-lettered ones are not counted.",
         *_ENTITY,
     ): (Input.EXPIRE,),
     _counter(
         "onibus_forwarded_total",
-        "Messages that went on to another entity, by forwarding or resubmission.",
+        "Messages forwarded or resubmitted to another entity.",
         *_ENTITY,
     ): (Input.MOVE,),
-    _counter("onibus_activated_total", "Scheduled messages whose time came.", *_ENTITY): (
-        Input.ACTIVATE,
-    ),
+    _counter("onibus_activated_total", "Scheduled messages enqueued.", *_ENTITY): (Input.ACTIVATE,),
     _counter("onibus_cancelled_total", "Scheduled messages cancelled.", *_ENTITY): (Input.CANCEL,),
     _counter("onibus_purged_total", "Messages purged.", *_ENTITY): (Input.PURGE,),
 }
 
 STORE_UP = _gauge(
     "onibus_store_up",
-    "1 if the store is open and its disk answers, otherwise 0.",
+    "1 if the store is open and its disk responds, otherwise 0.",
     labels=("store",),
 )
-STORE_SIZE = _gauge(
-    "onibus_store_size_bytes", "Bytes that the store takes on its disk.", labels=("store",)
-)
-STORE_FREE = _gauge(
-    "onibus_store_free_bytes", "Bytes that are free on the store's disk.", labels=("store",)
-)
+STORE_SIZE = _gauge("onibus_store_size_bytes", "Size of the store on its disk.", labels=("store",))
+STORE_FREE = _gauge("onibus_store_free_bytes", "Free space on the store's disk.", labels=("store",))
 COMMITS = _seconds(
     "onibus_commit_seconds",
     "Time from the start of a commit until it is durable.",
@@ -134,28 +127,28 @@ CLOCK = _gauge(
 
 REQUESTS = _counter(
     "onibus_http_requests_total",
-    "Requests by the class of their status, such as 2xx.",
+    "Requests by status class, such as 2xx.",
     "method",
     "route",
     labels=("status",),
 )
 REQUEST_SECONDS = _seconds(
     "onibus_http_request_seconds",
-    "Time from a request, read whole, to its answer; a receive that waits counts its wait.",
+    "Time from a complete request to its response, including the wait of a receive.",
     "method",
     "route",
 )
-CONNECTIONS = _gauge("onibus_http_connections", "Connections that are open.")
-CONNECTIONS_OPENED = _counter("onibus_http_connections_opened_total", "Connections taken.")
+CONNECTIONS = _gauge("onibus_http_connections", "Open HTTP connections.")
+CONNECTIONS_OPENED = _counter("onibus_http_connections_opened_total", "HTTP connections accepted.")
 CONNECTIONS_REFUSED = _counter(
-    "onibus_http_connections_refused_total", "Connections rejected at the connection limit."
+    "onibus_http_connections_refused_total", "HTTP connections rejected at the connection limit."
 )
-AMQP_CONNECTIONS = _gauge("onibus_amqp_connections", "Connections of AMQP that are open.")
+AMQP_CONNECTIONS = _gauge("onibus_amqp_connections", "Open AMQP connections.")
 AMQP_CONNECTIONS_OPENED = _counter(
-    "onibus_amqp_connections_opened_total", "Connections of AMQP taken, over WebSocket too."
+    "onibus_amqp_connections_opened_total", "AMQP connections accepted, including WebSocket."
 )
 PEERS = _gauge("onibus_connections", "Open connections of all listeners.")
-PEERS_ALLOWED = _gauge("onibus_connections_max", "Connections that all listeners may have open.")
+PEERS_ALLOWED = _gauge("onibus_connections_max", "Connection limit of all listeners.")
 EVICTED = _counter(
     "onibus_connections_evicted_total",
     "Unauthenticated connections closed to make room for others.",
@@ -165,10 +158,12 @@ THROTTLED = _counter(
     "Authentication attempts rejected unchecked after too many failures from their address.",
 )
 
-INFO = _gauge("onibus_info", "1, with versions as labels.", labels=("version", "python", "sqlite"))
-START = _gauge("onibus_start_time_seconds", "When the server was started, in seconds since 1970.")
+INFO = _gauge(
+    "onibus_info", "Always 1, with versions as labels.", labels=("version", "python", "sqlite")
+)
+START = _gauge("onibus_start_time_seconds", "Start time of the server, in seconds since 1970.")
 
-#: All of them, in the order of the page.
+#: All families, in the order of the page.
 METRICS = (
     *(MESSAGES, OLDEST, SIZE, IDS, IDS_BYTES, SESSIONS, OFFLINE, WAITING, LAG),
     *(CLAIMS, CLAIMED, OLDEST_CLAIM, ENTITIES),

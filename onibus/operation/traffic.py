@@ -1,4 +1,4 @@
-"""What a listener has seen: requests by route and outcome, how long they took, connections."""
+"""Traffic of a listener: requests by route and outcome, durations and connections."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from onibus.core.tally import Durations
 
 _log = logging.getLogger("onibus.requests")
 
-#: Method and path of a route, with its names in braces; two empty texts where none was found.
+#: Method and path of a route, with names in braces; two empty strings if no route matched.
 RouteKey = tuple[str, str]
 NOWHERE: RouteKey = ("", "")
 
 
 class Asked(Protocol):
-    """What has to be known of a request."""
+    """The parts of a request that are logged."""
 
     @property
     def method(self) -> str: ...
@@ -27,40 +27,40 @@ class Asked(Protocol):
 
 
 class RouteTraffic:
-    """The requests of one route."""
+    """Requests of one route."""
 
     __slots__ = ("seconds", "statuses")
 
     def __init__(self) -> None:
-        #: by the first digit of the status
+        #: responses by the first digit of their status
         self.statuses = [0] * 6
-        #: from the request, read whole, to its answer
+        #: from the complete request to its response
         self.seconds = Durations()
 
 
 class Traffic:
-    """All that came in, since the start."""
+    """Traffic since the server started."""
 
     def __init__(self) -> None:
         self.routes: dict[RouteKey, RouteTraffic] = {}
-        #: connections that are open, that were taken, and that were turned away
+        #: connections that are open, accepted and rejected
         self.open: set[Any] = set()
         self.opened = 0
         self.turned_away = 0
 
     def answered(self, request: Asked, status: int, took: float) -> None:
-        """A request was answered, after so many seconds."""
+        """Record a response and its duration in seconds."""
         seen = self.routes.get(request.route) or self._of(request.route)
         seen.statuses[status // 100] += 1
         seen.seconds.note(took)
         if _log.isEnabledFor(logging.DEBUG):
-            # Neither the query nor any header: both may have credentials in them.
+            # Neither query nor headers: both may contain credentials.
             method, path = request.method, request.path
             words = {"method": method, "path": path, "status": status, "ms": round(took * 1000, 3)}
             _log.debug("%s %s %s", method, path, status, extra=words)
 
     def refused(self, status: int) -> None:
-        """What is no request at all was answered."""
+        """Record a response to bytes that are not a request."""
         self._of(NOWHERE).statuses[status // 100] += 1
 
     def _of(self, route: RouteKey) -> RouteTraffic:

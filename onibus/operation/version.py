@@ -1,4 +1,4 @@
-"""The version of Onibus that is installed."""
+"""Installed version of Onibus."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 
 def own_version() -> str:
-    """Return it; in a clone that was not installed there is none."""
+    """Return the version; a clone that is not installed has none."""
     try:
         return version("onibus")
     except PackageNotFoundError:

@@ -1,17 +1,17 @@
-"""Backup: a copy of a data directory, made while the bus works. The way back is restore.py.
+"""Backup: a copy of a data directory, taken while the bus runs; restore.py restores it.
 
-A backup is a directory of its own, whatever disks the stores were on:
+A backup is one directory, whatever disks the stores are on:
 
-    <name>.sqlite          each store, its log moved in, every page verified
+    <name>.sqlite          each store, with its log merged and every page verified
     <name>.sqlite.blocks/  its large blocks
-    backup.json            what belongs to it (`Manifest`), written last: without it there is none
+    backup.json            the `Manifest`, written last: without it the backup is incomplete
 
-The stores are copied as they were at one moment (store/cut.py tells why, and how). So a restored
-bus is what the bus would have been after a power failure at that moment: all that was acknowledged
-before is there, once, and nothing is half done. What happened later is not in it.
+All stores are copied as of the same point in time (store/cut.py explains how). A restored bus has
+the state of the bus after a power failure at that point: everything acknowledged before, and no
+partial operation. It has nothing that happened later.
 
-The copy has everything in it that the bus has, the secret of its tokens included: only its owner
-can read it.
+The copy contains everything that the bus has, including the secret of its lock tokens, so only its
+owner can read it.
 """
 
 from __future__ import annotations
@@ -48,40 +48,40 @@ if TYPE_CHECKING:
 
 MANIFEST = "backup.json"
 FORMAT = 1
-#: Pages copied at a time; commits go on beside.
+#: Pages copied at a time; commits continue between them.
 _PAGES_A_STEP = 256
 #: Block files written before they are synced together.
 _FILES_A_STEP = 16
 _CHUNK = 1 << 20
 
-#: Told the name of a store, and how much of it is done, of how much: pages while a backup is made,
-#: bytes while one is verified or restored.
+#: Called with the name of a store, the amount done and the total: pages during a backup, bytes
+#: during verification and restore.
 Progress = Callable[[str, int, int], None]
 
 
 class StoreCopy(msgspec.Struct, kw_only=True):
-    """One store in a backup."""
+    """A store in a backup."""
 
     name: str
-    #: of the store that was copied, in hexadecimal
+    #: identity of the copied store, in hexadecimal
     identity: str
     #: number of its last commit
     position: int
     bytes: int
     #: XXH3 (128 bits) of the file
     digest: str
-    #: how many large blocks it has, and their bytes
+    #: number of its large blocks, and their bytes
     block_files: int
     block_bytes: int
 
 
 class Manifest(msgspec.Struct, kw_only=True):
-    """What belongs to a backup."""
+    """Contents of a backup."""
 
     format: int
-    #: wall time of the cut, milliseconds since 1970
+    #: wall time of the copy, in milliseconds since 1970
     made_ms: int
-    #: how long commits were kept waiting for the cut
+    #: time for which commits were paused
     held_ms: float
     stores: list[StoreCopy]
 
@@ -90,7 +90,7 @@ class Manifest(msgspec.Struct, kw_only=True):
         return sum(store.bytes + store.block_bytes for store in self.stores)
 
 
-# Making one
+# Making a backup
 
 
 def backup(
@@ -101,11 +101,11 @@ def backup(
     progress: Progress | None = None,
     reserve_bytes: int = RESERVE_BYTES,
 ) -> Manifest:
-    """Copy all stores of a bus, or of a data directory that may be in use, into an empty directory.
+    """Copy all stores of a bus, or of a data directory that may be in use, to an empty directory.
 
-    This takes as long as copying takes: call it on a thread of its own. `places` are directories of
-    stores that are not in the data directory itself. On a disk that has a store the copy leaves
-    `reserve_bytes` free, as sends do; an open bus knows its own.
+    Call it on a separate thread: it runs as long as the copy takes. `places` are the directories of
+    stores outside the data directory. On a disk with a store, the copy leaves `reserve_bytes` free,
+    as sends do; an open bus uses its own setting.
     """
     if isinstance(source, (str, os.PathLike)):
         paths = find_paths(source, places)
@@ -113,7 +113,7 @@ def backup(
         paths, reserve_bytes = paths_of(source), source.broker.disk.reserve
     gone = missing(paths)
     if gone:
-        raise InvalidArgument(f"there is no {paths[gone[0]]}: say in which directory it is")
+        raise InvalidArgument(f"{paths[gone[0]]} not found: name its directory with --store")
     root = Path(target).absolute()
     make_empty(root)
     room = Room(root, paths.values(), reserve_bytes)
@@ -134,28 +134,28 @@ def backup(
 
 
 class Room:
-    """The free space of the disk that a copy is written to."""
+    """Free space on the disk of a copy."""
 
     def __init__(self, target: Path, stores: Iterable[str], reserve_bytes: int) -> None:
         self._target = target
         device = os.stat(target).st_dev
         shared = any(os.stat(path).st_dev == device for path in stores)
-        #: bytes that stay free: the stores on that disk need them
+        #: bytes to keep free for the stores on that disk
         self._kept = reserve_bytes if shared else 0
 
     def require(self, size: int) -> None:
-        """Reject a copy, or the next piece of it, that does not fit."""
+        """Reject a copy, or its next piece, that does not fit."""
         free = free_bytes(str(self._target))
         if free - size < self._kept:
             raise DiskNearlyFull(
-                f"{self._target} has {free >> 20} MB of disk left, of which {self._kept >> 20} MB "
-                f"stay free for its stores, and the copy needs {(size >> 20) + 1} MB more: it "
-                "was removed; make room, or use another disk"
+                f"not enough disk space at {self._target}: {free >> 20} MB free, of which "
+                f"{self._kept >> 20} MB are reserved for stores, and the copy needs "
+                f"{(size >> 20) + 1} MB more; it was removed: free some space, or use another disk"
             )
 
 
 def _remove(root: Path) -> None:
-    """Remove what was copied: half a copy is of no use, and takes room."""
+    """Remove an incomplete copy, which is useless and takes space."""
     for entry in root.iterdir():
         if entry.is_dir():
             shutil.rmtree(entry, ignore_errors=True)
@@ -164,22 +164,22 @@ def _remove(root: Path) -> None:
 
 
 def make_empty(*directories: Path) -> None:
-    """Make directories; refuse if there is anything in one of them.
+    """Create directories; reject if one of them is not empty.
 
-    All are looked at before any is made: one may be inside another.
+    Inspect all before creating any: one may be inside another.
     """
     for directory in directories:
         try:
             filled = directory.exists() and any(directory.iterdir())
         except OSError as error:
-            raise InvalidArgument(f"{directory} cannot be written to: {error}") from None
+            raise InvalidArgument(f"cannot write to {directory}: {error}") from None
         if filled:
-            raise InvalidArgument(f"{directory} is not empty: nothing was changed")
+            raise InvalidArgument(f"{directory} is not empty: choose an empty directory")
     for directory in directories:
         try:
             make_directory(directory, 0o700)
         except OSError as error:
-            raise InvalidArgument(f"{directory} cannot be written to: {error}") from None
+            raise InvalidArgument(f"cannot write to {directory}: {error}") from None
 
 
 def _copy_store(store: StoreCut, root: Path, room: Room, progress: Progress | None) -> StoreCopy:
@@ -205,7 +205,7 @@ def _copy_pages(store: StoreCut, path: str, room: Room, progress: Progress | Non
     os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o600))
     copy = open_writer(path, None)
     try:
-        # Pages are given checksums from the moment at which the first one says that they have some.
+        # SQLite adds checksums to pages once the first page says that they have them.
         copy.pragma("journal_mode", "OFF")
         copy.execute("CREATE TABLE placeholder (value)")
         with copy.backup("main", store.reader, "main") as pages:
@@ -219,7 +219,7 @@ def _copy_pages(store: StoreCut, path: str, room: Room, progress: Progress | Non
 
 
 def _verify_pages(path: str) -> None:
-    """Read a copy back, page by page; its log is gone afterwards."""
+    """Read a copy back page by page, and merge its log."""
     copy = apsw.Connection(path, apsw.SQLITE_OPEN_READWRITE, checksum_vfs())
     try:
         found = copy.execute("PRAGMA quick_check").get
@@ -227,7 +227,7 @@ def _verify_pages(path: str) -> None:
     finally:
         close(copy)
     if found != "ok" or checked != "1":
-        raise StoreFailed(f"{path}: the copy does not read as it should: {found}")
+        raise StoreFailed(f"{path}: the copy is damaged: {found}")
     sync_file(path)
 
 
@@ -246,7 +246,7 @@ def _copy_files(store: StoreCut, path: str, room: Room) -> tuple[int, int]:
 
 
 def _write_manifest(root: Path, manifest: Manifest) -> None:
-    """Make a backup one that counts: all of it is on the disk when its manifest is."""
+    """Complete a backup: sync all of it, then write its manifest."""
     sync_directory(str(root))
     made = root / f"{MANIFEST}.part"
     made.write_bytes(msgspec.json.format(msgspec.json.encode(manifest)))
@@ -255,43 +255,43 @@ def _write_manifest(root: Path, manifest: Manifest) -> None:
     sync_directory(str(root))
 
 
-# Looking at one
+# Reading a backup
 
 
 def read_manifest(source: Directory) -> Manifest:
-    """Return what a backup says of itself."""
+    """Return the manifest of a backup."""
     path = Path(source) / MANIFEST
     try:
         manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
     except FileNotFoundError:
         raise InvalidArgument(
-            f"{source} is no backup, or one that was not finished: it has no {MANIFEST}"
+            f"{source} is not a backup, or not a complete one: it has no {MANIFEST}"
         ) from None
     except (OSError, msgspec.DecodeError) as error:
-        raise Damaged(f"{path} cannot be read: {error}") from None
+        raise Damaged(f"cannot read {path}: {error}") from None
     if manifest.format > FORMAT:
-        raise InvalidArgument(f"{path} has format {manifest.format}: use a newer version")
+        raise InvalidArgument(f"{path} has format {manifest.format}: use a newer version of onibus")
     return manifest
 
 
 def verify(source: Directory, progress: Progress | None = None) -> Manifest:
-    """Compare every byte of a backup with what its manifest and its rows say of it."""
+    """Compare every byte of a backup with its manifest and its rows."""
     manifest = read_manifest(source)
     for store in manifest.stores:
         path = str(Path(source) / f"{store.name}.sqlite")
         done = counted(store, progress)
         if not os.path.isfile(path) or digest_of(path, done) != store.digest:
-            raise Damaged(f"{path} is not what was written into the backup")
+            raise Damaged(f"{path} differs from what the backup wrote")
         rows = file_rows(path)
         if len(rows) != store.block_files:
-            raise Damaged(f"{path} has {len(rows)} large blocks, and had {store.block_files}")
+            raise Damaged(f"{path} has {len(rows)} large blocks, not {store.block_files}")
         for block, expected in rows:
             done(len(read_file(path, block, expected)))
     return manifest
 
 
 def counted(store: StoreCopy, progress: Progress | None) -> Callable[[int], None]:
-    """Return what counts the bytes of a store that are done, and tells of it."""
+    """Return a callback that counts the finished bytes of a store and reports them."""
     total = store.bytes + store.block_bytes
     done = 0
 
@@ -344,7 +344,7 @@ def chunks(path: str) -> Iterator[bytes]:
 
 
 def sync_file(path: str) -> None:
-    """Wait until a file is on the disk."""
+    """Sync a file to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,9 +1,9 @@
-"""Check: whether a data directory that nobody has open is sound. It changes nothing.
+"""Check: verification of a data directory that no process has open. It changes nothing.
 
-Each store by itself: its length and its last commit against its witness, whose it is, every page
-against its checksum, SQLite's own structure, every block and every row in it against theirs. Then
-all of them together: the bus is opened as always, on stores that only pretend to write, and every
-partition is held to what must be true of it (core/invariants.py). At last, files nobody knows.
+First each store: its length and last commit against its witness, its identity, the checksum of
+every page, SQLite's own structure, and every block and row. Then the whole: the bus opens on stores
+that only pretend to write, and the invariants of every partition are checked (core/invariants.py).
+Finally it lists unknown files.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from onibus.store.connection import OLDEST_FORMAT, translate
 from onibus.store.files import FileLock
 from onibus.store.rehearsal import Rehearsal
 
-#: Findings of one kind in one place, at most: a broken disk has thousands.
+#: Maximum findings of one kind in one place: a damaged disk has thousands.
 FINDINGS_MAX = 100
 
 _RESTORE = "restore the store's files from a backup"
-#: What the server, or a backup, keeps beside the stores.
+#: Files that the server or a backup keeps next to the stores.
 _OTHER_FILES = (MANIFEST, CONNECTION_FILE, CERTIFICATE_FILE, KEY_FILE)
 _SUFFIXES = (
     "",
@@ -56,7 +56,7 @@ _SUFFIXES = (
 
 
 class Report(msgspec.Struct, kw_only=True):
-    """What a check has looked at, and what it has found."""
+    """Scope and findings of a check."""
 
     directory: str
     findings: list[Finding] = []
@@ -69,18 +69,18 @@ class Report(msgspec.Struct, kw_only=True):
 
     @property
     def sound(self) -> bool:
-        """Tell whether nothing is broken."""
+        """Return whether nothing is damaged."""
         return not any(finding.severity == ERROR for finding in self.findings)
 
 
-#: Told what is being looked at.
+#: Called with the part that is being checked.
 Progress = Callable[[str], None]
 
 
 def check(
     directory: Directory, *, places: Places | None = None, progress: Progress | None = None
 ) -> Report:
-    """Look at everything in a data directory, or in a backup; refuse one that is in use."""
+    """Check a data directory or a backup; reject one that is in use."""
     report = Report(directory=str(Path(directory).absolute()))
     tell = progress or (lambda _: None)
     try:
@@ -112,12 +112,10 @@ def _lock(path: str) -> FileLock:
     try:
         return FileLock(path, shared=True)
     except AlreadyOpen:
-        raise InvalidArgument(
-            f"{path} is in use: stop the server, or check a backup of it"
-        ) from None
+        raise InvalidArgument(f"{path} is in use: stop the server, or check a backup") from None
 
 
-# One store
+# Each store
 
 
 def _store(name: str, path: str, identity: bytes | None, report: Report) -> Iterator[Finding]:
@@ -128,10 +126,10 @@ def _store(name: str, path: str, identity: bytes | None, report: Report) -> Iter
     try:
         testimony = witness.read(path + ".witness")
     except (Damaged, OSError) as error:
-        yield Finding(ERROR, name, str(error), "if nothing else is found, remove that file")
+        yield Finding(ERROR, name, str(error), "if there is no other finding, remove that file")
         testimony = None
     if testimony is not None and os.stat(path).st_size < testimony.length:
-        yield Finding(ERROR, name, f"{path} is shorter than it was: its end is missing", _RESTORE)
+        yield Finding(ERROR, name, f"{path} is truncated", _RESTORE)
         return
     try:
         store = Rehearsal(path, name)
@@ -153,42 +151,44 @@ def _own_rows(
 ) -> Iterator[Finding]:
     own = store.own
     if {"format", "identity", "name", "position"} - own.keys():
-        yield Finding(ERROR, store.name, "the store's own rows are missing", _RESTORE)
+        yield Finding(ERROR, store.name, "the rows that identify the store are missing", _RESTORE)
         return
     if not isinstance(own["format"], int) or own["format"] < OLDEST_FORMAT:
-        what = f"it has format {own['format']!r}, which no version has written"
+        what = f"unknown format {own['format']!r}"
         yield Finding(ERROR, store.name, what, _RESTORE)
         return
     if own["format"] > FORMAT_VERSION:
-        advice = "check it with the version that wrote it, or a later one"
-        yield Finding(ERROR, store.name, f"it has format {own['format']}", advice)
+        advice = "check it with the version of onibus that wrote it, or a later one"
+        yield Finding(ERROR, store.name, f"unsupported format {own['format']}", advice)
     if own["name"] != store.name:
-        yield Finding(ERROR, store.name, f"it holds the store {own['name']!r}", "put it back")
+        yield Finding(
+            ERROR, store.name, f"the file holds store {own['name']!r}", "put the right file back"
+        )
     if identity not in (None, store.identity):
         advice = "put the right file back"
-        yield Finding(ERROR, store.name, "it is not the store that the namespace knows", advice)
+        yield Finding(ERROR, store.name, "not the store that the namespace records", advice)
     if testimony is None:
         if own["position"] and not os.path.exists(f"{store.path}.witness"):
             copied = os.path.exists(os.path.join(os.path.dirname(store.path), MANIFEST))
-            what = "it has no witness: a lost end would not be noticed"
-            advice = "" if copied else "compare it with a backup, if you did not remove the witness"
+            what = "no witness: lost commits would go unnoticed"
+            advice = "" if copied else "compare it with a backup, unless you removed the witness"
             yield Finding(NOTICE if copied else WARNING, store.name, what, advice)
         return
     if testimony.store != store.identity:
-        yield Finding(ERROR, store.name, "it is not the store that its witness has seen", _RESTORE)
+        yield Finding(ERROR, store.name, "not the store that its witness records", _RESTORE)
     elif testimony.position > own["position"]:
         lost = testimony.position - own["position"]
-        yield Finding(ERROR, store.name, f"its last {lost} commits are lost", _RESTORE)
+        yield Finding(ERROR, store.name, f"the last {lost} commits are lost", _RESTORE)
     elif not testimony.whole:
-        what = "a part of its witness is damaged: a lost end may not be noticed"
-        advice = "after a power failure this is normal, otherwise compare the store with a backup"
+        what = "part of its witness is damaged: lost commits may go unnoticed"
+        advice = "normal after a power failure; otherwise compare the store with a backup"
         yield Finding(WARNING, store.name, what, advice)
 
 
 def _pages(store: Rehearsal) -> Iterator[Finding]:
-    """Read every page, which compares its checksum, and have SQLite look at its structure."""
+    """Read every page, which verifies its checksum, and let SQLite check its structure."""
     if store.connection.pragma("checksum_verification") != "1":
-        yield Finding(ERROR, store.name, "its pages have no checksums", _RESTORE)
+        yield Finding(ERROR, store.name, "pages have no checksums", _RESTORE)
     try:
         rows = store.connection.execute(f"PRAGMA integrity_check({FINDINGS_MAX})").fetchall()
     except apsw.Error as error:
@@ -218,19 +218,19 @@ def _blocks(store: Rehearsal, report: Report) -> Iterator[Finding]:
 
 
 def _read_all(row: Any, rows: int | None) -> str:
-    """Read a block through; return what is wrong with it."""
+    """Read a whole block; return its problem, or an empty string."""
     if row is None or not isinstance(row[-1], bytes):
         return "its file is missing"
     block = Block(row[-1])
     for position in range(block.rows):
         block.message(position)
     if rows is None:
-        return "no index has it"
-    return "" if rows == block.rows else f"it has {block.rows} rows, not {rows}"
+        return "not in any index"
+    return "" if rows == block.rows else f"{block.rows} rows, not {rows}"
 
 
 def _files(store: Rehearsal, report: Report) -> Iterator[Finding]:
-    """Look for files of blocks that no row has."""
+    """Find block files without a row."""
     directory = store.path + ".blocks"
     if not os.path.isdir(directory):
         return
@@ -238,17 +238,17 @@ def _files(store: Rehearsal, report: Report) -> Iterator[Finding]:
     for entry in sorted(Path(directory).iterdir()):
         report.bytes += entry.stat().st_size
         if not entry.name.isdecimal():
-            yield Finding(NOTICE, store.name, f"{entry} is none of ours")
+            yield Finding(NOTICE, store.name, f"{entry} is not an Onibus file")
         elif entry.name not in blocks:
-            advice = "nothing: the next opening removes it"
-            yield Finding(NOTICE, store.name, f"{entry} is left from a crash", advice)
+            advice = "no action needed: the server removes it when it starts"
+            yield Finding(NOTICE, store.name, f"{entry} is left over from a crash", advice)
 
 
-# All together
+# All stores together
 
 
 class _AtOnce:
-    """A writer that writes at once, on the thread that asks."""
+    """A writer that writes immediately, on the calling thread."""
 
     def submit(self, work: Work, done: Done) -> None:
         error: BaseException | None = None
@@ -259,15 +259,15 @@ class _AtOnce:
         done(error)
 
     def stop(self) -> None:
-        """Nothing is going on."""
+        """Return at once: no write is in progress."""
 
 
 def _together(paths: dict[str, str], bad: set[str], report: Report) -> Iterator[Finding]:
-    """Open the bus on stores that only pretend to write, and look at every partition."""
+    """Open the bus on stores that only pretend to write, and check every partition."""
 
     def open_store(name: str, _known: bool) -> Rehearsal:
         if name in bad:
-            raise Damaged("it was looked at before")
+            raise Damaged("already checked")
         return Rehearsal(paths[name], name)
 
     soon: deque[Callable[[], None]] = deque()
@@ -281,7 +281,7 @@ def _together(paths: dict[str, str], bad: set[str], report: Report) -> Iterator[
         yield from _partitions(broker, bad, report)
     except OnibusError as error:
         if not bad:
-            yield Finding(ERROR, NAME, f"it cannot be opened: {error}", _RESTORE)
+            yield Finding(ERROR, NAME, f"cannot be opened: {error}", _RESTORE)
     finally:
         broker.close()
 
@@ -295,7 +295,7 @@ def _partitions(broker: Broker, bad: set[str], report: Report) -> Iterator[Findi
             where = f"partition {seat.index} of {seat.entity.name}"
             if seat.partition is None:
                 if store.error is None:
-                    yield Finding(ERROR, where, f"it does not come up: {seat.offline}", _RESTORE)
+                    yield Finding(ERROR, where, f"cannot be loaded: {seat.offline}", _RESTORE)
                 continue
             for part in seat.partition.subscriptions.values():
                 report.messages += part.log.next_ordinal - 1 - part.gone.count
@@ -304,11 +304,11 @@ def _partitions(broker: Broker, bad: set[str], report: Report) -> Iterator[Findi
             except OnibusError as error:
                 words = [str(error)]
             for one in words[:FINDINGS_MAX]:
-                yield Finding(ERROR, where, one, "keep the files, and tell us")
+                yield Finding(ERROR, where, one, "keep the files and report a bug")
 
 
 def _strangers(paths: dict[str, str], root: Path) -> Iterator[Finding]:
-    """Look for files beside the stores that do not belong to any."""
+    """Find files next to the stores that belong to none."""
     known = {Path(path + suffix) for path in paths.values() for suffix in _SUFFIXES}
     for home in sorted({root, *(Path(path).parent for path in paths.values())}):
         if not home.is_dir():
@@ -317,10 +317,10 @@ def _strangers(paths: dict[str, str], root: Path) -> Iterator[Finding]:
             if entry in known or entry.name in _OTHER_FILES:
                 continue
             if entry.suffix == ".sqlite":
-                advice = "a store that no namespace knows: is this the right directory?"
-                yield Finding(WARNING, str(entry), "nobody knows this store", advice)
+                advice = "check the directory: the namespace does not record this store"
+                yield Finding(WARNING, str(entry), "unknown store", advice)
             elif ".sqlite.cut-" in entry.name or entry.name.endswith(".restoring"):
-                what = "an interrupted backup or restore left it"
+                what = "left over from an interrupted backup or restore"
                 yield Finding(NOTICE, str(entry), what, "remove it")
             else:
-                yield Finding(NOTICE, str(entry), "it is none of ours")
+                yield Finding(NOTICE, str(entry), "not an Onibus file")

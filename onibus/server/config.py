@@ -1,9 +1,9 @@
-"""Configuration: one file, then the environment, then flags; the later wins.
+"""Configuration: a file, then the environment, then command-line options; the last one wins.
 
 Every option has one name: `http_port` in the file, ONIBUS_HTTP_PORT in the environment,
---http-port as a flag. The file is TOML with the options and the tables of `config_file`, or a
-Service Bus emulator's Config.json. Paths in a file are relative to the file. Errors name where a
-value stands and say what to do; a name that nobody knows is refused.
+--http-port on the command line. The file is TOML with the options and the tables of `config_file`,
+or a Service Bus emulator's Config.json. Paths in a file are relative to the file. Errors name the
+place of a value and say what to do; unknown names are rejected.
 """
 
 from __future__ import annotations
@@ -36,79 +36,79 @@ from onibus.server.emulator import read_emulator
 from onibus.server.wanted import Wanted
 
 PREFIX = "ONIBUS_"
-#: The primary key of RootManageSharedAccessKey, for those who keep secrets in the environment.
+#: The primary key of RootManageSharedAccessKey, for secrets kept in the environment.
 ROOT_KEY_VARIABLE = "ONIBUS_ROOT_KEY"
 
-#: The well-known ports of AMQP, plain text and TLS.
+#: The well-known AMQP ports, plain text and TLS.
 AMQP_PORT, AMQPS_PORT = 5672, 5671
 
-#: A name or an address of IPv4, or an address of IPv6.
+#: A name or an IPv4 address, or an IPv6 address.
 _HOST = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:]*::?[0-9A-Fa-f:.]*")
 _PATHS = ("data", "tls_certificate", "tls_key")
-#: Options that have another name now.
+#: Renamed options.
 _RENAMED = {"allow_development_key": "development"}
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What is set by a key of the file, a variable or a flag."""
+    """Options that the file, the environment or the command line can set."""
 
-    #: the directory of the data
+    #: data directory
     data: str = "data"
-    #: keep everything in memory: for tests
+    #: keep everything in memory, for tests
     ephemeral: bool = False
     #: the address to listen on
     host: str = "127.0.0.1"
-    #: ports; 0 is any that is free
+    #: ports; 0 chooses a free one
     http_port: int = 5300
     amqp_port: int = AMQP_PORT
-    #: where TLS is spoken, a port of AMQP for nothing else; by default 5671, where clients of
-    #: Service Bus go, beside an `amqp_port` of 5672
+    #: port for AMQP over TLS only; default with TLS: 5671, the port of Service Bus clients, if
+    #: `amqp_port` is 5672
     amqps_port: int | None = None
     #: the tier of Service Bus whose limits its clients get; relaxed has our own
     service_bus_profile: Literal["standard", "premium", "relaxed"] = "relaxed"
     sqs_port: int = 9324
-    #: which of the two services SQS follows where they differ
+    #: the service that SQS follows where AWS and Yandex differ
     sqs_profile: Literal["aws", "yandex"] = "aws"
-    #: the account that queues belong to, in their URLs and ARNs
+    #: the account of queues, in their URLs and ARNs
     sqs_account: str = "000000000000"
-    #: new SQS queues with content-based deduplication match equal content under any id (F7); by
-    #: default in profile yandex
+    #: new SQS queues with content-based deduplication match equal content under any id (F7);
+    #: default: only with profile yandex
     sqs_content_matches_any_id: bool | None = None
-    #: speak TLS, with a self-made certificate unless one is given
+    #: use TLS; generate a self-signed certificate unless one is given
     tls: bool = False
-    #: files in PEM: the certificate with its chain, and its key
+    #: PEM files: the certificate with its chain, and its key
     tls_certificate: str = ""
     tls_key: str = ""
-    #: ask for no credentials; on loopback only
+    #: accept clients without credentials; loopback only
     insecure: bool = False
-    #: let plain text in off loopback
+    #: listen without TLS beyond loopback
     allow_plain_text: bool = False
-    #: accept the emulator's well-known key until the bus has its own keys; by default on
-    #: loopback with `ephemeral` or a Config.json
+    #: accept the emulator's well-known key until the bus has its own keys; default: on loopback
+    #: with `ephemeral` or a Config.json
     development: bool | None = None
-    #: further names by which clients reach the server in development
+    #: further host names that clients use in development
     allow_host: tuple[str, ...] = ()
-    #: offer what only tests need, with `ephemeral`: reset, and a clock that can be moved
+    #: offer reset and a movable clock, for tests; needs `ephemeral`
     test_mode: bool = False
-    #: sends are refused when less of the disk is free
+    #: reject sends when less disk space is free
     reserve_bytes: int = RESERVE_BYTES
-    #: write a few bytes to the disk of a store that has not committed for this long; 0 never does
+    #: probe the disk of a store that has not committed for this long; 0 disables the probe
     probe_ms: int = PROBE_MS
     log_format: Literal["text", "json"] = "text"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a server is told."""
+    """Complete configuration of a server."""
 
     options: Options
-    #: message stores and their directories; empty for one, in the data directory
+    #: message stores and their directories; empty for one store in the data directory
     stores: dict[str, str] = {}
     quotas: Quotas = Quotas()
     limits: Limits = Limits()
     keys: list[AccessKey] = []
     entities: list[Wanted] = []
-    #: the file is a Service Bus emulator's
+    #: whether the file is a Service Bus emulator's
     of_emulator: bool = False
 
 
@@ -122,7 +122,7 @@ def load(
     environment: Mapping[str, str] | None = None,
     flags: Mapping[str, Any] | None = None,
 ) -> Config:
-    """Return the configuration of a file, the environment and flags; the later wins."""
+    """Return the configuration from a file, the environment and the command line."""
     variables = environment or {}
     file = file or variables.get(PREFIX + "CONFIG") or None
     parts: dict[str, Any] = {} if file is None else _read_file(Path(file))
@@ -138,27 +138,27 @@ def load(
 
 
 def _read_file(path: Path) -> dict[str, Any]:
-    """Return the fields of a Config that a file sets; `options` as a dict."""
+    """Return the fields of a Config that a file sets, with `options` as a dict."""
     try:
         text = path.read_text("utf-8-sig")
     except OSError as error:
         raise InvalidArgument(
-            f"{path}: {error.strerror}: give a file that is there with --config"
+            f"{path}: {error.strerror}: name an existing file with --config"
         ) from None
     except UnicodeDecodeError:
-        raise InvalidArgument(f"{path}: no UTF-8: save it as such") from None
+        raise InvalidArgument(f"{path}: not UTF-8: save it in that encoding") from None
     if path.suffix == ".json" or text.lstrip().startswith(("{", "//", "/*")):
         return {"entities": read_emulator(text, str(path)), "of_emulator": True}
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise InvalidArgument(f"{path}: no TOML: {error}") from None
+        raise InvalidArgument(f"{path}: not TOML: {error}") from None
     return _read_toml(path, table)
 
 
 def _read_toml(path: Path, table: dict[str, Any]) -> dict[str, Any]:
     for name in _RENAMED.keys() & table.keys():
-        raise InvalidArgument(f"{path}: {name} is {_RENAMED[name]} now: write that")
+        raise InvalidArgument(f"{path}: {name} is now called {_RENAMED[name]}")
     check_keys(f"{path}: ", table, (*OPTIONS, *_TABLES))
     options = {
         name: _value(f"{path}: {name}", name, table[name], strict=True)
@@ -171,7 +171,7 @@ def _read_toml(path: Path, table: dict[str, Any]) -> dict[str, Any]:
     stores = as_table(f"{path}: stores", table.get("stores", {}))
     for name, place in stores.items():
         if not isinstance(place, str) or not place:
-            raise InvalidArgument(f"{path}: stores.{name}: write the store's directory")
+            raise InvalidArgument(f"{path}: stores.{name}: name the store's directory")
     parts: dict[str, Any] = {
         "options": options,
         "stores": {name: str(path.parent / place) for name, place in stores.items()},
@@ -190,13 +190,14 @@ def _read_toml(path: Path, table: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of_environment(variables: Mapping[str, str]) -> dict[str, Any]:
-    """Return the options that variables set; an empty one sets nothing."""
+    """Return the options that environment variables set; empty variables set nothing."""
     known = {PREFIX + name.upper(): name for name in OPTIONS}
     others = (PREFIX + "CONFIG", ROOT_KEY_VARIABLE)
     found = {}
     for name, now in _RENAMED.items():
         if variables.get(PREFIX + name.upper()):
-            raise InvalidArgument(f"{PREFIX}{name.upper()} is {PREFIX}{now.upper()} now: set that")
+            now_set = f"{PREFIX}{now.upper()}"
+            raise InvalidArgument(f"{PREFIX}{name.upper()} is now called {now_set}")
     for variable, value in variables.items():
         if not variable.startswith(PREFIX) or not value or variable in others:
             continue
@@ -205,8 +206,8 @@ def _of_environment(variables: Mapping[str, str]) -> dict[str, Any]:
             several = _TYPES[name] == tuple[str, ...]
             found[name] = _value(variable, name, value.split(",") if several else value)
         elif near := get_close_matches(variable, known, 1, 0.9):
-            # Clients have variables of this prefix too: only what looks like a slip is refused.
-            raise InvalidArgument(f"{variable}: there is none: did you mean {near[0]}?")
+            # Clients use variables with this prefix too: reject only likely misspellings.
+            raise InvalidArgument(f"{variable}: unknown variable: did you mean {near[0]}?")
     return found
 
 
@@ -218,7 +219,7 @@ def _value(where: str, name: str, value: Any, *, strict: bool = False) -> Any:
 
 
 def _root_key(variables: Mapping[str, str], keys: list[AccessKey]) -> list[AccessKey]:
-    """Add the key of the environment to those of the file."""
+    """Add the environment's key to those of the file."""
     secret = variables.get(ROOT_KEY_VARIABLE)
     if not secret:
         return keys
@@ -241,38 +242,39 @@ def _check(config: Config) -> None:
     ports = {name: port for name in kinds if (port := getattr(options, name)) is not None}
     for name, port in ports.items():
         if not 0 <= port <= 65_535:
-            raise InvalidArgument(f"{name} is {port}: a port is a number from 0 to 65535")
+            raise InvalidArgument(f"{name} is {port}: use a port from 0 to 65535")
         same = [other for other in ports if port and other != name and ports[other] == port]
         if same:
-            raise InvalidArgument(f"{name} and {same[0]} are both {port}: choose two ports")
+            raise InvalidArgument(f"{name} and {same[0]} are both {port}: use different ports")
     if not (options.sqs_account.isascii() and options.sqs_account.isdigit()):
-        raise InvalidArgument("sqs_account is a number, such as 000000000000")
+        raise InvalidArgument("sqs_account must be a number, such as 000000000000")
     if not options.host:
-        raise InvalidArgument("host is empty: 0.0.0.0 listens on all addresses")
+        raise InvalidArgument("host is empty: use 0.0.0.0 to listen on all addresses")
     for name in options.allow_host:
         if not _HOST.fullmatch(name):
             raise InvalidArgument(
-                f"allow_host {name!r} is not a host: write a name or an address, without a port"
+                f"allow_host {name!r} is not a host: use a name or an address, without a port"
             )
     if options.reserve_bytes < 0:
-        raise InvalidArgument("reserve_bytes is below 0")
+        raise InvalidArgument("reserve_bytes is below 0: use 0 or more")
     if options.probe_ms < 0:
-        raise InvalidArgument(f"probe_ms is {options.probe_ms}: give milliseconds, or 0 for never")
+        raise InvalidArgument(
+            f"probe_ms is {options.probe_ms}: use milliseconds, or 0 to disable it"
+        )
     if bool(options.tls_certificate) != bool(options.tls_key):
-        raise InvalidArgument("tls_certificate and tls_key go together: give both, or neither")
+        raise InvalidArgument("tls_certificate and tls_key belong together: set both, or neither")
     if options.ephemeral and config.stores:
-        raise InvalidArgument("an ephemeral bus has no stores: leave [stores] or ephemeral out")
+        raise InvalidArgument("an ephemeral bus has no stores: remove [stores] or ephemeral")
     if options.test_mode and not options.ephemeral:
-        raise InvalidArgument("test_mode can empty the whole bus: it needs ephemeral too")
+        raise InvalidArgument("test_mode can empty the whole bus: it requires ephemeral")
     if options.ephemeral and options.tls and not options.tls_certificate:
         raise InvalidArgument(
-            "an ephemeral bus has nowhere to keep a self-made certificate: give tls_certificate "
-            "and tls_key"
+            "an ephemeral bus cannot store a generated certificate: set tls_certificate and tls_key"
         )
     if not options.ephemeral and not options.data:
-        raise InvalidArgument("data is empty: give a directory, or --ephemeral")
+        raise InvalidArgument("data is empty: name a directory, or use --ephemeral")
     names: dict[str, str] = {}
     for one in config.entities:
         if one.name in names:
-            raise InvalidArgument(f"{one.where}: {one.name} stands in {names[one.name]} already")
+            raise InvalidArgument(f"{one.where}: {one.name} is already in {names[one.name]}")
         names[one.name] = one.where

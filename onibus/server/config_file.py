@@ -1,16 +1,16 @@
-"""The tables of a configuration file: keys, stores, and the entities that are to be there.
+"""Tables of a configuration file: keys, stores and entities to create.
 
-[stores]                                    names of message stores, and their directories
+[stores]                                    names of message stores and their directories
 main = "/mnt/first"
 
-[[keys]]                                    shared access keys that are not kept in the bus
+[[keys]]                                    shared access keys kept outside the bus
 name = "orders-in"
 rights = ["Send"]
 entity = "orders"
 primary = "…"
 
 [queues.orders]                             settings as in docs/settings.md
-lock_duration_ms = "PT30S"                  a duration is milliseconds, or ISO 8601
+lock_duration_ms = "PT30S"                  a duration in milliseconds or ISO 8601
 [topics.prices]
 [topics.prices.subscriptions.large]
 [[topics.prices.subscriptions.large.rules]]
@@ -41,12 +41,12 @@ _RULE_KEYS = ("name", "sql", "parameters", "correlation", "everything", "action"
 
 
 def check_keys(where: str, table: Table, known: Any) -> None:
-    """Refuse names that nobody knows, and say which was meant."""
+    """Reject unknown names, and suggest the likely one."""
     for name in table:
         if name not in known:
             near = get_close_matches(name, known, 1)
-            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
-            raise InvalidArgument(f"{where}there is no {name!r}: {hint}")
+            hint = f"did you mean {near[0]}?" if near else f"use one of {', '.join(known)}"
+            raise InvalidArgument(f"{where}unknown name {name!r}: {hint}")
 
 
 def as_table(where: str, value: Any) -> Table:
@@ -67,14 +67,14 @@ def as_struct(where: str, value: Any, kind: type[T], known: Any) -> T:
 
 
 def plain(error: Exception) -> str:
-    """Return what was wrong with a value, in the words of the file."""
+    """Return the problem with a value, by its name in the file."""
     text, _, place = str(error).partition(" - at `$")
     key = place.strip("`").lstrip(".")
     return f"{key}: {text}" if key else text
 
 
 def read_keys(where: str, value: Any) -> list[AccessKey]:
-    """Return the keys of a configuration; their texts are never told."""
+    """Return the keys of a configuration; errors never contain their secrets."""
     if not isinstance(value, list):
         raise InvalidArgument(f"{where}: write [[keys]] for each key")
     found: dict[tuple[str, str], AccessKey] = {}
@@ -86,7 +86,7 @@ def read_keys(where: str, value: Any) -> list[AccessKey]:
         except InvalidArgument as error:
             raise InvalidArgument(f"{at}: {error}") from None
         if (key.entity, key.name) in found:
-            raise InvalidArgument(f"{at}: there is a key {key.name!r} already")
+            raise InvalidArgument(f"{at}: key {key.name!r} exists already")
         found[key.entity, key.name] = key
     return list(found.values())
 
@@ -124,7 +124,7 @@ def _subscription(where: str, topic: str, name: str, given: Any) -> Wanted:
 
 
 def _settings(where: str, given: Any) -> Table:
-    """Return settings, durations as numbers."""
+    """Return settings, with durations as numbers."""
     settings = dict(as_table(where, given))
     for name, value in settings.items():
         if name.endswith(("_ms", "_ms_max")) and isinstance(value, str):
@@ -150,7 +150,7 @@ def _rule(where: str, given: Any) -> Rule:
 def _filter(where: str, table: Table) -> Filter:
     kinds = [name for name in ("sql", "correlation", "everything") if name in table]
     if len(kinds) > 1:
-        raise InvalidArgument(f"a rule has {' or '.join(kinds)}, not both")
+        raise InvalidArgument(f"a rule takes only one of {', '.join(kinds)}")
     if kinds == ["sql"]:
         return SqlFilter(table["sql"], table.get("parameters", {}))
     if kinds == ["correlation"]:

@@ -1,7 +1,7 @@
-"""Connection strings, as clients of Service Bus know them, and the file that has one.
+"""Service Bus connection strings, and the file that holds one.
 
-The file is for programs on this machine, the command line first of all. Its owner alone can read
-it. It is written when a server starts, and again when its key is rotated.
+The file is for programs on this machine, such as the command line. Only its owner can read it. The
+server writes it when it starts and when its key is rotated.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from onibus.server.private_files import write_private
 
 _log = logging.getLogger("onibus.server")
 
-#: In the data directory.
+#: File name in the data directory.
 CONNECTION_FILE = "connection-string"
 
 
 def connection_string(key: AccessKey, host: str, port: int, *, tls: bool) -> str:
-    """Return what a client needs to know, with the key in it."""
+    """Return a connection string with its key."""
     name = f"[{host}]" if ":" in host else host
     parts = [
         f"Endpoint=sb://{name}:{port}",
@@ -28,7 +28,7 @@ def connection_string(key: AccessKey, host: str, port: int, *, tls: bool) -> str
         f"SharedAccessKey={key.primary}",
     ]
     if not tls:
-        # Clients of Service Bus speak plain text only where they are told that this is no cloud.
+        # Service Bus clients use plain text only if the string names a development emulator.
         parts.append("UseDevelopmentEmulator=true")
     if key.entity:
         parts.append(f"EntityPath={key.entity}")
@@ -36,13 +36,13 @@ def connection_string(key: AccessKey, host: str, port: int, *, tls: bool) -> str
 
 
 def reachable_name(host: str) -> str:
-    """Return a name by which programs on this machine reach a server that listens there."""
+    """Return a name by which local programs reach a server that listens on an address."""
     everywhere = {"0.0.0.0": "localhost", "::": "localhost", "127.0.0.1": "localhost"}
     return everywhere.get(host, host)
 
 
 class ConnectionFile:
-    """The connection string of the root key, in a file that follows the key."""
+    """A file with the connection string of the root key, updated with the key."""
 
     def __init__(self, path: Path, keys: KeptKeys, host: str, port: int, *, tls: bool) -> None:
         self.path = path
@@ -55,7 +55,7 @@ class ConnectionFile:
         self.write()
 
     def write(self) -> None:
-        """Bring the file up to date, if the key has changed."""
+        """Rewrite the file if the key has changed."""
         root = self._keys.root
         if root is None:
             self.path.unlink(missing_ok=True)
@@ -64,7 +64,7 @@ class ConnectionFile:
             try:
                 write_private(self.path, text.encode() + b"\n")
             except OSError as error:
-                # The key is good all the same: whoever made or rotated it was told.
-                _log.error("%s cannot be written: %s", self.path, error.strerror)
+                # The new key works all the same, and its creator has the response.
+                _log.error("cannot write %s: %s", self.path, error.strerror)
                 return
         self._written = root

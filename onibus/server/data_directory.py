@@ -1,4 +1,4 @@
-"""Where the stores of a bus are: the files that belong together."""
+"""Files of the stores of a bus."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ if TYPE_CHECKING:
     from onibus.bus import Bus
 
 Directory = str | os.PathLike[str]
-#: Directories of stores that are not in the bus's own, by the names of the stores.
+#: Directories of stores outside the data directory, by store name.
 Places = Mapping[str, Directory]
 
 
 def paths_of(bus: Bus) -> dict[str, str]:
-    """Return the files of all stores of a bus that is open, the namespace's own first."""
+    """Return the files of all stores of an open bus, the namespace's first."""
     broker = bus.broker
     stores: dict[str, Any] = {NAME: broker.namespace.store}
     for name, one in broker.stores.items():
         stores[name] = None if one.loop is None else one.loop.store
     for name, store in stores.items():
         if store is None:
-            raise InvalidArgument(f"store {name} is down: there would be a hole where it is")
+            raise InvalidArgument(f"store {name} is unavailable: a backup needs all stores")
         if not isinstance(store, SqliteStore):
-            raise InvalidArgument("this bus lives in memory only: it has no files")
+            raise InvalidArgument("an ephemeral bus has no files to back up")
     return {name: store.path for name, store in stores.items()}
 
 
 def find_paths(directory: Directory, places: Places | None = None) -> dict[str, str]:
-    """Return the files of all stores that a directory's namespace knows, its own first."""
+    """Return the files of all stores that a directory's namespace records, its own first."""
     root = Path(directory).absolute()
     own = root / f"{NAME}.sqlite"
     if not own.is_file():
-        raise InvalidArgument(f"{root} is no data directory: it has no {own.name}")
+        raise InvalidArgument(f"{root} is not a data directory: it has no {own.name}")
     found = {NAME: str(own)}
     for name in known_stores(str(own)):
         place = Path((places or {}).get(name, root)).absolute()
@@ -51,12 +51,12 @@ def find_paths(directory: Directory, places: Places | None = None) -> dict[str, 
 
 
 def missing(paths: Mapping[str, str]) -> list[str]:
-    """Return the names of stores whose files are not where they should be."""
+    """Return the names of stores whose files are missing."""
     return [name for name, path in paths.items() if not os.path.isfile(path)]
 
 
 def known_stores(namespace: str) -> dict[str, bytes]:
-    """Return the identities of the stores that a namespace knows, by their names."""
+    """Return the identities of the stores that a namespace records, by name."""
     connection = None
     try:
         connection = open_to_look(namespace)

@@ -1,7 +1,7 @@
-"""Doctor: what of this machine, or of its set-up, would give a bus trouble.
+"""Doctor: problems of this machine or its configuration that would affect a bus.
 
-Each examination is a function that returns what it has found. Nothing is changed; in the data
-directory a file is written, synced, locked and removed again.
+Each examination is a function that returns its finding. Nothing changes, except that a file in the
+data directory is written, synced, locked and removed.
 """
 
 from __future__ import annotations
@@ -32,32 +32,32 @@ WARNING = "warning"
 BAD = "bad"
 
 OLDEST_PYTHON = (3, 11)
-#: So many connections a server wants to hold, with some files besides.
+#: Open files for a server with many connections.
 OPEN_FILES_WANTED = 20_000
-#: A sync that takes longer than this makes every single send that slow; one that takes less than
-#: a disk can, did not reach it.
+#: A slower sync makes every single send that slow; a faster one than any disk allows did not reach
+#: the disk.
 SYNC_SECONDS_SLOW = 0.020
 SYNC_SECONDS_TOO_FAST = 0.000_03
 SYNCS = 15
-#: Before this the clock was never set.
+#: A clock before this time was never set.
 EARLIEST = 1_735_689_600
 
 
 class Examination(msgspec.Struct, frozen=True):
-    """What was looked at, and how it is."""
+    """Result of an examination."""
 
     name: str
     #: good, warning or bad
     state: str
     found: str
-    #: what to do, where it is not good
+    #: what to do, if it is not good
     advice: str = ""
 
 
 def doctor(
     directory: Directory | None = None, *, host: str = "127.0.0.1", ports: Iterable[int] = ()
 ) -> list[Examination]:
-    """Look at this machine; at a data directory and at ports to listen on, if they are given."""
+    """Examine this machine, and a data directory and ports if given."""
     found = [_python(), _sqlite(), _uvloop(), _open_files(), _clock()]
     found += [_port(host, port) for port in ports]
     if directory is not None:
@@ -86,17 +86,17 @@ def _sqlite() -> Examination:
 
 def _uvloop() -> Examination:
     if find_spec("uvloop") is None:
-        return Examination("uvloop", WARNING, "not there", "install uvloop: the server is faster")
+        return Examination("uvloop", WARNING, "not installed", "install uvloop for a faster server")
     return Examination("uvloop", GOOD, "there")
 
 
 def _open_files() -> Examination:
-    # A server takes as many as it may have, whatever it begins with.
+    # A server raises its soft limit to the hard one.
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     unbounded = hard == resource.RLIM_INFINITY
     words = "no limit" if unbounded else f"{hard} open files"
     if not unbounded and hard < OPEN_FILES_WANTED:
-        advice = f"ulimit -n {OPEN_FILES_WANTED}, or LimitNOFILE= in the systemd unit"
+        advice = f"raise it: ulimit -n {OPEN_FILES_WANTED}, or LimitNOFILE= in the systemd unit"
         return Examination("open files", WARNING, words, advice)
     return Examination("open files", GOOD, words)
 
@@ -107,11 +107,11 @@ def _clock() -> Examination:
     drift = abs((time.time() - wall) - (time.monotonic() - monotonic))
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(wall))
     if wall < EARLIEST:
-        advice = "set the clock: stamps and schedules follow it"
-        return Examination("clock", BAD, f"{now}: it was never set", advice)
+        advice = "set the clock: enqueued times and schedules use it"
+        return Examination("clock", BAD, f"{now}: never set", advice)
     if drift > 0.5:
-        advice = "find out who sets the clock in jumps"
-        return Examination("clock", WARNING, f"it jumped by {drift:.1f} s just now", advice)
+        advice = "find the program that sets the clock in steps"
+        return Examination("clock", WARNING, f"jumped by {drift:.1f} s during this check", advice)
     return Examination("clock", GOOD, now)
 
 
@@ -123,7 +123,7 @@ def _port(host: str, port: int) -> Examination:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host, port))
     except OSError as error:
-        advice = "another program has it, perhaps a server that runs already: choose another port"
+        advice = "in use, perhaps by a running server: choose another port"
         return Examination(name, BAD, f"{host}: {error.strerror or error}", advice)
     return Examination(name, GOOD, f"free on {host}")
 
@@ -145,16 +145,16 @@ def _directory(directory: Path) -> list[Examination]:
 def _access(directory: Path, there: Path) -> Examination:
     name = "data directory"
     if not there.is_dir():
-        return Examination(name, BAD, f"{there} is no directory", "choose another one")
+        return Examination(name, BAD, f"{there} is not a directory", "choose another one")
     if not os.access(there, os.R_OK | os.W_OK | os.X_OK):
-        advice = f"let the user of the server write there: chown {os.getuid()} {there}"
-        return Examination(name, BAD, f"{there} cannot be written to", advice)
-    words = str(directory) if there == directory else f"{directory} will be made"
+        advice = f"let the server's user write there: chown {os.getuid()} {there}"
+        return Examination(name, BAD, f"cannot write to {there}", advice)
+    words = str(directory) if there == directory else f"{directory} will be created"
     return Examination(name, GOOD, words)
 
 
 def _locks(directory: Path, there: Path) -> Examination:
-    """Show whether a server has the directory open, and what keeps a second one out."""
+    """Return whether a server has the directory open, and what excludes a second one."""
     name, store = "file locks", directory / f"{NAME}.sqlite"
     probe = there / f".onibus-doctor-{os.getpid()}"
     try:
@@ -170,29 +170,31 @@ def _locks(directory: Path, there: Path) -> Examination:
         for path in (probe, Path(f"{probe}.lock")):
             path.unlink(missing_ok=True)
     if not lock.on_database:
-        advice = "do not delete *.lock while a server runs: only these keep a second server out"
-        return Examination(name, WARNING, "this system cannot lock a database itself", advice)
-    return Examination(name, GOOD, "a database is locked while it is open; none is open now")
+        advice = "do not delete *.lock while a server runs: they exclude a second server"
+        return Examination(name, WARNING, "this system cannot lock a database file", advice)
+    return Examination(name, GOOD, "databases are locked while open; none is open now")
 
 
 def _readers(directory: Path) -> Examination:
     mode = directory.stat().st_mode & 0o777
     if mode & 0o007:
-        advice = f"chmod 750 {directory}: messages, and the secret of tokens, are in there"
-        return Examination("permissions", WARNING, f"{mode:o}: anybody can look into it", advice)
+        advice = f"chmod 750 {directory}: it holds messages and the secret of lock tokens"
+        return Examination("permissions", WARNING, f"{mode:o}: other users can read it", advice)
     return Examination("permissions", GOOD, f"{mode:o}")
 
 
 def _credentials(directory: Path) -> Examination:
-    """Say which key programs on this machine use: the emulator's is no longer one by default."""
+    """Return the key that local programs use: the emulator's is not accepted by default."""
     name, path = "credentials", directory / CONNECTION_FILE
-    needs = "the well-known key works with --development only"
+    needs = "the well-known key works only with --development"
     if not path.exists():
-        return Examination(name, GOOD, f"{path} is made at the first start; {needs}")
+        return Examination(name, GOOD, f"{path} is created at the first start; {needs}")
     mode = path.stat().st_mode & 0o777
     if mode & 0o077:
-        advice = f"chmod 600 {path}, then rotate the key: it allows everything"
-        return Examination(name, WARNING, f"{path} has mode {mode:o}: others can read it", advice)
+        advice = f"chmod 600 {path}, then rotate the key: it has all rights"
+        return Examination(
+            name, WARNING, f"{path} has mode {mode:o}: other users can read it", advice
+        )
     return Examination(name, GOOD, f"{path} has the key; {needs}")
 
 
@@ -200,30 +202,32 @@ def _space(directory: Path) -> Examination:
     free = free_bytes(str(directory))
     words = f"{free >> 20} MB free"
     if free < RESERVE_BYTES:
-        advice = f"make room: below {RESERVE_BYTES >> 20} MB sends are refused"
+        advice = f"free some space: sends are rejected below {RESERVE_BYTES >> 20} MB"
         return Examination("disk space", BAD, words, advice)
     if free < 4 * RESERVE_BYTES:
-        return Examination("disk space", WARNING, words, "make room before it is needed")
+        return Examination("disk space", WARNING, words, "free some space soon")
     return Examination("disk space", GOOD, words)
 
 
 def _syncs(directory: Path) -> Examination:
-    """Measure how long it takes until a few bytes are on the disk."""
+    """Measure the time until a few bytes are on disk."""
     try:
         seconds = statistics.median(sync_times(directory))
     except OSError as error:
-        return Examination("disk sync", BAD, str(error), "look at the disk")
+        return Examination("disk sync", BAD, str(error), "check the disk")
     words = f"{seconds * 1000:.2f} ms"
     if seconds > SYNC_SECONDS_SLOW:
-        return Examination("disk sync", WARNING, words, "use a faster disk: each send waits for it")
+        return Examination(
+            "disk sync", WARNING, words, "use a faster disk: each send waits for a sync"
+        )
     if seconds < SYNC_SECONDS_TOO_FAST:
-        advice = "it is memory, or a disk that lies: a power failure takes acknowledged messages"
+        advice = "memory, or a disk that ignores syncs: a power failure loses acknowledged messages"
         return Examination("disk sync", WARNING, words, advice)
     return Examination("disk sync", GOOD, words)
 
 
 def sync_times(directory: Path) -> list[float]:
-    """Return how long each of some small writes took to reach the disk, in seconds."""
+    """Return the seconds that each of some small writes took to reach the disk."""
     path = directory / f".onibus-doctor-{os.getpid()}"
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:

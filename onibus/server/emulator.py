@@ -1,11 +1,10 @@
-"""The Service Bus emulator's Config.json, read as it is (X11).
+"""The Service Bus emulator's Config.json, read unmodified (X11).
 
-It is JSON with comments and commas at the end of lists. Durations are those of ISO 8601, an empty
-text means unset. Names do not tell upper from lower case. What a file leaves out has our defaults,
-which are those of Service Bus in the cloud; the emulator's own limits are not ours. Beside the
-emulator's properties all others of Service Bus are taken, and our own settings under their names.
-What means nothing to us is left aside with a warning: the file has started an emulator, and starts
-us too.
+It is JSON with comments and trailing commas. Durations are in ISO 8601; an empty string means
+unset. Names are case-insensitive. Omitted properties have the defaults of Onibus, which are those
+of Service Bus in the cloud; the emulator's own limits do not apply. All properties of Service Bus
+are accepted, and settings of Onibus by name. Properties without a meaning here are ignored with a
+warning, so that any file that starts the emulator starts Onibus too.
 """
 
 from __future__ import annotations
@@ -30,16 +29,16 @@ from onibus.server.wanted import Wanted
 
 _log = logging.getLogger("onibus.server")
 
-#: A text, which is kept, or a comment, which is not.
+#: A string, which is kept, or a comment, which is not.
 _TEXT_OR_COMMENT = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
-#: A text, which is kept, or a comma before the end of a list.
+#: A string, which is kept, or a comma before the end of a list.
 _TEXT_OR_COMMA = re.compile(r'"(?:[^"\\\n]|\\.)*"|,(?=\s*[}\]])')
 
 Table = dict[str, Any]
 
 
 def _window(text: str) -> int:
-    """The emulator takes windows from 5 seconds on; ours begin where the service's do (D4)."""
+    """Raise a short window to the minimum: the emulator allows 5 seconds, the service 20 (D4)."""
     window = milliseconds(text) or limits.DEDUPLICATION_WINDOW_MS_MAX
     return max(window, limits.DEDUPLICATION_WINDOW_MS_MIN)
 
@@ -52,7 +51,7 @@ def _same(value: Any) -> Any:
     return value
 
 
-#: Properties of Service Bus: our setting, and how its value is read.
+#: Service Bus properties: our setting, and how to read its value.
 PROPERTIES: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "LockDuration": ("lock_duration_ms", milliseconds),
     "MaxDeliveryCount": ("max_delivery_count", _same),
@@ -71,9 +70,9 @@ PROPERTIES: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "ForwardDeadLetteredMessagesTo": ("forward_dead_letters_to", _same),
     "UserMetadata": ("user_metadata", _same),
 }
-#: Properties that change nothing here.
+#: Properties without effect here.
 _WITHOUT_EFFECT = {"EnableBatchedOperations", "SupportOrdering", "EnableExpress", "PartitionCount"}
-#: What a correlation filter can name, and the field of ours.
+#: Fields of a correlation filter, and their names here.
 _CORRELATION = {
     "ContentType": "content_type",
     "CorrelationId": "correlation_id",
@@ -89,12 +88,12 @@ _CORRELATION = {
 
 
 def read_emulator(text: str, file: str) -> list[Wanted]:
-    """Return the entities that a Config.json wants."""
+    """Return the entities that a Config.json defines."""
     whole = Reader(file, _parse(text, file))
     found: list[Wanted] = []
     namespaces = list(whole.table("UserConfig", required=True).tables("Namespaces"))
     if len(namespaces) != 1:
-        raise InvalidArgument(f"{file}: UserConfig.Namespaces: name one namespace")
+        raise InvalidArgument(f"{file}: UserConfig.Namespaces: give exactly one namespace")
     for one in namespaces[0].tables("Queues"):
         given = _settings(one.table("Properties"), QueueSettings)
         found.append(wanted.queue(one.where, one.text("Name"), given))
@@ -115,7 +114,7 @@ def read_emulator(text: str, file: str) -> list[Wanted]:
 
 
 def _parse(text: str, file: str) -> Any:
-    """Return the values of JSON with comments; lines keep their numbers."""
+    """Parse JSON with comments; lines keep their numbers."""
 
     def blank(match: re.Match[str]) -> str:
         found = match[0]
@@ -125,11 +124,11 @@ def _parse(text: str, file: str) -> Any:
     try:
         return json.loads(plain)
     except (json.JSONDecodeError, RecursionError) as error:
-        raise InvalidArgument(f"{file}: no JSON, even with comments allowed: {error}") from None
+        raise InvalidArgument(f"{file}: not JSON, even with comments allowed: {error}") from None
 
 
 class Reader:
-    """A table of the file that knows where it stands. Names do not tell upper from lower case."""
+    """A table of the file that knows its place; its names are case-insensitive."""
 
     def __init__(self, where: str, values: Any) -> None:
         self.where = where
@@ -138,14 +137,14 @@ class Reader:
         self.values = {name.lower(): (name, value) for name, value in values.items()}
 
     def get(self, name: str) -> Any:
-        """Return a value; None where it is unset."""
+        """Return a value, or None if it is unset."""
         value = self.values.get(name.lower(), ("", None))[1]
         return None if value == "" else value
 
     def text(self, name: str) -> str:
         value = self.get(name)
         if not isinstance(value, str):
-            raise InvalidArgument(f"{self.where}: {name}: write a text")
+            raise InvalidArgument(f"{self.where}: {name}: write a string")
         return value
 
     def table(self, name: str, *, required: bool = False) -> Reader:
@@ -163,12 +162,12 @@ class Reader:
 
 
 def _at(where: str, name: str) -> str:
-    """Return where a key stands: the file, a colon, and a path of keys."""
+    """Return the place of a key: the file, a colon, and the path of keys."""
     return f"{where}.{name}" if ": " in where else f"{where}: {name}"
 
 
 def _settings(table: Reader, kind: type[msgspec.Struct]) -> Table:
-    """Return our settings of the properties of an entity."""
+    """Return the settings for the properties of an entity."""
     known = {name.lower(): (name, *entry) for name, entry in PROPERTIES.items()}
     ours = kind.__struct_fields__
     given: Table = {}
@@ -183,7 +182,7 @@ def _settings(table: Reader, kind: type[msgspec.Struct]) -> Table:
         else:
             near = get_close_matches(name, PROPERTIES, 1)
             hint = f"; did you mean {near[0]}?" if near and near[0].lower() != lower else ""
-            _log.warning("%s.%s has no meaning here and is left aside%s", table.where, name, hint)
+            _log.warning("%s.%s ignored: it has no effect here%s", table.where, name, hint)
     return given
 
 
@@ -226,7 +225,7 @@ def _correlation(table: Reader) -> CorrelationFilter:
         if lower not in known:
             near = get_close_matches(name, _CORRELATION, 1)
             hint = f": did you mean {near[0]}?" if near else ""
-            raise InvalidArgument(f"{table.where}: there is no {name!r}{hint}")
+            raise InvalidArgument(f"{table.where}: unknown name {name!r}{hint}")
         if value is not None and value != "":
             given[known[lower]] = value
     return CorrelationFilter(**given)

@@ -1,8 +1,8 @@
-"""What is refused before anything listens: settings that would let strangers in.
+"""Rejection of settings that expose the server, before it listens.
 
-A server on loopback is reached from this machine only. Anywhere else it asks for its own keys, over
-TLS, unless the operator says otherwise explicitly: plain text where something else encrypts, the
-well-known key in a container that only this machine reaches.
+On loopback only this machine reaches the server. Elsewhere it requires its own keys over TLS,
+unless the operator explicitly allows plain text behind other encryption, or the well-known key in a
+container that only this machine reaches.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from onibus.server.config import AMQP_PORT, AMQPS_PORT, Config
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether an address, or every address of a name, is this machine's own."""
+    """Return whether an address, or every address of a name, is on loopback."""
     try:
         infos = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        raise InvalidArgument(f"host {host!r} has no address: {error}") from None
+        raise InvalidArgument(f"cannot resolve host {host!r}: {error}") from None
     return all(ip_address(str(info[4][0]).partition("%")[0]).is_loopback for info in infos)
 
 
 def speaks_tls(config: Config) -> bool:
-    """Tell whether TLS was asked for."""
+    """Return whether TLS is configured."""
     return config.options.tls or bool(config.options.tls_certificate)
 
 
@@ -38,7 +38,7 @@ def offers_tls(config: Config) -> bool:
 
 
 def amqps_port(config: Config) -> int | None:
-    """Return the port of AMQP over TLS alone; None where there is none."""
+    """Return the port for AMQP over TLS only, or None."""
     options = config.options
     if not speaks_tls(config):
         return None
@@ -48,7 +48,7 @@ def amqps_port(config: Config) -> int | None:
 
 
 def takes_plain_text(config: Config) -> bool:
-    """Tell whether plain text is let in."""
+    """Return whether plain text is accepted."""
     options = config.options
     return options.allow_plain_text or is_loopback(options.host)
 
@@ -56,8 +56,8 @@ def takes_plain_text(config: Config) -> bool:
 def wants_development(config: Config) -> bool:
     """Return whether the well-known key is accepted until the bus has its own keys.
 
-    A file or a flag says so, or data in memory or a Service Bus emulator's file imply it: then only
-    on loopback. A key in the configuration ends it in any case.
+    An option enables it, or data in memory or a Service Bus emulator's file do, and then only on
+    loopback. A key in the configuration disables it in any case.
     """
     options = config.options
     if options.insecure or config.keys:
@@ -73,28 +73,28 @@ def check_exposure(config: Config) -> None:
     if not is_loopback(options.host):
         if options.insecure:
             raise InvalidArgument(
-                f"insecure, and reachable from outside (host {options.host}): use keys, or listen "
+                f"insecure on host {options.host}, which others can reach: use keys, or listen "
                 "on 127.0.0.1"
             )
         if options.development and not options.allow_host:
             raise InvalidArgument(
-                f"development, and reachable from outside (host {options.host}): listen on "
+                f"development on host {options.host}, which others can reach: listen on "
                 "127.0.0.1; or, in a container whose ports are published on 127.0.0.1, name the "
                 "hosts that clients use with --allow-host"
             )
         if not speaks_tls(config) and not options.allow_plain_text:
             raise InvalidArgument(
-                f"plain text, and reachable from outside (host {options.host}): give --tls (with a "
-                "self-made certificate), or --tls-certificate and --tls-key, or, where something "
-                "else encrypts, --allow-plain-text"
+                f"plain text on host {options.host}, which others can reach: use --tls (with a "
+                "self-signed certificate), or --tls-certificate and --tls-key; or use "
+                "--allow-plain-text if a proxy encrypts"
             )
     if any(key.is_well_known for key in config.keys):
         raise InvalidArgument(
-            "a key is the emulator's well-known SAS_KEY_VALUE: choose another, or "
-            "leave it out and give --development"
+            "a key is the emulator's well-known SAS_KEY_VALUE: choose another one, or "
+            "remove it and use --development"
         )
     if options.ephemeral and not (config.keys or options.insecure or wants_development(config)):
         raise InvalidArgument(
-            "an ephemeral bus has nowhere to keep a key that is made for it: name one under "
-            "[[keys]] or in ONIBUS_ROOT_KEY, or give --development"
+            "an ephemeral bus cannot store a generated key: set one under [[keys]] or in "
+            "ONIBUS_ROOT_KEY, or use --development"
         )

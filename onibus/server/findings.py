@@ -1,21 +1,21 @@
-"""What somebody who looked for faults has found: data, for the command line to print."""
+"""Findings of a check, for the command line to print."""
 
 from __future__ import annotations
 
 import msgspec
 
-#: In rising order: worth knowing; will be trouble; is broken.
+#: In rising order: for information; a future problem; damage.
 NOTICE = "notice"
 WARNING = "warning"
 ERROR = "error"
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One thing that is not as it should be."""
+    """A problem that a check found."""
 
     severity: str
     #: the file, store or partition
     where: str
     what: str
-    #: what to do about it
+    #: what to do
     advice: str = ""

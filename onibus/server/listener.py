@@ -1,4 +1,4 @@
-"""A port: plain text, TLS, or both, told apart by the first byte that a client sends.
+"""A port for plain text, TLS or both, distinguished by the first byte that a client sends.
 
 A TLS connection begins with a handshake record, whose first byte is 0x16. No other protocol of this
 server does. The listener peeks at the byte (MSG_PEEK), so that asyncio takes over an untouched
@@ -18,9 +18,9 @@ from functools import partial
 from onibus.operation.peers import Peer, Peers
 
 _TLS_HANDSHAKE = b"\x16"
-#: New connections taken before others get their turn.
+#: New connections accepted before other connections run.
 _ACCEPT_MAX = 100
-#: The process has no file handles left: accepting rests for so long.
+#: Pause of accepting when the process has no file handles left.
 _REST_SECONDS = 0.5
 _NO_HANDLES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -30,7 +30,7 @@ Tls = ssl.SSLContext | Callable[[], ssl.SSLContext]
 
 
 class Listener:
-    """Sockets that take connections, and hand each to a protocol of its own."""
+    """Sockets that accept connections, and give each its own protocol."""
 
     def __init__(
         self,
@@ -45,18 +45,18 @@ class Listener:
         self._tls = tls
         #: the peers of all listeners
         self._peers = peers or Peers()
-        #: who answers plain text where there is TLS too; the same as all, if not told
+        #: the protocol for plain text on a port with TLS; by default the same one
         self._plain = plain or factory
         self._silent_seconds = silent_seconds
         self._loop: asyncio.AbstractEventLoop
         self._sockets: list[socket.socket] = []
-        #: connections that have not said anything yet
+        #: connections that have not sent anything yet
         self._silent: dict[socket.socket, tuple[Peer, asyncio.TimerHandle]] = {}
         self._opening: set[asyncio.Task[None]] = set()
 
     @property
     def port(self) -> int:
-        """The port, also where 0 was asked for."""
+        """The port, chosen by the system if 0 was configured."""
         port: int = self._sockets[0].getsockname()[1]
         return port
 
@@ -76,7 +76,7 @@ class Listener:
             self._loop.add_reader(sock, self._accept, sock)
 
     def close(self) -> None:
-        """Take no more connections; those that said nothing yet are closed."""
+        """Stop accepting connections, and close those that have not sent anything."""
         for sock in self._sockets:
             self._loop.remove_reader(sock)
             sock.close()
@@ -117,7 +117,7 @@ class Listener:
             self._loop.add_reader(listening, self._accept, listening)
 
     def _look(self, sock: socket.socket) -> None:
-        """A client has said something: see what it speaks."""
+        """Choose the protocol of a client that has sent its first byte."""
         try:
             first = sock.recv(1, socket.MSG_PEEK)
         except (BlockingIOError, InterruptedError):
@@ -186,7 +186,7 @@ def _cancel(task: asyncio.Task[None]) -> None:
 def _bound(family: int, protocol: int, address: object, backlog: int) -> socket.socket:
     """Return a socket that listens on an address.
 
-    Its connections inherit the protocol, by which asyncio knows that small answers need not wait.
+    Its connections inherit the protocol, which tells asyncio to send small responses at once.
     """
     sock = socket.socket(family, socket.SOCK_STREAM, protocol)
     try:

@@ -1,4 +1,4 @@
-"""Telling systemd how far the server has come, where it was started by it (Type=notify)."""
+"""Status messages to systemd, for servers started with Type=notify."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ STOPPING = "STOPPING=1"
 
 
 def notify(state: str) -> bool:
-    """Send a state to whoever started this process; tell whether anybody wanted to know."""
+    """Send a state to systemd; return whether it asked for one."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):
         return False
     if address.startswith("@"):
-        # A name of Linux's that is no file.
+        # An abstract socket name of Linux, which is not a file.
         address = "\0" + address[1:]
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out:
         out.connect(address)

@@ -9,7 +9,7 @@ from onibus.store.files import sync_directory
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Put a file in place of what was there."""
+    """Create or replace a file."""
     draft = path.with_name(path.name + ".new")
     draft.unlink(missing_ok=True)
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:

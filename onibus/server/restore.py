@@ -1,14 +1,14 @@
-"""Restore: a data directory, made anew from a backup (backup.py).
+"""Restore: a data directory recreated from a backup (backup.py).
 
-A restored bus is another one than the one that was copied, and both may be opened one day. So its
-stores get new identities: files of the two cannot be mixed unnoticed. And the count of their
-openings is raised: tokens that the other one has given out since hold nothing here. Each store gets
-a witness, so that its first opening finds one.
+A restored bus is distinct from the copied one, and both may be opened later. So its stores get new
+identities: a mix of their files does not go unnoticed. Their boot counts are raised, so that lock
+tokens issued by the other bus since the copy hold nothing here. Each store gets a witness, which
+its first opening expects.
 
-Databases stand under other names until all of them are there. Then the namespace's own is renamed
-first: a bus opened on what an interrupted restore left either finds nothing, or a namespace that
-misses its stores and says so. It never finds stores without a namespace, whose messages would be
-taken for what deleted entities left behind.
+Databases have temporary names until all are complete. Then the namespace's own is renamed first. A
+bus that opens after an interrupted restore finds either nothing, or a namespace that reports
+missing stores. It never finds stores without a namespace, whose messages it would take for
+leftovers of deleted entities.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from onibus.store.connection import checksum_vfs, close
 from onibus.store.files import sync_directory
 from onibus.store.sql import BEGIN, COMMIT
 
-#: What a database is called until all are there.
+#: Suffix of a database until all are complete.
 _UNFINISHED = ".restoring"
-#: A restored store counts as opened so many times more: no other copy of it comes near that.
+#: Added to the boot count of a restored store: no other copy of it gets there.
 _BOOTS = 1_000_000
 
 
@@ -55,10 +55,10 @@ def restore(
     places: Places | None = None,
     progress: Progress | None = None,
 ) -> Manifest:
-    """Make a data directory of a backup; refuse one that is damaged, or a target with files in it.
+    """Create a data directory from a backup; reject a damaged backup, or a target that has files.
 
-    `places` are directories for stores that are to be elsewhere than in the data directory.
-    `progress` is told of each store twice: while it is verified, and while it is copied.
+    `places` are directories for stores outside the data directory. `progress` reports each store
+    twice: during verification and during the copy.
     """
     manifest = verify(source, progress)
     names = [store.name for store in manifest.stores]
@@ -66,7 +66,7 @@ def restore(
         raise Damaged(f"{source} has no namespace")
     unknown = set(places or ()) - set(names) | ({NAME} & set(places or ()))
     if unknown:
-        raise InvalidArgument(f"the backup has no message store {min(unknown)!r}")
+        raise InvalidArgument(f"the backup has no message store {min(unknown)!r}: check --store")
     root = Path(directory).absolute()
     homes = {name: Path((places or {}).get(name, root)).absolute() for name in names}
     make_empty(*sorted({root, *homes.values()}))
@@ -83,7 +83,7 @@ def restore(
             _witness(homes[store.name] / f"{store.name}.sqlite", store, identities[store.name])
         _finish(homes)
     except (apsw.Error, OSError) as error:
-        raise StoreFailed(f"restoring into {root}: {error}") from error
+        raise StoreFailed(f"cannot restore to {root}: {error}") from error
     return manifest
 
 
@@ -104,7 +104,7 @@ def _copy(source: Path, home: Path, store: StoreCopy, progress: Progress | None)
 
 
 def _make_new(path: Path, name: str, identities: dict[str, bytes]) -> None:
-    """Make a store another one than the one that was copied."""
+    """Give a store a new identity."""
     connection = apsw.Connection(str(path), apsw.SQLITE_OPEN_READWRITE, checksum_vfs())
     try:
         connection.execute(BEGIN)
@@ -116,7 +116,7 @@ def _make_new(path: Path, name: str, identities: dict[str, bytes]) -> None:
                     _set(connection, STORE_ROW + other, identity)
         connection.execute(COMMIT)
     finally:
-        # The last one to close it, it moves the log into the file.
+        # The last connection to close merges the log into the file.
         close(connection)
     sync_file(str(path))
 
@@ -139,13 +139,13 @@ def _finish(homes: dict[str, Path]) -> None:
 
 
 def _rename(old: str, new: str) -> None:
-    """Give a file its name; fail if a server that was started meanwhile has a file of that name."""
+    """Rename a file; fail if a server started in the meantime has created one of that name."""
     try:
         os.link(old, new)
     except PermissionError:
-        # A file system without second names.
+        # A file system without hard links.
         if os.path.exists(new):
-            raise FileExistsError(f"{new} was made by another program") from None
+            raise FileExistsError(f"another program has created {new}") from None
         os.rename(old, new)
     else:
         os.unlink(old)

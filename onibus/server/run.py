@@ -1,8 +1,8 @@
-"""From a configuration to a running server, and to its end.
+"""Lifecycle of a server, from its configuration to its end.
 
-The order: what would be unsafe is refused, the bus is opened, keys and entities that are missing
-are made, and only then does anybody listen. SIGTERM or SIGINT stops: no new work, what is being
-committed is finished, locks survive. A second signal waits for no client any more.
+In order: reject unsafe settings, open the bus, create missing keys and entities, then listen.
+SIGTERM or SIGINT stops the server: it accepts no new requests, finishes commits in progress, and
+keeps locks. After a second signal it no longer waits for clients.
 """
 
 from __future__ import annotations
@@ -53,33 +53,33 @@ _log = logging.getLogger("onibus.server")
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """What can be told of a server that has started. There is no secret in it."""
+    """Addresses and files of a started server, without secrets."""
 
-    #: where the native API is
+    #: address of the native API
     http: str
-    #: where AMQP is spoken
+    #: address of AMQP
     amqp: str
-    #: where it is spoken over TLS and not otherwise; empty where there is no such port
+    #: address of AMQP over TLS only; empty without such a port
     amqps: str
-    #: where SQS is
+    #: address of SQS
     sqs: str
-    #: the access key and the secret access key of SQS, or where they are; empty if none are needed
+    #: access key and secret access key of SQS, or their place; empty if not needed
     sqs_keys: str
-    #: the directory of the data; empty where they are in memory
+    #: data directory; empty for data in memory
     data: str
-    #: the emulator's well-known connection string, where it is let in
+    #: the emulator's well-known connection string, if accepted
     development: str
-    #: the same for clients of Service Bus, which go to the port of AMQP
+    #: the same for Service Bus clients, with the AMQP port
     service_bus: str
-    #: the file that has the connection string of the root key; empty where there is none
+    #: file with the connection string of the root key; empty without one
     connection_file: str
-    #: the certificate that clients have to trust; empty where it is not ours
+    #: certificate for clients to trust; empty if the operator gave one
     certificate: str
-    #: the certificate of TLS on ports of plain text; empty where it is in no file
+    #: certificate of TLS on plain-text ports; empty if it is not in a file
     offered_certificate: str
-    #: names of entities that were missing and have been made
+    #: names of entities that the server created
     made: list[str]
-    #: how long it took, in seconds
+    #: duration of the start, in seconds
     seconds: float
 
 
@@ -116,7 +116,7 @@ async def serve(
         },
     )
     await stopping.wait()
-    _log.info("stopping: no new work, what is under way is finished")
+    _log.info("stopping: finishing requests in progress")
     finish = asyncio.ensure_future(server.stop())
     hurried = asyncio.ensure_future(hurrying.wait())
     await asyncio.wait((finish, hurried), return_when=asyncio.FIRST_COMPLETED)
@@ -128,13 +128,13 @@ async def serve(
 
 
 async def open_bus(config: Config, clock: Clock | None = None) -> Bus:
-    """Open the bus that a configuration names."""
+    """Open the bus of a configuration."""
     options = config.options
     if options.ephemeral:
         bus: Bus = await Bus.ephemeral(clock=clock, quotas=config.quotas)
         return bus
     data = Path(options.data)
-    # Keys and messages are in there: it is nobody else's.
+    # It holds keys and messages: readable by its owner only.
     make_directory(data, 0o700)
     bus = await Bus.open(
         data,
@@ -181,17 +181,17 @@ async def _start(config: Config, bus: Bus, begun: float) -> tuple[Server, Ready]
 
 
 def _profile(options: Options) -> Profile:
-    """Return what SQS follows where two services differ."""
+    """Return the SQS profile."""
     profile = PROFILES[options.sqs_profile]
     wanted = options.sqs_content_matches_any_id
     return profile if wanted is None else replace(profile, content_matches_any_id=wanted)
 
 
 def _log_development(config: Config, keys: KeptKeys) -> None:
-    """Log what may surprise the users of the well-known key."""
+    """Log the state of the well-known key, if it may surprise its users."""
     if keys.keyring.development:
         if not is_loopback(config.options.host):
-            _log.warning("well-known key accepted off loopback: any program may use this server")
+            _log.warning("well-known key accepted beyond loopback: any program may use this server")
         return
     if config.options.development and keys.has_own:
         _log.warning("well-known key rejected: this bus has its own keys")
@@ -203,7 +203,7 @@ def _log_development(config: Config, keys: KeptKeys) -> None:
 
 
 def _tls(config: Config) -> tuple[Tls | None, str, str]:
-    """Return what TLS needs, and the file of our own certificate: asked for, or offered."""
+    """Return the TLS contexts, and the files of a generated certificate: required, or offered."""
     options = config.options
     if options.tls_certificate:
         return context(Path(options.tls_certificate), Path(options.tls_key)), "", ""
@@ -269,7 +269,7 @@ def _ready(
 
 
 def _with_open_files(config: Config) -> Config:
-    """Return the configuration with the connections that the open files allow."""
+    """Return the configuration with the number of connections that the open files allow."""
     wanted = config.limits.connections_max
     # The namespace has its own store.
     stores = 0 if config.options.ephemeral else max(len(config.stores), 1) + 1

@@ -1,7 +1,7 @@
-"""One process: a bus and the listeners of its protocols.
+"""A server process: a bus and the listeners of its protocols.
 
-`Server` is opened like a Bus. Stopping takes no new work, lets what is under way finish, and closes
-the bus, which keeps its locks.
+`Server` opens like a Bus. Stopping rejects new requests, finishes those in progress, and closes the
+bus, which keeps its locks.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ from onibus.security.origins import Origins
 from onibus.server.listener import Factory, Listener, Tls
 from onibus.server.notify import READY, STOPPING, notify
 
-#: How long requests that are under way may take to finish when the server stops.
+#: Time for requests in progress to finish when the server stops.
 DRAIN_SECONDS = 10.0
 
 
 class CannotListen(Exception):
-    """The address or the port cannot be had."""
+    """An address or port that is not available."""
 
     def __init__(self, option: str, host: str, port: int, error: OSError) -> None:
         flag = "--" + option.replace("_", "-")
         where = f"{host} port {port}"
         if error.errno == errno.EADDRINUSE:
-            told = f"is in use: stop what listens there, or choose another with {flag}"
+            told = f"is in use: stop the program that listens there, or choose another with {flag}"
             super().__init__(f"{where} {told}")
         elif error.errno == errno.EACCES:
-            told = f"is not for everybody: choose a port from 1024 on with {flag}"
+            told = f"requires privileges: choose a port from 1024 on with {flag}"
             super().__init__(f"{where} {told}")
         else:
             why = os.strerror(error.errno) if error.errno else error
@@ -59,7 +59,7 @@ class CannotListen(Exception):
 
 
 class Server:
-    """A bus that others reach over the network."""
+    """A bus with network listeners."""
 
     def __init__(
         self,
@@ -132,26 +132,26 @@ class Server:
 
     @property
     def http_port(self) -> int:
-        """The port that is listened on, also where 0 was asked for."""
+        """The native API port, chosen by the system if 0 was configured."""
         return self._listener.port
 
     @property
     def amqp_port(self) -> int | None:
-        """The port of AMQP; None where it is not spoken."""
+        """The AMQP port, or None."""
         return None if self._amqp_port is None else self._amqp_listener.port
 
     @property
     def amqps_port(self) -> int | None:
-        """The port of AMQP over TLS alone; None where there is none."""
+        """The port for AMQP over TLS only, or None."""
         return None if self._amqps_port is None else self._amqps_listener.port
 
     @property
     def sqs_port(self) -> int | None:
-        """The port of SQS; None where it is not spoken."""
+        """The SQS port, or None."""
         return None if self._sqs_port is None else self._sqs_listener.port
 
     async def start(self) -> None:
-        """Listen, and say so."""
+        """Listen, and log it."""
         log_alarms(self.bus.broker.alarms)
         await self._listen(self._listener, "http_port", self._http_port)
         if self._amqp_port is not None:
@@ -161,6 +161,7 @@ class Server:
         if self._sqs_port is not None:
             await self._listen(self._sqs_listener, "sqs_port", self._sqs_port)
             self.sqs.resume()
+        self.app.history.start()
         notify(READY)
 
     async def _listen(self, listener: Listener, option: str, port: int) -> None:
@@ -172,21 +173,24 @@ class Server:
             raise CannotListen(option, self._host, port, error) from None
 
     async def stop(self, seconds: float = DRAIN_SECONDS) -> None:
-        """Take no new work, finish what is under way, close the bus."""
+        """Reject new requests, finish those in progress, and close the bus."""
         notify(STOPPING)
+        self.app.history.stop()
         for listener in self._listeners:
             listener.close()
         self._connections.closing = self.sqs.closing = True
         if not self.bus.broker.closed:
             for entity in self.bus.broker.namespace.entities.values():
-                entity.send_away(Stopping("the server is stopping: ask again when it is back"))
+                entity.send_away(
+                    Stopping("the server is stopping: retry when it is available again")
+                )
         await asyncio.gather(
             self._connections.drain(seconds), self.amqp.drain(seconds), self.sqs.drain(seconds)
         )
         await self.bus.close()
 
     def hurry(self) -> None:
-        """Wait for nobody's answer any more; what is being committed is still finished."""
+        """Stop waiting for clients; commits in progress still finish."""
         self._connections.abort()
         self.amqp.abort()
         self.sqs.abort()

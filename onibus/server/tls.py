@@ -1,7 +1,7 @@
-"""TLS: the operator's certificate, or one that we make and keep in the data directory.
+"""TLS: the operator's certificate, or one that the server generates in the data directory.
 
-A self-made certificate is for this machine's names. It is made once, and again shortly before it
-runs out; clients trust it by its file.
+A self-signed certificate covers this machine's names. The server generates it once, and again
+shortly before it expires; clients trust it by its file.
 """
 
 from __future__ import annotations
@@ -25,37 +25,37 @@ if TYPE_CHECKING:
 
 CERTIFICATE_FILE = "tls-certificate.pem"
 KEY_FILE = "tls-key.pem"
-#: As long as browsers and most libraries take a certificate for good.
+#: The longest lifetime that browsers and most libraries accept.
 _LIFE = timedelta(days=397)
-#: A certificate that runs out sooner than this is made again at start.
+#: A certificate that expires sooner than this is regenerated at start.
 _RENEW = timedelta(days=30)
 
 
 def context(certificate: Path, key: Path) -> ssl.SSLContext:
-    """Return what a server needs to speak TLS with a certificate and its key."""
+    """Return the TLS context for a certificate and its key."""
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     made.minimum_version = ssl.TLSVersion.TLSv1_2
-    # A client that asks for new keys again and again would cost us more than it pays.
+    # A client that renegotiates repeatedly costs the server more than itself.
     made.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
     for file in (certificate, key):
         if not os.access(file, os.R_OK):
-            raise InvalidArgument(f"{file} cannot be read")
+            raise InvalidArgument(f"cannot read {file}: check the path and its permissions")
     try:
         made.load_cert_chain(certificate, key, password=_no_password)
     except (ssl.SSLError, OSError) as error:
         raise InvalidArgument(
-            f"{certificate} and {key} are no certificate and its key in PEM: {error}"
+            f"{certificate} and {key} are not a PEM certificate and its key: {error}"
         ) from None
     return made
 
 
 def _no_password() -> str:
-    """A server that starts by itself has nobody to ask."""
-    raise InvalidArgument("the key of the certificate has a password: give one without")
+    """Reject a key with a password: a server has no one to ask for it."""
+    raise InvalidArgument("the certificate's key has a password: use a key without one")
 
 
 def self_made(directory: Path, host: str) -> tuple[Path, Path]:
-    """Return the files of our own certificate and its key, made where they are missing."""
+    """Return the files of the generated certificate and its key, creating missing ones."""
     certificate, key = directory / CERTIFICATE_FILE, directory / KEY_FILE
     names = _names(host)
     if not _is_good(certificate, key, names):
@@ -85,8 +85,8 @@ def _names(host: str) -> list[str]:
 
 
 def _is_good(certificate: Path, key: Path, names: list[str]) -> bool:
-    """Tell whether what is there can be used for a while, for all names."""
-    # It takes long to import: only those who make certificates wait for it.
+    """Return whether the existing certificate covers all names and is valid for a while."""
+    # Slow to import: only loaded when a certificate is generated.
     from cryptography import x509
 
     try:
@@ -108,7 +108,7 @@ def _make(names: list[str]) -> tuple[bytes, bytes]:
     from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Onibus, self-made")])
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Onibus, self-signed")])
     now = datetime.now(UTC)
     others = [_general_name(one) for one in names]
     built = (
@@ -120,7 +120,7 @@ def _make(names: list[str]) -> tuple[bytes, bytes]:
         .not_valid_before(now - timedelta(hours=1))
         .not_valid_after(now + _LIFE)
         .add_extension(x509.SubjectAlternativeName(others), critical=False)
-        # It has signed itself: clients that trust it want it to be one that may.
+        # Self-signed: clients that trust it require a certificate authority.
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)

@@ -1,7 +1,7 @@
-"""Entities that a configuration wants to be there, and making those that are missing.
+"""Entities of a configuration, and the creation of missing ones.
 
-What is there already is left as it is, whatever the configuration says: somebody may have changed
-it since. Where the two differ, the log says so.
+Existing entities stay unchanged, since an operator may have changed them; the log lists the
+differences.
 """
 
 from __future__ import annotations
@@ -24,42 +24,42 @@ _log = logging.getLogger("onibus.server")
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """One entity, checked as far as it can be without the others."""
+    """An entity of a configuration, validated as far as possible without the others."""
 
-    #: where it was read, for errors: file and key
+    #: its place in the configuration, for errors: file and key
     where: str
     name: str
     settings: AnySettings
     given: dict[str, Any]
     #: the topic of a subscription
     topic: str = ""
-    #: its own name
+    #: the name of the subscription
     short_name: str = ""
-    #: None where none are named: it gets every message
+    #: None if none are named: it gets every message
     rules: list[Rule] | None = None
 
     @property
     def needs(self) -> set[str]:
-        """The entities that must be there before."""
+        """The entities that must exist first."""
         forward = getattr(self.settings, "forward_to", None)
         dead = getattr(self.settings, "forward_dead_letters_to", None)
         return {name.lower() for name in (self.topic, forward, dead) if name}
 
 
 def queue(where: str, name: str, given: dict[str, Any]) -> Wanted:
-    """Return a queue that is wanted."""
+    """Return a queue to create."""
     return _checked(where, name, given, QueueSettings)
 
 
 def topic(where: str, name: str, given: dict[str, Any]) -> Wanted:
-    """Return a topic that is wanted."""
+    """Return a topic to create."""
     return _checked(where, name, given, TopicSettings)
 
 
 def subscription(
     where: str, topic: str, name: str, given: dict[str, Any], rules: list[Rule] | None
 ) -> Wanted:
-    """Return a subscription that is wanted."""
+    """Return a subscription to create."""
     return _checked(where, name, given, SubscriptionSettings, topic, rules)
 
 
@@ -88,7 +88,7 @@ def _checked(
 
 
 async def create_missing(bus: Bus, wanted: Sequence[Wanted]) -> list[str]:
-    """Make what is not there; return the names of what was made."""
+    """Create missing entities; return their names."""
     present = bus.broker.namespace.entities
     for one in wanted:
         if one.name in present:
@@ -96,7 +96,7 @@ async def create_missing(bus: Bus, wanted: Sequence[Wanted]) -> list[str]:
     missing = {one.name: one for one in wanted if one.name not in present}
     made: list[str] = []
     while missing:
-        # What is forwarded to must be there first. In a circle nothing is, and the bus says so.
+        # Forwarding targets must exist first. For a cycle the bus rejects the entity.
         ready = [one for one in missing.values() if not one.needs & missing.keys()]
         ready = ready or list(missing.values())[:1]
         results = await asyncio.gather(
@@ -124,13 +124,13 @@ async def _create(bus: Bus, one: Wanted) -> None:
 
 
 def _compare(one: Wanted, present: AnySettings) -> None:
-    """Say where an entity is not what the configuration wants."""
+    """Log the differences between an entity and the configuration."""
     if type(present) is not type(one.settings):
-        raise EntityExists(f"{one.where}: {one.name} is there already, and is no such entity")
+        raise EntityExists(f"{one.where}: {one.name} exists already as a different kind of entity")
     differing = [
         f"{name} is {getattr(present, name)!r}, not {getattr(one.settings, name)!r}"
         for name in one.given
         if getattr(present, name) != getattr(one.settings, name)
     ]
     if differing:
-        _log.warning("%s: left as it is: %s", one.where, "; ".join(differing))
+        _log.warning("%s: entity exists and stays unchanged: %s", one.where, "; ".join(differing))

@@ -37,7 +37,7 @@ def test_a_running_server_is_copied_and_comes_back(tmp_path: Path) -> None:
             client.send("orders", Message(body=b"after"))
         # It goes on, and a second backup of it goes elsewhere.
         result = NOBODY.run("backup", str(tmp_path / "copy"), "--config", str(config), code=1)
-        assert "is not empty: nothing was changed" in result.stderr
+        assert "is not empty: choose an empty directory" in result.stderr
         assert bodies(server.port) == [b"before", b"after"]
     assert [store["name"] for store in told["stores"]] == ["namespace", "one", "two"]
     assert told["bytes"] > 0
@@ -69,17 +69,17 @@ def test_a_configuration_may_have_stores_that_came_later(tmp_path: Path) -> None
 def test_what_cannot_be_copied_or_restored(tmp_path: Path) -> None:
     empty = str(tmp_path / "empty")
     result = NOBODY.run("backup", str(tmp_path / "copy"), "--data", empty, code=1)
-    assert "is no data directory" in result.stderr
+    assert "is not a data directory" in result.stderr
     assert not (tmp_path / "copy").exists()
-    assert "no backup" in NOBODY.run("restore", empty, "--data", empty, code=1).stderr
+    assert "is not a backup" in NOBODY.run("restore", empty, "--data", empty, code=1).stderr
     with served("--config", config_of(tmp_path)):
         lost = ("backup", str(tmp_path / "copy"), "--data", str(tmp_path / "data"))
-        assert "say in which directory it is" in NOBODY.run(*lost, code=1).stderr
+        assert "name its directory with --store" in NOBODY.run(*lost, code=1).stderr
         NOBODY.run(*lost, "--store", f"two={tmp_path}/disk2")
     store = tmp_path / "copy" / "two.sqlite"
     store.write_bytes(store.read_bytes()[:-1])
     result = NOBODY.run("restore", str(tmp_path / "copy"), "--data", empty, code=6)
-    assert "is not what was written into the backup" in result.stderr
+    assert "differs from what the backup wrote" in result.stderr
     assert not Path(empty).exists()
     NOBODY.run("backup", empty, "--config", str(tmp_path / "none.toml"), code=2)
     NOBODY.run("backup", empty, "--store", "two", code=2)

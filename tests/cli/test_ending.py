@@ -84,7 +84,7 @@ def test_unreachable() -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     result = Onibus(f"http://127.0.0.1:{port}").run("queue", "list", code=4)
-    assert "Is it running?" in result.stderr
+    assert "Start a server with" in result.stderr
     assert exit_code(errors.StoreFailed("broken")) == 4
     assert exit_code(errors.Damaged("broken")) == 6
 

@@ -7,7 +7,7 @@ from tests.cli.conftest import Onibus
 
 def test_queues(onibus: Onibus) -> None:
     assert onibus.shown("queue", "create", "orders", "--detect-duplicates", "-s",
-                        "lock_duration_ms=30s") == "queue orders is made\n"  # fmt: skip
+                        "lock_duration_ms=30s") == "queue orders created\n"  # fmt: skip
     [made] = onibus.told("queue", "create", "big", "--partitioned", "--sessions")
     assert made["settings"]["enable_partitioning"]
     assert made["settings"]["requires_session"]
@@ -38,7 +38,7 @@ def test_a_fifo_queue(onibus: Onibus) -> None:
 def test_topics_subscriptions_and_rules(onibus: Onibus) -> None:
     onibus.run("topic", "create", "news", "--detect-duplicates")
     assert onibus.shown("subscription", "create", "news", "red", "--filter", "color = 'red'") == (
-        "subscription news/subscriptions/red is made\n"
+        "subscription news/subscriptions/red created\n"
     )
     onibus.run("topic", "update", "news", "-s", "max_size_bytes=1000000")
     assert onibus.told("topic", "list")[0]["settings"]["max_size_bytes"] == 1_000_000

@@ -27,11 +27,11 @@ def test_the_commands_of_the_readme(onibus: Onibus) -> None:
         more = ["--looks", "1"] if words == ["top"] else []
         shown[line.partition("#")[0].strip()] = onibus.shown(*words, *more)
     told = "\n".join(shown.values())
-    assert "dropped: a duplicate of number 1" in told
-    assert "scheduled as number 2, for " in told
+    assert "dropped: duplicate of sequence number 1" in told
+    assert "scheduled with sequence number 2 for " in told
     assert "a tale" in shown["onibus receive books --deferred 1"]
     assert "badly written" in shown["onibus dead-letters list books"]
-    assert "sent again" in shown["onibus dead-letters resubmit books --all"]
+    assert "resubmitted" in shown["onibus dead-letters resubmit books --all"]
     assert "a bad tale" in shown["onibus receive books"]
     [books] = onibus.told("queue", "list")
     assert (books["active_count"], books["scheduled_count"]) == (0, 1)
@@ -75,7 +75,7 @@ def test_what_a_server_suggests_can_be_typed_as_it_stands(
 ) -> None:
     path = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
     with announced(tmp_path, *how) as told:
-        typed = told.partition("try, in another terminal:\n")[2].splitlines()[:3]
+        typed = told.partition("Try in another terminal:\n")[2].splitlines()[:3]
         for line in typed:
             subprocess.run(
                 line.strip(),

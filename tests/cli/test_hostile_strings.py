@@ -88,7 +88,7 @@ COMMANDS = {
     "queue list": "q",
     "rule list t u": r"\x1b[2J",
     "receive q --then leave": r"3\x1b[2J",
-    "dead-letters resubmit q --all": "sent again",
+    "dead-letters resubmit q --all": "resubmitted",
     "top --looks 1": "q",
 }
 

@@ -55,7 +55,7 @@ def test_a_key_of_the_whole_namespace(onibus: Onibus, server: ServerThread) -> N
 
 def test_people_see_the_secrets_and_are_told_to_keep_them(onibus: Onibus) -> None:
     result = onibus.run("keys", "create", "root", "-r", "Manage")
-    assert "Keep this: secrets are not shown again." in result.stderr
+    assert "Save the secrets now: they are not shown again." in result.stderr
     line = next(one for one in result.stdout.splitlines() if one.startswith("Endpoint="))
     Onibus(line).run("queue", "create", "orders")
 

@@ -22,12 +22,15 @@ def queue(onibus: Onibus) -> Onibus:
 
 @pytest.mark.promise("X1", "X9")
 def test_a_duplicate_is_sent_and_seen(queue: Onibus) -> None:
-    assert queue.shown("send", "q", "three apples", "--id", "a") == "sent as number 1\n"
-    assert queue.shown("send", "q", "three", "--id", "a") == "dropped: a duplicate of number 1\n"
+    assert queue.shown("send", "q", "three apples", "--id", "a") == "sent with sequence number 1\n"
+    assert (
+        queue.shown("send", "q", "three", "--id", "a")
+        == "dropped: duplicate of sequence number 1\n"
+    )
     assert queue.told("send", "q", "x", "--id", "a") == [{"sequence_number": 1, "duplicate_of": 1}]
     assert [one["duplicate_of"] for one in queue.told("duplicates", "q")] == [1, 1]
     header, first, _ = queue.shown("duplicates", "q").splitlines()
-    assert "repeats number" in header
+    assert "duplicate of" in header
     assert first.split()[0] == "a"
 
 
@@ -92,9 +95,7 @@ def test_receiving_completes_unless_told_otherwise(queue: Onibus) -> None:
     [left] = queue.told("receive", "q", "--then", "leave")
     assert queue.told("settle", "q", "renew", left["token"]) == [{"settled": 1, "verb": "renew"}]
     assert queue.shown("settle", "q", "complete", left["token"]) == "complete: 1\n"
-    assert (
-        "Its lock has ended" in queue.run("settle", "q", "complete", left["token"], code=1).stderr
-    )
+    assert "The lock expired" in queue.run("settle", "q", "complete", left["token"], code=1).stderr
     [deferred] = queue.told("receive", "q", "--then", "defer")
     [found] = queue.told("receive", "q", "--deferred", str(deferred["sequence_number"]))
     assert found["body"] == "c"
@@ -116,7 +117,7 @@ def test_dead_letters(queue: Onibus) -> None:
     assert "bad" in queue.shown("dead-letters", "list", "q")
     planned = queue.told("dead-letters", "resubmit", "q", "--all", "--dry-run")
     assert [one["new_sequence_number"] for one in planned] == [None, None]
-    assert "would be sent again" in queue.shown(
+    assert "would be resubmitted" in queue.shown(
         "dead-letters", "resubmit", "q", "--all", "--dry-run"
     )
     [moved] = queue.told("dead-letters", "resubmit", "q", "1")

@@ -23,7 +23,7 @@ def test_claims_of_a_lost_query_are_listed_and_given_back(
     assert "lost" in onibus.shown("claims", "list", "q")
     onibus.run("claims", "release", "q", "7", "--reader", "lost", code=1)
     assert onibus.told("claims", "release", "q", "2", "--reader", "lost") == [{"released": [2]}]
-    assert onibus.shown("claims", "release", "q", "--reader", "lost") == "1 given back\n"
+    assert onibus.shown("claims", "release", "q", "--reader", "lost") == "1 released\n"
     assert [one["reader"] for one in onibus.told("claims", "list", "q")] == ["other"]
     assert [one.get("delivery_count", 0) for one in onibus.told("peek", "q")] == [0, 0, 0]
 

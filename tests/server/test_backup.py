@@ -266,7 +266,7 @@ async def test_stores_on_several_disks_come_home_and_go_out_again(tmp_path: Path
     async with Bus.open(tmp_path / "data", stores=places) as bus:
         await bus.create_queue("q", enable_partitioning=True)
         await send(bus, "q", *"abcdef")
-    with pytest.raises(InvalidArgument, match=r"there is no .*one\.sqlite"):
+    with pytest.raises(InvalidArgument, match=r"one\.sqlite not found"):
         backup(tmp_path / "data", tmp_path / "b1")
     backup(tmp_path / "data", tmp_path / "b2", places=places)
     with pytest.raises(InvalidArgument, match="no message store"):
@@ -301,7 +301,7 @@ async def test_what_is_no_whole_backup_is_not_restored(tmp_path: Path) -> None:
         restore(target, new)
     kept.rename(block)
     (target / MANIFEST).rename(tmp_path / MANIFEST)
-    with pytest.raises(InvalidArgument, match="not finished"):
+    with pytest.raises(InvalidArgument, match="not a complete one"):
         restore(target, new)
     (tmp_path / MANIFEST).rename(target / MANIFEST)
     assert not new.exists() or not any(new.iterdir())
@@ -317,9 +317,9 @@ async def test_what_is_no_whole_backup_is_not_restored(tmp_path: Path) -> None:
 @run
 async def test_what_has_no_files_cannot_be_copied(tmp_path: Path) -> None:
     async with Bus.ephemeral() as bus:
-        with pytest.raises(InvalidArgument, match="memory"):
+        with pytest.raises(InvalidArgument, match="ephemeral"):
             backup(bus, tmp_path / "b")
-    with pytest.raises(InvalidArgument, match="no data directory"):
+    with pytest.raises(InvalidArgument, match="not a data directory"):
         backup(tmp_path, tmp_path / "b")
     assert not (tmp_path / "b").exists()
 
@@ -344,6 +344,6 @@ async def test_a_refused_restore_leaves_no_directories(tmp_path: Path) -> None:
         backup(bus, tmp_path / "copy")
     (tmp_path / "filled").mkdir()
     (tmp_path / "filled" / "something").touch()
-    with pytest.raises(InvalidArgument, match="nothing was changed"):
+    with pytest.raises(InvalidArgument, match="choose an empty directory"):
         restore(tmp_path / "copy", tmp_path / "back", places={"two": tmp_path / "filled"})
     assert not (tmp_path / "back").exists()

@@ -118,7 +118,7 @@ async def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
         with pytest.raises(InvalidArgument, match="in use"):
             check(tmp_path)
     assert check(tmp_path).sound
-    with pytest.raises(InvalidArgument, match="no data directory"):
+    with pytest.raises(InvalidArgument, match="not a data directory"):
         check(tmp_path / "nowhere")
 
 
@@ -204,11 +204,11 @@ def a_wrong_index(data: Path) -> None:
         (flip_in_a_block_file, "does not match its checksum"),
         (remove_a_block_file, "its file is missing"),
         (remove_a_store, "is missing"),
-        (cut_the_end_off, "its end is missing"),
-        (lose_commits, "its last 3 commits are lost"),
+        (cut_the_end_off, "is truncated"),
+        (lose_commits, "the last 3 commits are lost"),
         (garble_the_witness, "witness of the store is damaged"),
-        (unknown_format, "format 0, which no version has written"),
-        (another_store, "not the store that the namespace knows"),
+        (unknown_format, "unknown format 0"),
+        (another_store, "not the store that the namespace records"),
         (a_wrong_row, "does not match its checksum"),
         (a_missing_block, "is missing"),
         (a_wrong_index, "rows, not"),
@@ -266,4 +266,4 @@ def test_files_that_do_not_belong_are_told(data: Path) -> None:
     assert (NOTICE, "notes.txt") in found
     assert (WARNING, "old.sqlite") in found
     assert "interrupted" in found[NOTICE, "one.sqlite.cut-1-2"]
-    assert any("left from a crash" in what for what in found.values())
+    assert any("left over from a crash" in what for what in found.values())

@@ -118,7 +118,7 @@ def test_in_a_container_hosts_are_named(tmp_path: Path) -> None:
             for path in ("/health", "/livez", "/readyz"):
                 answer = client.get(path, headers={"host": "172.17.0.2:5300"})
                 assert answer.status_code == 200, path
-        assert "well-known key accepted off loopback" in server.stop()[2]
+        assert "well-known key accepted beyond loopback" in server.stop()[2]
 
 
 def test_the_hosts_of_a_variable(tmp_path: Path) -> None:

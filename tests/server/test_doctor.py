@@ -51,7 +51,7 @@ def test_a_directory_that_is_none_is_seen(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert named(doctor(tmp_path / "file" / "data"), "data directory").state == BAD
     made = named(doctor(tmp_path / "a" / "b"), "data directory")
-    assert (made.state, made.found) == (GOOD, f"{tmp_path / 'a' / 'b'} will be made")
+    assert (made.state, made.found) == (GOOD, f"{tmp_path / 'a' / 'b'} will be created")
     assert not (tmp_path / "a").exists()
 
 
@@ -69,7 +69,7 @@ def test_a_directory_that_anybody_reads_is_seen(tmp_path: Path) -> None:
 
 
 def test_the_key_of_programs_is_named_and_guarded(tmp_path: Path) -> None:
-    assert "is made at the first start" in named(doctor(tmp_path), "credentials").found
+    assert "is created at the first start" in named(doctor(tmp_path), "credentials").found
     path = tmp_path / "connection-string"
     path.write_text("Endpoint=sb://localhost;SharedAccessKey=secret")
     path.chmod(0o600)

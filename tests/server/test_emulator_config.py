@@ -239,9 +239,12 @@ async def test_what_is_there_is_left_as_it_is(
         namespace = {"Queues": [{"Name": "q", "Properties": {"MaxDeliveryCount": 3}}]}
         with caplog.at_level(logging.WARNING):
             assert await create_missing(bus, load(config(tmp_path, namespace)).entities) == []
-        assert "Queues[0]: left as it is: max_delivery_count is 7, not 3" in caplog.text
+        assert (
+            "Queues[0]: entity exists and stays unchanged: max_delivery_count is 7, not 3"
+            in caplog.text
+        )
         assert bus.queue("q").settings.max_delivery_count == 7
-        with pytest.raises(EntityExists, match=r"Topics\[0\]: q is there already"):
+        with pytest.raises(EntityExists, match=r"Topics\[0\]: q exists already"):
             await create_missing(bus, load(config(tmp_path, {"Topics": [{"Name": "Q"}]})).entities)
 
 
@@ -249,7 +252,7 @@ def test_what_means_nothing_is_left_aside_and_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert queue(tmp_path, RequiresSesion=True) == {}
-    assert "Properties.RequiresSesion has no meaning here and is left aside" in caplog.text
+    assert "Properties.RequiresSesion ignored: it has no effect here" in caplog.text
     assert "did you mean RequiresSession?" in caplog.text
 
 
@@ -258,9 +261,9 @@ def test_what_means_nothing_is_left_aside_and_told(
     [
         (3, "UserConfig.Namespaces[0]: write a table"),
         ({"Queues": 3}, "Namespaces[0].Queues: write a list"),
-        ({"Queues": [{}]}, "Queues[0]: Name: write a text"),
+        ({"Queues": [{}]}, "Queues[0]: Name: write a string"),
         ({"Queues": [{"Name": "-"}]}, "Queues[0]: '-': an entity's name"),
-        ({"Queues": [{"Name": "a"}, {"Name": "A"}]}, "Queues[1]: a stands in"),
+        ({"Queues": [{"Name": "a"}, {"Name": "A"}]}, "Queues[1]: a is already in"),
         (
             {"Queues": [{"Name": "a", "Properties": {"LockDuration": "1 minute"}}]},
             "Queues[0].Properties.LockDuration: '1 minute' is no duration: write PT30S",
@@ -293,12 +296,12 @@ def test_mistakes(tmp_path: Path, namespace: Any, told: str) -> None:
 @pytest.mark.parametrize(
     ("rule", "told"),
     [
-        ({}, "Rules[0]: Name: write a text"),
+        ({}, "Rules[0]: Name: write a string"),
         ({"Name": "r", "Properties": {"FilterType": "Magic"}}, "FilterType: write Correlation"),
         ({"Name": "r", "Properties": {"FilterType": "Sql"}}, "SqlFilter: write a table"),
         (
             {"Name": "r", "Properties": {"FilterType": "Sql", "SqlFilter": {"SqlExpression": ""}}},
-            "SqlFilter: SqlExpression: write a text",
+            "SqlFilter: SqlExpression: write a string",
         ),
         (
             {"Name": "r", "Properties": {"FilterType": "Sql", "SqlFilter": {"SqlExpression": "="}}},
@@ -309,7 +312,7 @@ def test_mistakes(tmp_path: Path, namespace: Any, told: str) -> None:
                 "Name": "r",
                 "Properties": {"FilterType": "Correlation", "CorrelationFilter": {"Lable": "x"}},
             },
-            "CorrelationFilter: there is no 'Lable': did you mean Label?",
+            "CorrelationFilter: unknown name 'Lable': did you mean Label?",
         ),
         (
             {
@@ -331,11 +334,11 @@ def test_mistakes_in_rules(tmp_path: Path, rule: Any, told: str) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("{", "no JSON, even with comments allowed"),
+        ("{", "not JSON, even with comments allowed"),
         ('{\n// one\n/* two\nthree */ "a": x}', "line 4"),
         ("{}", "UserConfig: write a table"),
-        ('{"UserConfig": {}}', "name one namespace"),
-        ('{"UserConfig": {"Namespaces": [{}, {}]}}', "name one namespace"),
+        ('{"UserConfig": {}}', "exactly one namespace"),
+        ('{"UserConfig": {"Namespaces": [{}, {}]}}', "exactly one namespace"),
     ],
 )
 def test_what_is_no_such_file(tmp_path: Path, text: str, told: str) -> None:

@@ -40,7 +40,8 @@ LISTEN = """
     POST /complete  POST /abandon  POST /defer  POST /dead-letter  POST /renew
     GET /sessions  POST /sessions/accept  POST /sessions/receive  POST /sessions/receive-deferred
     POST /sessions/renew  POST /sessions/get-state  POST /sessions/set-state  POST /sessions/close
-    POST /peek  POST /undefer  GET /duplicates
+    POST /peek  POST /search  POST /undefer  GET /duplicates  GET /dead-letters/reasons
+    GET /history  GET /partitions
     GET /log  GET /log/messages/{partition}  GET /log/outcomes/{partition}
     GET /log/messages/{partition}/reach
     GET /readers  PUT /readers/{reader}  POST /readers/{reader}/move  DELETE /readers/{reader}
@@ -64,14 +65,19 @@ def wanted_right(route: Route) -> Right:
     return Right.LISTEN if key in calls_in(LISTEN) else Right.MANAGE
 
 
-PUBLIC = {"/openapi.json", "/livez", "/readyz", "/health"}
-MONITOR = {"/metrics", "/metrics/per-object"}
-#: Asks for rights on the entities that its body names; see below.
-INSIDE = {"/v1/transactions"}
+PUBLIC = {"/openapi.json", "/livez", "/readyz", "/health"} | {
+    "/console/",
+    "/console/about.json",
+    "/console/{file}",
+}
+MONITOR = {"/metrics", "/metrics/per-object", "/v1/overview", "/v1/overview/watch"}
+#: Asks for rights on the entities that its body names, or shows the rights themselves; see below.
+INSIDE = {"/v1/transactions", "/v1/rights"}
 
 
 def path_of(route: Route, entity: str = "orders") -> str:
     values = {"entity": quote(entity, safe=""), "partition": "0", "number": "1", "reader": "r"}
+    values["file"] = "app.js"
     return re.sub(r"{(\w+)}", lambda name: values.get(name[1], "x"), route.path)
 
 

@@ -240,7 +240,7 @@ def test_a_port_in_use(tmp_path: Path) -> None:
         port = str(taken.getsockname()[1])
         code, told = refused("--data", tmp_path / "data", "--http-port", port)
     assert code == 5
-    assert f"127.0.0.1 port {port} is in use: stop what listens there" in told
+    assert f"127.0.0.1 port {port} is in use: stop the program" in told
     assert "Traceback" not in told
 
 
@@ -254,7 +254,7 @@ def test_a_directory_in_use(tmp_path: Path) -> None:
     with served("--data", tmp_path / "data"):
         code, told = refused("--data", tmp_path / "data", "--http-port", "0")
     assert code == 6
-    assert "another server may be running on this directory" in told
+    assert "stop the other server or use another directory" in told
 
 
 def test_a_directory_that_is_none(tmp_path: Path) -> None:
@@ -278,7 +278,7 @@ def test_mistakes_of_configuration_end_it_with_one_line(tmp_path: Path) -> None:
     code, told = refused("--config", path)
     assert (code, told) == (
         2,
-        f"onibus: {path}: there is no 'http_prot': did you mean http_port?\n",
+        f"onibus: {path}: unknown name 'http_prot': did you mean http_port?\n",
     )
     path.write_text('[queues.a]\nforward_to = "nowhere"')
     code, told = refused("--config", path, "--ephemeral", "--http-port", "0")
@@ -305,17 +305,17 @@ OUTSIDE = ("--host", "0.0.0.0", "--allow-plain-text")
 @pytest.mark.parametrize(
     ("args", "told"),
     [
-        (["--host", "0.0.0.0"], "give --tls (with a self-made certificate)"),
-        (["--host", "::"], "plain text, and reachable from outside (host ::)"),
-        (["--host", "0.0.0.0", "--insecure", "--tls"], "insecure, and reachable from outside"),
+        (["--host", "0.0.0.0"], "use --tls (with a self-signed certificate)"),
+        (["--host", "::"], "plain text on host ::, which others can reach"),
+        (["--host", "0.0.0.0", "--insecure", "--tls"], "insecure on host 0.0.0.0"),
         (["--host", "0.0.0.0", "--insecure", "--allow-plain-text"], "use keys, or listen on 127"),
-        ([*OUTSIDE, "--insecure", "--allow-host", "bus"], "insecure, and reachable from outside"),
+        ([*OUTSIDE, "--insecure", "--allow-host", "bus"], "insecure on host 0.0.0.0"),
         ([*OUTSIDE, "--ephemeral"], "ONIBUS_ROOT_KEY"),
-        ([*OUTSIDE, "--development"], "development, and reachable from outside (host 0.0.0.0)"),
+        ([*OUTSIDE, "--development"], "development on host 0.0.0.0, which others can reach"),
         (["--host", "0.0.0.0", "--tls", "--development"], "name the hosts that clients use with"),
-        (["--host", "0.0.0.0", "--development", "--allow-host", "bus"], "plain text, and reachabl"),
-        (["--host", "no.such.name.invalid"], "host 'no.such.name.invalid' has no address"),
-        (["--ephemeral", "--no-development"], "nowhere to keep a key"),
+        (["--host", "0.0.0.0", "--development", "--allow-host", "bus"], "plain text on host"),
+        (["--host", "no.such.name.invalid"], "cannot resolve host 'no.such.name.invalid'"),
+        (["--ephemeral", "--no-development"], "cannot store a generated key"),
     ],
 )
 def test_what_would_let_strangers_in_is_refused(tmp_path: Path, args: list[str], told: str) -> None:

@@ -60,11 +60,15 @@ def test_everything_that_can_be_asked_is_in_it() -> None:
     # Requests that need nothing say nothing of entities and messages.
     assert {row.request for row in ROWS if NOTHING in row.enough} == {
         *("GET /livez", "GET /readyz", "GET /health", "GET /openapi.json"),
+        *("GET /console/", "GET /console/about.json", "GET /console/{file}"),
         links.TOKENS,
     }
     assert all("Manage" in row.enough for row in ROWS)
     only = {row.request for row in ROWS if "Monitor" in row.enough and NOTHING not in row.enough}
-    assert only == {"GET /metrics", "GET /metrics/per-object", links.COORDINATOR}
+    assert only == {
+        *("GET /metrics", "GET /metrics/per-object", links.COORDINATOR),
+        *("GET /v1/overview", "POST /v1/overview/watch", "GET /v1/rights"),
+    }
 
 
 async def holds(row: Row, refused: Callable[[str], Awaitable[bool]]) -> None:

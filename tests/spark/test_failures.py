@@ -31,7 +31,7 @@ TRACE = "[PYTHON_EXCEPTION] in a worker: Traceback (most recent call last):\n  F
         (
             f"{TRACE}ModuleNotFoundError: No module named 'onibus'\n",
             PipelineFailed,
-            "Spark's workers cannot import onibus: install onibus[spark] where they run",
+            "Spark's workers cannot import onibus: install onibus[spark] on the workers",
         ),
         (
             f"{TRACE}onibus.spark.lake_files.LakeFailed: cannot write /lake/x: No space left\n",
@@ -41,7 +41,7 @@ TRACE = "[PYTHON_EXCEPTION] in a worker: Traceback (most recent call last):\n  F
         (
             "Python worker failed to connect back.\n at java",
             PipelineFailed,
-            "this machine is too busy",
+            "the machine is too busy",
         ),
         ("[JAVA_GATEWAY_EXITED] exited before", PipelineFailed, "Java process did not start"),
         (f"{TRACE}OSError: [Errno 28] full\n", PipelineFailed, "OSError: [Errno 28] full"),
@@ -95,4 +95,4 @@ def test_without_spark_every_job_says_what_to_install(tmp_path: Path) -> None:
 def test_a_java_that_ended_is_a_failure_in_one_sentence() -> None:
     told = told_plainly(ConnectionRefusedError(111, "Connection refused"))
     assert type(told) is PipelineFailed
-    assert "start the command again" in str(told)
+    assert "run the command again" in str(told)

@@ -1,6 +1,6 @@
-"""Tables of the queue `orders`, and a queue that gets its large ones.
+"""Tables of the queue `orders`, and a queue for large orders.
 
-ONIBUS_CONNECTION is the server's connection string; Spark's Connect server must have it too.
+Set ONIBUS_CONNECTION to the server's connection string, for the Spark Connect server, too.
 """
 
 import os
@@ -13,12 +13,12 @@ spark = SparkSession.active()
 SERVER = {"connection": os.environ["ONIBUS_CONNECTION"]}
 
 
-@dp.table(comment="Every message of the queue, once")
+@dp.table(comment="Every message of the queue, exactly once")
 def orders() -> DataFrame:
     return spark.readStream.format("onibus").options(**SERVER, entity="orders").load()
 
 
-@dp.materialized_view(comment="How many messages a minute")
+@dp.materialized_view(comment="Messages per minute")
 def orders_by_minute() -> DataFrame:
     minute = F.date_trunc("minute", "enqueued_time").alias("minute")
     return spark.read.table("orders").groupBy(minute).count()

@@ -1,4 +1,4 @@
-"""Claims: messages set aside for a named reader under a durable number (R5, R7)."""
+"""Claims: messages reserved for a named reader under a durable number (R5, R7)."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 class AsyncClaimCalls(AsyncCaller):
-    """What can be done with claims. `entity` is a queue, or a subscription by its whole name.
+    """Operations on claims. `entity` is a queue, or a subscription by its full name.
 
-    With `incarnation`, as a claim has it, an entity that was deleted and made again is refused.
+    With the `incarnation` of a claim, a deleted and recreated entity is rejected.
     """
 
     async def claim(
@@ -34,10 +34,10 @@ class AsyncClaimCalls(AsyncCaller):
         max_bytes: int | None = None,
         token: str | None = None,
     ) -> Claim | None:
-        """Set up to `limit` active messages aside, and so many bytes; None if there are none.
+        """Reserve up to `limit` active messages, or that many bytes; return None if none is active.
 
-        Unless it is read within `lease_ms` the claim is given back. Where the answer is lost
-        (Unknown) the claim, if it was made, is in `claims`.
+        A claim that is not read within `lease_ms` is released. If the response is lost (Unknown),
+        `claims` lists the claim if it was made.
         """
         body = without_none(
             reader=reader, limit=limit, lease_ms=lease_ms, max_bytes=max_bytes, token=token
@@ -56,12 +56,12 @@ class AsyncClaimCalls(AsyncCaller):
         query: str | None = None,
         first: int = 0,
     ) -> ClaimReaderInfo:
-        """Take hold of a reader for the program with this token; return its progress.
+        """Assign a reader to the program with this token; return its progress.
 
-        Claims and reads with another token are refused from then on. It is an error if a claim
-        above `after`, the last that this program knows, was read: another program works on it.
-        Without a token nothing changes. The holder may name the `query` whose checkpoint begins
-        with claim `first`: it is an error if that query has begun with another claim before.
+        Claims and reads with a different token are then rejected. Raise if a claim above `after`,
+        the last that this program knows, was read: another program works on it. Without a token
+        nothing changes. The holder may name the `query` whose checkpoint begins with claim `first`:
+        raise if that query began with a different claim before.
         """
         body = without_none(token=token, after=after, query=query, first=first or None)
         ask = post(path_of("entities", entity, "claims", reader), body)
@@ -83,9 +83,9 @@ class AsyncClaimCalls(AsyncCaller):
         incarnation: int | None = None,
         token: str | None = None,
     ) -> list[ReceivedMessage]:
-        """Return a claim's messages, of all partitions or of one, in the order of each.
+        """Return the messages of a claim, of all partitions or of one, in order within each.
 
-        From then on the claim is its reader's until it is committed or given back.
+        The claim then belongs to its reader until it is committed or released.
         """
         ask = _reading(entity, reader, number, partition, incarnation, token)
         told: Messages = await self.ask(ask, Messages)
@@ -101,7 +101,7 @@ class AsyncClaimCalls(AsyncCaller):
         incarnation: int | None = None,
         token: str | None = None,
     ) -> pa.Table:
-        """Return a claim's messages as rows; otherwise as `read_claim`."""
+        """Return the messages of a claim as rows; otherwise like `read_claim`."""
         ask = _reading(entity, reader, number, partition, incarnation, token)
         return arrow_table((await self.answer(ask.accepting(ARROW))).body)
 
@@ -114,10 +114,9 @@ class AsyncClaimCalls(AsyncCaller):
         dead_letters: Mapping[int, tuple[str | None, str | None]] | None = None,
         incarnation: int | None = None,
     ) -> None:
-        """Complete a claim's messages; again is harmless.
+        """Complete the messages of a claim; repeating this is harmless.
 
-        `dead_letters` names those that go into the dead-letter queue instead: sequence number →
-        (reason, description).
+        `dead_letters` names those to dead-letter instead: sequence number → (reason, description).
         """
         dead = [
             {"sequence_number": at, "reason": reason, "description": description}
@@ -129,7 +128,7 @@ class AsyncClaimCalls(AsyncCaller):
     async def release_claim(
         self, entity: str, reader: str, number: int, *, incarnation: int | None = None
     ) -> None:
-        """Give a claim's messages back, without counting a delivery."""
+        """Release the messages of a claim without counting a delivery."""
         body = without_none(incarnation=incarnation)
         await self.answer(post(_path(entity, reader, number, "release"), body))
 

@@ -1,4 +1,4 @@
-"""The client: everything that a server can be asked, on connections that are kept."""
+"""The client: every call of a server, on persistent connections."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class AsyncClient(
     AsyncClockCalls,
     AsyncTestCalls,
 ):
-    """A server, as programs use it. Make it with `connect`."""
+    """A client of a server. Create it with `connect`."""
 
     @staticmethod
     def connect(
@@ -59,10 +59,10 @@ class AsyncClient(
         connections: int = 100,
         retry: Retry | None = None,
     ) -> AsyncClient:
-        """Return a client of the server of a connection string, or of http://host:port.
+        """Return a client for a connection string, or for http://host:port.
 
-        With an address `key_name` and `key`, or a whole `token`, are what is shown. `verify` is
-        the file of a certificate to trust, or False to trust anybody.
+        With an address, `key_name` and `key`, or a `token`, are the credentials. `verify` is the
+        file of a certificate to trust, or False to trust any server.
         """
         target = Target.parse(address)
         if key:
@@ -76,7 +76,7 @@ class AsyncClient(
     # blocking: leave out
     @staticmethod
     def on(bus: Bus) -> AsyncClient:
-        """Return a client of a Bus of this process: the same calls, without a network."""
+        """Return a client of a Bus in this process: the same calls, without a network."""
         with explained():
             from onibus.client.aio.in_process import InProcess
         transport: AsyncTransport = InProcess(bus)
@@ -85,7 +85,7 @@ class AsyncClient(
     # blocking: go on
 
     async def close(self) -> None:
-        """Let the connections go."""
+        """Close the connections."""
         await self._transport.close()
 
     async def __aenter__(self) -> Self:
@@ -109,8 +109,8 @@ class AsyncClient(
     ) -> AsyncReceiver:
         """Return a receiver of a queue or subscription, or of its dead-letter queue.
 
-        With `delete` messages are gone when they are received; otherwise they are locked until they
-        are settled, and their locks renewed for `renew_ms`.
+        With `delete`, messages are deleted when they are received. Otherwise they are locked until
+        they are settled, and their locks are renewed for `renew_ms`.
         """
         return AsyncReceiver(self, entity, dead_letters, delete, renew_ms)
 
@@ -127,9 +127,9 @@ class AsyncClient(
         wait_ms: int = 0,
         renew_ms: int = RENEW_MS,
     ) -> AsyncSessionReceiver:
-        """Lock a session, a named one or the next that is free, and return its receiver.
+        """Lock a session, a named one or the next available, and return its receiver.
 
-        `owner` is the name under which `sessions` lists the holder.
+        `sessions` lists the holder of a session by the name `owner`.
         """
         while True:
             slice_ms = min(wait_ms, WAIT_MS_MAX)
@@ -147,5 +147,5 @@ class AsyncClient(
             )
 
     def transaction(self) -> AsyncTransaction:
-        """Begin a transaction: what is sent and settled in it happens whole or not at all."""
+        """Begin a transaction, whose sends and settlements happen atomically."""
         return AsyncTransaction(self)

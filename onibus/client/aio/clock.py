@@ -1,4 +1,4 @@
-"""The server's clock: show whether it is in doubt, and confirm it."""
+"""The server's clock: whether it is in doubt, and its confirmation."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from onibus.client.asking import get, path_of, post
 
 
 class AsyncClockCalls(AsyncCaller):
-    """What an operator asks of a server's clock."""
+    """Operations on a server's clock."""
 
     async def clock(self) -> ClockInfo:
-        """Return the time that the server takes for right, and whether its clock is in doubt."""
+        """Return the time that the server has confirmed, and whether its clock is in doubt."""
         told: ClockInfo = await self.ask(get(path_of("clock")), ClockInfo)
         return told
 
     async def accept_clock(self) -> list[StampsSetBack]:
-        """Confirm the server's clock; return the partitions whose stamps were set back.
+        """Confirm the server's clock; return the partitions whose enqueued times were set back.
 
-        Time that was in doubt counts from now on: messages may expire, ids may be forgotten.
+        From now on messages expire and recorded ids are discarded by this clock.
         """
         told: ClockAccepted = await self.ask(post(path_of("clock", "accept")), ClockAccepted)
         return told.set_back

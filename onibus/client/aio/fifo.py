@@ -1,4 +1,4 @@
-"""Receiving from a FIFO queue, as its own words have it (F9, F10)."""
+"""Receiving from a FIFO queue, with SQS semantics (F9, F10)."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from onibus.core.message import ReceivedMessage
 
 
 class AsyncFifoReceiver(AsyncSettler):
-    """Receives from a FIFO queue, group by group (F9, F10)."""
+    """A receiver of a FIFO queue, group by group (F9, F10)."""
 
     def __init__(self, caller: AsyncCaller, entity: str) -> None:
-        # A receiver of a FIFO queue says itself how long messages stay in flight.
+        # Receivers of a FIFO queue set the visibility timeout themselves.
         super().__init__(caller, entity, 0)
-        #: the attempt id of the last receive, given or made here
+        #: the attempt id of the last receive, given or generated
         self.attempt_id = ""
 
     async def receive(
@@ -30,10 +30,10 @@ class AsyncFifoReceiver(AsyncSettler):
         visibility_ms: int | None = None,
         attempt_id: str | None = None,
     ) -> list[ReceivedMessage]:
-        """Return messages of groups of which nothing is in flight.
+        """Return messages of groups without a message in flight.
 
-        The same attempt id returns the same messages again while they are in flight; so a receive
-        whose answer was lost is repeated without losing time.
+        The same attempt id returns the same messages again while they are in flight. So a receive
+        whose response was lost can be repeated at once.
         """
         self.attempt_id = uuid4().hex if attempt_id is None else attempt_id
         body = without_none(limit=limit, visibility_ms=visibility_ms, attempt_id=self.attempt_id)
@@ -41,11 +41,11 @@ class AsyncFifoReceiver(AsyncSettler):
         return await self._receive_waiting(path, body, wait_ms, repeats=True)
 
     async def receive_deferred(self, numbers: Sequence[int]) -> list[ReceivedMessage]:
-        """Return deferred messages by their sequence numbers: all of them, or none."""
+        """Return deferred messages by sequence number; if one is not found, return none."""
         return await self._receive(post(self._path("receive-deferred"), {"numbers": list(numbers)}))
 
     async def change_visibility(self, message: ReceivedMessage | bytes, visibility_ms: int) -> int:
-        """Let a message stay in flight for that long from now; 0 gives it back."""
+        """Keep a message in flight for this long from now; 0 makes it visible."""
         body = {"token": token_text(message), "visibility_ms": visibility_ms}
         told: LockedUntil = await self._caller.ask(
             post(self._path("fifo", "visibility"), body), LockedUntil

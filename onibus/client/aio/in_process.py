@@ -1,4 +1,4 @@
-"""Carries requests to a Bus of this process: the same API, without a network."""
+"""Transport to a Bus in this process: the same API, without a network."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from onibus.protocols.http.routes import router
 
 
 class InProcess:
-    """A server's API on a Bus, asked without credentials."""
+    """A server's API on a Bus, without credentials."""
 
     def __init__(self, bus: Bus) -> None:
         in_memory = isinstance(bus.broker.clock.machine, MovableClock)
         self._app = HttpApp(bus, router(), None, test_mode=in_memory)
 
     async def ask(self, ask: Ask) -> Answer:
-        """Hand a request over and wait for its answer."""
+        """Execute a request and return its response."""
         headers = {"accept": ask.accept, "content-type": ask.content_type}
         head = Head(ask.method, ask.path, urlencode(ask.query), headers)
         request = Request(head, ask.body)
@@ -36,7 +36,7 @@ class InProcess:
             response = await answered
         except asyncio.CancelledError:
             if request.hurry is not None:
-                # Nobody waits any more: no message is to be locked for nobody.
+                # The caller is gone: release messages that nothing will receive.
                 request.hurry()
             raise
         body = response.body
@@ -45,4 +45,4 @@ class InProcess:
         return Answer(response.status, body, response.content_type)
 
     async def close(self) -> None:
-        """The bus is its owner's to close."""
+        """Do nothing: the owner of the bus closes it."""

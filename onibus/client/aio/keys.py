@@ -1,4 +1,4 @@
-"""Shared access keys: making, rotating, deleting, listing them."""
+"""Shared access keys: create, rotate, delete and list them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _KEYS = "keys"
 
 
 class AsyncKeyCalls(AsyncCaller):
-    """What whoever may manage the whole namespace does with its keys."""
+    """Operations on the keys of a namespace."""
 
     async def keys(self) -> list[KeyOut]:
         """Return all keys, without their secrets."""
@@ -30,24 +30,24 @@ class AsyncKeyCalls(AsyncCaller):
         `rights` are Send, Listen, Manage, and for the whole namespace Monitor.
         """
         body = {"name": name, "rights": list(rights), "entity": entity}
-        # Asked a second time it would be refused, and its secrets told to nobody.
+        # A repeated request would be rejected, and the secrets lost.
         return await self._secrets(post(path_of(_KEYS), body, repeats=False))
 
     async def rotate_key(self, name: str, which: str = PRIMARY, *, entity: str = "") -> AccessKey:
-        """Replace the primary or the secondary secret of a key; the old one is good no more."""
+        """Replace the primary or the secondary secret of a key; the old one becomes invalid."""
         body = {"which": which, "entity": entity}
         return await self._secrets(post(path_of(_KEYS, name, "rotate"), body))
 
     async def key_token(
         self, name: str, seconds: int, *, which: str = PRIMARY, entity: str = ""
     ) -> TokenOut:
-        """Make a bearer token that allows what a key allows, for tools that cannot sign."""
+        """Create a bearer token with the rights of a key, for tools that cannot sign."""
         body = {"seconds": seconds, "which": which, "entity": entity}
         told: TokenOut = await self.ask(post(path_of(_KEYS, name, "token"), body), TokenOut)
         return told
 
     async def delete_key(self, name: str, *, entity: str = "") -> None:
-        """Delete a key: tokens made with it are good no more."""
+        """Delete a key; tokens made with it become invalid."""
         query = {"entity": entity} if entity else {}
         await self.answer(post(path_of(_KEYS, name), method="DELETE", query=query))
 

@@ -1,4 +1,4 @@
-"""What was: the log and the outcomes as Arrow, named readers, replay (R1 to R4, X7)."""
+"""The log and the outcomes of messages as Arrow, named readers and replay (R1 to R4, X7)."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from onibus.core.inspection import Filter
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: How many bytes of the log are asked for at once.
+#: Bytes of the log per request.
 PAGE_BYTES = 16 << 20
 
 
 class AsyncLogCalls(AsyncCaller):
-    """What can be done with logs."""
+    """Operations on logs."""
 
     async def log_positions(
         self, entity: str, *, log: str = "messages", since_ms: int | None = None
     ) -> LogPositions:
-        """Return between which numbers each partition's log can be read.
+        """Return the range of sequence numbers that each partition's log can be read from.
 
-        With `since_ms`, also from which number on rows are of that time or later.
+        With `since_ms`, also return the first sequence number of that time or later.
         """
         ask = get(path_of("entities", entity, "log"), log=log, since_ms=since_ms)
         told: LogPositions = await self.ask(ask, LogPositions)
         return told
 
     async def log_reach(self, entity: str, partition: int, start: int, limit_bytes: int) -> int:
-        """Return the number up to which, without it, so many bytes of messages reach."""
+        """Return the end of a range, exclusive, with that many bytes of messages."""
         path = path_of("entities", entity, "log", "messages", partition, "reach")
         told: Reach = await self.ask(get(path, start=start, limit_bytes=limit_bytes), Reach)
         return told.end
@@ -52,10 +52,10 @@ class AsyncLogCalls(AsyncCaller):
         columns: Sequence[str] | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[pa.RecordBatch]:
-        """Yield the rows of a partition from one sequence number up to, without, another (R3).
+        """Yield the rows of a partition between two sequence numbers, the end exclusive (R3).
 
-        The same rows each time, in order and without a hole: a hole is a LogGap. Without `end`, up
-        to what is there now. They are asked for page by page, as they are wanted.
+        Repeated reads return the same rows, in order and complete; a missing row raises LogGap.
+        Without `end`, read up to the current end. Pages are requested as they are needed.
         """
         if end is None:
             end = (await self.log_positions(entity)).latest[partition]
@@ -67,8 +67,8 @@ class AsyncLogCalls(AsyncCaller):
             "limit_bytes": PAGE_BYTES,
         }
         left = limit
-        # Asked at least once, also where nothing can be there: whether the entity is still the one
-        # that was meant only the server knows.
+        # Ask at least once, even if the range is empty: only the server knows whether the entity
+        # was recreated.
         while left != 0:
             ask = get(path, start=start, end=end, limit=left, **given)
             table = await self._table(ask)
@@ -76,7 +76,7 @@ class AsyncLogCalls(AsyncCaller):
                 return
             for batch in table.to_batches():
                 yield batch
-            # Numbers are without gaps: so many rows, so many numbers.
+            # Sequence numbers have no gaps, so the number of rows gives the next one.
             start += table.num_rows
             left = None if left is None else left - table.num_rows
             if end is not None and start >= end:
@@ -92,7 +92,7 @@ class AsyncLogCalls(AsyncCaller):
         incarnation: int | None = None,
         reader: str | None = None,
     ) -> pa.Table:
-        """Return what became of messages, from one number up to, without, another (R4)."""
+        """Return the outcomes of messages between two sequence numbers, the end exclusive (R4)."""
         path = path_of("entities", entity, "log", "outcomes", partition)
         return await self._table(
             get(path, start=start, end=end, incarnation=incarnation, reader=reader)
@@ -112,11 +112,11 @@ class AsyncLogCalls(AsyncCaller):
         token: str | None = None,
         address: str | None = None,
     ) -> ReaderInfo:
-        """Make a named reader: what it has not passed is kept for it (R2).
+        """Create a named reader: the broker retains messages until it has read them (R2).
 
-        `start` is earliest, latest, or a number for each partition. Unused for
-        `idle_ms`, it is removed. With a `token`, only calls that give it move the reader.
-        `address` says what reads with it.
+        `start` is earliest, latest, or a sequence number for each partition. A reader unused for
+        `idle_ms` is removed. With a `token`, only calls with that token move the reader. `address`
+        describes the program that reads.
         """
         given = start if isinstance(start, str) else list(start)
         body = without_none(log=log, start=given, idle_ms=idle_ms, token=token, address=address)
@@ -134,10 +134,9 @@ class AsyncLogCalls(AsyncCaller):
         address: str | None = None,
         idle_ms: int | None = None,
     ) -> ReaderInfo:
-        """Take a reader over: only moves with the new token count from then on.
+        """Take a reader over: from then on only calls with the new token move it.
 
-        A reader that has a token is taken with one of the `held` tokens, or with `token` itself.
-        None leaves a value as it is.
+        If the reader has a token, pass it in `held`, or as `token`. None leaves a value unchanged.
         """
         body = without_none(held=list(held), token=token, address=address, idle_ms=idle_ms)
         ask = post(path_of("entities", entity, "readers", name, "take"), body)
@@ -152,7 +151,7 @@ class AsyncLogCalls(AsyncCaller):
         incarnation: int,
         token: str | None = None,
     ) -> None:
-        """Tell how far a reader has come: the next number in each partition, forward only."""
+        """Set a reader's position: the next sequence number in each partition, forward only."""
         body = without_none(positions=list(positions), incarnation=incarnation, token=token)
         await self.answer(post(path_of("entities", entity, "readers", name, "move"), body))
 
@@ -162,7 +161,7 @@ class AsyncLogCalls(AsyncCaller):
         return told.readers
 
     async def delete_reader(self, entity: str, name: str) -> None:
-        """Remove a named reader; what was kept for it alone may go."""
+        """Remove a named reader; messages retained only for it can then be deleted."""
         await self.answer(post(path_of("entities", entity, "readers", name), method="DELETE"))
 
     async def replay(

@@ -1,4 +1,4 @@
-"""Renews locks in a task of its own, while their messages are being processed."""
+"""Lock renewal in a separate task, while messages are processed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Renew = Callable[[bytes], Awaitable[int]]
 
 
 class Renewals(HeldLocks):
-    """Keeps locks until they are dropped."""
+    """Renewal of locks until they are dropped."""
 
     def __init__(self, renew: Renew, renew_ms: int = RENEW_MS) -> None:
         super().__init__(renew_ms)
@@ -21,12 +21,12 @@ class Renewals(HeldLocks):
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """See to it that somebody renews."""
+        """Start the task if it does not run."""
         if len(self) and (self._task is None or self._task.done()):
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
-        """Renew no more."""
+        """Stop renewing."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -34,7 +34,7 @@ class Renewals(HeldLocks):
 
     async def _run(self) -> None:
         while len(self):
-            # Looks often: a lock that is added meanwhile may be due before the others.
+            # Wake up often: a lock added in the meantime may be due first.
             await asyncio.sleep(min(self.next_s(), 0.25))
             for lock in self.due():
                 try:

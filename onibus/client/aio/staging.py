@@ -1,4 +1,4 @@
-"""Staged sends: messages kept invisible until their producer publishes them (R6)."""
+"""Staged sends: messages that stay invisible until their producer publishes them (R6)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class AsyncStagingCalls(AsyncCaller):
-    """What a producer of batches does."""
+    """Operations of a producer of batches."""
 
     async def stage(
         self,
@@ -32,9 +32,9 @@ class AsyncStagingCalls(AsyncCaller):
         piece: int = 0,
         lease_ms: int = STAGED_LEASE_MS_DEFAULT,
     ) -> None:
-        """Keep messages, invisible and without numbers, until their producer publishes them.
+        """Stage messages, without sequence numbers, until their producer publishes them.
 
-        None is given an id: one that is staged again must be the same.
+        The client generates no ids: a message staged again must be the same.
         """
         body = {"messages": [message_json(one) for one in messages]}
         whose = _whose(producer, batch, task, attempt, piece, lease_ms)
@@ -52,19 +52,19 @@ class AsyncStagingCalls(AsyncCaller):
         piece: int = 0,
         lease_ms: int = STAGED_LEASE_MS_DEFAULT,
     ) -> None:
-        """Keep rows in Arrow as `stage` keeps messages."""
+        """Stage Arrow rows as `stage` does messages."""
         whose = _whose(producer, batch, task, attempt, piece, lease_ms)
         await self.stage_stream(entity, arrow_bytes(rows), whose)
 
     async def stage_stream(self, entity: str, stream: bytes, whose: Mapping[str, str]) -> None:
-        """Keep rows that are an Arrow IPC stream already, as they are: none is given an id.
+        """Stage rows that are already an Arrow IPC stream, unchanged; the client generates no ids.
 
-        `whose` has producer, batch, task, attempt, piece and lease_ms, as texts.
+        `whose` has producer, batch, task, attempt, piece and lease_ms, as strings.
         """
         await self.answer(post_arrow(path_of("entities", entity, "staged"), stream, query=whose))
 
     async def staged(self, entity: str) -> list[Staged]:
-        """Return what is staged and not published."""
+        """Return the staged pieces that are not published."""
         told: StagedOut = await self.ask(get(path_of("entities", entity, "staged")), StagedOut)
         return told.staged
 
@@ -78,12 +78,12 @@ class AsyncStagingCalls(AsyncCaller):
         checkpoint: str | None = None,
         any_content: bool = False,
     ) -> Published:
-        """Make what the named attempts staged visible, in their order, once; the rest goes.
+        """Publish the rows of the named attempts, in their order, exactly once; delete the others.
 
         An attempt is (task, attempt), or (task, attempt, pieces). Publishing the producer's last
-        batch again does nothing if its rows are the same, and is an error if they differ and
-        `any_content` is false. An older batch is an error. A producer that names its checkpoint
-        counts from 0 without a gap, and another checkpoint under its name is an error.
+        batch again has no effect if its rows are the same. If they differ it is an error, unless
+        `any_content` is true. An older batch is an error. The batches of a producer that names its
+        checkpoint count from 0 without a gap; a different checkpoint under its name is an error.
         """
         named = [list(attempt) for attempt in attempts]
         body = without_none(
@@ -98,7 +98,7 @@ class AsyncStagingCalls(AsyncCaller):
         return told
 
     async def discard(self, entity: str, *, producer: str, batch: int | None = None) -> int:
-        """Forget what a producer has staged, of one batch or of all; return how many pieces."""
+        """Delete the staged rows of a producer, of one batch or of all; return how many pieces."""
         body = without_none(producer=producer, batch=batch)
         told: Counted = await self.ask(
             post(path_of("entities", entity, "staged", "discard"), body), Counted
@@ -106,14 +106,14 @@ class AsyncStagingCalls(AsyncCaller):
         return told.count
 
     async def producers(self, entity: str) -> list[ProducerInfo]:
-        """Return who has published to an entity, and how far each has come."""
+        """Return the producers of an entity, and the progress of each."""
         told: Producers = await self.ask(get(path_of("entities", entity, "producers")), Producers)
         return told.producers
 
     async def forget_producer(self, entity: str, producer: str) -> bool:
-        """Forget how far a producer has come, and what it staged; return whether it was known.
+        """Reset a producer's progress and delete its staged rows; return whether it existed.
 
-        Its next batch is published whatever its number, as if it had never been there.
+        Its next batch is published whatever its number.
         """
         ask = post(path_of("entities", entity, "producers", producer), method="DELETE")
         told: Forgotten = await self.ask(ask, Forgotten)
@@ -123,7 +123,7 @@ class AsyncStagingCalls(AsyncCaller):
 def _whose(
     producer: str, batch: int, task: int, attempt: int, piece: int, lease_ms: int
 ) -> dict[str, str]:
-    """Return the query that tells whose rows these are."""
+    """Return the query that identifies the rows' producer."""
     numbers = {"batch": batch, "task": task, "attempt": attempt, "piece": piece}
     told = {name: str(value) for name, value in numbers.items()}
     return told | {"producer": producer, "lease_ms": str(lease_ms)}

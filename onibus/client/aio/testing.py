@@ -1,6 +1,6 @@
-"""What only tests ask for (X10): everything gone at a call, and a clock that can be moved.
+"""Calls for tests only (X10): reset, and a movable clock.
 
-Only of a server that was started with `--ephemeral --test-mode`, or of a Bus in memory.
+They need a server started with `--ephemeral --test-mode`, or a Bus in memory.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from onibus.client.asking import path_of, post
 
 
 class AsyncTestCalls(AsyncCaller):
-    """What a test does with its server."""
+    """Operations of a test on its server."""
 
     async def reset(self) -> None:
-        """Delete every entity with everything in it."""
+        """Delete every entity and all messages."""
         await self.answer(post(path_of("test", "reset")))
 
     async def advance(self, ms: int) -> int:
-        """Let time pass at once; return what time it is then, in milliseconds since 1970.
+        """Advance the clock; return the new time in milliseconds since 1970.
 
-        What came due is done when this returns.
+        Everything due by then is done when this returns.
         """
-        # Not repeated by itself: twice would be too far.
+        # Not repeated: twice would move the clock too far.
         ask = post(path_of("test", "clock"), {"advance_ms": ms}, repeats=False)
         told: ClockOut = await self.ask(ask, ClockOut)
         return told.now_ms

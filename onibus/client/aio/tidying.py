@@ -1,4 +1,4 @@
-"""Looking and tidying: peek, purge, undefer, duplicates, sessions, dead letters, alarms."""
+"""Inspection and maintenance: peek, purge, undefer, duplicates, sessions, resubmission, alarms."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from onibus.client.convert import filter_json, received_of, session_of
 from onibus.core.inspection import Filter, SessionInfo
 from onibus.core.message import ReceivedMessage
 
-#: How many messages `peek_all` asks for at once.
+#: Messages that `peek_all` requests at once.
 _PAGE = 500
 
 
 class AsyncTidyCalls(AsyncCaller):
-    """What somebody does who looks after messages."""
+    """Operations to inspect and maintain messages."""
 
     async def peek(
         self,
@@ -29,9 +29,10 @@ class AsyncTidyCalls(AsyncCaller):
         dead_letters: bool = False,
         where: Filter | None = None,
     ) -> list[ReceivedMessage]:
-        """Look at messages from a sequence number on, without touching them.
+        """Return messages from a sequence number on, without locking them.
 
-        May return fewer than asked; go on from the last number + 1 until nothing is returned.
+        May return fewer than `limit`; continue with the last sequence number + 1 until it returns
+        none.
         """
         body = without_none(
             start=start, limit=limit, dead_letters=dead_letters, where=filter_json(where)
@@ -43,7 +44,7 @@ class AsyncTidyCalls(AsyncCaller):
     async def peek_all(
         self, entity: str, *, dead_letters: bool = False, where: Filter | None = None
     ) -> AsyncIterator[ReceivedMessage]:
-        """Look at all messages, page after page."""
+        """Yield all messages, requesting page after page."""
         start = 0
         while page := await self.peek(
             entity, start=start, limit=_PAGE, dead_letters=dead_letters, where=where
@@ -55,20 +56,20 @@ class AsyncTidyCalls(AsyncCaller):
     async def purge(
         self, entity: str, where: Filter | None = None, *, forget_ids: bool = False
     ) -> int:
-        """Delete messages that nobody holds; return how many. Ids stay remembered unless told."""
+        """Delete unlocked messages; return how many. `forget_ids` discards their recorded ids."""
         body = without_none(where=filter_json(where), forget_ids=forget_ids)
-        # Not repeated by itself: messages that came meanwhile were not meant.
+        # Not repeated: it could delete messages that arrived in the meantime.
         ask = post(path_of("entities", entity, "purge"), body, repeats=False)
         told: Counted = await self.ask(ask, Counted)
         return told.count
 
     async def undefer(self, entity: str, numbers: Sequence[int]) -> None:
-        """Give deferred messages back to the active ones: all of them, or none."""
+        """Reactivate deferred messages; if one is not found, reactivate none."""
         path = path_of("entities", entity, "undefer")
         await self.answer(post(path, {"numbers": list(numbers)}))
 
     async def duplicates(self, entity: str) -> list[tuple[str | None, int, int]]:
-        """Return the last dropped duplicates: MessageId, time, and the number each repeats (X1)."""
+        """Return the latest dropped duplicates: MessageId, time, and the original's number (X1)."""
         told: Duplicates = await self.ask(
             get(path_of("entities", entity, "duplicates")), Duplicates
         )
@@ -88,10 +89,10 @@ class AsyncTidyCalls(AsyncCaller):
         to: str | None = None,
         dry_run: bool = False,
     ) -> Resubmitted:
-        """Send dead letters again, to where they came from or to another entity.
+        """Resubmit dead-lettered messages, to their own entity or another one.
 
-        By their numbers, all or none; or all that a filter means. Where a MessageId is still
-        remembered the message gets a new one.
+        Select them by sequence number, atomically, or by a filter. A message whose MessageId is
+        still recorded gets a new one.
         """
         given = None if numbers is None else list(numbers)
         body = without_none(numbers=given, where=filter_json(where), to=to, dry_run=dry_run)
@@ -104,6 +105,6 @@ class AsyncTidyCalls(AsyncCaller):
         )
 
     async def alarms(self) -> list[str]:
-        """Return what went wrong with stores and partitions since the server started."""
+        """Return the alarms of stores and partitions since the server started."""
         told: Alarms = await self.ask(get(path_of("alarms")), Alarms)
         return told.alarms

@@ -1,4 +1,4 @@
-"""Carries requests to a server over HTTP, on connections that are kept."""
+"""Transport to a server over HTTP, on persistent connections."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import httpx
 from onibus.client.asking import Answer, AnswerLost, Ask, NotSent
 from onibus.core.errors import BusClosed, InvalidArgument
 
-#: Seconds: to connect, and to be answered beyond what the server was asked to wait.
+#: Seconds to connect, and to wait for a response beyond the wait that the request names.
 CONNECT_S, ANSWER_S = 5.0, 30.0
 
 
@@ -26,19 +26,19 @@ class AsyncHttpTransport:
         connections: int = 100,
     ) -> None:
         if isinstance(verify, str):
-            # A certificate to trust, such as the one a server made itself.
+            # A certificate to trust, such as one that a server generated.
             verify = ssl.create_default_context(cafile=verify)
         self._credentials = credentials
         self._http = httpx.AsyncClient(
             base_url=url,
             verify=verify,
             limits=httpx.Limits(max_connections=connections, keepalive_expiry=60),
-            # Nothing is taken from the environment: no proxy, no other credentials.
+            # Use nothing from the environment: no proxy, no other credentials.
             trust_env=False,
         )
 
     async def ask(self, ask: Ask) -> Answer:
-        """Send a request and wait for its answer."""
+        """Send a request and return its response."""
         headers = {"accept": ask.accept}
         if ask.body:
             headers["content-type"] = ask.content_type
@@ -57,17 +57,17 @@ class AsyncHttpTransport:
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
             raise NotSent(str(error) or type(error).__name__) from error
         except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
-            raise InvalidArgument(f"that is no address of a server: {error}") from None
+            raise InvalidArgument(f"not a server address: {error}") from None
         except httpx.TransportError as error:
             raise AnswerLost(str(error) or type(error).__name__) from error
         except RuntimeError:
             if self._http.is_closed:
-                raise BusClosed("the client was closed") from None
+                raise BusClosed("the client is closed") from None
             raise
         return Answer(
             response.status_code, response.content, response.headers.get("content-type", "")
         )
 
     async def close(self) -> None:
-        """Let the connections go."""
+        """Close the connections."""
         await self._http.aclose()

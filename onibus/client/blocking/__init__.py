@@ -1,1 +1,1 @@
-"""The client of plain programs. All but `renewing` is made of `aio` by tools/blocking.py."""
+"""The client for blocking programs. tools/blocking.py generates all of it except `renewing`."""

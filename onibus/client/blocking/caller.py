@@ -1,4 +1,4 @@
-"""Asks a server, again and again where that is safe, and raises its errors as our own."""
+"""Requests with safe retries; errors of the server are raised as Onibus errors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from onibus.core.errors import OnibusError
 
 
 class Transport(Protocol):
-    """What carries requests."""
+    """A transport for requests."""
 
     def ask(self, ask: Ask) -> Answer: ...
 
@@ -20,14 +20,14 @@ class Transport(Protocol):
 
 
 class Caller:
-    """Somebody who asks a server."""
+    """A caller of a server."""
 
     def __init__(self, transport: Transport, retry: Retry | None = None) -> None:
         self._transport = transport
         self._retry = retry or Retry()
 
     def answer(self, ask: Ask) -> Answer:
-        """Return the answer to a request, asked as often as it takes and is safe."""
+        """Return the response to a request, repeated while that is safe and useful."""
         attempts = Attempts(ask, self._retry)
         while True:
             problem: OnibusError | None
@@ -41,5 +41,5 @@ class Caller:
             sleep(attempts.failed(problem))
 
     def ask(self, ask: Ask, kind: Any) -> Any:
-        """Return the answer to a request as a type that the API promises."""
+        """Return the response to a request, decoded as a type of the API."""
         return (self.answer(ask)).read(kind)

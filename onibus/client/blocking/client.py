@@ -1,4 +1,4 @@
-"""The client: everything that a server can be asked, on connections that are kept."""
+"""The client: every call of a server, on persistent connections."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Client(
     ClockCalls,
     TestCalls,
 ):
-    """A server, as programs use it. Make it with `connect`."""
+    """A client of a server. Create it with `connect`."""
 
     @staticmethod
     def connect(
@@ -52,10 +52,10 @@ class Client(
         connections: int = 100,
         retry: Retry | None = None,
     ) -> Client:
-        """Return a client of the server of a connection string, or of http://host:port.
+        """Return a client for a connection string, or for http://host:port.
 
-        With an address `key_name` and `key`, or a whole `token`, are what is shown. `verify` is
-        the file of a certificate to trust, or False to trust anybody.
+        With an address, `key_name` and `key`, or a `token`, are the credentials. `verify` is the
+        file of a certificate to trust, or False to trust any server.
         """
         target = Target.parse(address)
         if key:
@@ -65,7 +65,7 @@ class Client(
         return Client(transport, retry)
 
     def close(self) -> None:
-        """Let the connections go."""
+        """Close the connections."""
         self._transport.close()
 
     def __enter__(self) -> Self:
@@ -89,8 +89,8 @@ class Client(
     ) -> Receiver:
         """Return a receiver of a queue or subscription, or of its dead-letter queue.
 
-        With `delete` messages are gone when they are received; otherwise they are locked until they
-        are settled, and their locks renewed for `renew_ms`.
+        With `delete`, messages are deleted when they are received. Otherwise they are locked until
+        they are settled, and their locks are renewed for `renew_ms`.
         """
         return Receiver(self, entity, dead_letters, delete, renew_ms)
 
@@ -107,9 +107,9 @@ class Client(
         wait_ms: int = 0,
         renew_ms: int = RENEW_MS,
     ) -> SessionReceiver:
-        """Lock a session, a named one or the next that is free, and return its receiver.
+        """Lock a session, a named one or the next available, and return its receiver.
 
-        `owner` is the name under which `sessions` lists the holder.
+        `sessions` lists the holder of a session by the name `owner`.
         """
         while True:
             slice_ms = min(wait_ms, WAIT_MS_MAX)
@@ -127,5 +127,5 @@ class Client(
             )
 
     def transaction(self) -> Transaction:
-        """Begin a transaction: what is sent and settled in it happens whole or not at all."""
+        """Begin a transaction, whose sends and settlements happen atomically."""
         return Transaction(self)

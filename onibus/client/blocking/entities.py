@@ -1,4 +1,4 @@
-"""Queues, topics, subscriptions and rules: making, changing, deleting, looking at them."""
+"""Queues, topics, subscriptions and rules: create, change, delete and show them."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ _QUEUES, _TOPICS, _SUBSCRIPTIONS = "queues", "topics", "subscriptions"
 
 
 class EntityCalls(Caller):
-    """What an owner does."""
+    """Operations on entities."""
 
     def create_queue(self, name: str, **settings: Any) -> EntityInfo[QueueSettings]:
-        """Make a queue; `settings` are the fields of QueueSettings."""
+        """Create a queue; `settings` are the fields of QueueSettings."""
         ask = post(path_of(_QUEUES, name), settings, method="PUT")
         return entity_of(self.ask(ask, QueueOut))
 
     def change_queue(self, name: str, **settings: Any) -> EntityInfo[QueueSettings]:
-        """Change settings of a queue."""
+        """Change a queue's settings."""
         ask = post(path_of(_QUEUES, name), settings, method="PATCH")
         return entity_of(self.ask(ask, QueueOut))
 
     def delete_queue(self, name: str) -> None:
-        """Delete a queue and everything in it."""
+        """Delete a queue and all its messages."""
         self.answer(post(path_of(_QUEUES, name), method="DELETE"))
 
     def queue(self, name: str) -> EntityInfo[QueueSettings]:
@@ -53,17 +53,17 @@ class EntityCalls(Caller):
         return names.names
 
     def create_topic(self, name: str, **settings: Any) -> EntityInfo[TopicSettings]:
-        """Make a topic; `settings` are the fields of TopicSettings."""
+        """Create a topic; `settings` are the fields of TopicSettings."""
         ask = post(path_of(_TOPICS, name), settings, method="PUT")
         return entity_of(self.ask(ask, TopicOut))
 
     def change_topic(self, name: str, **settings: Any) -> EntityInfo[TopicSettings]:
-        """Change settings of a topic."""
+        """Change a topic's settings."""
         ask = post(path_of(_TOPICS, name), settings, method="PATCH")
         return entity_of(self.ask(ask, TopicOut))
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic, its subscriptions, and everything in them."""
+        """Delete a topic, its subscriptions and all their messages."""
         self.answer(post(path_of(_TOPICS, name), method="DELETE"))
 
     def topic(self, name: str) -> EntityInfo[TopicSettings]:
@@ -78,7 +78,7 @@ class EntityCalls(Caller):
     def create_subscription(
         self, topic: str, name: str, *, rules: Sequence[Rule] | None = None, **settings: Any
     ) -> str:
-        """Make a subscription of a topic; return the name by which it is received from.
+        """Create a subscription to a topic; return the name to receive from.
 
         `settings` are the fields of SubscriptionSettings. Without rules it gets every message.
         """
@@ -92,12 +92,12 @@ class EntityCalls(Caller):
     def change_subscription(
         self, subscription: str, **settings: Any
     ) -> EntityInfo[SubscriptionSettings]:
-        """Change settings of a subscription, given by its whole name."""
+        """Change the settings of a subscription, given by its full name."""
         ask = post(path_of(_SUBSCRIPTIONS, subscription), settings, method="PATCH")
         return entity_of(self.ask(ask, SubscriptionOut))
 
     def delete_subscription(self, subscription: str) -> None:
-        """Delete a subscription and everything in it."""
+        """Delete a subscription and all its messages."""
         self.answer(post(path_of(_SUBSCRIPTIONS, subscription), method="DELETE"))
 
     def subscription(self, subscription: str) -> EntityInfo[SubscriptionSettings]:
@@ -111,15 +111,15 @@ class EntityCalls(Caller):
         return [rule_of(rule) for rule in told.rules]
 
     def create_rule(self, subscription: str, rule: Rule) -> None:
-        """Add a rule: what it selects gets into the subscription from now on."""
+        """Add a rule: from now on the subscription gets the messages that it selects."""
         self.answer(post(path_of(_SUBSCRIPTIONS, subscription, "rules"), rule_out(rule)))
 
     def change_rule(self, subscription: str, rule: Rule) -> None:
-        """Put a rule in place of the one of its name; no message meets neither, or both."""
+        """Replace a rule atomically: each message meets either the old rule or the new one."""
         path = path_of(_SUBSCRIPTIONS, subscription, "rules", rule.name)
         self.answer(post(path, rule_out(rule), method="PUT"))
 
     def delete_rule(self, subscription: str, name: str) -> None:
-        """Delete a rule; without any, nothing gets into the subscription."""
+        """Delete a rule; a subscription without rules gets no messages."""
         path = path_of(_SUBSCRIPTIONS, subscription, "rules", name)
         self.answer(post(path, method="DELETE"))

@@ -1,7 +1,7 @@
-"""Receiving from a queue or a subscription, and settling what was received.
+"""Receiving from a queue or a subscription, and settling received messages.
 
-Locks of what was received are renewed in the background until it is settled, for five minutes
-unless `renew_ms` says otherwise; with 0 they are not. A receiver that is closed renews no more.
+The receiver renews locks in the background until the messages are settled, for five minutes by
+default; `renew_ms=0` disables this. A closed receiver stops renewing locks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from onibus.core.message import ReceivedMessage
 
 
 class Settler:
-    """What every receiver can do with a message it holds."""
+    """Settlements, which every receiver offers."""
 
     def __init__(self, caller: Caller, entity: str, renew_ms: int = RENEW_MS) -> None:
         self._caller = caller
@@ -43,13 +43,13 @@ class Settler:
         self.close()
 
     def close(self) -> None:
-        """Renew no more locks; messages that were not settled come back when theirs end."""
+        """Stop renewing locks; unsettled messages are delivered again when their locks expire."""
         self._renewals.stop()
 
     def complete(
         self, *messages: ReceivedMessage | bytes | Sequence[ReceivedMessage | bytes]
     ) -> None:
-        """The messages, or the lists of them, were processed: they are gone. All, or none."""
+        """Complete messages, or lists of them, atomically."""
         flat: list[ReceivedMessage | bytes] = []
         for one in messages:
             flat += one if isinstance(one, (list, tuple)) else [cast("ReceivedMessage", one)]
@@ -64,7 +64,7 @@ class Settler:
         delay_ms: int = 0,
         properties: dict[str, Any] | None = None,
     ) -> None:
-        """Give a message back, now or after a delay."""
+        """Abandon a message, now or after a delay."""
         self._settle_one("abandon", message, properties, delay_ms=delay_ms)
 
     def defer(
@@ -74,7 +74,7 @@ class Settler:
         delay_ms: int = 0,
         properties: dict[str, Any] | None = None,
     ) -> None:
-        """Set a message aside, to be received by its number; after a delay it comes back."""
+        """Defer a message, to receive it by sequence number; a delay makes it active again."""
         self._settle_one("defer", message, properties, delay_ms=delay_ms)
 
     def dead_letter(
@@ -85,11 +85,11 @@ class Settler:
         description: str | None = None,
         properties: dict[str, Any] | None = None,
     ) -> None:
-        """Put a message into the dead-letter queue."""
+        """Move a message to the dead-letter queue."""
         self._settle_one("dead-letter", message, properties, reason=reason, description=description)
 
     def renew(self, message: ReceivedMessage | bytes) -> int:
-        """Hold a message for another lock duration; return until when."""
+        """Renew a lock for another lock duration; return until when it holds."""
         until = self._renew_token(bytes.fromhex(token_text(message)))
         if isinstance(message, ReceivedMessage):
             message.locked_until_ms = until
@@ -115,7 +115,7 @@ class Settler:
         self._settle(verb, [message], **told)
 
     def _settle(self, verb: str, messages: Sequence[ReceivedMessage | bytes], **body: Any) -> None:
-        # What is settled is renewed no more, not even while the answer is on its way.
+        # Stop renewing before the response arrives.
         for one in messages:
             self._renewals.drop(one if isinstance(one, bytes) else one.token)
         self._caller.answer(post(self._path(verb), body))
@@ -127,7 +127,7 @@ class Settler:
     def _receive_waiting(
         self, path: str, body: dict[str, Any], wait_ms: int, repeats: bool
     ) -> list[ReceivedMessage]:
-        """Ask until there is something, or the wait is over."""
+        """Repeat the request until it returns something or the wait ends."""
         while True:
             slice_ms = min(wait_ms, WAIT_MS_MAX)
             given = body | {"wait_ms": slice_ms}
@@ -143,7 +143,7 @@ class Settler:
 
 
 class Receiver(Settler):
-    """Receives from a queue or a subscription, or from its dead-letter queue."""
+    """A receiver of a queue or a subscription, or of its dead-letter queue."""
 
     def __init__(
         self,
@@ -158,13 +158,13 @@ class Receiver(Settler):
         self._delete = delete
 
     def receive(self, limit: int = 1, *, wait_ms: int = 0) -> list[ReceivedMessage]:
-        """Return up to `limit` messages; wait for the first one if there is none."""
+        """Return up to `limit` messages; wait for the first one if none is available."""
         body = {"limit": limit, "dead_letters": self._dead_letters, "delete": self._delete}
-        # What was deleted on the way to us is gone: that is told, not asked for again.
+        # Messages deleted on the way here are lost: raise that instead of asking again.
         return self._receive_waiting(self._path("receive"), body, wait_ms, repeats=not self._delete)
 
     def receive_deferred(self, numbers: Sequence[int]) -> list[ReceivedMessage]:
-        """Return deferred messages by their sequence numbers: all of them, or none."""
+        """Return deferred messages by sequence number; if one is not found, return none."""
         body = {
             "numbers": list(numbers),
             "dead_letters": self._dead_letters,
@@ -176,5 +176,5 @@ class Receiver(Settler):
         while True:
             for message in self.receive(wait_ms=WAIT_MS_MAX):
                 yield message
-                # Whoever asks for the next one is done with this one.
+                # The caller wants the next message, so it has finished this one.
                 self._renewals.drop(message.token)

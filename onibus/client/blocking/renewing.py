@@ -1,4 +1,4 @@
-"""Renews locks in a thread of its own, while their messages are being processed."""
+"""Lock renewal in a separate thread, while messages are processed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Renew = Callable[[bytes], int]
 
 
 class Renewals(HeldLocks):
-    """Keeps locks until they are dropped. Any thread may call it."""
+    """Renewal of locks until they are dropped. Any thread may call it."""
 
     def __init__(self, renew: Renew, renew_ms: int = RENEW_MS) -> None:
         super().__init__(renew_ms)
@@ -41,7 +41,7 @@ class Renewals(HeldLocks):
             return super().next_s()
 
     def start(self) -> None:
-        """See to it that somebody renews."""
+        """Start the thread if it does not run."""
         with self._guard:
             if len(self) and (self._thread is None or not self._thread.is_alive()):
                 self._ended = threading.Event()
@@ -51,18 +51,18 @@ class Renewals(HeldLocks):
                 self._thread.start()
 
     def stop(self) -> None:
-        """Renew no more."""
+        """Stop renewing."""
         thread, self._thread = self._thread, None
         self._ended.set()
         if thread is not None:
             thread.join()
 
     def _run(self, ended: threading.Event) -> None:
-        # Looks often: a lock that is added meanwhile may be due before the others.
+        # Wake up often: a lock added in the meantime may be due first.
         while not ended.wait(min(self.next_s(), 0.25)):
             with self._guard:
                 if not len(self):
-                    # Whoever gets the next lock starts anew.
+                    # The next lock starts a new thread.
                     if self._ended is ended:
                         self._thread = None
                     return

@@ -1,9 +1,8 @@
-"""Sending: one message, several together, later, in bulk.
+"""Sending: one message, a batch, scheduled or in bulk.
 
-A message without a MessageId gets one here (D11), so that a send whose answer was lost can be
-repeated: where duplicates are detected it is stored once (D1). `make_id=False` leaves it without,
-for FIFO queues that take the content of a message as its identity (F4); such a send is not
-repeated when its answer is lost.
+A message without a MessageId gets one here (D11), so that a send whose response was lost can be
+repeated: with duplicate detection it is stored once (D1). `make_id=False` sends it without one, for
+FIFO queues that deduplicate by content (F4). Such a send is not repeated when its response is lost.
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ if TYPE_CHECKING:
 
 
 class SendCalls(Caller):
-    """What a sender does."""
+    """Operations of a sender."""
 
     def send(self, entity: str, message: Message, *, make_id: bool = True) -> Sent:
-        """Store a message; when this returns it is on the server's disk."""
+        """Store a message; return once it is durable."""
         given = with_id(message) if make_id else message
         path = path_of("entities", entity, "messages")
         ask = post(path, message_json(given), repeats=given.message_id is not None)
@@ -44,7 +43,7 @@ class SendCalls(Caller):
     def send_batch(
         self, entity: str, messages: Sequence[Message], *, make_id: bool = True
     ) -> list[Sent]:
-        """Store messages together; answers are in their order."""
+        """Store messages together; return their outcomes in order."""
         given = [with_id(one) for one in messages] if make_id else list(messages)
         body = {"messages": [message_json(one) for one in given]}
         repeats = all(one.message_id is not None for one in given)
@@ -56,7 +55,7 @@ class SendCalls(Caller):
     def send_arrow(
         self, entity: str, rows: pa.RecordBatch | pa.Table, *, make_id: bool = True
     ) -> SentBatch:
-        """Store rows, whose columns are fields of Message: all of them, or none."""
+        """Store rows, whose columns are fields of Message, atomically."""
         given = rows_with_ids(rows) if make_id else rows
         path = path_of("entities", entity, "batch")
         ask = post_arrow(path, arrow_bytes(given), accept=ARROW, repeats=make_id)
@@ -67,15 +66,15 @@ class SendCalls(Caller):
         return SentBatch(accepted, len(duplicates) - accepted, numbers, duplicates)
 
     def schedule(self, entity: str, message: Message, due_ms: int) -> int:
-        """Store a message for a moment, in milliseconds since 1970; return the number to cancel it.
+        """Schedule a message for a time in milliseconds since 1970; return the number to cancel it.
 
-        A moment that has passed is no wait at all.
+        A time in the past enqueues immediately.
         """
         body = {"message": message_json(with_id(message)), "due_ms": due_ms}
         told: SentOut = self.ask(post(path_of("entities", entity, "schedule"), body), SentOut)
         return told.sequence_number
 
     def cancel_scheduled(self, entity: str, numbers: Sequence[int]) -> None:
-        """Delete scheduled messages: all of them, or none."""
+        """Cancel scheduled messages; if one is not found, cancel none."""
         path = path_of("entities", entity, "cancel-scheduled")
         self.answer(post(path, {"numbers": list(numbers)}))

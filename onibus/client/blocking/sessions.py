@@ -1,6 +1,6 @@
-"""A session that is held: receiving from it, its state, giving it back (B4).
+"""Receiving from a session, its state and its release (B4).
 
-Its lock is renewed in the background, and with it those of its messages.
+The session's lock is renewed in the background, and the locks of its messages with it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from onibus.core.message import ReceivedMessage
 
 
 class SessionReceiver(Settler):
-    """Receives from one session, which nobody else can while it is held."""
+    """A receiver of one session, which it holds exclusively."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class SessionReceiver(Settler):
         self.session_id = session_id
         self.locked_until_ms = locked_until_ms
         self._closed = False
-        #: an answer was lost: the session may hold messages that are not known here
+        #: a response was lost: the session may hold messages that this receiver does not know
         self._unsure = False
         self._held = {"session_id": session_id, "token": token}
         self._renewals.add(bytes.fromhex(token), locked_until_ms)
@@ -46,13 +46,13 @@ class SessionReceiver(Settler):
     ) -> list[ReceivedMessage]:
         """Return the session's next messages, in order.
 
-        Where the answer is lost (Unknown) the session may hold messages that nobody knows. It gives
-        out no more here, so that none is passed over: close it, and accept it again.
+        If the response is lost (Unknown), the session may hold messages that this receiver does not
+        know. It then delivers nothing more, so that none is skipped: close it and accept it again.
         """
         if self._unsure:
             raise InvalidOperation(
-                f"an answer of session {self.session_id!r} was lost, and with it what it gave out: "
-                "close it, and accept it again"
+                f"a response of session {self.session_id!r} was lost, with the messages in it: "
+                "close the receiver and accept the session again"
             )
         body = self._held | {"limit": limit, "delete": delete}
         try:
@@ -64,16 +64,16 @@ class SessionReceiver(Settler):
             raise
 
     def receive_deferred(self, numbers: Sequence[int]) -> list[ReceivedMessage]:
-        """Return deferred messages of the session by their numbers: all of them, or none."""
+        """Return deferred messages of the session by number; if one is not found, return none."""
         body = self._held | {"numbers": list(numbers)}
         return self._receive(post(self._path("sessions", "receive-deferred"), body))
 
     def renew_lock(self) -> int:
-        """Hold the session for another lock duration; return until when."""
+        """Renew the session's lock for another lock duration; return until when it holds."""
         return self._renew_token(b"")
 
     def _renew_token(self, token: bytes, *, once: bool = False) -> int:
-        # The session's lock is that of its messages.
+        # The session's lock is also that of its messages.
         ask = post(self._path("sessions", "renew"), self._held, once=once)
         told: LockedUntil = self._caller.ask(ask, LockedUntil)
         self.locked_until_ms = told.locked_until_ms
@@ -83,19 +83,19 @@ class SessionReceiver(Settler):
         return messages
 
     def get_state(self) -> bytes | None:
-        """Return the bytes kept with the session."""
+        """Return the state of the session."""
         ask = post(self._path("sessions", "get-state"), self._held, changes=False)
         told: SessionState = self._caller.ask(ask, SessionState)
         return bytes_of("state", told.state, told.state_base64)
 
     def set_state(self, state: bytes | None) -> None:
-        """Keep bytes with the session; None clears them."""
+        """Set the state of the session; None clears it."""
         text, binary = (None, None) if state is None else text_of(state)
         body = self._held | {"state": text, "state_base64": binary}
         self._caller.answer(post(self._path("sessions", "set-state"), body))
 
     def close(self) -> None:
-        """Give the session back, and what it held, without counting a delivery."""
+        """Release the session and its messages, without counting a delivery."""
         super().close()
         if not self._closed:
             self._closed = True
@@ -110,5 +110,5 @@ class SessionReceiver(Settler):
         try:
             self.close()
         except LockLost:
-            # It ran out before: there is nothing left to give back.
+            # The lock has expired: there is nothing to release.
             return

@@ -1,4 +1,4 @@
-"""Looking and tidying: peek, purge, undefer, duplicates, sessions, dead letters, alarms."""
+"""Inspection and maintenance: peek, purge, undefer, duplicates, sessions, resubmission, alarms."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from onibus.client.convert import filter_json, received_of, session_of
 from onibus.core.inspection import Filter, SessionInfo
 from onibus.core.message import ReceivedMessage
 
-#: How many messages `peek_all` asks for at once.
+#: Messages that `peek_all` requests at once.
 _PAGE = 500
 
 
 class TidyCalls(Caller):
-    """What somebody does who looks after messages."""
+    """Operations to inspect and maintain messages."""
 
     def peek(
         self,
@@ -29,9 +29,10 @@ class TidyCalls(Caller):
         dead_letters: bool = False,
         where: Filter | None = None,
     ) -> list[ReceivedMessage]:
-        """Look at messages from a sequence number on, without touching them.
+        """Return messages from a sequence number on, without locking them.
 
-        May return fewer than asked; go on from the last number + 1 until nothing is returned.
+        May return fewer than `limit`; continue with the last sequence number + 1 until it returns
+        none.
         """
         body = without_none(
             start=start, limit=limit, dead_letters=dead_letters, where=filter_json(where)
@@ -43,7 +44,7 @@ class TidyCalls(Caller):
     def peek_all(
         self, entity: str, *, dead_letters: bool = False, where: Filter | None = None
     ) -> Iterator[ReceivedMessage]:
-        """Look at all messages, page after page."""
+        """Yield all messages, requesting page after page."""
         start = 0
         while page := self.peek(
             entity, start=start, limit=_PAGE, dead_letters=dead_letters, where=where
@@ -52,20 +53,20 @@ class TidyCalls(Caller):
             start = page[-1].sequence_number + 1
 
     def purge(self, entity: str, where: Filter | None = None, *, forget_ids: bool = False) -> int:
-        """Delete messages that nobody holds; return how many. Ids stay remembered unless told."""
+        """Delete unlocked messages; return how many. `forget_ids` discards their recorded ids."""
         body = without_none(where=filter_json(where), forget_ids=forget_ids)
-        # Not repeated by itself: messages that came meanwhile were not meant.
+        # Not repeated: it could delete messages that arrived in the meantime.
         ask = post(path_of("entities", entity, "purge"), body, repeats=False)
         told: Counted = self.ask(ask, Counted)
         return told.count
 
     def undefer(self, entity: str, numbers: Sequence[int]) -> None:
-        """Give deferred messages back to the active ones: all of them, or none."""
+        """Reactivate deferred messages; if one is not found, reactivate none."""
         path = path_of("entities", entity, "undefer")
         self.answer(post(path, {"numbers": list(numbers)}))
 
     def duplicates(self, entity: str) -> list[tuple[str | None, int, int]]:
-        """Return the last dropped duplicates: MessageId, time, and the number each repeats (X1)."""
+        """Return the latest dropped duplicates: MessageId, time, and the original's number (X1)."""
         told: Duplicates = self.ask(get(path_of("entities", entity, "duplicates")), Duplicates)
         return [(one.message_id, one.time_ms, one.duplicate_of) for one in told.duplicates]
 
@@ -83,10 +84,10 @@ class TidyCalls(Caller):
         to: str | None = None,
         dry_run: bool = False,
     ) -> Resubmitted:
-        """Send dead letters again, to where they came from or to another entity.
+        """Resubmit dead-lettered messages, to their own entity or another one.
 
-        By their numbers, all or none; or all that a filter means. Where a MessageId is still
-        remembered the message gets a new one.
+        Select them by sequence number, atomically, or by a filter. A message whose MessageId is
+        still recorded gets a new one.
         """
         given = None if numbers is None else list(numbers)
         body = without_none(numbers=given, where=filter_json(where), to=to, dry_run=dry_run)
@@ -99,6 +100,6 @@ class TidyCalls(Caller):
         )
 
     def alarms(self) -> list[str]:
-        """Return what went wrong with stores and partitions since the server started."""
+        """Return the alarms of stores and partitions since the server started."""
         told: Alarms = self.ask(get(path_of("alarms")), Alarms)
         return told.alarms

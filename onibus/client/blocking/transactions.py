@@ -1,7 +1,7 @@
-"""A transaction: `with client.transaction() as tx: …` commits it, an error forgets it.
+"""A transaction: `with client.transaction() as tx: …` commits it; an error rolls it back.
 
-Sends and settlements are gathered here and go to the server in one request, which does all of them
-or none.
+Sends and settlements are collected here and sent in one request, which the server executes
+atomically.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from onibus.core.message import Message, ReceivedMessage, Sent
 
 
 class Transaction:
-    """Sends and settlements that happen together or not at all; nothing happens before `commit`.
+    """Sends and settlements that happen atomically, on `commit`.
 
-    Where a message was received from is given as its receiver, or as the entity's name.
+    Name the source of a received message by its receiver or by the entity's name.
     """
 
     def __init__(self, caller: Caller) -> None:
@@ -39,7 +39,7 @@ class Transaction:
     def send_batch(self, entity: str, messages: Sequence[Message]) -> None:
         """Send messages when the transaction commits."""
         if not isinstance(messages, (list, tuple)) or not messages:
-            raise InvalidArgument("a batch is a list of messages")
+            raise InvalidArgument("a batch must be a list of messages")
         told = [message_json(with_id(one)) for one in messages]
         self._sends.append({"entity": entity, "messages": told})
 
@@ -55,7 +55,7 @@ class Transaction:
         delay_ms: int = 0,
         properties: dict[str, Any] | None = None,
     ) -> None:
-        """Give a message back when the transaction commits."""
+        """Abandon a message when the transaction commits."""
         self._settle(source, [message], "abandon", properties, delay_ms=delay_ms)
 
     def defer(
@@ -66,7 +66,7 @@ class Transaction:
         delay_ms: int = 0,
         properties: dict[str, Any] | None = None,
     ) -> None:
-        """Set a message aside when the transaction commits."""
+        """Defer a message when the transaction commits."""
         self._settle(source, [message], "defer", properties, delay_ms=delay_ms)
 
     def dead_letter(
@@ -84,16 +84,16 @@ class Transaction:
         )
 
     def commit(self) -> list[Sent]:
-        """Do all of it; return a `Sent` for each message sent, in order."""
+        """Commit; return a `Sent` for each message sent, in order."""
         if self._ended:
-            raise InvalidOperation("the transaction has ended")
+            raise InvalidOperation("the transaction has ended: begin a new one")
         self._ended = True
         body = {"sends": self._sends, "settlements": self._settlements}
         told: TransactionOut = self._caller.ask(post(path_of("transactions"), body), TransactionOut)
         return [Sent(one.sequence_number, one.duplicate_of) for one in told.sent]
 
     def rollback(self) -> None:
-        """Forget all of it."""
+        """Discard everything."""
         self._ended = True
 
     def _settle(

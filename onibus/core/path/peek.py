@@ -40,6 +40,10 @@ def states_of(wanted: Filter, dead: bool) -> frozenset[State]:
     if wanted.sql_parameters and wanted.sql is None:
         raise InvalidArgument("sql_parameters are for an SQL filter: give sql as well")
     _ = wanted.condition  # its SQL is read here, or refused
+    if wanted.body_path is not None:
+        _ = wanted.steps
+    elif wanted.body_equals is not None:
+        raise InvalidArgument("body_equals needs body_path: name the field of the body")
     if dead and wanted.state not in (None, "dead-lettered"):
         raise InvalidArgument(f"dead letters are not {wanted.state}: leave one of the two out")
     if wanted.state is None:
@@ -58,6 +62,8 @@ class Page:
         self._wanted = wanted
         self._states = states_of(wanted, dead)
         self._size = 0
+        #: there may be more that match: the page has no room
+        self.is_full = False
 
     def fill(self, subscription: Subscription, start: int, looks: int) -> int:
         """Look at the next messages from an ordinal on; return where to go on, 0 at the end."""
@@ -75,10 +81,12 @@ class Page:
         """Take a message along, if it fits; tell whether there is room for another."""
         # All of it: a message can be large without a body.
         self._size += len(encode(message.message))
-        if self.messages and self._size > PEEK_BYTES_MAX:
+        self.is_full = bool(self.messages) and self._size > PEEK_BYTES_MAX
+        if self.is_full:
             return False
         self.messages.append(message)
-        return len(self.messages) < self._limit
+        self.is_full = len(self.messages) >= self._limit
+        return not self.is_full
 
 
 def live_ordinals(

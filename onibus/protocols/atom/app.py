@@ -101,6 +101,10 @@ class AtomApp:
     def __call__(self, request: Request, respond: Respond) -> None:
         if _reads_root(request):
             request.route = ("GET", "/")
+            if request.accepts("text/html"):
+                # A browser: people read the console, not the feed.
+                respond(Response(302, headers=(("location", "/console/"),)))
+                return
             respond(answer(public_feed(moment(self.bus.broker.clock.wall())), FEED))
             return
         try:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from onibus.bus import Bus
 from onibus.core.errors import Failed, OnibusError, Unauthorized
 from onibus.operation.collector import Collector
+from onibus.operation.history import History
 from onibus.operation.peers import Bodies
 from onibus.operation.traffic import Traffic
 from onibus.protocols.http.content_encoding import decompress, is_encoded
@@ -67,6 +68,14 @@ class HttpApp:
         #: the bytes that all connections hold
         self.bodies = Bodies(self.limits.all_bodies_bytes_max)
         self.collector = Collector(bus, self.traffic)
+        self.history = History(bus.broker)
+
+    @property
+    def login(self) -> str:
+        """What a browser must show to use the console: nothing, the well-known key, or a key."""
+        if self._keys is None:
+            return "none"
+        return "development" if self._keys.development else "key"
 
     @property
     def routes(self) -> list[Route]:
@@ -171,7 +180,7 @@ class HttpApp:
             raise Unauthorized("show a shared access signature in the Authorization header")
         now = time.time()
         granted = request.peer.authenticate(self._keys, credentials, now)
-        if not route.names_entities_inside:
+        if not (route.names_entities_inside or route.any_key):
             granted.grant(route.right, names.get("entity", ""), now)
         return granted
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 class Call:
     """One request on its way through a route."""
 
-    __slots__ = ("_granted", "app", "body", "names", "request", "respond", "route")
+    __slots__ = ("app", "body", "granted", "names", "request", "respond", "route")
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Call:
         self.body = request.body
         #: what stands in the path where the route has braces
         self.names = names
-        self._granted = granted
+        self.granted = granted
         self.respond = respond
 
     @property
@@ -71,7 +71,7 @@ class Call:
 
     def grant(self, right: Right, entity: str) -> None:
         """Ask for a right on an entity that is not named in the path."""
-        self._granted.grant(right, entity, time.time())
+        self.granted.grant(right, entity, time.time())
 
     def decode(self, kind: Any) -> Any:
         """Return the body as the type that the route asks for, or refuse it."""
@@ -181,6 +181,8 @@ class Route:
     tag: str = ""
     #: the right is asked for each entity that the body names, by the handler
     names_entities_inside: bool = False
+    #: every valid key or token is enough, whatever it allows
+    any_key: bool = False
     #: what its traffic is counted under
     key: RouteKey = field(init=False)
 

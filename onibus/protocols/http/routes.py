@@ -11,7 +11,9 @@ from onibus.protocols.http.api import (
     log,
     messages,
     operation,
+    overview,
     receiving,
+    searching,
     sessions,
     settling,
     staging,
@@ -20,6 +22,7 @@ from onibus.protocols.http.api import (
     tidying,
     transactions,
 )
+from onibus.protocols.http.console import pages
 from onibus.protocols.http.route import Route, Router
 
 #: The groups, in the order in which they are documented.
@@ -31,6 +34,7 @@ GROUPS = (
     settling,
     sessions,
     tidying,
+    searching,
     transactions,
     log,
     claims,
@@ -38,8 +42,10 @@ GROUPS = (
     keys,
     clock,
     testing,
+    overview,
     operation,
     about,
+    pages,
 )
 
 

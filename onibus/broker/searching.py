@@ -1,0 +1,121 @@
+"""Searching: a bounded look at messages, with the place from which the next one continues.
+
+A peek looks until it finds something. A search looks at a limited number of messages and returns
+where it stopped, so its caller can show progress and stop at any time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from onibus.api.searching import LOOKS_MAX
+from onibus.broker.settling import first_ordinal
+from onibus.core.errors import InvalidArgument
+from onibus.core.inspection import Filter
+from onibus.core.lifecycle import State
+from onibus.core.limits import BATCH_COUNT_MAX
+from onibus.core.message import ReceivedMessage
+from onibus.core.numbering import partition_index
+from onibus.core.path.peek import Page, live_ordinals, states_of
+
+if TYPE_CHECKING:
+    from onibus.broker.broker import Broker
+    from onibus.broker.entity import Entity, Seat
+    from onibus.core.subscription import Subscription
+
+#: Messages looked at before other clients have their turn.
+A_SLICE = 200
+#: Reasons that are counted one by one; further ones are counted together.
+REASONS_MAX = 200
+
+
+class Found(msgspec.Struct):
+    """What a search found, and where the next one starts."""
+
+    messages: list[ReceivedMessage]
+    #: the sequence number at which the next search starts; None at the end
+    next: int | None
+    #: messages looked at, about
+    looked: int
+
+
+def search(
+    broker: Broker, name: str, start: int, limit: int, looks: int, wanted: Filter, dead: bool
+) -> Iterator[Found | None]:
+    """Look through partitions in their order; yield None after each slice, then what was found."""
+    entity = broker.find(name)
+    if not 0 < limit <= BATCH_COUNT_MAX or not 0 < looks <= LOOKS_MAX or start < 0:
+        raise InvalidArgument(
+            f"a search has a limit of 1 to {BATCH_COUNT_MAX}, 1 to {LOOKS_MAX} looks and a start"
+        )
+    looked = 0
+    index = partition_index(start, entity.partitioned)
+    for seat in entity.seats[index:]:
+        if seat.partition is None and len(entity.seats) > 1:
+            continue
+        page = Page(limit, wanted, dead)
+        number = start if seat.index == index else 0
+        ordinal = broker.look(entity, seat, first_ordinal, number)
+        while ordinal and looked < looks:
+            ordinal = broker.look(entity, seat, page.fill, ordinal, A_SLICE)
+            looked += A_SLICE
+            yield None
+        if page.messages or ordinal:
+            yield Found(page.messages, _next(entity, seat, page, ordinal), looked)
+            return
+    yield Found([], None, looked)
+
+
+def _next(entity: Entity, seat: Seat, page: Page, ordinal: int) -> int | None:
+    """Return the number at which the next search starts."""
+    if ordinal:
+        return seat.online().numbering.number(ordinal)
+    if page.is_full:
+        # Above the highest number of a partition is the first one of the next.
+        return page.messages[-1].sequence_number + 1
+    following = seat.index + 1
+    return following << 48 if following < len(entity.seats) else None
+
+
+class Reasons(msgspec.Struct):
+    """Dead-lettered messages by reason."""
+
+    counts: dict[str, int]
+    #: whether every dead-lettered message was counted
+    complete: bool
+
+
+def dead_letter_reasons(broker: Broker, name: str) -> Iterator[Reasons | None]:
+    """Count dead-lettered messages by reason; yield None after each slice, then the counts."""
+    entity = broker.find(name)
+    states = states_of(Filter(), dead=True)
+    counts: dict[str, int] = {}
+    looked = 0
+    for seat in entity.seats:
+        start = 1
+        while start and seat.partition is not None and looked < LOOKS_MAX:
+            start = broker.look(entity, seat, _count, states, start, counts)
+            looked += A_SLICE
+            yield None
+        if start and seat.partition is not None:
+            yield Reasons(counts, complete=False)
+            return
+    online = all(seat.partition is not None for seat in entity.seats)
+    yield Reasons(counts, complete=online)
+
+
+def _count(
+    subscription: Subscription, states: frozenset[State], start: int, counts: dict[str, int]
+) -> int:
+    """Count a slice of dead-lettered messages; return where to continue, 0 at the end."""
+    for looked, ordinal in enumerate(live_ordinals(subscription, start, states)):
+        if looked == A_SLICE:
+            return ordinal
+        reason = subscription.view(ordinal).dead_letter_reason or ""
+        if reason not in counts and len(counts) >= REASONS_MAX:
+            reason = "…"
+        counts[reason] = counts.get(reason, 0) + 1
+    return 0

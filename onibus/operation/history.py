@@ -1,0 +1,182 @@
+"""History: the figures of busy entities, every ten seconds for an hour, in bounded memory.
+
+An entity gets a ring of points when its figures change, so thousands of idle entities cost nothing.
+At the limit, the ring that changed longest ago makes room. Nothing is stored: the history starts
+with the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from onibus.operation.figures import Figures, figures_of
+
+if TYPE_CHECKING:
+    from onibus.broker.broker import Broker
+    from onibus.broker.entity import Entity
+
+EVERY_SECONDS = 10.0
+#: Points kept per entity: one hour.
+POINTS = 360
+#: Entities whose history is kept, about 10 KB each.
+RINGS_MAX = 2_000
+#: Entities looked at before other clients have their turn: about a millisecond.
+_SLICE = 100
+#: Kept as 32 bits: differences of counters are right even when they wrap.
+_WRAP = 1 << 32
+_COLUMNS = ("active", "dead_lettered", "aside", "accepted", "gone", "delivered")
+
+
+class Points(msgspec.Struct):
+    """The history of an entity; each list has one value for each time, the oldest first."""
+
+    #: seconds since 1970
+    times: list[int]
+    active: list[int]
+    dead_lettered: list[int]
+    #: deferred and scheduled
+    aside: list[int]
+    #: per second, in the ten seconds before each time
+    accepted: list[float]
+    gone: list[float]
+    delivered: list[float]
+
+
+class _Ring:
+    """The last points of one entity."""
+
+    __slots__ = ("columns", "first")
+
+    def __init__(self, at: int) -> None:
+        #: the number of the sample at which it begins
+        self.first = at
+        self.columns = {name: array("I") for name in _COLUMNS}
+
+    def put(self, figures: Figures) -> None:
+        aside = figures.deferred + figures.scheduled
+        values = (figures.active, figures.dead_lettered, aside)
+        counters = (figures.accepted, figures.gone, figures.delivered)
+        for column, value in zip(self.columns.values(), (*values, *counters), strict=True):
+            column.append(value % _WRAP)
+        self._trim()
+
+    def copy_last(self) -> None:
+        """Record that nothing changed."""
+        for column in self.columns.values():
+            column.append(column[-1])
+        self._trim()
+
+    def _trim(self) -> None:
+        """Drop the oldest point beyond the hour."""
+        if len(self.columns["active"]) > POINTS + 1:
+            for column in self.columns.values():
+                del column[0]
+            self.first += 1
+
+
+class History:
+    """The history of a bus."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._rings: OrderedDict[int, _Ring] = OrderedDict()
+        #: when each entity was last used at the sample before, by incarnation
+        self._used: dict[int, int] = {}
+        #: times of the samples, and the number of the first of them
+        self._times: list[int] = []
+        self._first = 0
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Take samples from now on."""
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def stop(self) -> None:
+        """Take no more samples."""
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    async def _run(self) -> None:
+        while True:
+            await self.sample()
+            await asyncio.sleep(EVERY_SECONDS)
+
+    async def sample(self) -> None:
+        """Record the figures of every entity that was used since the last sample."""
+        self._times.append(self._broker.clock.wall() // 1_000)
+        if len(self._times) > POINTS + 1:
+            del self._times[0]
+            self._first += 1
+        number = self._first + len(self._times) - 1
+        before, self._used = self._used, {}
+        for looked, entity in enumerate(list(self._broker.namespace.entities.values()), 1):
+            incarnation = entity.incarnation
+            self._used[incarnation] = entity.last_used
+            if before.get(incarnation, 0 if entity.tally.accepted else entity.last_used) != (
+                entity.last_used
+            ):
+                self._put(entity, number)
+            elif (ring := self._rings.get(incarnation)) is not None:
+                ring.copy_last()
+            if looked % _SLICE == 0:
+                await asyncio.sleep(0)
+        for gone in self._rings.keys() - self._used.keys():
+            del self._rings[gone]
+
+    def _put(self, entity: Entity, number: int) -> None:
+        ring = self._rings.get(entity.incarnation)
+        if ring is None:
+            if len(self._rings) >= RINGS_MAX:
+                self._rings.popitem(last=False)
+            ring = self._rings[entity.incarnation] = _Ring(number)
+        self._rings.move_to_end(entity.incarnation)
+        ring.put(figures_of(entity))
+
+    def rates(self, entity: Entity) -> tuple[float, float]:
+        """Return messages accepted and gone per second, between the last two samples."""
+        ring = self._rings.get(entity.incarnation)
+        if ring is None or len(ring.columns["accepted"]) < 2 or len(self._times) < 2:
+            return 0.0, 0.0
+        seconds = max(self._times[-1] - self._times[-2], 1)
+        accepted, gone = ring.columns["accepted"], ring.columns["gone"]
+        return (
+            round((accepted[-1] - accepted[-2]) % _WRAP / seconds, 1),
+            round((gone[-1] - gone[-2]) % _WRAP / seconds, 1),
+        )
+
+    def depths(self, entity: Entity, count: int) -> list[int]:
+        """Return the last counts of active messages, for a small plot."""
+        ring = self._rings.get(entity.incarnation)
+        return [] if ring is None else list(ring.columns["active"][-count:])
+
+    def points(self, entity: Entity) -> Points:
+        """Return the history of an entity, as far as it is kept."""
+        ring = self._rings.get(entity.incarnation)
+        if ring is None:
+            now = figures_of(entity)
+            aside = now.deferred + now.scheduled
+            flat = len(self._times)
+            depths = [[count] * flat for count in (now.active, now.dead_lettered, aside)]
+            still = [0.0] * flat
+            return Points(list(self._times), depths[0], depths[1], depths[2], still, still, still)
+        size = len(ring.columns["active"])
+        times = self._times[ring.first - self._first :][:size]
+        rates = [_per_second(ring.columns[name], times) for name in _COLUMNS[3:]]
+        depths = [ring.columns[name].tolist() for name in _COLUMNS[:3]]
+        return Points(times, depths[0], depths[1], depths[2], rates[0], rates[1], rates[2])
+
+
+def _per_second(counter: array[int], times: list[int]) -> list[float]:
+    """Return what a counter rose by per second before each time; 0 before the first."""
+    rates = [0.0]
+    for at in range(1, len(times)):
+        seconds = max(times[at] - times[at - 1], 1)
+        rates.append(round((counter[at] - counter[at - 1]) % _WRAP / seconds, 1))
+    return rates

@@ -1,0 +1,322 @@
+"""Watching entities over HTTP: an overview with search, live changes, history, partitions.
+
+The console is made of these calls. All of them only read, and any program may use them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from onibus.broker.entity import Entity
+from onibus.broker.message_store import MessageStore
+from onibus.broker.namespace import Namespace
+from onibus.operation.figures import Figures, figures_of, oldest_ms
+from onibus.operation.history import Points
+from onibus.protocols.http.messages import Response
+from onibus.protocols.http.route import Call, Route
+from onibus.security.rights import Right
+
+#: Rows of one page, and rows that one client watches.
+ROWS_MAX = 200
+#: Entities looked at before other clients have their turn: about a millisecond.
+_SLICE = 200
+#: Points of the small plot in a row: five minutes.
+_SPARK = 30
+#: Seconds between two looks at watched rows, and after which an unchanged stream shows life.
+_LOOK_SECONDS = 2.0
+_ALIVE_SECONDS = 20.0
+NDJSON = "application/x-ndjson"
+
+Sort = Literal["name", "active", "dead_lettered", "scheduled", "accepted", "gone", "duplicates"]
+
+
+class RightsOut(msgspec.Struct):
+    """What the caller's key or token allows."""
+
+    #: the key's name
+    key: str
+    rights: list[str]
+    #: the entity that the key or token is for; empty for the whole namespace
+    entity: str
+
+
+async def rights(call: Call) -> RightsOut:
+    """Return what the caller may do."""
+    granted = call.granted
+    names = sorted(right.value for right in granted.rights)
+    return RightsOut(granted.name, names, granted.scope or granted.entity)
+
+
+class OverviewQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Which entities to show."""
+
+    #: shows entities whose name contains this, in any case
+    search: str = ""
+    kind: Literal["", "queue", "topic", "subscription"] = ""
+    #: shows only entities with dead-lettered messages, or with an offline partition
+    only: Literal["", "dead-lettered", "limited"] = ""
+    #: by name, or the largest figure first
+    sort: Sort = "name"
+    start: Annotated[int, Meta(ge=0)] = 0
+    limit: Annotated[int, Meta(ge=1, le=ROWS_MAX)] = 100
+
+
+class OverviewRow(Figures, kw_only=True, omit_defaults=True):
+    """An entity with its figures."""
+
+    name: str
+    #: queue, topic or subscription
+    kind: str
+    #: active, disabled, send-disabled or receive-disabled
+    status: str
+    #: per second, over the last ten seconds
+    accepted_per_s: float = 0.0
+    gone_per_s: float = 0.0
+    #: when the oldest waiting message was enqueued
+    oldest_ms: int | None = None
+    #: counts of active messages, every ten seconds
+    depths: list[int] = []
+
+
+class StoreOut(msgspec.Struct):
+    """A message store, or the store of the namespace."""
+
+    name: str
+    is_up: bool
+    #: why it is down, empty if it is up
+    error: str = ""
+    commits: int = 0
+    size_bytes: int = 0
+    free_bytes: int = 0
+
+
+class Overview(msgspec.Struct, kw_only=True):
+    """A page of entities, and the namespace as a whole."""
+
+    rows: list[OverviewRow]
+    #: entities that match, on all pages
+    count: int
+    #: sums over all entities that match
+    total: Figures
+    stores: list[StoreOut]
+    alarms: int
+
+
+def row_of(call: Call, entity: Entity, figures: Figures) -> OverviewRow:
+    """Return the row of an entity."""
+    history = call.app.history
+    accepted, gone = history.rates(entity)
+    return OverviewRow(
+        name=entity.name,
+        kind=entity.kind,
+        status=entity.settings.status,
+        accepted_per_s=accepted,
+        gone_per_s=gone,
+        oldest_ms=oldest_ms(call.bus.broker, entity) if figures.active else None,
+        depths=history.depths(entity, _SPARK),
+        **msgspec.structs.asdict(figures),
+    )
+
+
+async def overview(call: Call) -> Overview:
+    """Find, sum up and sort all entities in slices; build the rows of one page."""
+    asked: OverviewQuery = call.query(OverviewQuery)
+    word = asked.search.lower()
+    total = Figures()
+    matching: list[tuple[Entity, Figures]] = []
+    entities = list(call.bus.broker.namespace.entities.values())
+    for looked, entity in enumerate(entities, 1):
+        if looked % _SLICE == 0:
+            await asyncio.sleep(0)
+        if (asked.kind and entity.kind != asked.kind) or word not in entity.name.lower():
+            continue
+        figures = figures_of(entity)
+        if asked.only == "dead-lettered" and not figures.dead_lettered:
+            continue
+        if asked.only == "limited" and not figures.offline:
+            continue
+        matching.append((entity, figures))
+        _add(total, figures)
+    page = heapq.nsmallest(asked.start + asked.limit, matching, _order(asked.sort))
+    return Overview(
+        rows=[row_of(call, entity, figures) for entity, figures in page[asked.start :]],
+        count=len(matching),
+        total=total,
+        stores=list(_stores(call)),
+        alarms=call.bus.broker.alarms.count,
+    )
+
+
+def _order(sort: str) -> Callable[[tuple[Entity, Figures]], Any]:
+    """Return the key by which entities are sorted."""
+    if sort == "name":
+        return lambda one: one[0].name
+    return lambda one: (-getattr(one[1], sort), one[0].name)
+
+
+def _add(total: Figures, figures: Figures) -> None:
+    for name in Figures.__struct_fields__:
+        setattr(total, name, getattr(total, name) + getattr(figures, name))
+
+
+def _stores(call: Call) -> Iterable[StoreOut]:
+    broker = call.bus.broker
+    owners: list[Namespace | MessageStore] = [broker.namespace, *broker.stores.values()]
+    for one in owners:
+        loop = one.loop
+        if loop is None or one.stalled:
+            error = getattr(one, "error", None)
+            yield StoreOut(one.name, False, str(error or "its disk does not respond"))
+            continue
+        try:
+            sizes = (loop.store.size(), loop.store.free())
+        except OSError as error:
+            yield StoreOut(one.name, False, str(error))
+            continue
+        yield StoreOut(one.name, True, "", loop.commits, *sizes)
+
+
+class Watch(msgspec.Struct, forbid_unknown_fields=True):
+    """Which entities to watch."""
+
+    names: Annotated[list[str], Meta(min_length=1, max_length=ROWS_MAX)]
+
+
+async def watch(call: Call) -> Response:
+    """Stream a line of JSON for each watched entity whenever its figures change."""
+    given: Watch = call.decode(Watch)
+    stopping = asyncio.Event()
+    call.request.hurry = stopping.set
+    return Response(200, content_type=NDJSON, stream=_changes(call, given.names, stopping))
+
+
+async def _changes(call: Call, names: list[str], stopping: asyncio.Event) -> AsyncIterator[bytes]:
+    """Yield changed rows; a deleted entity is {"name": …, "deleted": true}, once."""
+    entities = call.bus.broker.namespace.entities
+    shown: dict[str, Figures | None] = {}
+    rates: dict[str, tuple[float, float]] = {}
+    loop = asyncio.get_running_loop()
+    spoke = loop.time()
+    while not stopping.is_set():
+        lines = []
+        for name in names:
+            entity = entities.get(name)
+            if entity is None:
+                if shown.get(name, Figures()) is not None:
+                    lines.append(msgspec.json.encode({"name": name, "deleted": True}))
+                shown[name] = None
+                continue
+            figures, rate = figures_of(entity), call.app.history.rates(entity)
+            if shown.get(name) != figures or rates.get(name) != rate:
+                shown[name], rates[name] = figures, rate
+                lines.append(msgspec.json.encode(row_of(call, entity, figures)))
+        if lines or loop.time() - spoke > _ALIVE_SECONDS:
+            spoke = loop.time()
+            # An empty line shows that the server is there.
+            yield b"\n".join([*lines, b""]) or b"\n"
+        try:
+            await asyncio.wait_for(stopping.wait(), _LOOK_SECONDS)
+        except TimeoutError:
+            continue
+
+
+async def history(call: Call) -> Points:
+    """Return what is kept of an entity's last hour."""
+    return call.app.history.points(call.bus.broker.find(call.entity))
+
+
+class PartitionOut(msgspec.Struct, kw_only=True):
+    """One partition of an entity, and where it is stored."""
+
+    index: int
+    store: str
+    is_online: bool
+    #: why it is offline, empty if it is online
+    error: str = ""
+    active: int = 0
+    dead_lettered: int = 0
+    size_bytes: int = 0
+    recorded_ids: int = 0
+
+
+class Partitions(msgspec.Struct):
+    """The partitions of an entity."""
+
+    partitions: list[PartitionOut]
+
+
+async def partitions(call: Call) -> Partitions:
+    """Return each partition with its store and counts."""
+    entity = call.bus.broker.find(call.entity)
+    found = []
+    for seat in entity.seats:
+        partition = seat.partition
+        part = None if partition is None else partition.subscriptions.get(entity.number)
+        out = PartitionOut(index=seat.index, store=seat.store.name, is_online=part is not None)
+        if partition is None or part is None:
+            out.error = seat.offline
+        else:
+            out.active = part.active_count()
+            out.dead_lettered = part.dead.count
+            out.size_bytes = partition.log.live_bytes
+            out.recorded_ids = partition.ids.count
+        found.append(out)
+    return Partitions(found)
+
+
+ROUTES = [
+    Route(
+        method="GET",
+        path="/v1/rights",
+        summary="Show what the caller's key or token allows.",
+        right=Right.LISTEN,
+        handler=rights,
+        gives=RightsOut,
+        tag="watching",
+        any_key=True,
+    ),
+    Route(
+        method="GET",
+        path="/v1/overview",
+        summary="List entities with counts and rates: filtered, sorted, page by page.",
+        right=Right.MONITOR,
+        handler=overview,
+        query=OverviewQuery,
+        gives=Overview,
+        tag="watching",
+    ),
+    Route(
+        method="POST",
+        path="/v1/overview/watch",
+        summary="Stream the rows of some entities, one JSON line per change.",
+        right=Right.MONITOR,
+        handler=watch,
+        takes=Watch,
+        gives_text=True,
+        tag="watching",
+    ),
+    Route(
+        method="GET",
+        path="/v1/entities/{entity}/history",
+        summary="Show counts and rates of the last hour, every ten seconds.",
+        right=Right.LISTEN,
+        handler=history,
+        gives=Points,
+        tag="watching",
+    ),
+    Route(
+        method="GET",
+        path="/v1/entities/{entity}/partitions",
+        summary="List partitions with their stores and counts.",
+        right=Right.LISTEN,
+        handler=partitions,
+        gives=Partitions,
+        tag="watching",
+    ),
+]

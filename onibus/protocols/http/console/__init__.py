@@ -1,0 +1,1 @@
+"""The console: pages for a browser, served by the server itself over the public HTTP API."""

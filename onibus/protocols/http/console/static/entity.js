@@ -1,0 +1,168 @@
+// One entity: figures over time, messages, sessions, readers, partitions, settings and rules.
+
+import { html, useState } from "./preact.js";
+import { admin, at, get, patch, remove } from "./api.js";
+import { ChangeSettings, EditRule, Purge, Send } from "./forms.js";
+import { Messages } from "./messages.js";
+import { link } from "./overview.js";
+import { Chart, Dialog, Failure, Tabs, age, bytes, number, time, useLoaded } from "./widgets.js";
+
+const KINDS = ["queue", "topic", "subscription"];
+
+/** Load an entity whose kind only the server knows. */
+async function load(name, signal) {
+  const kinds = name.includes("/subscriptions/") ? ["subscription"] : KINDS.slice(0, 2);
+  for (const [place, kind] of kinds.entries()) {
+    try {
+      return await get(admin(kind, name), signal);
+    } catch (problem) {
+      if (problem.status !== 404 || place === kinds.length - 1) throw problem;
+    }
+  }
+  return null;
+}
+
+function Figures({ name, info }) {
+  const { value: past, error } = useLoaded((signal) => get(at(name, "/history"), signal), [name], 10);
+  const figures = [
+    ["Active", info.active_count], ["Held", info.held_count], ["Deferred", info.deferred_count],
+    ["Scheduled", info.scheduled_count], ["Dead-lettered", info.dead_lettered_count],
+    ["Duplicates dropped", info.duplicates_dropped], ["Recorded ids", info.remembered_ids],
+  ];
+  return html`
+    <dl class="figures">
+      ${figures.map(([label, value]) => html`<div key=${label}><dt>${label}</dt><dd>${number(value)}</dd></div>`)}
+      <div><dt>Size</dt><dd>${bytes(info.size_bytes)}</dd></div>
+      <div><dt>Availability</dt><dd>${info.availability}</dd></div>
+    </dl>
+    <${Failure} text=${error} />
+    ${past && past.times.length > 1
+      ? html`<div class="charts">
+          <${Chart} title="Messages" times=${past.times} series=${[["active", past.active, "--blue"], ["dead-lettered", past.dead_lettered, "--red"], ["deferred or scheduled", past.aside, "--amber"]]} />
+          <${Chart} title="Messages per second" times=${past.times} series=${[["in", past.accepted, "--blue"], ["out", past.gone, "--green"], ["delivered", past.delivered, "--amber"]]} />
+        </div>`
+      : html`<p class="soft">The history of the last hour appears here after ten seconds.</p>`}
+    ${info.subscriptions && html`<h2>Subscriptions</h2><ul>${info.subscriptions.map((one) => html`<li key=${one}><a href=${link(one)}>${one}</a></li>`)}</ul>`}`;
+}
+
+function Sessions({ name }) {
+  const { value, error } = useLoaded((signal) => get(at(name, "/sessions"), signal), [name], 5);
+  if (!value) return html`<${Failure} text=${error} />`;
+  return html`<div class="scroll" tabindex="0" role="region" aria-label="Sessions"><table>
+    <thead><tr><th scope="col">Session</th><th scope="col" class="num">Ready</th><th scope="col" class="num">Held</th><th scope="col" class="num">Oldest</th><th scope="col">Holder</th><th scope="col">Locked until</th></tr></thead>
+    <tbody>${value.sessions.slice(0, 1000).map((one) => html`<tr key=${one.session_id}>
+      <th scope="row">${one.session_id}</th><td class="num">${number(one.ready_count)}</td><td class="num">${number(one.held_count)}</td>
+      <td class="num">${age(one.oldest_enqueued_time_ms)}</td><td>${one.lock_holder ?? "–"}</td><td>${time(one.locked_until_ms)}</td></tr>`)}</tbody>
+  </table></div>
+  <p class="soft">${number(value.sessions.length)} sessions${value.sessions.length > 1000 ? ", the first 1,000 shown" : ""}</p>`;
+}
+
+function Readers({ name }) {
+  const readers = useLoaded((signal) => get(at(name, "/readers"), signal), [name], 5);
+  const claims = useLoaded((signal) => get(at(name, "/claims"), signal), [name], 5);
+  const json = (value) => JSON.stringify(value, null, 2);
+  return html`<h2>Readers</h2><${Failure} text=${readers.error} />
+    ${readers.value && (readers.value.readers.length
+      ? html`<table><thead><tr><th scope="col">Reader</th><th scope="col">Progress</th></tr></thead><tbody>
+          ${readers.value.readers.map((one) => html`<tr key=${one.name}><th scope="row">${one.name}</th><td><pre>${json(one)}</pre></td></tr>`)}</tbody></table>`
+      : html`<p class="soft">No program reads the log under a name.</p>`)}
+    <h2>Claims</h2><${Failure} text=${claims.error} />
+    ${claims.value && (claims.value.claims.length
+      ? html`<pre>${json(claims.value.claims)}</pre>`
+      : html`<p class="soft">No claim is open.</p>`)}`;
+}
+
+function Partitions({ name }) {
+  const { value, error } = useLoaded((signal) => get(at(name, "/partitions"), signal), [name], 5);
+  if (!value) return html`<${Failure} text=${error} />`;
+  return html`<table>
+    <thead><tr><th scope="col">Partition</th><th scope="col">Store</th><th scope="col">State</th><th scope="col" class="num">Active</th><th scope="col" class="num">Dead-lettered</th><th scope="col" class="num">Size</th><th scope="col" class="num">Recorded ids</th></tr></thead>
+    <tbody>${value.partitions.map((one) => html`<tr key=${one.index}>
+      <th scope="row">${one.index}</th><td>${one.store}</td><td class=${one.is_online ? "" : "bad"}>${one.is_online ? "online" : one.error}</td>
+      <td class="num">${number(one.active)}</td><td class="num">${number(one.dead_lettered)}</td><td class="num">${bytes(one.size_bytes)}</td><td class="num">${number(one.recorded_ids)}</td></tr>`)}</tbody>
+  </table>`;
+}
+
+function Settings({ info, can, say, again }) {
+  const [editing, setEditing] = useState(false);
+  const [rule, setRule] = useState(null);
+  const shown = Object.entries(info.settings);
+  const dropRule = async (one) => {
+    await remove(`${admin("subscription", info.name)}/rules/${encodeURIComponent(one.name)}`);
+    say(`deleted rule ${one.name}`);
+    again();
+  };
+  return html`
+    <div class="bar"><h2>Settings</h2><span class="grow"></span>${can("Manage") && html`<button onClick=${() => setEditing(true)}>Change settings</button>`}</div>
+    <table><tbody>${shown.map(([key, value]) => html`<tr key=${key}><th scope="row">${key}</th><td>${value === null ? "–" : String(value)}</td></tr>`)}</tbody></table>
+    ${info.rules && html`
+      <div class="bar"><h2>Rules</h2><span class="grow"></span>${can("Manage") && html`<button onClick=${() => setRule({})}>Add rule</button>`}</div>
+      <table><thead><tr><th scope="col">Rule</th><th scope="col">Filter</th><th scope="col">Action</th><th><span class="hidden">Actions</span></th></tr></thead>
+      <tbody>${info.rules.map((one) => html`<tr key=${one.name}><th scope="row">${one.name}</th><td><code>${JSON.stringify(one.filter)}</code></td><td><code>${one.action ? JSON.stringify(one.action) : "–"}</code></td>
+        <td>${can("Manage") && html`<button class="danger" onClick=${() => dropRule(one)}>Delete</button>`}</td></tr>`)}</tbody></table>`}
+    ${editing && html`<${ChangeSettings} info=${info} onClose=${() => setEditing(false)} onDone=${() => { say("settings changed"); again(); }} />`}
+    ${rule && html`<${EditRule} name=${info.name} onClose=${() => setRule(null)} onDone=${() => { say("rule added"); again(); }} />`}`;
+}
+
+function Delete({ info, onClose }) {
+  const held = info.active_count + info.deferred_count + info.scheduled_count + info.dead_lettered_count;
+  const submit = async (form) => {
+    if (form.get("name") !== info.name) throw new Error("type the name exactly as shown");
+    await remove(admin(info.kind, info.name));
+    location.hash = "#/";
+  };
+  return html`<${Dialog} title=${`Delete ${info.kind} ${info.name}`} submit="Delete" danger onSubmit=${submit} onClose=${onClose}>
+    <p>This deletes the ${info.kind} with ${number(held)} messages${info.subscriptions?.length ? ` and ${info.subscriptions.length} subscriptions` : ""}. You cannot undo it.</p>
+    <label class="field"><span>Type <b>${info.name}</b> to confirm</span><input name="name" autocomplete="off" /></label>
+  <//>`;
+}
+
+export function Entity({ name, tab, can, say }) {
+  const { value: info, error, again } = useLoaded((signal) => load(name, signal), [name], 5);
+  const [dialog, setDialog] = useState("");
+  if (!info) return html`<section><h1>${name}</h1><${Failure} text=${error} /></section>`;
+  const isTopic = info.kind === "topic";
+  const tabs = [
+    ["figures", "Figures"],
+    ["messages", isTopic ? "Scheduled" : "Messages"],
+    ...(isTopic ? [] : [["dead-lettered", `Dead-lettered (${number(info.dead_lettered_count)})`]]),
+    ...(info.settings.requires_session ? [["sessions", "Sessions"]] : []),
+    ["readers", "Readers and claims"],
+    ["partitions", "Partitions"],
+    ["settings", info.rules ? "Settings and rules" : "Settings"],
+  ];
+  const paused = info.settings.status !== "active";
+  const toggle = async () => {
+    await patch(admin(info.kind, info.name), { status: paused ? "active" : "disabled" });
+    say(paused ? "resumed" : "paused");
+    again();
+  };
+  const close = () => setDialog("");
+  const done = (text) => {
+    say(text);
+    again();
+  };
+  return html`<section>
+    <div class="bar">
+      <h1><a href="#/" class="soft">Entities</a> / ${info.name}</h1>
+      <span class="tag">${info.kind}</span>${paused && html`<span class="tag warn">${info.settings.status}</span>`}
+      <span class="grow"></span>
+      ${info.kind !== "subscription" && can("Send") && html`<button class="primary" onClick=${() => setDialog("send")}>Send</button>`}
+      ${can("Manage") && html`<button onClick=${toggle}>${paused ? "Resume" : "Pause"}</button>
+        <button onClick=${() => setDialog("purge")}>Purge</button>
+        <button class="danger" onClick=${() => setDialog("delete")}>Delete</button>`}
+    </div>
+    <${Failure} text=${error} />
+    <${Tabs} tabs=${tabs} chosen=${tab} href=${(key) => link(name, key)} />
+    ${tab === "figures" && html`<${Figures} name=${name} info=${info} />`}
+    ${tab === "messages" && html`<${Messages} key="live" info=${info} dead=${false} can=${can} say=${done} />`}
+    ${tab === "dead-lettered" && html`<${Messages} key="dead" info=${info} dead=${true} can=${can} say=${done} />`}
+    ${tab === "sessions" && html`<${Sessions} name=${name} />`}
+    ${tab === "readers" && html`<${Readers} name=${name} />`}
+    ${tab === "partitions" && html`<${Partitions} name=${name} />`}
+    ${tab === "settings" && html`<${Settings} info=${info} can=${can} say=${say} again=${again} />`}
+    ${dialog === "send" && html`<${Send} info=${info} onClose=${close} onDone=${done} />`}
+    ${dialog === "purge" && html`<${Purge} info=${info} onClose=${close} onDone=${done} />`}
+    ${dialog === "delete" && html`<${Delete} info=${info} onClose=${close} />`}
+  </section>`;
+}

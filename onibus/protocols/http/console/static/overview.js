@@ -1,0 +1,121 @@
+// All entities: search, sort, figures that change while you look, health of stores.
+
+import { html, useEffect, useState } from "./preact.js";
+import { get, lines } from "./api.js";
+import { NewEntity } from "./forms.js";
+import { Failure, Spark, age, bytes, number, rate, short, useLoaded } from "./widgets.js";
+
+const PAGE = 100;
+const COLUMNS = [
+  ["name", "Entity"],
+  ["active", "Active"],
+  ["scheduled", "Scheduled"],
+  ["dead_lettered", "Dead-lettered"],
+  ["accepted", "In"],
+  ["gone", "Out"],
+  ["duplicates", "Duplicates"],
+];
+
+export const link = (name, tab = "figures") => `#/entity/${encodeURIComponent(name)}/${tab}`;
+
+/** Watch the rows that are visible; return the newest figures by name. */
+function useChanges(names) {
+  const [changes, setChanges] = useState({});
+  const [live, setLive] = useState(true);
+  useEffect(() => {
+    setChanges({});
+    if (!names.length || !live) return undefined;
+    const stop = new AbortController();
+    const watch = async () => {
+      while (!stop.signal.aborted) {
+        try {
+          await lines("/v1/overview/watch", { names }, (row) => {
+            setChanges((before) => ({ ...before, [row.name]: row }));
+          }, stop.signal);
+        } catch {
+          await new Promise((resolve) => setTimeout(resolve, 3000));
+        }
+      }
+    };
+    watch();
+    return () => stop.abort();
+  }, [names.join("\n"), live]);
+  return [changes, live, setLive];
+}
+
+function Row({ row }) {
+  const indent = row.kind === "subscription" ? row.name.split("/subscriptions/") : null;
+  const warn = row.dead_lettered ? "bad" : "";
+  return html`<tr class=${row.deleted ? "deleted" : ""}>
+    <th scope="row">
+      <a href=${link(row.name)} class=${indent ? "sub" : ""}>${indent ? html`<span class="soft">${indent[0]} / </span>${indent[1]}` : row.name}</a>
+      ${row.kind !== "queue" && html`<span class="tag">${row.kind}</span>`}
+      ${row.status && row.status !== "active" && html`<span class="tag warn">${row.status}</span>`}
+      ${row.offline > 0 && html`<span class="tag bad">${row.offline} offline</span>`}
+    </th>
+    <td class="num">${short(row.active || 0)}${row.held ? html`<small class="soft"> ${short(row.held)} held</small>` : ""}</td>
+    <td class="num">${short((row.scheduled || 0) + (row.deferred || 0))}</td>
+    <td class=${`num ${warn}`}>${row.dead_lettered ? html`<a href=${link(row.name, "dead-lettered")}>${short(row.dead_lettered)}</a>` : "0"}</td>
+    <td class="num">${rate(row.accepted_per_s || 0)}</td>
+    <td class="num">${rate(row.gone_per_s || 0)}</td>
+    <td class="num">${short(row.duplicates || 0)}</td>
+    <td class="num">${age(row.oldest_ms)}</td>
+    <td><${Spark} values=${row.depths} /></td>
+  </tr>`;
+}
+
+function Stores({ found }) {
+  return html`<div class="cards">
+    ${found.stores.map(
+      (store) => html`<div key=${store.name} class=${`card ${store.is_up ? "" : "bad"}`}>
+        <b>${store.name}</b> <span class="soft">${store.is_up ? "up" : "down"}</span>
+        <div class="soft">${store.is_up ? `${bytes(store.size_bytes)} used, ${bytes(store.free_bytes)} free` : store.error}</div>
+      </div>`,
+    )}
+    ${found.alarms > 0 && html`<div class="card bad"><b>${number(found.alarms)} alarms</b><div class="soft">run onibus alarms</div></div>`}
+  </div>`;
+}
+
+export function Overview({ can, say }) {
+  const [asked, setAsked] = useState({ search: "", kind: "", only: "", sort: "name", start: 0 });
+  const [making, setMaking] = useState(false);
+  const query = new URLSearchParams({ ...asked, limit: PAGE });
+  const { value: found, error, again } = useLoaded((signal) => get(`/v1/overview?${query}`, signal), [String(query)], 30);
+  const [changes, live, setLive] = useChanges(found ? found.rows.map((row) => row.name) : []);
+  const set = (change) => setAsked((before) => ({ ...before, start: 0, ...change }));
+  return html`<section>
+    <div class="bar">
+      <h1>Entities</h1>
+      <input type="search" placeholder="Search by name" aria-label="Search by name" value=${asked.search} onInput=${(event) => set({ search: event.target.value })} />
+      <select aria-label="Kind" onChange=${(event) => set({ kind: event.target.value })}>
+        <option value="">all kinds</option><option value="queue">queues</option><option value="topic">topics</option><option value="subscription">subscriptions</option>
+      </select>
+      <select aria-label="Condition" onChange=${(event) => set({ only: event.target.value })}>
+        <option value="">any condition</option><option value="dead-lettered">with dead-lettered messages</option><option value="limited">with offline partitions</option>
+      </select>
+      <span class="grow"></span>
+      <button aria-pressed=${!live} onClick=${() => setLive(!live)}>${live ? "Pause updates" : "Resume updates"}</button>
+      ${can("Manage") && html`<button class="primary" onClick=${() => setMaking(true)}>New entity</button>`}
+    </div>
+    <${Failure} text=${error} />
+    ${found && html`
+      <${Stores} found=${found} />
+      <p class="soft">${number(found.count)} entities, ${number(found.total.active)} active messages, ${number(found.total.dead_lettered)} dead-lettered</p>
+      <div class="scroll" tabindex="0" role="region" aria-label="Entities">
+      <table>
+        <thead><tr>
+          ${COLUMNS.map(([key, label]) => html`<th key=${key} scope="col" class=${key === "name" ? "" : "num"} aria-sort=${asked.sort === key ? (key === "name" ? "ascending" : "descending") : undefined}><button class="plain" onClick=${() => set({ sort: key })}>${label}</button></th>`)}
+          <th scope="col" class="num">Oldest</th><th scope="col">Last 5 min</th>
+        </tr></thead>
+        <tbody>${found.rows.map((row) => html`<${Row} key=${row.name} row=${{ ...row, ...changes[row.name] }} />`)}</tbody>
+      </table></div>
+      ${found.count > PAGE && html`<div class="bar">
+        <button disabled=${!asked.start} onClick=${() => set({ start: Math.max(0, asked.start - PAGE) })}>Previous</button>
+        <span class="soft">${number(asked.start + 1)} to ${number(Math.min(asked.start + PAGE, found.count))}</span>
+        <button disabled=${asked.start + PAGE >= found.count} onClick=${() => set({ start: asked.start + PAGE })}>Next</button>
+      </div>`}
+      ${!found.count && html`<p>No entity matches. ${can("Manage") ? "Create one with New entity." : ""}</p>`}
+    `}
+    ${making && html`<${NewEntity} onClose=${() => setMaking(false)} onDone=${(name) => { say(`created ${name}`); again(); }} />`}
+  </section>`;
+}

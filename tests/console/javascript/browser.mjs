@@ -1,0 +1,63 @@
+// A real browser, with what every walk through the console needs.
+
+import assert from "node:assert/strict";
+import { readFile } from "node:fs/promises";
+import { createRequire } from "node:module";
+
+const require = createRequire(`${process.env.NODE_HOME}/package.json`);
+const { chromium } = require("playwright-core");
+const AXE = await readFile(require.resolve("axe-core/axe.min.js"), "utf8");
+
+export const URL = process.env.URL;
+const ARGUMENTS = [
+  "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+  "--disable-background-networking", "--disable-component-update", "--disable-sync",
+];
+
+/** Run a walk on a new page; any error of the page, and any dialog of a script, fails it. */
+export async function walk(steps, viewport = { width: 1280, height: 900 }) {
+  const browser = await chromium.launch({ executablePath: process.env.CHROMIUM, args: ARGUMENTS });
+  const page = await browser.newPage({ viewport });
+  page.setDefaultTimeout(20_000);
+  const wrong = [];
+  page.on("pageerror", (error) => wrong.push(error.message));
+  page.on("dialog", (dialog) => wrong.push(`a script opened a dialog: ${dialog.message()}`));
+  page.on("console", (line) => {
+    if (line.text().includes("Content Security Policy")) wrong.push(line.text());
+  });
+  try {
+    await steps(page);
+    assert.deepEqual(wrong, []);
+  } catch (error) {
+    console.error(await page.locator("body").innerText().catch(() => ""));
+    throw error;
+  } finally {
+    await browser.close();
+  }
+}
+
+/** Check a view for faults that shut people out. */
+export async function accessible(page, view) {
+  const found = await page.evaluate(async (source) => {
+    if (!window.axe) (0, eval)(source);
+    const { violations } = await window.axe.run();
+    return violations.filter((one) => ["serious", "critical"].includes(one.impact)).map((one) => `${one.id}: ${one.nodes[0].html}`);
+  }, AXE);
+  assert.deepEqual(found, [], view);
+}
+
+/** Open a view, and wait until it shows what it is about. */
+export async function go(page, hash) {
+  await page.goto(`${URL}/console/#/${hash}`);
+  const [view, name] = hash.split("/");
+  const title = view === "entity" ? `Entities / ${decodeURIComponent(name)}` : /Entities|Onibus/;
+  await page.getByRole("heading", { level: 1, name: title }).waitFor();
+}
+
+export const button = (page, name) => page.getByRole("button", { name, exact: true });
+export const notice = (page, text) => page.locator(".notice").filter({ hasText: text }).waitFor();
+
+/** Keep a picture where the pages of the documentation are made. */
+export async function picture(page, name) {
+  if (process.env.PICTURES) await page.screenshot({ path: `${process.env.PICTURES}/${name}.png` });
+}

@@ -1,0 +1,26 @@
+// Signing in: a wrong key, an owner's key, and a key that may only send to one queue.
+
+import assert from "node:assert/strict";
+import { button, go, walk } from "./browser.mjs";
+
+const signIn = async (page, text) => {
+  await page.getByLabel("Connection string or key name").fill(text);
+  await button(page, "Sign in").click();
+};
+const connection = (name, key, more = "") => `Endpoint=sb://localhost;SharedAccessKeyName=${name};SharedAccessKey=${key};${more}`;
+
+await walk(async (page) => {
+  await go(page, "");
+  await signIn(page, connection("owner", "a-wrong-key-of-some-length"));
+  await page.getByRole("alert").waitFor();
+  assert.equal(await page.getByRole("link", { name: "orders" }).count(), 0);
+  await signIn(page, connection("owner", process.env.OWNER));
+  await page.getByRole("link", { name: "orders", exact: true }).waitFor();
+  await button(page, "New entity").waitFor();
+  assert.equal((await page.context().cookies()).length, 0);
+  assert.equal(await page.evaluate(() => localStorage.length + sessionStorage.length), 0);
+  await button(page, "Sign out").click();
+  await signIn(page, connection("listener", process.env.LISTENER, "EntityPath=orders"));
+  await page.getByRole("link", { name: "orders", exact: true }).click();
+  await page.getByRole("alert").filter({ hasText: "Manage" }).waitFor();
+});

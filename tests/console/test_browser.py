@@ -1,0 +1,112 @@
+"""The console in a real browser: an operator's tasks, hostile contents, signing in."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from onibus import Bus, Message
+from onibus.core.rules.rule import Rule, SqlFilter
+from onibus.protocols.http.console import pages
+from onibus.security.keys import AccessKey, Keyring
+from onibus.security.rights import Right
+from onibus.server.server import Server
+from tests.bus_helpers import run
+from tests.node import run_node
+from tests.server.server_helpers import SECRET
+
+SCRIPTS = Path(__file__).parent / "javascript"
+MARKUP = '<img src=x onerror=alert(1)><script>alert(2)</script><iframe class="planted"></iframe>'
+
+
+def browser() -> str:
+    """Return the browser of this machine, or skip."""
+    found = shutil.which("chromium") or shutil.which("chromium-browser")
+    if found is None:
+        pytest.skip("this test needs a browser: apt install chromium")
+    return found
+
+
+async def fill(bus: Bus) -> None:
+    """Give an operator something to do."""
+    await bus.create_queue("orders", requires_duplicate_detection=True, enable_partitioning=True)
+    orders = [json.dumps({"customer": {"id": at}}).encode() for at in range(500)]
+    await bus.send_batch(
+        "orders", [Message(body=one, message_id=str(at)) for at, one in enumerate(orders)]
+    )
+    await bus.create_queue("jobs")
+    await bus.send_batch("jobs", [Message(body=b"job") for _ in range(900)])
+    async with bus.receiver("jobs") as receiver:
+        for at, held in enumerate(await receiver.receive(900)):
+            await receiver.dead_letter(held, reason=("timeout", "bad address", "too late")[at % 3])
+    await bus.create_queue("later")
+    await bus.send("later", Message(body=b"now"))
+    await bus.schedule("later", Message(body=b"then"), int(time.time() * 1000) + 3_600_000)
+    await bus.create_queue("invoices", requires_session=True)
+    for at in range(3):
+        await bus.send("invoices", Message(body=b"bill", session_id=f"customer-{at}"))
+    await bus.create_topic("news")
+    rules = [Rule("weighty", SqlFilter("priority > 0"))]
+    await bus.create_subscription("news", "all", rules=rules)
+    for priority in (1, 2, 4):
+        await bus.send("news", Message(body=b"news", properties={"priority": priority}))
+    await bus.create_queue("hostile")
+    hostile = Message(
+        body=json.dumps({"x": MARKUP}).encode(),
+        message_id=MARKUP,
+        subject=MARKUP,
+        properties={MARKUP: MARKUP},
+    )
+    await bus.send_batch("hostile", [hostile, hostile])
+    async with bus.receiver("hostile") as receiver:
+        (held,) = await receiver.receive(1)
+        await receiver.dead_letter(held, reason=MARKUP, description=MARKUP)
+    for at in range(50):
+        await bus.create_queue(f"region/{at:02}")
+
+
+@run
+async def test_an_operator_does_ten_tasks_and_hostile_contents_do_nothing() -> None:
+    chromium = browser()
+    bus = await Bus.ephemeral()
+    await fill(bus)
+    async with Server(bus, None, http_port=0) as server:
+        url = f"http://localhost:{server.http_port}"
+        pictures = os.environ.get("PICTURES", "")
+        out = await asyncio.to_thread(
+            run_node, SCRIPTS / "operate.mjs", URL=url, CHROMIUM=chromium, PICTURES=pictures
+        )
+        assert len(json.loads(out)) == 10
+        assert bus.queue("jobs").dead_lettered_count == 0
+        assert bus.queue("jobs").active_count == 300
+
+
+@run
+async def test_a_key_signs_in_and_shows_what_it_allows() -> None:
+    chromium = browser()
+    owner = AccessKey(name="owner", primary=SECRET)
+    listener = AccessKey(
+        name="listener", primary=SECRET, rights=frozenset({Right.LISTEN}), entity="orders"
+    )
+    bus = await Bus.ephemeral()
+    await bus.create_queue("orders")
+    async with Server(bus, Keyring([owner, listener]), http_port=0) as server:
+        await asyncio.to_thread(
+            run_node,
+            SCRIPTS / "login.mjs",
+            URL=f"http://localhost:{server.http_port}",
+            CHROMIUM=chromium,
+            OWNER=SECRET,
+            LISTENER=SECRET,
+        )
+
+
+def test_sequence_numbers_stay_exact() -> None:
+    api = Path(pages.__file__).parent / "static" / "api.js"
+    run_node(SCRIPTS / "numbers.mjs", API=str(api))

@@ -1,0 +1,196 @@
+"""The calls behind the console: overview, changes, history, search, reasons, files."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from onibus import Bus, Message
+from onibus.core.errors import InvalidArgument
+from onibus.core.inspection import json_steps
+from onibus.operation import history as history_module
+from onibus.operation.history import History
+from onibus.protocols.http.console import pages
+from tests.bus_helpers import run
+from tests.server.http_helpers import serving
+
+
+async def make(bus: Bus) -> None:
+    for name in ("orders", "orders-eu", "jobs"):
+        await bus.create_queue(name)
+    await bus.create_topic("news")
+    await bus.create_subscription("news", "all")
+
+
+@run
+async def test_an_overview_is_filtered_sorted_and_paged() -> None:
+    bus = await Bus.ephemeral()
+    await make(bus)
+    await bus.send_batch("jobs", [Message(body=b"x") for _ in range(5)])
+    async with bus.receiver("jobs") as receiver:
+        await receiver.dead_letter((await receiver.receive(1))[0])
+    async with serving(bus=bus) as client:
+        everything = await client.do("GET", "/overview")
+        names = [row["name"] for row in everything["rows"]]
+        assert names == sorted(names)
+        assert names[-1] == "orders-eu"
+        assert everything["count"] == 5
+        assert everything["total"]["active"] == 4
+        assert everything["total"]["dead_lettered"] == 1
+        assert all(store["is_up"] for store in everything["stores"])
+        found = await client.do("GET", "/overview?search=ORDERS&kind=queue&start=1&limit=1")
+        assert [row["name"] for row in found["rows"]] == ["orders-eu"]
+        assert found["count"] == 2
+        found = await client.do("GET", "/overview?sort=active")
+        assert found["rows"][0]["name"] == "jobs"
+        assert found["rows"][0]["oldest_ms"] > 0
+        found = await client.do("GET", "/overview?only=dead-lettered")
+        assert [row["name"] for row in found["rows"]] == ["jobs"]
+        assert (await client.do("GET", "/overview?only=limited"))["count"] == 0
+        await client.refused(400, "invalid-argument", "GET", "/overview?sort=size")
+
+
+@run
+async def test_changes_of_watched_entities_are_streamed() -> None:
+    bus = await Bus.ephemeral()
+    await make(bus)
+    async with serving(bus=bus) as client:
+        body = {"names": ["jobs", "orders", "nothing"]}
+        async with client.http.stream("POST", "/v1/overview/watch", json=body) as stream:
+            lines = (json.loads(line) async for line in stream.aiter_lines() if line)
+            first = [await anext(lines) for _ in range(3)]
+            assert [row["name"] for row in first] == body["names"]
+            assert first[2]["deleted"]
+            await client.send("jobs", "a", "b")
+            row = await anext(lines)
+            assert row["name"] == "jobs"
+            while row.get("active", 0) < 2:
+                row = await anext(lines)
+            await client.do("DELETE", "/queues/orders")
+            assert await anext(lines) == {"name": "orders", "deleted": True}
+
+
+@run
+async def test_history_keeps_busy_entities_in_bounded_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(history_module, "POINTS", 5)
+    monkeypatch.setattr(history_module, "RINGS_MAX", 2)
+    async with Bus.ephemeral() as bus:
+        for name in ("a", "b", "c", "idle"):
+            await bus.create_queue(name)
+        history = History(bus.broker)
+        find = bus.broker.find
+        await history.sample()
+        for sample in range(8):
+            for name in ("a", "b", "c") if sample == 0 else ("a", "b"):
+                await bus.send_batch(name, [Message(body=b"x")] * 20)
+            # Whether an entity was used is known by the millisecond.
+            await asyncio.sleep(0.002)
+            await history.sample()
+        points = history.points(find("a"))
+        assert points.times == sorted(points.times)
+        assert len(points.times) == len(points.active) == len(points.accepted) <= 6
+        assert points.active[-1] == 160
+        assert points.accepted[-1] > 0
+        accepted, gone = history.rates(find("a"))
+        assert accepted > 0 == gone
+        assert history.depths(find("idle"), 30) == []
+        assert set(history.points(find("idle")).active) == {0}
+        kept = [name for name in ("a", "b", "c", "idle") if history.depths(find(name), 30)]
+        assert kept == ["a", "b"]
+
+
+@run
+async def test_a_search_looks_in_steps_and_ends_with_everything_found() -> None:
+    bus = await Bus.ephemeral()
+    await bus.create_queue("orders", enable_partitioning=True)
+    wanted = []
+    for at in range(1_000):
+        field = {"customer": {"ids": [at % 10, at]}, "name": f"n{at % 7}"}
+        if at % 10 == 3:
+            wanted.append(str(at))
+        body = json.dumps(field).encode()
+        await bus.send("orders", Message(body=body, message_id=str(at), partition_key=str(at)))
+    async with serving(bus=bus) as client:
+
+        async def search(**where: Any) -> list[str]:
+            found: list[str] = []
+            start: int | None = 0
+            steps = 0
+            while start is not None:
+                page = await client.on(
+                    "orders", "search", start=start, limit=7, looks=200, where=where
+                )
+                found += [one["message_id"] for one in page["messages"]]
+                assert len(page["messages"]) <= 7
+                start, steps = page["next"], steps + 1
+            assert steps > 5
+            return found
+
+        assert sorted(await search(body_path="customer.ids[0]", body_equals="3")) == sorted(wanted)
+        assert await search(body_path="customer.ids[1]", body_equals="999") == ["999"]
+        assert len(await search(body_path="name", body_equals="n0")) == 143
+        assert len(await search(body_path="customer")) == 1_000
+        for missing in ("name[0]", "customer.nothing", "customer.ids[2]"):
+            assert await search(body_path=missing) == []
+        path = "/entities/orders/search"
+        for where in ({"body_path": "a..b"}, {"body_path": ""}, {"body_equals": "1"}):
+            await client.refused(400, "invalid-argument", "POST", path, {"where": where})
+        await client.refused(400, "invalid-argument", "POST", path, {"looks": 1_000_000})
+
+
+@run
+async def test_dead_lettered_messages_are_counted_and_resubmitted_by_reason() -> None:
+    bus = await Bus.ephemeral()
+    await bus.create_queue("jobs")
+    await bus.send_batch("jobs", [Message(body=b"x") for _ in range(30)])
+    async with bus.receiver("jobs") as receiver:
+        for at, held in enumerate(await receiver.receive(30)):
+            await receiver.dead_letter(held, reason=None if at == 0 else ("a", "b", "b")[at % 3])
+    async with serving(bus=bus) as client:
+        told = await client.do("GET", "/entities/jobs/dead-letters/reasons")
+        assert told["complete"]
+        counts = {one["reason"]: one["count"] for one in told["reasons"]}
+        assert counts == {"b": 20, "a": 9, "": 1}
+        done = await client.on("jobs", "dead-letters/resubmit", where={"dead_letter_reason": "a"})
+        assert len(done["moved"]) == 9
+        assert bus.queue("jobs").active_count == 9
+
+
+def test_paths_to_fields_are_read_exactly() -> None:
+    assert json_steps("a.b[0].c d") == ["a", "b", 0, "c d"]
+    assert json_steps("[1][22]") == [1, 22]
+    for wrong in ("", ".a", "a.", "a..b", "a[", "a[-1]", "a[01]", "a]b"):
+        with pytest.raises(InvalidArgument):
+            json_steps(wrong)
+
+
+@run
+async def test_a_browser_at_the_root_is_sent_to_the_console() -> None:
+    async with serving() as client:
+        response = await client.http.get("/", headers={"accept": "text/html,*/*;q=0.8"})
+        assert (response.status_code, response.headers["location"]) == (302, "/console/")
+        feed = await client.http.get("/")
+        assert feed.status_code == 200
+        assert "atom" in feed.headers["content-type"]
+
+
+@run
+async def test_the_files_of_the_console_are_small_and_allow_no_other_code() -> None:
+    async with serving() as client:
+        total = 0
+        for name in ("", *pages._contents()):
+            response = await client.http.get(f"/console/{name}")
+            assert response.status_code == 200
+            policy = response.headers["content-security-policy"]
+            assert "default-src 'none'" in policy
+            assert "unsafe" not in policy
+            total += len(response.content)
+        assert total < 400_000
+        for name in ("nothing.js", "..%2Fpages.py", "%2e%2e", "pages.py"):
+            assert (await client.http.get(f"/console/{name}")).status_code == 404
+        assert (await client.http.get("/console/about.json")).json()["login"] == "none"
