@@ -159,7 +159,7 @@ async def test_arguments_that_contradict_each_other_are_rejected() -> None:
         with pytest.raises(InvalidArgument):
             await bus.accept_session("q", exclusive=False, lock_token=first.lock_token)
         with pytest.raises(InvalidArgument):
-            await bus.accept_session("q", "s", exclusive=False, lock_token="text")  # type: ignore[arg-type]
+            await taken_over(bus, "text")  # type: ignore[arg-type]
         assert bodies(await first.receive(5)) == ["3", "4"]
 
 
