@@ -1,4 +1,4 @@
-"""Onibus: a durable message bus that does not lose, does not repeat and does not reorder."""
+"""Onibus: a durable message bus with Azure Service Bus and SQS semantics."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ __all__ = [
     "errors",
 ]
 
-#: Where each name is. It is imported when somebody wants it: Spark starts many short processes.
+#: Module of each name, imported on first use: Spark starts many short processes.
 _HOMES = {
     "Bus": "bus",
     "Claim": "api.claims",

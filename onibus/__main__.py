@@ -1,4 +1,4 @@
-"""`python -m onibus` is `onibus`."""
+"""`python -m onibus` runs the command line."""
 
 from onibus.cli.entry import main
 

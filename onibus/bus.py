@@ -1,4 +1,4 @@
-"""The bus as a library: a directory opened by an asyncio program, without any server.
+"""The bus as a library: an asyncio program opens a data directory, without a server.
 
     async with Bus.open("data/") as bus:
         await bus.create_queue("orders", requires_duplicate_detection=True)
@@ -7,8 +7,8 @@
             for message in await receiver.receive(wait_ms=1_000):
                 await receiver.complete(message)
 
-Everything here turns a call into a command of the broker and waits for its answer. When a call that
-changes something returns, the change is on the disk.
+Each call becomes a command to the broker and waits for its response. A call that changes something
+returns once the change is durable.
 """
 
 from __future__ import annotations
@@ -57,15 +57,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _STORE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-#: The year 2000: a moment before it is a duration that was given by mistake.
+#: The year 2000: a time before it is a duration passed by mistake.
 _EARLIEST_MS = 946_684_800_000
 
-#: A wait that no sensible receive exceeds; keeps timers within what the loop takes.
+#: Longer than any sensible wait; keeps timers within the limits of the event loop.
 _SLEEP_MS_MAX = 60_000
 
 
 class Bus(EntityCalls, StagingCalls, LogCalls, ClaimCalls):
-    """A namespace of queues, kept in a directory. Make it with `Bus.open`."""
+    """A namespace of queues in a data directory. Create it with `Bus.open`."""
 
     def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(broker, loop)
@@ -82,12 +82,12 @@ class Bus(EntityCalls, StagingCalls, LogCalls, ClaimCalls):
         quotas: Quotas | None = None,
         probe_ms: int = PROBE_MS,
     ) -> OpeningBus:
-        """Open the bus in a directory, made if it is missing. Use it with `async with` or `await`.
+        """Open the bus in a directory, created if missing. Use it with `async with` or `await`.
 
-        `stores` names the message stores over which partitions are dealt: names, for files in the
-        directory, or names with directories of their own, for several disks. Below `reserve_bytes`
-        of free disk sends are refused; `quotas` bounds the number of entities. A store that has not
-        committed for `probe_ms` is given a small synced write; 0 turns that off.
+        `stores` names the message stores that partitions are spread over: names for files in the
+        directory, or names with their directories, for several disks. Sends are rejected below
+        `reserve_bytes` of free disk space; `quotas` limits the number of entities. A store that has
+        not committed for `probe_ms` gets a small synced write; 0 disables this.
         """
         check_whole("probe_ms", probe_ms, 0)
         root = Path(directory)
@@ -99,7 +99,7 @@ class Bus(EntityCalls, StagingCalls, LogCalls, ClaimCalls):
                 if not known:
                     make_directory(place)
             except OSError as error:
-                raise InvalidArgument(f"{place} cannot be a directory: {error}") from None
+                raise InvalidArgument(f"cannot create directory {place}: {error}") from None
             return SqliteStore(place / f"{name}.sqlite", name, known=known)
 
         return OpeningBus(
@@ -114,13 +114,13 @@ class Bus(EntityCalls, StagingCalls, LogCalls, ClaimCalls):
 
     @staticmethod
     def ephemeral(*, clock: Clock | None = None, quotas: Quotas | None = None) -> OpeningBus:
-        """Open a bus that lives in memory only: for tests."""
+        """Open a bus in memory, for tests."""
         return OpeningBus(
             ["main"], lambda name, _: MemoryStore(name), clock or MovableClock(), 0, quotas
         )
 
     async def close(self) -> None:
-        """Finish what is on its way, keep locks (B8), and let the directory go."""
+        """Finish operations in progress, keep locks (B8), and release the directory."""
         if self.broker.closed:
             return
         await self._flush()
@@ -148,44 +148,44 @@ class Bus(EntityCalls, StagingCalls, LogCalls, ClaimCalls):
     # Messages
 
     async def send(self, entity: str, message: Message) -> Sent:
-        """Store a message; when this returns it is on the disk."""
+        """Store a message; return once it is durable."""
         self.check_alive()
-        # No detour through `ask`: this is the call that programs make most.
+        # Not through `ask`: programs make this call most.
         reply: asyncio.Future[list[Sent]] = self._loop.create_future()
         sending.send_one(self.broker, entity, message, reply)
         return (await reply)[0]
 
     async def send_batch(self, entity: str, messages: Sequence[Message]) -> list[Sent]:
-        """Store messages together; answers are in their order."""
+        """Store messages together; return their outcomes in order."""
         result: list[Sent] = await self.ask(
             lambda reply: sending.send(self.broker, entity, messages, reply)
         )
         return result
 
     async def send_arrow(self, entity: str, batch: pa.RecordBatch | pa.Table) -> SentBatch:
-        """Store the rows of a batch, whose columns are fields of Message: all of them, or none."""
+        """Store the rows of a batch, whose columns are fields of Message, atomically."""
         admission = await self._admit_arrow(entity, batch)
         result: SentBatch = await self.ask(admission.send)
         return result
 
     async def schedule(self, entity: str, message: Message, due_ms: int) -> int:
-        """Store a message for a moment, in milliseconds since 1970; return the number to cancel it.
+        """Schedule a message for a time in milliseconds since 1970; return the number to cancel it.
 
-        A moment that has passed is no wait at all.
+        A time in the past enqueues immediately.
         """
         self.check_alive()
         if not isinstance(message, Message):
-            raise InvalidArgument(f"a Message is scheduled, not a {type(message).__name__}")
+            raise InvalidArgument(f"schedule a Message, not a {type(message).__name__}")
         if type(due_ms) is not int or due_ms < _EARLIEST_MS:
             raise InvalidArgument(
-                f"due_ms is {due_ms!r}: give a moment in milliseconds since 1970, such as "
-                "time.time_ns() // 1_000_000 + 60_000 for in a minute"
+                f"due_ms is {due_ms!r}: use a time in milliseconds since 1970, such as "
+                "time.time_ns() // 1_000_000 + 60_000 for one minute from now"
             )
         later = replace(message, scheduled_enqueue_time_ms=due_ms)
         return (await self.send(entity, later)).sequence_number
 
     async def cancel_scheduled(self, entity: str, numbers: Sequence[int]) -> None:
-        """Delete scheduled messages: all of them, or none."""
+        """Cancel scheduled messages; if one is not found, cancel none."""
         await self.ask(lambda reply: settling.cancel_scheduled(self.broker, entity, numbers, reply))
 
     def receiver(
@@ -193,8 +193,8 @@ class Bus(EntityCalls, StagingCalls, LogCalls, ClaimCalls):
     ) -> Receiver:
         """Return a receiver of a queue, or of its dead-letter queue.
 
-        With `delete` messages are gone when they are received; otherwise they are locked until they
-        are settled.
+        With `delete`, messages are deleted when they are received. Otherwise they are locked until
+        they are settled.
         """
         self.check_alive()
         self.broker.find(entity)
@@ -210,9 +210,9 @@ class Bus(EntityCalls, StagingCalls, LogCalls, ClaimCalls):
         exclusive: bool = True,
         lock_token: bytes | None = None,
     ) -> SessionReceiver:
-        """Lock a session, a named one or the next that is free, and return its receiver.
+        """Lock a session, a named one or the next available, and return its receiver.
 
-        `owner` is the name under which `sessions` lists the holder. If `exclusive` is False, a
+        `sessions` lists the holder of a session by the name `owner`. If `exclusive` is False, a
         receiver that presents the `lock_token` of this one can take the session over (B9).
         """
         sharing = None if exclusive else NonExclusive(lock_token)
@@ -231,7 +231,7 @@ class Bus(EntityCalls, StagingCalls, LogCalls, ClaimCalls):
         self.broker.find(entity)
         return FifoReceiver(self, entity)
 
-    # Looking and tidying
+    # Inspection and maintenance
 
     def peek(
         self,
@@ -242,11 +242,11 @@ class Bus(EntityCalls, StagingCalls, LogCalls, ClaimCalls):
         dead_letters: bool = False,
         where: Filter | None = None,
     ) -> list[ReceivedMessage]:
-        """Look at messages from a sequence number on, without touching them.
+        """Return messages from a sequence number on, without locking them.
 
-        May return fewer than asked; go on from the last number + 1 until nothing is returned. With
-        a filter it looks at once through as many messages as it takes to find some; servers give
-        way to others meanwhile.
+        May return fewer than `limit`; continue with the last sequence number + 1 until it returns
+        none. With a filter, it examines as many messages as it takes to find some; servers let
+        other requests run in between.
         """
         return self.tell(
             lambda: settling.peek_all(
@@ -257,7 +257,7 @@ class Bus(EntityCalls, StagingCalls, LogCalls, ClaimCalls):
     async def purge(
         self, entity: str, where: Filter | None = None, *, forget_ids: bool = False
     ) -> int:
-        """Delete messages that nobody holds; return how many. Ids stay remembered unless told."""
+        """Delete unlocked messages; return how many. `forget_ids` discards their recorded ids."""
         wanted = where or Filter()
         count: int = await self.ask(
             lambda reply: settling.purge_all(self.broker, entity, wanted, forget_ids, reply)
@@ -265,11 +265,11 @@ class Bus(EntityCalls, StagingCalls, LogCalls, ClaimCalls):
         return count
 
     async def undefer(self, entity: str, numbers: Sequence[int]) -> None:
-        """Give deferred messages back to the active ones: all of them, or none."""
+        """Reactivate deferred messages; if one is not found, reactivate none."""
         await self.ask(lambda reply: settling.undefer_all(self.broker, entity, numbers, reply))
 
     def duplicates(self, entity: str) -> list[tuple[str | None, int, int]]:
-        """Return the last dropped duplicates: MessageId, time, and the number each repeats (X1)."""
+        """Return the latest dropped duplicates: MessageId, time, and the original's number (X1)."""
 
         def listed() -> list[tuple[str | None, int, int]]:
             seats = [seat for seat in self.broker.find(entity).seats if seat.partition is not None]
@@ -290,19 +290,19 @@ class Bus(EntityCalls, StagingCalls, LogCalls, ClaimCalls):
 
     @property
     def alarms(self) -> list[str]:
-        """What went wrong with stores and partitions since the bus was opened."""
+        """Alarms of stores and partitions since the bus was opened."""
         return list(self.broker.alarms.kept)
 
     # The clock
 
     def clock(self) -> ClockInfo:
-        """Return what the bus takes the time for, and whether the machine's clock is in doubt."""
+        """Return the time that the bus has confirmed, and whether the system clock is in doubt."""
         return self.tell(lambda: clock_info(self.broker))
 
     async def accept_clock(self) -> list[StampsSetBack]:
-        """Take the machine's clock for right, as an operator says; return which stamps it set back.
+        """Confirm the system clock; return the partitions whose enqueued times were set back.
 
-        Time that was in doubt counts from now on: messages may expire, ids may be forgotten.
+        From now on messages expire and recorded ids are discarded by this clock.
         """
         repaired: list[StampsSetBack] = await self.ask(
             lambda reply: accept_clock(self.broker, reply)
@@ -312,12 +312,12 @@ class Bus(EntityCalls, StagingCalls, LogCalls, ClaimCalls):
     # For tests
 
     async def advance(self, ms: int) -> None:
-        """Let time pass at once, and do what comes due: of a bus in memory, for tests (X10)."""
+        """Advance the clock and do everything due by then, in an ephemeral bus for tests (X10)."""
         self.check_alive()
         check_whole("ms", ms, 0)
         clock = self.broker.clock.machine
         if not isinstance(clock, MovableClock):
-            raise InvalidOperation("the clock of this bus cannot be moved: open it as ephemeral")
+            raise InvalidOperation("cannot move the clock of this bus: open it with Bus.ephemeral")
         clock.advance(ms)
         self._tick()
         while self.broker.is_behind():
@@ -325,10 +325,10 @@ class Bus(EntityCalls, StagingCalls, LogCalls, ClaimCalls):
             self._tick()
         await self._flush()
 
-    # Being there in time
+    # Timers
 
     def arm(self) -> None:
-        """Be there when the broker next has something to do by itself."""
+        """Wake up when the broker next has timed work to do."""
         due = self.broker.next_wake()
         if due < self._timer_due:
             if self._timer is not None:
@@ -348,7 +348,7 @@ class Bus(EntityCalls, StagingCalls, LogCalls, ClaimCalls):
 
 
 class OpeningBus:
-    """A bus that is about to be opened: `async with` it, or `await` it."""
+    """A bus that is not open yet: use it with `async with` or `await`."""
 
     def __init__(
         self,
@@ -414,7 +414,7 @@ class OpeningBus:
 
     def __getattr__(self, name: str) -> NoReturn:
         raise AttributeError(
-            f"this bus is not open yet: write `bus = await Bus.open(…)` or `async with Bus.open(…) "
+            f"the bus is not open yet: write `bus = await Bus.open(…)` or `async with Bus.open(…) "
             f"as bus` before using {name!r}"
         )
 
@@ -422,15 +422,15 @@ class OpeningBus:
 def _places(
     root: Path, stores: Mapping[str, str | os.PathLike[str]] | Sequence[str]
 ) -> dict[str, Path]:
-    """Return the directory of each message store, by its name."""
+    """Return the directory of each message store, by name."""
     if isinstance(stores, (str, bytes)):
-        raise InvalidArgument(f"stores is a list of names: write stores=[{stores!r}]")
+        raise InvalidArgument(f"stores must be a list of names: write stores=[{stores!r}]")
     names = list(stores)
     if not names or len(set(names)) != len(names) or NAME in names:
-        raise InvalidArgument(f"name one store or several, each once, and none of them {NAME!r}")
+        raise InvalidArgument(f"name at least one store, each once, and none {NAME!r}")
     for name in names:
         if not isinstance(name, str) or not _STORE_NAME.fullmatch(name):
-            raise InvalidArgument(f"{name!r}: a store's name has letters, digits, - and _")
+            raise InvalidArgument(f"invalid store name {name!r}: use letters, digits, - and _")
     if isinstance(stores, Mapping):
         return {name: Path(place) for name, place in stores.items()}
     return dict.fromkeys(names, root)

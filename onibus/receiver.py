@@ -1,4 +1,4 @@
-"""Receivers: of a queue, of one session, of a FIFO queue. Each settles what it received."""
+"""Receivers of a queue, of a session and of a FIFO queue; each settles the messages it receives."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from onibus.core.path.settle import abandon, defer, reject, renew
 if TYPE_CHECKING:
     from onibus.bus import Bus
 
-#: How long an iterator sleeps in one receive; it goes on with the next.
+#: Longest wait of an iterator in one receive; it then starts the next.
 _ITERATE_MS = 10_000
 
 
 def token_of(message: ReceivedMessage | bytes) -> bytes:
-    """Return the token of a message that is held."""
+    """Return the lock token of a held message."""
     if isinstance(message, bytes):
         return message
     if not isinstance(message, ReceivedMessage):
-        raise InvalidArgument("give a message that was received, or its token")
+        raise InvalidArgument("pass a received message or its lock token")
     if message.token is None:
-        raise LockLost("this message is not held: it was peeked at, or deleted when received")
+        raise LockLost("the message is not locked: it was peeked, or received and deleted")
     return message.token
 
 
 class Settler:
-    """What every receiver can do with a message it holds."""
+    """Settlements, which every receiver offers."""
 
     def __init__(self, bus: Bus, entity: str) -> None:
         self.bus = bus
@@ -63,7 +63,7 @@ class Settler:
     async def complete(
         self, *messages: ReceivedMessage | bytes | Sequence[ReceivedMessage | bytes]
     ) -> None:
-        """The messages, or the lists of them, were processed: they are gone. All, or none."""
+        """Complete messages, or lists of them, atomically."""
         tokens: list[bytes] = []
         for one in messages:
             if isinstance(one, (list, tuple)):
@@ -85,7 +85,7 @@ class Settler:
         delay_ms: int = 0,
         properties: dict[str, Any] | None = None,
     ) -> None:
-        """Give a message back, now or after a delay."""
+        """Abandon a message, now or after a delay."""
         token = token_of(message)
         await self._settle(
             token,
@@ -101,7 +101,7 @@ class Settler:
         delay_ms: int = 0,
         properties: dict[str, Any] | None = None,
     ) -> None:
-        """Set a message aside, to be received by its number; after a delay it comes back."""
+        """Defer a message, to receive it by sequence number; a delay makes it active again."""
         token = token_of(message)
         await self._settle(
             token,
@@ -118,7 +118,7 @@ class Settler:
         description: str | None = None,
         properties: dict[str, Any] | None = None,
     ) -> None:
-        """Put a message into the dead-letter queue."""
+        """Move a message to the dead-letter queue."""
         token = token_of(message)
         await self._settle(
             token,
@@ -128,7 +128,7 @@ class Settler:
         )
 
     async def renew(self, message: ReceivedMessage | bytes) -> int:
-        """Hold a message for another lock duration; return until when."""
+        """Renew a lock for another lock duration; return until when it holds."""
         token = token_of(message)
         until: int = await self._settle(
             token, lambda subscription, now, out: renew(subscription, token, now, out)
@@ -146,7 +146,7 @@ class Settler:
 
 
 class Receiver(Settler):
-    """Receives from a queue, or from its dead-letter queue."""
+    """A receiver of a queue, or of its dead-letter queue."""
 
     def __init__(self, bus: Bus, entity: str, dead_letters: bool, delete: bool) -> None:
         super().__init__(bus, entity)
@@ -154,7 +154,7 @@ class Receiver(Settler):
         self._take = delete
 
     async def receive(self, limit: int = 1, *, wait_ms: int = 0) -> list[ReceivedMessage]:
-        """Return up to `limit` messages; wait for the first one if there is none."""
+        """Return up to `limit` messages; wait for the first one if none is available."""
         received: list[ReceivedMessage] = await self.bus.ask(
             lambda reply: receiving.receive(
                 self.bus.broker,
@@ -169,7 +169,7 @@ class Receiver(Settler):
         return received
 
     async def receive_deferred(self, numbers: Sequence[int]) -> list[ReceivedMessage]:
-        """Return deferred messages by their sequence numbers: all of them, or none."""
+        """Return deferred messages by sequence number; if one is not found, return none."""
         received: list[ReceivedMessage] = await self.bus.ask(
             lambda reply: settling.receive_deferred(
                 self.bus.broker, self.entity, numbers, reply, dead=self._dead, take=self._take
@@ -184,7 +184,7 @@ class Receiver(Settler):
 
 
 class SessionReceiver(Settler):
-    """Receives from one session, which no other receiver can while it is held.
+    """A receiver of one session, which no other receiver has at the same time.
 
     A non-exclusive receiver loses the session to one that presents its `lock_token`, with the
     messages that it holds: the new holder settles them (B9).
@@ -221,7 +221,7 @@ class SessionReceiver(Settler):
         return received
 
     async def receive_deferred(self, numbers: Sequence[int]) -> list[ReceivedMessage]:
-        """Return deferred messages of the session by their numbers: all of them, or none."""
+        """Return deferred messages of the session by number; if one is not found, return none."""
         received: list[ReceivedMessage] = await self.bus.ask(
             lambda reply: settling.receive_deferred(
                 self.bus.broker,
@@ -234,14 +234,14 @@ class SessionReceiver(Settler):
         return received
 
     async def renew_lock(self) -> int:
-        """Hold the session for another lock duration; return until when."""
+        """Renew the session's lock for another lock duration; return until when it holds."""
         self.locked_until_ms = await self._on_session(
             lambda subscription, session, now, out: renew_session(subscription, session, now, out)
         )
         return self.locked_until_ms
 
     async def get_state(self) -> bytes | None:
-        """Return the bytes kept with the session."""
+        """Return the state of the session."""
         return self.bus.tell(
             lambda: self.bus.broker.look(
                 self._entity,
@@ -251,7 +251,7 @@ class SessionReceiver(Settler):
         )
 
     async def set_state(self, state: bytes | None) -> None:
-        """Keep bytes with the session; None clears them."""
+        """Set the state of the session; None clears it."""
         await self._on_session(
             lambda subscription, session, now, out: set_session_state(
                 subscription, session, state, now, out
@@ -260,7 +260,7 @@ class SessionReceiver(Settler):
         )
 
     async def close(self) -> None:
-        """Give the session back, and what it held, without counting a delivery."""
+        """Release the session and its messages, without counting a delivery."""
         await self._on_session(
             lambda subscription, session, now, out: end_session_lock(
                 subscription, session, Input.RELEASE, now, out
@@ -276,7 +276,7 @@ class SessionReceiver(Settler):
         try:
             await self.close()
         except LockLost:
-            # It ran out before: there is nothing left to give back.
+            # The lock has expired: there is nothing to release.
             return
 
     async def _on_session(self, act: Any, state: bytes | None = None) -> Any:
@@ -287,11 +287,11 @@ class SessionReceiver(Settler):
 
 
 class FifoReceiver(Settler):
-    """Receives from a FIFO queue, group by group (F9, F10)."""
+    """A receiver of a FIFO queue, group by group (F9, F10)."""
 
     def __init__(self, bus: Bus, entity: str) -> None:
         super().__init__(bus, entity)
-        #: the attempt id of the last receive, given or made here
+        #: the attempt id of the last receive, given or generated
         self.attempt_id = ""
 
     async def receive(
@@ -302,7 +302,7 @@ class FifoReceiver(Settler):
         visibility_ms: int | None = None,
         attempt_id: str | None = None,
     ) -> list[ReceivedMessage]:
-        """Return messages of groups of which nothing is in flight.
+        """Return messages of groups without a message in flight.
 
         The same attempt id returns the same messages again while they are in flight.
         """
@@ -321,16 +321,16 @@ class FifoReceiver(Settler):
         return received
 
     async def receive_deferred(self, numbers: Sequence[int]) -> list[ReceivedMessage]:
-        """Return deferred messages by their sequence numbers: all of them, or none."""
+        """Return deferred messages by sequence number; if one is not found, return none."""
         received: list[ReceivedMessage] = await self.bus.ask(
             lambda reply: settling.receive_deferred(self.bus.broker, self.entity, numbers, reply)
         )
         return received
 
     async def change_visibility(self, message: ReceivedMessage | bytes, visibility_ms: int) -> int:
-        """Let a message stay in flight for that long from now; 0 gives it back."""
+        """Keep a message in flight for this long from now; 0 makes it visible."""
         if not isinstance(visibility_ms, int):
-            raise InvalidArgument("visibility_ms is a whole number")
+            raise InvalidArgument("visibility_ms must be a whole number")
         token = token_of(message)
         until: int = await self._settle(
             token,

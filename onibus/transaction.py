@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 class Transaction:
-    """Sends and settlements that happen together or not at all; nothing happens before `commit`.
+    """Sends and settlements that happen atomically, on `commit`.
 
-    Where a message was received from is given as its receiver, or as the entity's name.
+    Name the source of a received message by its receiver or by the entity's name.
     """
 
     def __init__(self, bus: Caller, limit: int) -> None:
@@ -35,7 +35,7 @@ class Transaction:
     async def send_batch(self, entity: str, messages: Sequence[Message]) -> None:
         """Send messages when the transaction commits."""
         if not isinstance(messages, (list, tuple)) or not messages:
-            raise InvalidArgument("a batch is a list of messages")
+            raise InvalidArgument("a batch must be a list of messages")
         self._bus.tell(lambda: self._gathered.send(entity, messages))
 
     async def complete(self, source: Settler | str, *messages: ReceivedMessage | bytes) -> None:
@@ -50,7 +50,7 @@ class Transaction:
         delay_ms: int = 0,
         properties: dict[str, Any] | None = None,
     ) -> None:
-        """Give a message back when the transaction commits."""
+        """Abandon a message when the transaction commits."""
         self._settle(source, [message], verb("abandon", delay_ms=delay_ms, properties=properties))
 
     async def defer(
@@ -61,7 +61,7 @@ class Transaction:
         delay_ms: int = 0,
         properties: dict[str, Any] | None = None,
     ) -> None:
-        """Set a message aside when the transaction commits."""
+        """Defer a message when the transaction commits."""
         self._settle(source, [message], verb("defer", delay_ms=delay_ms, properties=properties))
 
     async def dead_letter(
@@ -78,24 +78,24 @@ class Transaction:
         self._settle(source, [message], change)
 
     def create_rule(self, subscription: str, rule: Rule) -> NoReturn:
-        """Refuse: rules are no part of transactions (P11)."""
-        raise InvalidOperation("a rule cannot be added or removed in a transaction")
+        """Raise: rules cannot change in a transaction (P11)."""
+        raise InvalidOperation("a rule cannot be added in a transaction: add it outside")
 
     def change_rule(self, subscription: str, rule: Rule) -> NoReturn:
-        """Refuse: rules are no part of transactions (P11)."""
-        raise InvalidOperation("a rule cannot be changed in a transaction")
+        """Raise: rules cannot change in a transaction (P11)."""
+        raise InvalidOperation("a rule cannot be changed in a transaction: change it outside")
 
     def delete_rule(self, subscription: str, name: str) -> NoReturn:
-        """Refuse: rules are no part of transactions (P11)."""
-        raise InvalidOperation("a rule cannot be added or removed in a transaction")
+        """Raise: rules cannot change in a transaction (P11)."""
+        raise InvalidOperation("a rule cannot be removed in a transaction: remove it outside")
 
     async def commit(self) -> list[Sent]:
-        """Do all of it; return a `Sent` for each message sent, in order."""
+        """Commit; return a `Sent` for each message sent, in order."""
         sent: list[Sent] = await self._bus.ask(self._gathered.commit)
         return sent
 
     async def rollback(self) -> None:
-        """Forget all of it."""
+        """Discard everything."""
         self._gathered.rollback()
 
     def _settle(

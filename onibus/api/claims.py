@@ -38,7 +38,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClaimReaderInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """The progress of a reader with its claims."""
+    """Progress of a reader with its claims."""
 
     reader: str
     incarnation: int

@@ -168,7 +168,7 @@ class Duplicate(msgspec.Struct):
 
 
 class Duplicates(msgspec.Struct):
-    """The last dropped duplicates, the oldest first."""
+    """The latest dropped duplicates, oldest first."""
 
     duplicates: list[Duplicate]
 

@@ -13,7 +13,7 @@ from onibus.core.limits import RULE_NAME_LENGTH_MAX
 from onibus.core.rules.rule import Rule
 from onibus.core.settings import QueueSettings, S, SubscriptionSettings, TopicSettings
 
-#: A subscription's name is topic/subscriptions/name, as in Service Bus.
+#: Segment in a subscription's full name, topic/subscriptions/name, as in Service Bus.
 SUBSCRIPTIONS = "subscriptions"
 
 
@@ -21,7 +21,7 @@ def subscription_name(topic: str, name: Any) -> str:
     """Return the full name of a subscription."""
     if not isinstance(name, str) or "/" in name or len(name) > RULE_NAME_LENGTH_MAX:
         raise InvalidName(
-            f"a subscription's name has at most {RULE_NAME_LENGTH_MAX} characters and no slash"
+            f"invalid subscription name: use at most {RULE_NAME_LENGTH_MAX} characters and no slash"
         )
     return f"{topic}/{SUBSCRIPTIONS}/{settings.check_name(name)}"
 
@@ -95,7 +95,7 @@ class TopicOut(EntityOut):
 
 
 class SubscriptionOut(EntityOut):
-    """A subscription of a topic."""
+    """A subscription to a topic."""
 
     settings: SubscriptionSettings
     rules: list[RuleJson]

@@ -25,7 +25,7 @@ from onibus.core.message import Message, ReceivedMessage, Sent
 WAIT_MS_MAX = 20_000
 
 Json = Any
-#: Sequence numbers, numbers of claims, positions in logs.
+#: Sequence numbers, claim numbers and positions in logs.
 Number = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 #: Start of a peek; may be one above the highest number, where a counter rolls over.
 Start = Annotated[int, Meta(ge=0)]
@@ -179,7 +179,7 @@ class FilterIn(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     body_contains_base64: str | None = None
     enqueued_from_ms: int | None = None
     enqueued_before_ms: int | None = None
-    #: an SQL filter, and the values of its parameters
+    #: SQL filter, and the values of its parameters
     sql: str | None = None
     sql_parameters: dict[str, Json] = {}
     #: a field of a JSON body, such as customer.orders[0].id, and the string or JSON value it has
@@ -223,7 +223,7 @@ def bytes_of(name: str, text: str | None, binary: str | None) -> bytes | None:
         try:
             return None if text is None else text.encode()
         except UnicodeEncodeError as error:
-            raise InvalidArgument(f"{name} cannot be encoded: {error}") from None
+            raise InvalidArgument(f"cannot encode {name}: {error}") from None
     if text is not None:
         raise InvalidArgument(f"give {name} or {name}_base64, not both")
     return from_base64(f"{name}_base64", binary)
@@ -271,7 +271,7 @@ def rich_values(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def plain_value(value: Any) -> Any:
-    """Return the value of a property as JSON."""
+    """Return a property value as JSON."""
     if isinstance(value, bytes):
         return {"binary": b64encode(value).decode()}
     if isinstance(value, datetime):

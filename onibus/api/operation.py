@@ -11,7 +11,7 @@ from onibus.api.log import StampsSetBack
 from onibus.core.limits import DAY_MS
 from onibus.security.rights import Right
 
-#: The two secrets of a key.
+#: Names of a key's two secrets.
 PRIMARY = "primary"
 SECONDARY = "secondary"
 
@@ -97,9 +97,9 @@ class StampsAhead(msgspec.Struct, frozen=True):
 class ClockInfo(msgspec.Struct, frozen=True):
     """The time that the bus uses."""
 
-    #: the machine's wall clock
+    #: the system clock
     wall_ms: int
-    #: the wall clock as far as it is proven
+    #: the time that the server has confirmed
     proven_ms: int
     #: whether the wall clock is plausible, so that the bus follows it
     sure: bool

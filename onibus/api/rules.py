@@ -12,17 +12,17 @@ from onibus.core.rules.rule import FalseFilter, Rule, SqlAction, SqlFilter, True
 class AllMessages(
     msgspec.Struct, tag_field="type", tag="true", frozen=True, forbid_unknown_fields=True
 ):
-    """Selects every message."""
+    """A filter that selects every message."""
 
 
 class NoMessages(
     msgspec.Struct, tag_field="type", tag="false", frozen=True, forbid_unknown_fields=True
 ):
-    """Selects no message."""
+    """A filter that selects no message."""
 
 
 class Sql(msgspec.Struct, tag_field="type", tag="sql", forbid_unknown_fields=True):
-    """Selects the messages for which an expression is true."""
+    """A filter that selects the messages for which an expression is true."""
 
     expression: str
     parameters: dict[str, Json] = {}
@@ -31,7 +31,7 @@ class Sql(msgspec.Struct, tag_field="type", tag="sql", forbid_unknown_fields=Tru
 class Correlation(
     msgspec.Struct, tag_field="type", tag="correlation", kw_only=True, forbid_unknown_fields=True
 ):
-    """Selects messages whose named properties are all equal to those given here."""
+    """A filter that selects messages whose named properties all equal these."""
 
     correlation_id: str | None = None
     message_id: str | None = None
@@ -45,7 +45,7 @@ class Correlation(
 
 
 class Action(msgspec.Struct, forbid_unknown_fields=True):
-    """Changes a copy of the message."""
+    """An action that changes a copy of the message."""
 
     expression: str
     parameters: dict[str, Json] = {}

@@ -56,8 +56,8 @@ class DiskWatch:
             room = self._rooms[store.disk] = _Room(self._ask(store))
         if needed > room.left + more:
             raise DiskNearlyFull(
-                f"store {store.name} has {store.free() >> 20} MB of disk left and keeps "
-                f"{self.reserve >> 20} MB free for settling: receive and complete, or make room"
+                f"disk nearly full: store {store.name} has {store.free() >> 20} MB free, of which "
+                f"{self.reserve >> 20} MB are for settling: complete messages, or free some space"
             )
         if not routing:
             room.left -= needed + COMMIT_BYTES

@@ -175,7 +175,7 @@ class Broker:
         """Let everything go; the caller has flushed before, if it was to be kept."""
         self.closed = True
         for entity in self.namespace.entities.values():
-            entity.send_away(BusClosed("the bus was closed"))
+            entity.send_away(BusClosed("the bus is closed"))
         for store in self.stores.values():
             store.stop()
         self.namespace.stop()
@@ -203,7 +203,7 @@ class Broker:
         if entity is None and isinstance(name, str):
             entity = self.namespace.entities.get(name.lower())
         if entity is None:
-            raise EntityNotFound(f"there is no entity {name!r}")
+            raise EntityNotFound(f"no entity {name!r}")
         if kind is not None and kind != entity.kind:
             raise EntityNotFound(f"{entity.name} is a {entity.kind}, not a {kind}")
         return entity
@@ -381,7 +381,7 @@ class Broker:
 
     def reopen(self, store: MessageStore) -> bool:
         """Open a store that failed; tell whether it is up again."""
-        store.take_offline("its store is being opened")
+        store.take_offline("its store is opening")
         if store.threads.leaving:
             # A commit is still under way in its files. Time may pass until a disk answers.
             store.threads.when_left(lambda: self._open_anew(store))
@@ -482,7 +482,7 @@ class Broker:
             if name not in self.stores:
                 raise InvalidArgument(
                     f"store {name!r} has partitions of {entity.name!r}: "
-                    "name it when you open the bus"
+                    "name it in `stores` when you open the bus"
                 )
             seat = Seat(entity, index, self.stores[name])
             entity.seats.append(seat)

@@ -54,7 +54,7 @@ def hold(
         raise CheckpointMismatch(
             f"reader {reader_name!r} of {name} has read claim {others[0]}, which this checkpoint "
             "does not have: another query uses the name, or the checkpoint is not the newest. Give "
-            "each query its own reader; or continue with the newest checkpoint; or release the "
+            "each query its own reader, or continue with the newest checkpoint, or release the "
             "claims of a query that will not continue: their messages are read again"
         )
     new = query is not None and _new_query(reader, token, query, first)
@@ -85,8 +85,8 @@ def _new_query(reader: ClaimReader, token: str, query: str, first: int) -> bool:
     if known not in (None, first):
         raise CheckpointMismatch(
             f"the query has read claim {known} of reader {reader.name!r} of {reader.entity.name}, "
-            "and its checkpoint has no batch: it is an older copy, and the messages that the query "
-            "completed are not in the queue any longer. Continue with the newest checkpoint. If "
+            "but its checkpoint has no batch: it is an older copy, and the messages that the query "
+            "completed are no longer in the queue. Continue with the newest checkpoint. If "
             "their results are stored, continue with a new checkpoint"
         )
     return known is None

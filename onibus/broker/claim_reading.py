@@ -46,7 +46,7 @@ def read(
     if partition is not None:
         check_whole("partition", partition, 0)
         if partition not in held.indexes:
-            raise InvalidArgument(f"claim {number} has nothing of partition {partition}")
+            raise InvalidArgument(f"claim {number} has no messages in partition {partition}")
         seats = [held.entity.seats[partition]]
     for seat in seats:
         seat.online()

@@ -161,7 +161,7 @@ class ClaimReader:
         for number, held in list(self.claims.items()):
             if number not in rows and not held.is_fresh:
                 del self.claims[number]
-                held.tell(ClaimNotFound(f"claim {number} was given back"))
+                held.tell(ClaimNotFound(f"claim {number} was released"))
         for number, content in rows.items():
             if number:
                 self._load_claim(number, msgspec.json.decode(content, type=ClaimContent))

@@ -215,7 +215,7 @@ def _check_has(claims: Claims, held: HeldClaim, number: int) -> None:
         mark = claims.broker.look(held.entity, seat, lambda one: one.marks.get(ordinal))
         if mark is not None and mark.hold is not None and mark.hold.owner == held.owner:
             return
-    raise MessageNotFound(f"message {number} is not one of claim {held.number}")
+    raise MessageNotFound(f"message {number} is not in claim {held.number}")
 
 
 def _checked(dead_letters: object) -> dict[int, DeadLetterWords]:
@@ -223,12 +223,14 @@ def _checked(dead_letters: object) -> dict[int, DeadLetterWords]:
     if dead_letters is None:
         return {}
     if not isinstance(dead_letters, Mapping):
-        raise InvalidArgument("dead_letters are a dict: {sequence number: (reason, description)}")
+        raise InvalidArgument(
+            "dead_letters must be a dict: {sequence number: (reason, description)}"
+        )
     checked = {}
     for number, words in dead_letters.items():
         check_whole("a sequence number", number, 0, 2**63 - 1)
         if not isinstance(words, (tuple, list)) or len(words) != 2:
-            raise InvalidArgument(f"dead letter {number}: give (reason, description)")
+            raise InvalidArgument(f"dead_letters[{number}] must be (reason, description)")
         for name, text in zip(("reason", "description"), words, strict=True):
             if text is not None:
                 check_text(name, text, REASON_LENGTH_MAX)
@@ -238,6 +240,6 @@ def _checked(dead_letters: object) -> dict[int, DeadLetterWords]:
 
 def _not_yet(held: HeldClaim, error: BaseException) -> Unknown:
     return Unknown(
-        f"claim {held.number} is committed, and is carried out when all its partitions can be "
-        f"reached: {error}"
+        f"claim {held.number} is committed, and takes effect when all its partitions are "
+        f"available: {error}"
     )

@@ -165,7 +165,7 @@ class Claims:
         if max_bytes is not None:
             check_whole("max_bytes", max_bytes, 1)
         if not settings.receives:
-            raise EntityDisabled(f"{entity.name} is {settings.status}: it gives no messages")
+            raise EntityDisabled(f"{entity.name} is {settings.status}: it delivers no messages")
         self.check_decidable()
         seats = [seat for seat in in_turn(entity) if seat.partition is not None]
         if not seats:
@@ -173,7 +173,9 @@ class Claims:
         reader = self.reader(entity, reader_name)
         check_holder(reader, token)
         if reader.staging:
-            raise InvalidOperation(f"reader {reader_name!r} is claiming already: wait for that")
+            raise InvalidOperation(
+                f"reader {reader_name!r} already has a claim in progress: wait for it"
+            )
         number = reader.last + 1
         content = ClaimContent([], self.broker.clock.now(), 0)
         held = HeldClaim(entity, reader, number, content, STAGING)
@@ -265,7 +267,7 @@ class Claims:
         check_text("reader", reader_name, ID_LENGTH_MAX, 1)
         if incarnation not in (None, entity.incarnation):
             raise EntityReplaced(
-                f"{entity.name} was deleted and made again: it is incarnation "
+                f"{entity.name} was deleted and recreated: its incarnation is "
                 f"{entity.incarnation}, not {incarnation}"
             )
         reader = self.readers.get(entity.incarnation, {}).get(reader_name)
@@ -277,24 +279,24 @@ class Claims:
         held = self.find(name, reader_name, incarnation).claims.get(number)
         if held is None:
             raise ClaimNotFound(
-                f"there is no claim {number} of reader {reader_name!r} on {name}: it was never "
-                "made, was committed or given back, or its lease ran out"
+                f"no claim {number} of reader {reader_name!r} on {name}: it was never made, was "
+                "committed or released, or its lease expired"
             )
         self.check_open(held)
         if not held.content.read and held.content.lease_until <= self.broker.clock.now():
             release_held(self, held)
-            raise ClaimNotFound(f"the lease of claim {number} ran out: it was given back")
+            raise ClaimNotFound(f"the lease of claim {number} expired: it was released")
         return held
 
     def check_open(self, held: HeldClaim) -> None:
         """Refuse a claim of which something else has been decided."""
         if held.stage != OPEN or not self.is_living(held.entity):
-            raise ClaimNotFound(f"claim {held.number} is {held.stage}: nothing else can be done")
+            raise ClaimNotFound(f"claim {held.number} is already {held.stage}")
 
     def check_decidable(self) -> None:
         """Refuse where nothing can be decided."""
         if not self.broker.namespace.online:
-            raise PartitionOffline("the namespace's own store is down: no claim can be decided")
+            raise PartitionOffline("the namespace's store is down: try again when it is available")
 
     def is_living(self, entity: Entity) -> bool:
         """Tell whether an entity has not been deleted."""

@@ -134,4 +134,7 @@ class CommitLoop:
         self._batch = WriteBatch()
         self._gathered = 0
         for reply, _ in answers:
-            fail(reply, Unknown(f"store {self.store.name} failed; it may be stored: {error}"))
+            fail(
+                reply,
+                Unknown(f"store {self.store.name} failed, and the change may be stored: {error}"),
+            )

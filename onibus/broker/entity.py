@@ -63,7 +63,7 @@ class Seat:
         self.store = store
         #: None while the partition is offline
         self.partition: Partition | None = None
-        self.offline = "its store has not been opened"
+        self.offline = "its store is not open yet"
         #: its entity is gone; whoever still has the seat is told so
         self.deleted = False
         #: admitted, not stored yet: counts towards the quota
@@ -197,7 +197,7 @@ class Entity:
     def outlet_settings(self) -> OutletSettings:
         """Return the settings of what messages are received from, or refuse a topic."""
         if isinstance(self.settings, TopicSettings):
-            raise InvalidOperation(f"{self.name} is a topic: receive from a subscription of it")
+            raise InvalidOperation(f"{self.name} is a topic: receive from one of its subscriptions")
         return self.settings
 
     def subscribe(self, partition: Partition) -> None:

@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 def check_rules(rules: Any, most: int) -> list[Rule]:
     """Return the rules of a subscription, each name once."""
     if type(rules) not in (list, tuple) or not all(isinstance(rule, Rule) for rule in rules):
-        raise InvalidArgument("rules are a list of Rule")
+        raise InvalidArgument("rules must be a list of Rule")
     if len(rules) > most:
-        raise QuotaExceeded(f"a subscription has at most {most} rules")
+        raise QuotaExceeded(f"too many rules: a subscription has at most {most}")
     names: set[str] = set()
     for rule in rules:
         if rule.name.casefold() in names:
-            raise EntityExists(f"there is a rule {rule.name!r} already")
+            raise EntityExists(f"rule {rule.name!r} exists already")
         names.add(rule.name.casefold())
         _check_times(rule)
     return list(rules)
@@ -59,7 +59,7 @@ def _check_quota(
     there = [one for one in namespace.entities.values() if one.topic is None and counts(one)]
     # Entities being created count already, and those being deleted count for another moment.
     if len(namespace.under_way.keys() | {one.name for one in there}) >= most:
-        raise QuotaExceeded(f"this namespace takes {most} {what}")
+        raise QuotaExceeded(f"too many {what}: the namespace allows {most}")
 
 
 def _check_times(rule: Rule) -> None:
@@ -67,7 +67,9 @@ def _check_times(rule: Rule) -> None:
     parameters = {} if rule.action is None else rule.action.parameters
     for name, value in parameters.items():
         if isinstance(value, datetime) and not in_range(value):
-            raise InvalidFilter(f"parameter {name!r} of rule {rule.name!r}: the time is too far")
+            raise InvalidFilter(
+                f"parameter {name!r} of rule {rule.name!r}: the time is out of range"
+            )
 
 
 def check_sessions(rules: list[Rule], wanted: SubscriptionSettings, partitioned: bool) -> None:
@@ -78,8 +80,8 @@ def check_sessions(rules: list[Rule], wanted: SubscriptionSettings, partitioned:
         action = rule.action
         if action is not None and changes_session(action.expression, action.parameters):
             raise InvalidOperation(
-                f"rule {rule.name!r} changes the SessionId: a partitioned topic has each session "
-                "in one partition, which was chosen before"
+                f"rule {rule.name!r} changes the SessionId: a partitioned topic keeps each session "
+                "in one partition, chosen before the rule runs"
             )
 
 
@@ -87,7 +89,7 @@ def without_rule(rules: list[Rule], name: str) -> list[Rule]:
     """Return the rules but one; names do not tell upper from lower case."""
     left = [rule for rule in rules if rule.name.casefold() != str(name).casefold()]
     if len(left) == len(rules):
-        raise EntityNotFound(f"there is no rule {name!r}")
+        raise EntityNotFound(f"no rule {name!r}")
     return left
 
 
@@ -99,11 +101,11 @@ def by_name(rules: Iterable[Rule]) -> list[Rule]:
 def with_rule_changed(rules: list[Rule], changed: Rule) -> list[Rule]:
     """Return the rules with another one in place of the one of its name."""
     if not isinstance(changed, Rule):
-        raise InvalidArgument("rules are a list of Rule")
+        raise InvalidArgument("rules must be a list of Rule")
     name = changed.name.casefold()
     found = [rule.name.casefold() for rule in rules]
     if name not in found:
-        raise EntityNotFound(f"there is no rule {changed.name!r}")
+        raise EntityNotFound(f"no rule {changed.name!r}")
     place = found.index(name)
     return [*rules[:place], changed, *rules[place + 1 :]]
 
@@ -121,11 +123,13 @@ def check_targets(broker: Broker, name: str, wanted: AnySettings) -> None:
             raise InvalidOperation(f"{name} cannot forward to itself")
         entity = broker.namespace.entities.get(target.lower())
         if entity is None:
-            raise EntityNotFound(f"there is no entity {target!r} to forward to", target)
+            raise EntityNotFound(f"no entity {target!r} to forward to", target)
         if entity.topic is not None:
             raise InvalidOperation(f"{target} is a subscription: forward to a queue or a topic")
         if home in reachable(broker, entity.name):
-            raise InvalidOperation(f"forwarding from {name} to {target} would come back to {home}")
+            raise InvalidOperation(
+                f"forwarding from {name} to {target} would return to {home}: remove the cycle"
+            )
 
 
 def reachable(broker: Broker, name: str) -> set[str]:

@@ -141,7 +141,7 @@ class Forwarding:
             is_work(hold.owner) for hold in subscription.holds.values()
         ):
             # What becomes of those that came before is not known: later ones must not overtake.
-            raise PartitionOffline("the namespace's own store is down")
+            raise PartitionOffline("the namespace's store is down")
         below = subscription.log.visible_below
         waiting = subscription.dead_ready.onward if dead else subscription.ready
         return [

@@ -127,9 +127,9 @@ class MessageStore:
             self.staged = self._read_staged(store, orphans)
             if identity is None and orphans:
                 raise Damaged(
-                    f"store {self.name} has messages, and the namespace does not know it: the "
-                    "directory of the data may not be mounted, or is another one. Nothing was "
-                    "changed; name the directory that belongs to this store"
+                    f"store {self.name} has messages, but is not in the namespace: the data "
+                    "directory may not be mounted, or is the wrong one. Nothing was changed; name "
+                    "the directory that belongs to this store"
                 )
             records = WriteBatch()
             self.failed.clear()
@@ -144,7 +144,7 @@ class MessageStore:
                     records.delete(BLOCKS, key)
             loop.write(records)
         except BaseException:
-            self.take_offline("its store could not be read")
+            self.take_offline("cannot read its store")
             store.close()
             raise
         finally:
@@ -273,10 +273,10 @@ def open_known(
     store = open_store(name, identity is not None)
     wrong = ""
     if identity not in (None, store.identity):
-        wrong = "are not those that it had: its disk may not be mounted, or they were replaced"
+        wrong = "are not its own: its disk may not be mounted, or they were replaced"
     elif before is not None and store.position < before.position:
         wrong = (
-            f"end at commit {store.position} and had come to {before.position}: they were replaced "
+            f"end at commit {store.position} and were at {before.position}: they were replaced "
             "by an older copy"
         )
     if wrong:

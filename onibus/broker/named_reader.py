@@ -73,5 +73,5 @@ class NamedReader:
         if self.token not in (None, token):
             raise ReaderTaken(
                 f"reader {self.name!r} belongs to {self.address or 'another program'}: only the "
-                "program that took it last can move it"
+                "last program that took it over can move it"
             )

@@ -227,10 +227,10 @@ class Namespace:
         """Make a queue or a topic."""
         name = settings.check_name(name)
         if f"/{SUBSCRIPTIONS}/" in name:
-            raise InvalidName(f"{name!r} has the form of a subscription's name")
+            raise InvalidName(f"{name!r} is the name of a subscription: choose another name")
         self._not_deciding(name)
         if name in self.entities:
-            raise EntityExists(f"there is an entity {name!r} already")
+            raise EntityExists(f"entity {name!r} exists already")
         wanted = settings.make(given, kind)
         check_targets(self._broker, name, wanted)
         check_room(self, wanted)
@@ -250,13 +250,17 @@ class Namespace:
         """Make a subscription of a topic."""
         topic = self._broker.find(topic_name)
         if topic.kind != TOPIC:
-            raise InvalidOperation(f"{topic.name} is a {topic.kind}: topics have subscriptions")
+            raise InvalidOperation(
+                f"{topic.name} is a {topic.kind}: only topics have subscriptions"
+            )
         full_name = subscription_name(topic.name, name)
         self._not_deciding(topic.name, full_name)
         if full_name in self.entities:
-            raise EntityExists(f"there is a subscription {full_name!r} already")
+            raise EntityExists(f"subscription {full_name!r} exists already")
         if len(topic.subscriptions) >= self.quotas.subscriptions:
-            raise QuotaExceeded(f"a topic has at most {self.quotas.subscriptions} subscriptions")
+            raise QuotaExceeded(
+                f"too many subscriptions: a topic has at most {self.quotas.subscriptions}"
+            )
         wanted = settings.make(given, SubscriptionSettings)
         check_targets(self._broker, full_name, wanted)
         chosen = check_rules(rules, self.quotas.rules)
@@ -291,7 +295,9 @@ class Namespace:
         """Change the rules of a subscription (P11)."""
         entity = self._broker.find(name)
         if entity.topic is None:
-            raise InvalidOperation(f"{entity.name} is a {entity.kind}: subscriptions have rules")
+            raise InvalidOperation(
+                f"{entity.name} is a {entity.kind}: only subscriptions have rules"
+            )
         self._not_deciding(*_names(entity))
         rules = check_rules(change(entity.rules), self.quotas.rules)
         assert isinstance(entity.settings, SubscriptionSettings)
@@ -361,7 +367,7 @@ class Namespace:
     def commit(self, records: WriteBatch, reply: Reply, value: Any = None) -> None:
         """Commit records of the namespace's own store; answer when they are durable."""
         if self.loop is None:
-            raise PartitionOffline("the namespace's own store is down")
+            raise PartitionOffline("the namespace's store is down")
         self.loop.write(records)
         self.loop.answer_after(reply, value)
         self.loop.start()
@@ -389,7 +395,7 @@ class Namespace:
                 answer(reply, None)
 
         if self.loop is None or self.stalled:
-            raise PartitionOffline(self.stalled or "the namespace's own store is down")
+            raise PartitionOffline(self.stalled or "the namespace's store is down")
         self.under_way[name] = wanted
         self.commit(batch, Outcome(decided))
 

@@ -104,7 +104,7 @@ class Probe:
 
     def _stall(self, ms: int) -> None:
         name = self._owner.name
-        self._owner.stalled = f"the disk of store {name} has not answered for {ms} ms: check it"
+        self._owner.stalled = f"the disk of store {name} has not responded for {ms} ms: check it"
         self._broker.alarms.raise_once(f"store {name}", StoreFailed(self._owner.stalled))
         if name in self._broker.stores:
             store = self._broker.stores[name]

@@ -152,8 +152,8 @@ class Producers:
         last = self._last.get((entity.incarnation, note.producer))
         if last is not None and note.batch < last.batch:
             raise BatchTooOld(
-                f"producer {note.producer!r} has published batch {last.batch} and comes with batch "
-                f"{note.batch}: its checkpoint was reset. Use another producer's name, or go on "
+                f"producer {note.producer!r} has published batch {last.batch} and now sends batch "
+                f"{note.batch}: its checkpoint was reset. Use another producer name, or continue "
                 f"after batch {last.batch}"
             )
 
@@ -163,26 +163,26 @@ class Producers:
         if last is None:
             if batch > 0:
                 raise CheckpointMismatch(
-                    f"{entity.name} knows no producer {producer!r}, which comes with batch {batch}:"
-                    " its checkpoint was used with another entity, or this one was deleted and "
-                    "made again. Begin with a new checkpoint"
+                    f"{entity.name} has no producer {producer!r}, which sends batch {batch}: its "
+                    "checkpoint was used with another entity, or this entity was deleted and "
+                    "recreated. Begin with a new checkpoint"
                 )
         elif last.checkpoint is None:
             # Until now it named none: the batch numbers and the content are all that is known.
             return
         elif last.checkpoint != checkpoint:
             raise CheckpointMismatch(
-                f"producer {producer!r} has published batch {last.batch} and now counts in another "
-                "checkpoint: the one before was reset, or somebody else uses the same name. Give "
-                "each its own producer's name; or go back to the checkpoint before; or forget the "
-                "producer, and everything that it reads again is sent again"
+                f"producer {producer!r} has published batch {last.batch} and now uses another "
+                "checkpoint: the first one was reset, or another job uses this name. Give each "
+                "job its own producer name, or return to the first checkpoint, or reset the "
+                "producer: then it sends again everything that it reads again"
             )
         elif batch > last.batch + 1:
             raise CheckpointMismatch(
-                f"producer {producer!r} comes with batch {batch}, and its last one here is "
-                f"{last.batch}: the bus was restored from a backup that lacks those between, or "
-                f"its query did not write them. Go back to a checkpoint of batch {last.batch}; in "
-                "foreachBatch write each batch, empty ones too"
+                f"producer {producer!r} sends batch {batch}, but its last one is {last.batch}: "
+                "the bus was restored from a backup that lacks some, or the query did not write "
+                f"them. Return to a checkpoint of batch {last.batch}; in foreachBatch, write every "
+                "batch, including empty ones"
             )
 
     def publish(
@@ -216,7 +216,7 @@ class Producers:
             answer(reply, Published(again=True))
             return
         if key in self._publishing:
-            raise Busy(f"a batch of producer {producer!r} is being published")
+            raise Busy(f"a batch of producer {producer!r} is being published: try again")
         chosen = _choose(notes, batch, named)
         content = _content([notes[work] for work in chosen])
         if checkpoint is None and last is not None:
@@ -231,7 +231,7 @@ class Producers:
                 fail(reply, outcome.error)
                 return
             if entity.seats[0].deleted:
-                fail(reply, Unknown(f"{entity.name} was deleted meanwhile"))
+                fail(reply, Unknown(f"{entity.name} was deleted while the batch was published"))
                 return
             results = [one for work in outcome.value.values() for one in work.values()]
             dropped = sum(_dropped(one) for one in results)
@@ -262,7 +262,7 @@ class Producers:
         entity = self._broker.find(name)
         key = (entity.incarnation, producer)
         if key in self._publishing:
-            raise Busy(f"a batch of producer {producer!r} is being published")
+            raise Busy(f"a batch of producer {producer!r} is being published: try again")
         known = key in self._last
         records = WriteBatch()
         if known:
@@ -347,14 +347,14 @@ def _checked(attempts: Iterable[tuple[int, ...]]) -> list[Attempt]:
     named: list[Attempt] = []
     for attempt in attempts:
         if not isinstance(attempt, (tuple, list)) or len(attempt) not in (2, 3):
-            raise InvalidArgument("an attempt is (task, attempt) or (task, attempt, pieces)")
+            raise InvalidArgument("an attempt must be (task, attempt) or (task, attempt, pieces)")
         for number in attempt:
             check_whole("each number of an attempt", number, 0)
         pieces = attempt[2] if len(attempt) == 3 else 1
         if pieces:
             named.append((attempt[0], attempt[1], pieces))
     if len({(task, attempt) for task, attempt, _ in named}) != len(named):
-        raise InvalidArgument("an attempt is named twice")
+        raise InvalidArgument("an attempt is listed twice: list each once")
     return named
 
 
@@ -372,7 +372,7 @@ def _choose(notes: dict[int, Note], batch: int, attempts: list[Attempt]) -> list
             if work is None:
                 raise NotStaged(
                     f"piece {piece} of attempt {attempt} of task {task} was not staged "
-                    f"for batch {batch}, or its lease has run out; nothing was published"
+                    f"for batch {batch}, or its lease expired; nothing was published"
                 )
             chosen.append(work)
     return chosen
@@ -389,10 +389,10 @@ def _check_same(producer: str, last: Last, attempts: list[Attempt], notes: dict[
     if digest != last.digest:
         raise BatchChanged(
             f"producer {producer!r} published batch {last.batch} with {last.count} rows and now "
-            f"has {count} other rows for it; nothing was published. Its checkpoint is older than "
-            "what it published: continue with the newest checkpoint. If its query computes "
+            f"sends {count} different rows for it; nothing was published. Its checkpoint is older "
+            "than its last batch: continue with the newest checkpoint. If its query computes "
             "different rows each time, publish this batch once with any_content (Spark: option "
-            "failOnChange=false): the rows that were published count"
+            "failOnChange=false), which keeps the published rows"
         )
 
 

@@ -59,7 +59,7 @@ def create(
     check_log(entity, log)
     _check_owner(idle_ms, token, address)
     if name in entity.readers:
-        raise EntityExists(f"{entity.name} has a reader {name!r} already")
+        raise EntityExists(f"{entity.name} already has a reader {name!r}")
     positions = _starts(entity, log, start)
     wall = broker.clock.wall()
     row = ReaderRow(
@@ -110,7 +110,7 @@ def _starts(entity: Entity, log: str, start: str | Sequence[int]) -> list[int]:
     """Return where a new reader begins in each partition."""
     if isinstance(start, str):
         if start not in (EARLIEST, LATEST):
-            raise InvalidArgument(f"start {start!r} is none of {EARLIEST}, {LATEST}; or numbers")
+            raise InvalidArgument(f"start is {start!r}: use {EARLIEST}, {LATEST} or numbers")
         ends = [_ends(entity, log, seat.online()) for seat in entity.seats]
         return [first if start == EARLIEST else following for first, following in ends]
     _check_count(entity, start)
@@ -127,7 +127,7 @@ def _starts(entity: Entity, log: str, start: str | Sequence[int]) -> list[int]:
 
 def _check_count(entity: Entity, positions: object) -> None:
     if not isinstance(positions, (list, tuple)) or len(positions) != len(entity.seats):
-        raise InvalidArgument(f"give a list of {len(entity.seats)} positions, one a partition")
+        raise InvalidArgument(f"pass a list of {len(entity.seats)} positions, one per partition")
 
 
 def _ends(entity: Entity, log: str, partition: Partition) -> tuple[int, int]:
@@ -145,7 +145,9 @@ def _position(entity: Entity, log: str, seat: Seat, number: object) -> int:
         return ordinal_of(partition, number)
     following = partition.subscriptions[entity.number].outcomes.visible_below
     if type(number) is not int or not 0 < number <= following:
-        raise InvalidArgument(f"{number!r} is no number of an outcome: {following} is the next")
+        raise InvalidArgument(
+            f"{number!r} is not the number of an outcome: the next is {following}"
+        )
     return number
 
 
@@ -191,7 +193,7 @@ def move(
 ) -> None:
     """A reader has come up to these numbers; answered when that is durable."""
     if type(incarnation) is not int:
-        raise InvalidArgument("give the incarnation that the positions belong to")
+        raise InvalidArgument("pass the incarnation that the positions belong to")
     entity = find_incarnation(broker, entity_name, incarnation)
     reader = find_reader(entity, name)
     reader.check_token(token)
@@ -204,7 +206,7 @@ def move(
         asked[seat.index] = _position(entity, reader.log, seat, number)
         if asked[seat.index] < known:
             raise InvalidArgument(
-                f"reader {name!r} moves forward only: it has come to "
+                f"reader {name!r} moves forward only: it is at "
                 f"{_number(entity, reader, seat, known)} in partition {seat.index}"
             )
     reader.asked = asked

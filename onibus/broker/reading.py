@@ -69,7 +69,7 @@ class Reading(Generic[P, F]):
         check_log(self._entity, self.log)
         if type(partition) is not int or not 0 <= partition < len(self._entity.seats):
             raise InvalidArgument(
-                f"{self._entity.name} has the partitions 0 to {len(self._entity.seats) - 1}"
+                f"{self._entity.name} has partitions 0 to {len(self._entity.seats) - 1}"
             )
         self._index = partition
         self._reader = None if reader is None else find_reader(self._entity, reader, self.log)
@@ -180,12 +180,12 @@ class LogReading(Reading[Piece, tuple[Block, int, int]]):
         """Set from which sequence number on, and up to which, rows are read."""
         for name, most in (("limit", limit), ("limit_bytes", limit_bytes)):
             if most is not None and (type(most) is not int or most < 1):
-                raise InvalidArgument(f"{name} is a whole number above 0")
+                raise InvalidArgument(f"{name} must be a whole number above 0")
         partition = self.seat.online()
         self.position = ordinal_of(partition, start)
         self.end = partition.log.visible_below if end is None else ordinal_of(partition, end)
         if self.end < self.position:
-            raise InvalidArgument(f"the log cannot be read from {start} back to {end}")
+            raise InvalidArgument(f"invalid range: {start} is after {end}")
         if limit is not None:
             self.end = min(self.end, self.position + limit)
         self._left = self._left if limit_bytes is None else limit_bytes
@@ -218,7 +218,7 @@ class LogReading(Reading[Piece, tuple[Block, int, int]]):
         start = block.position(piece.first)
         end = start + piece.last - piece.first + 1
         if start < 0 or end > block.rows or block.entry(end - 1)[0] != piece.last:
-            raise Damaged(f"block {piece.block} has not the rows that its index names")
+            raise Damaged(f"block {piece.block} does not have the rows that its index lists")
         return block, start, end
 
 
@@ -232,10 +232,12 @@ class OutcomeReading(Reading[OutcomePlace, tuple[OutcomePlace, bytes]]):
         below = self.outcomes(self.seat.online()).visible_below
         for number in (start, below if end is None else end):
             if type(number) is not int or not 0 < number <= below:
-                raise InvalidArgument(f"{number!r} is no number of an outcome: {below} is the next")
+                raise InvalidArgument(
+                    f"{number!r} is not the number of an outcome: the next is {below}"
+                )
         self.position, self.end = start, below if end is None else end
         if self.end < self.position:
-            raise InvalidArgument(f"outcomes cannot be read from {start} back to {end}")
+            raise InvalidArgument(f"invalid range: {start} is after {end}")
         self._ask(self._plan)
         return self
 
@@ -260,11 +262,11 @@ def find_incarnation(broker: Broker, name: str, incarnation: int | None) -> Enti
     if incarnation is None:
         return entity
     if type(incarnation) is not int:
-        raise InvalidArgument("an incarnation is a number, as log_positions gives it")
+        raise InvalidArgument("incarnation must be a number, as log_positions returns it")
     if incarnation != entity.incarnation:
         raise EntityReplaced(
-            f"{entity.name} was deleted and made again: positions of incarnation {incarnation} "
-            f"mean nothing in {entity.incarnation}"
+            f"{entity.name} was deleted and recreated: positions of incarnation {incarnation} "
+            f"are not valid for {entity.incarnation}"
         )
     return entity
 
@@ -272,10 +274,10 @@ def find_incarnation(broker: Broker, name: str, incarnation: int | None) -> Enti
 def check_log(entity: Entity, log: object) -> None:
     """Refuse a log that is none, or that this entity does not have."""
     if log not in (MESSAGES, OUTCOMES):
-        raise InvalidArgument(f"log {log!r} is none of {MESSAGES}, {OUTCOMES}")
+        raise InvalidArgument(f"log is {log!r}: use {MESSAGES} or {OUTCOMES}")
     if log == MESSAGES and entity.topic is not None:
         raise InvalidOperation(
-            f"{entity.name} is a subscription and has no log of messages: read that of its topic, "
+            f"{entity.name} is a subscription and has no log of messages: read that of "
             f"{entity.topic.name}"
         )
 

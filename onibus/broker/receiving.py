@@ -94,8 +94,8 @@ def receive(
         raise InvalidOperation(f"{entity.name} forwards to {settings.forward_to}: receive there")
     if settings.requires_session and not dead:
         if settings.fifo:
-            raise InvalidOperation(f"{entity.name} is a FIFO queue: use bus.fifo_receiver")
-        raise InvalidOperation(f"{entity.name} has sessions: use bus.accept_session")
+            raise InvalidOperation(f"{entity.name} is a FIFO queue: use fifo_receiver")
+        raise InvalidOperation(f"{entity.name} requires sessions: use accept_session")
 
     def fetch(waiter: Waiter) -> bool:
         if held_max is not None and held_count(entity) >= held_max:
@@ -152,7 +152,7 @@ def receive_fifo(
     entity = _receivable(broker, name, limit, wait_ms)
     settings = entity.outlet_settings()
     if not settings.fifo:
-        raise InvalidOperation(f"{entity.name} is not a FIFO queue: use bus.receiver")
+        raise InvalidOperation(f"{entity.name} is not a FIFO queue: use receiver")
     if attempt_id is not None:
         check_text("attempt_id", attempt_id, ID_LENGTH_MAX, 1)
     visible_ms = settings.lock_duration_ms if visibility_ms is None else visibility_ms
@@ -199,7 +199,7 @@ def accept(
     """
     entity = _receivable(broker, name, 1, wait_ms)
     if not entity.outlet_settings().requires_session:
-        raise InvalidOperation(f"{entity.name} has no sessions: use bus.receiver")
+        raise InvalidOperation(f"{entity.name} has no sessions: use receiver")
     if session_id is not None:
         check_text("session_id", session_id, ID_LENGTH_MAX)
     check_text("owner", owner, ID_LENGTH_MAX)
@@ -230,7 +230,7 @@ def accept(
                 return True
         return False
 
-    nothing = NoSession(f"no session of {entity.name} was free")
+    nothing = NoSession(f"no session of {entity.name} was available")
     return _try_or_wait(broker, Waiter(entity, fetch, nothing, reply, ("accept",)), wait_ms)
 
 
@@ -365,7 +365,7 @@ def _fetch(waiter: Waiter) -> bool:
 def _receivable(broker: Broker, name: str, limit: int, wait_ms: int) -> Entity:
     entity = broker.find(name)
     if not entity.outlet_settings().receives:
-        raise EntityDisabled(f"{entity.name} is {entity.settings.status}: it gives no messages")
+        raise EntityDisabled(f"{entity.name} is {entity.settings.status}: it delivers no messages")
     check_whole("limit", limit, 1, BATCH_COUNT_MAX)
     check_whole("wait_ms", wait_ms, 0)
     return entity

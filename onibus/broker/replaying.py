@@ -37,7 +37,7 @@ def replay(broker: Broker, reading: LogReading, to: str, where: Filter, reply: R
     open_for_sends(broker, to)
     states_of(where, dead=False)
     if where.state is not None:
-        raise InvalidArgument("the log does not know states: leave state out of the filter")
+        raise InvalidArgument("the log has no states: remove state from the filter")
     _Replay(broker, reading, to, where, reply).read()
 
 

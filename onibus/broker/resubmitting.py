@@ -55,7 +55,7 @@ class Resubmission:
     def by_numbers(self, numbers: Sequence[int]) -> None:
         """Send these dead letters again: all of them, or none."""
         if not isinstance(numbers, Sequence) or not 0 < len(numbers) <= BATCH_COUNT_MAX:
-            raise InvalidArgument(f"give a list of 1 to {BATCH_COUNT_MAX} numbers")
+            raise InvalidArgument(f"pass a list of 1 to {BATCH_COUNT_MAX} sequence numbers")
         now = self._broker.clock.now()
         by_seat: dict[Seat, list[int]] = {}
         for number in numbers:
@@ -85,7 +85,7 @@ class Resubmission:
         seat = seats[0]
         try:
             if self._broker.closed:
-                raise BusClosed("the bus was closed")
+                raise BusClosed("the bus is closed")
             now = self._broker.clock.now()
             self._broker.advance(seat, now)
             ordinals, after = self._broker.ask(seat, self._choose, start, self._below[seat], wanted)
@@ -127,7 +127,7 @@ class Resubmission:
         for number in numbers:
             ordinal = subscription.ordinal(number)
             if subscription.state(ordinal) is not State.DEAD_LETTERED:
-                raise MessageNotFound(f"message {number} is no dead letter, or it is held")
+                raise MessageNotFound(f"message {number} is not dead-lettered, or it is locked")
             ordinals.append(ordinal)
         return ordinals
 

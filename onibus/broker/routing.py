@@ -91,6 +91,6 @@ def check_room(seat: Seat, size: int) -> int:
     if size > free:
         where = f"partition {seat.index} of " if len(seat.entity.seats) > 1 else ""
         raise QuotaExceeded(
-            f"{where}{seat.entity.name} is full: {max(free, 0)} bytes are left and {size} needed"
+            f"{where}{seat.entity.name} is full: {max(free, 0)} bytes are free and {size} needed"
         )
     return free

@@ -122,7 +122,7 @@ def send(
     """
     entity = open_for_sends(broker, name)
     if type(messages) not in (list, tuple) or not 0 < len(messages) <= BATCH_COUNT_MAX:
-        raise InvalidArgument(f"a batch is a list of 1 to {BATCH_COUNT_MAX} messages")
+        raise InvalidArgument(f"a batch must be a list of 1 to {BATCH_COUNT_MAX} messages")
     settings, secret = entity.log_settings, broker.namespace.secret
     batch = [admit(message, settings, secret) for message in messages]
     if strict or settings.strict_batches:
@@ -160,7 +160,7 @@ def check_delay(entity: Entity, delay_ms: int) -> None:
 def check_takes(entity: Entity) -> None:
     """Refuse where a queue or topic is paused for sends."""
     if not entity.log_settings.sends:
-        raise EntityDisabled(f"{entity.name} is {entity.settings.status}: it takes no messages")
+        raise EntityDisabled(f"{entity.name} is {entity.settings.status}: it accepts no messages")
 
 
 def _send_parts(broker: Broker, batch: list[Prepared], parts: list[Part], reply: Reply) -> None:

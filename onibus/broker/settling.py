@@ -49,12 +49,12 @@ PEEK_SLICE = 500
 def seat_of_token(entity: Entity, token: bytes) -> Seat:
     """Return the partition that gave a token out; a token of no shape of ours holds nothing."""
     if not has_shape(token):
-        raise UnknownToken("that is not a token of this bus")
+        raise UnknownToken("not a lock token of this bus: use the token of the received message")
     if len(entity.seats) == 1:
         return entity.seats[0]
     index = partition_index(TOKEN.unpack(token)[0], entity.partitioned)
     if index >= len(entity.seats):
-        raise UnknownToken("that is not a token of this entity")
+        raise UnknownToken("not a lock token of this entity: settle where it was received")
     return entity.seats[index]
 
 
@@ -69,7 +69,7 @@ def seat_of_number(entity: Entity, number: int) -> Seat:
         index = partition_index(number, entity.partitioned)
         if index < len(entity.seats):
             return entity.seats[index]
-    raise MessageNotFound(f"no message with sequence number {number} is there")
+    raise MessageNotFound(f"no message with sequence number {number}")
 
 
 def settle_one(
@@ -213,9 +213,9 @@ def receive_deferred(
     entity = broker.find(name)
     settings = entity.outlet_settings()
     if not settings.receives:
-        raise EntityDisabled(f"{entity.name} is {settings.status}: it gives no messages")
+        raise EntityDisabled(f"{entity.name} is {settings.status}: it delivers no messages")
     if settings.requires_session and not (settings.fifo or dead) and session is None:
-        raise InvalidOperation(f"{entity.name} has sessions: receive by the session's receiver")
+        raise InvalidOperation(f"{entity.name} requires sessions: use the session's receiver")
 
     def holder(subscription: Subscription) -> Any:
         return held_session(subscription, *session) if session is not None else None
@@ -252,7 +252,7 @@ def on_all(
 ) -> None:
     """Do something to several messages of several partitions, after finding all of them."""
     if not isinstance(subjects, Sequence) or not 0 < len(subjects) <= BATCH_COUNT_MAX:
-        raise InvalidArgument(f"give a list of 1 to {BATCH_COUNT_MAX} messages or numbers")
+        raise InvalidArgument(f"pass a list of 1 to {BATCH_COUNT_MAX} messages or sequence numbers")
     by_seat: dict[Seat, list[Any]] = {}
     for subject in subjects:
         by_seat.setdefault(seat_of(entity, subject), []).append(subject)
@@ -358,9 +358,9 @@ def _peek(
     """
     entity = broker.find(name)
     if not isinstance(limit, int) or not 0 < limit <= BATCH_COUNT_MAX:
-        raise InvalidArgument(f"a peek asks for 1 to {BATCH_COUNT_MAX} messages")
+        raise InvalidArgument(f"limit is out of range: peek 1 to {BATCH_COUNT_MAX} messages")
     if not isinstance(start, int) or start < 0:
-        raise InvalidArgument("a peek starts at a sequence number")
+        raise InvalidArgument("start must be a sequence number")
     page = Page(limit, wanted, dead)
     index = partition_index(start, entity.partitioned)
     if index and partition_index(start - 1, True) < index <= len(entity.seats):
@@ -402,7 +402,7 @@ def purge_all(
     entity = broker.find(name)
     states_of(wanted, dead=False)
     if forget and entity.topic is not None:
-        raise InvalidOperation(f"ids are remembered at the topic: purge {entity.topic.name}")
+        raise InvalidOperation(f"ids are recorded at the topic: purge {entity.topic.name}")
     for seat in entity.seats:
         seat.online()
     _Purging(broker, entity, wanted, forget, reply, held, most).next_slice()

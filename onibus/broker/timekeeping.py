@@ -38,7 +38,7 @@ def resume(broker: Broker, store: Store) -> None:
         try:
             record = msgspec.json.decode(str(row[1]), type=ClockRecord)
         except msgspec.DecodeError as error:
-            raise Damaged(f"the namespace's row {CLOCK_ROW!r} cannot be read: {error}") from error
+            raise Damaged(f"the namespace's row {CLOCK_ROW!r} is damaged: {error}") from error
         broker.clock.resume(record)
     elif written_ms is not None:
         broker.clock.resume(ClockRecord(bus=written_ms, proven=written_ms, monotonic=0, boot=""))
@@ -72,7 +72,7 @@ def accept_clock(broker: Broker, reply: Reply) -> None:
     """
     clock, namespace = broker.clock, broker.namespace
     if not namespace.online:
-        raise PartitionOffline("the namespace's own store is down: try again when it is back")
+        raise PartitionOffline("the namespace's store is down: try again when it is available")
     clock.accept()
     wall = clock.wall()
     repaired: list[StampsSetBack] = []
@@ -151,18 +151,18 @@ def _doubt(broker: Broker) -> str:
     if doubt_ms:
         said, known = _moment(clock.machine.wall()), _moment(clock.proven())
         return (
-            f"the machine's clock says {said}, {_days(doubt_ms)} the time that is proven, {known}: "
-            "no message expires or is enqueued because of that difference. Set the clock, or "
+            f"the system clock says {said}, {_days(doubt_ms)} the confirmed time, {known}: "
+            "no message expires or is enqueued because of the difference. Set the clock, or "
             "confirm it with `onibus clock accept`"
         )
     ahead = _stamps_ahead(broker)
     if ahead:
         worst = max(ahead, key=lambda one: one.ahead_ms)
         return (
-            f"the newest message of partition {worst.partition} of {worst.entity} is stamped "
-            f"{_days(worst.ahead_ms)} the machine's clock, as are {len(ahead) - 1} other "
-            "partitions: new messages get the same time until the clock has come there. Set the "
-            "clock, or set the stamps back with `onibus clock accept`"
+            f"the newest enqueued time in partition {worst.partition} of {worst.entity} "
+            f"is {_days(worst.ahead_ms)} the system clock, as in {len(ahead) - 1} other "
+            "partitions: new messages get the same time until the clock reaches it. Set the "
+            "clock, or set the times back with `onibus clock accept`"
         )
     return ""
 

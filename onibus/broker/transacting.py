@@ -46,7 +46,7 @@ COMMITTED, ROLLED_BACK, UNKNOWN = "committed", "rolled back", "unknown"
 _ENDED = {
     COMMITTED: "was committed",
     ROLLED_BACK: "was rolled back",
-    UNKNOWN: "may have been committed: the outcome is not known",
+    UNKNOWN: "may have been committed: the outcome is unknown",
 }
 
 
@@ -94,10 +94,10 @@ class Transaction:
     def _check_key(self, entity: Entity, key: str | None) -> None:
         known = self._keys.setdefault(entity.name, key) if key is not None else None
         if key is None or known != key:
-            self.ended = "has messages without one common key"
+            self.ended = "has messages with different keys"
             raise InvalidOperation(
-                f"the messages of a transaction to {entity.name}, which is partitioned, need one "
-                "common partition_key or session_id; roll the transaction back"
+                f"{entity.name} is partitioned: its messages in a transaction need the same "
+                "partition_key or session_id: roll the transaction back"
             )
 
     def settle(
@@ -116,9 +116,9 @@ class Transaction:
             seat = seat_of_token(entity, token)
             _, mark, _ = self._broker.look(entity, seat, _held_by, token, session)
             if change.verb == "dead-letter" and mark.state in DEAD:
-                raise InvalidOperation("a dead letter cannot be dead-lettered again")
+                raise InvalidOperation("a dead-lettered message cannot be dead-lettered again")
             if token in settled:
-                raise InvalidArgument("this message is settled in the transaction already")
+                raise InvalidArgument("the message is already settled in this transaction")
             settled.add(token)
         self._settlements += [
             Settlement(entity, token, replace(change), session) for token in tokens
@@ -221,7 +221,7 @@ class Transaction:
 
     def spoil(self, why: str) -> None:
         """Something that belongs to it was refused: without that it can only be rolled back."""
-        self.ended = self.ended or f"has something in it that was refused: {why}"
+        self.ended = self.ended or f"contains a rejected operation: {why}"
 
     def rollback(self) -> None:
         """Forget all of it: nothing was sent, what was held is held as before."""
@@ -244,7 +244,7 @@ class Transaction:
         if self.ended:
             raise InvalidOperation(f"this transaction {_ENDED.get(self.ended, self.ended)}")
         if len(self._sends) + len(self._settlements) + more > self._limit:
-            raise QuotaExceeded(f"a transaction has at most {self._limit} messages")
+            raise QuotaExceeded(f"too many messages: a transaction has at most {self._limit}")
 
 
 def _held_by(
@@ -266,7 +266,7 @@ def _check(change: Change) -> None:
         try:
             encode_properties(change.properties)
         except (TypeError, OverflowError, UnicodeEncodeError) as error:
-            raise InvalidArgument(f"properties cannot be encoded: {error}") from None
+            raise InvalidArgument(f"cannot encode the properties: {error}") from None
 
 
 def verb(name: str, **more: Any) -> Change:

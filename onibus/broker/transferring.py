@@ -97,7 +97,7 @@ def _move(
     views = [broker.ask(seat, _view, source, ordinal) for ordinal in ordinals]
     name = target_of(views[0])
     if name is None:
-        answer(reply, Transferred(0, "nobody knows where it came from"))
+        answer(reply, Transferred(0, "its original entity is unknown"))
         return
     together = [one for one, view in zip(ordinals, views, strict=True) if target_of(view) == name]
     move = Move(broker, source, open_for_sends(broker, name), deduplicated=False)

@@ -143,7 +143,7 @@ class Turns:
         error: BaseException | None = None
         try:
             if self._broker.closed:
-                raise BusClosed("the bus was closed")
+                raise BusClosed("the bus is closed")
             if turn.plan(self._broker, SLICE_STEPS):
                 self.soon(partial(self._step, turn))
                 return

@@ -107,7 +107,7 @@ class Works:
         for work in [one for one in self._works.values() if one.id not in rows]:
             if not work.decided and not work.waiting:
                 # Its decision was on its way when the namespace's store failed, and got lost.
-                self._abort(work, Unknown("the namespace's own store failed"))
+                self._abort(work, Unknown("the namespace's store failed"))
         for work_id, row in sorted(rows.items(), key=lambda one: one[1].order or one[0]):
             self._next = max(self._next, work_id, row.order)
             known = self._works.get(work_id)
@@ -141,7 +141,7 @@ class Works:
             if outcome.error is not None:
                 fail(reply, outcome.error)
             elif gone:
-                fail(reply, Unknown(f"{gone[0].entity.name} was deleted meanwhile"))
+                fail(reply, Unknown(f"{gone[0].entity.name} was deleted during the operation"))
             else:
                 answer(reply, {by_id[one]: sent for one, sent in outcome.value.items()})
 
@@ -251,7 +251,7 @@ class Works:
         self._unstage(work)
         if isinstance(error, Unknown):
             # Nothing was decided, so nothing has happened, nor will.
-            error = PartitionOffline(f"nothing was changed: {error}")
+            error = PartitionOffline(f"nothing changed: {error}")
         fail(work.reply, error)
 
     def _unstage(self, work: Work) -> None:
@@ -340,7 +340,7 @@ class Works:
         fail(
             work.reply,
             Unknown(
-                f"it was decided; partition {seat.index} of {seat.entity.name} does its part when "
+                f"committed; partition {seat.index} of {seat.entity.name} applies its part when "
                 "it is online again"
             ),
         )

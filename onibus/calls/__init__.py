@@ -1,1 +1,1 @@
-"""What a Bus can be asked, group by group; `bus.py` puts them together."""
+"""Calls of a Bus, group by group; `bus.py` combines them."""

@@ -1,4 +1,4 @@
-"""Between calls and the broker: ask and wait, or ask and be told at once."""
+"""Commands from calls to the broker, with or without waiting for the response."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ T = TypeVar("T")
 
 
 class Caller:
-    """Somebody who gives commands to a broker on an event loop."""
+    """A source of commands to a broker on an event loop."""
 
     def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop) -> None:
         self.broker = broker
         self._loop = loop
 
     async def ask(self, command: Callable[[Reply], object]) -> Any:
-        """Give the broker a command and wait for its answer."""
+        """Send a command to the broker and wait for its response."""
         self.check_alive()
         reply: asyncio.Future[Any] = self._loop.create_future()
         command(reply)
@@ -34,7 +34,7 @@ class Caller:
         return await reply
 
     def tell(self, question: Callable[[], T]) -> T:
-        """Ask the broker something that needs no waiting."""
+        """Send the broker a command that needs no waiting."""
         self.check_alive()
         try:
             return question()
@@ -44,8 +44,8 @@ class Caller:
     async def _admit_arrow(
         self, entity: str, batch: pa.RecordBatch | pa.Table, to_stage: bool = False
     ) -> Admission:
-        """Look at the columns of a batch beside the loop, which serves others meanwhile."""
-        # pyarrow takes long to import: only those who send in columns wait for it.
+        """Read the columns of a batch on a thread, while the event loop serves other callers."""
+        # pyarrow is slow to import: only callers that send columns load it.
         from onibus.broker.bulk_sending import Admission
 
         self.check_alive()
@@ -54,10 +54,10 @@ class Caller:
         return admission
 
     def arm(self) -> None:
-        """Be there when the broker next has something to do by itself."""
+        """Wake up when the broker next has timed work to do."""
         raise NotImplementedError
 
     def check_alive(self) -> None:
-        """Refuse where the bus was closed."""
+        """Raise if the bus is closed."""
         if self.broker.closed:
-            raise BusClosed("the bus was closed")
+            raise BusClosed("the bus is closed: open it again")

@@ -1,12 +1,12 @@
-"""Claims, as calls of the bus: messages set aside for a named reader under a durable number.
+"""Claims, as calls of the bus: messages reserved for a named reader under a durable number.
 
     claim = await bus.claim("orders", "nightly", 10_000)
     if claim is not None:
         messages = await bus.read_claim("orders", "nightly", claim.number)
         await bus.commit_claim("orders", "nightly", claim.number)
 
-Asking for the same number again gives the same messages, also after a crash, until the claim is
-committed or given back. So a program that was interrupted lists its claims and goes on with them.
+The same number returns the same messages, even after a crash, until the claim is committed or
+released. So an interrupted program lists its claims and continues with them.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 
 class ClaimCalls(Caller):
-    """What the bus does with claims. `entity` is a queue, or a subscription by its whole name.
+    """Operations on claims. `entity` is a queue, or a subscription by its full name.
 
-    With `incarnation`, as a claim has it, an entity that was deleted and made again is refused.
+    With the `incarnation` of a claim, a deleted and recreated entity is rejected.
     """
 
     async def claim(
@@ -41,10 +41,10 @@ class ClaimCalls(Caller):
         max_bytes: int | None = None,
         token: str | None = None,
     ) -> Claim | None:
-        """Set up to `limit` active messages aside, and so many bytes; None if there are none.
+        """Reserve up to `limit` active messages, or that many bytes; return None if none is active.
 
         A claim that is not read within `lease_ms` is released. With a `token`, a program that lost
-        its hold of the reader (`hold_claims`) is refused.
+        its hold of the reader (`hold_claims`) is rejected.
         """
         made: Claim | None = await self.ask(
             lambda reply: self.broker.claims.claim(
@@ -63,9 +63,9 @@ class ClaimCalls(Caller):
         incarnation: int | None = None,
         token: str | None = None,
     ) -> list[ReceivedMessage]:
-        """Return a claim's messages, of all partitions or of one, in the order of each.
+        """Return the messages of a claim, of all partitions or of one, in order within each.
 
-        From then on the claim is its reader's until it is committed or given back.
+        The claim then belongs to its reader until it is committed or released.
         """
 
         def page(subscription: Subscription, ordinals: list[int]) -> list[ReceivedMessage]:
@@ -96,9 +96,9 @@ class ClaimCalls(Caller):
         incarnation: int | None = None,
         token: str | None = None,
     ) -> list[pa.RecordBatch]:
-        """Return a claim's messages as record batches (core/claimed_rows.py).
+        """Return the messages of a claim as record batches (core/claimed_rows.py).
 
-        Each batch is of one partition; otherwise as `read_claim`.
+        Each batch has messages of one partition; otherwise like `read_claim`.
         """
         from onibus.core.claimed_rows import claimed_rows
 
@@ -126,10 +126,9 @@ class ClaimCalls(Caller):
         dead_letters: Mapping[int, tuple[str | None, str | None]] | None = None,
         incarnation: int | None = None,
     ) -> None:
-        """Complete a claim's messages; again is harmless.
+        """Complete the messages of a claim; repeating this is harmless.
 
-        `dead_letters` names those that go into the dead-letter queue instead: sequence number →
-        (reason, description).
+        `dead_letters` names those to dead-letter instead: sequence number → (reason, description).
         """
         await self.ask(
             lambda reply: claim_settling.commit(
@@ -140,7 +139,7 @@ class ClaimCalls(Caller):
     async def release_claim(
         self, entity: str, reader: str, number: int, *, incarnation: int | None = None
     ) -> None:
-        """Give a claim's messages back, without counting a delivery."""
+        """Release the messages of a claim without counting a delivery."""
         await self.ask(
             lambda reply: claim_settling.release(
                 self.broker.claims, entity, reader, number, incarnation, reply
@@ -157,12 +156,12 @@ class ClaimCalls(Caller):
         query: str | None = None,
         first: int = 0,
     ) -> ClaimReaderInfo:
-        """Take hold of a reader for the program with this token; return its progress.
+        """Assign a reader to the program with this token; return its progress.
 
-        Claims and reads with another token are refused from then on. It is an error if a claim
-        above `after`, the last that this program knows, was read: another program works on it.
-        Without a token nothing changes. The holder may name the `query` whose checkpoint begins
-        with claim `first`: it is an error if that query has begun with another claim before.
+        Claims and reads with a different token are then rejected. Raise if a claim above `after`,
+        the last that this program knows, was read: another program works on it. Without a token
+        nothing changes. The holder may name the `query` whose checkpoint begins with claim `first`:
+        raise if that query began with a different claim before.
         """
         found: ClaimReaderInfo = await self.ask(
             lambda reply: claim_holding.hold(

@@ -1,4 +1,4 @@
-"""Queues, topics, subscriptions and rules: making, changing, deleting, looking at them."""
+"""Queues, topics, subscriptions and rules: create, change, delete and show them."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from onibus.core.settings import QueueSettings, SubscriptionSettings, TopicSetti
 
 
 class EntityCalls(Caller):
-    """What an owner does."""
+    """Operations on entities."""
 
     async def create_queue(self, name: str, **settings: Any) -> None:
-        """Make a queue; `settings` are the fields of QueueSettings."""
+        """Create a queue; `settings` are the fields of QueueSettings."""
         await self._decide(
             lambda namespace, reply: namespace.create(name, QueueSettings, settings, reply)
         )
 
     async def change_queue(self, name: str, **settings: Any) -> None:
-        """Change settings of a queue."""
+        """Change a queue's settings."""
         await self._change(QUEUE, name, settings)
 
     async def delete_queue(self, name: str) -> None:
-        """Delete a queue and everything in it."""
+        """Delete a queue and all its messages."""
         await self._delete(QUEUE, name)
 
     def queue(self, name: str) -> EntityInfo[QueueSettings]:
@@ -42,17 +42,17 @@ class EntityCalls(Caller):
         return self._names(QUEUE)
 
     async def create_topic(self, name: str, **settings: Any) -> None:
-        """Make a topic; `settings` are the fields of TopicSettings."""
+        """Create a topic; `settings` are the fields of TopicSettings."""
         await self._decide(
             lambda namespace, reply: namespace.create(name, TopicSettings, settings, reply)
         )
 
     async def change_topic(self, name: str, **settings: Any) -> None:
-        """Change settings of a topic."""
+        """Change a topic's settings."""
         await self._change(TOPIC, name, settings)
 
     async def delete_topic(self, name: str) -> None:
-        """Delete a topic, its subscriptions, and everything in them."""
+        """Delete a topic, its subscriptions and all their messages."""
         await self._delete(TOPIC, name)
 
     def topic(self, name: str) -> EntityInfo[TopicSettings]:
@@ -66,7 +66,7 @@ class EntityCalls(Caller):
     async def create_subscription(
         self, topic: str, name: str, *, rules: Sequence[Rule] | None = None, **settings: Any
     ) -> str:
-        """Make a subscription of a topic; return the name by which it is received from.
+        """Create a subscription to a topic; return the name to receive from.
 
         `settings` are the fields of SubscriptionSettings. Without rules it gets every message.
         """
@@ -79,11 +79,11 @@ class EntityCalls(Caller):
         return self.broker.find(subscription_name(topic, name)).name
 
     async def change_subscription(self, subscription: str, **settings: Any) -> None:
-        """Change settings of a subscription, given by its whole name."""
+        """Change the settings of a subscription, given by its full name."""
         await self._change(SUBSCRIPTION, subscription, settings)
 
     async def delete_subscription(self, subscription: str) -> None:
-        """Delete a subscription and everything in it."""
+        """Delete a subscription and all its messages."""
         await self._delete(SUBSCRIPTION, subscription)
 
     def subscription(self, subscription: str) -> EntityInfo[SubscriptionSettings]:
@@ -91,7 +91,7 @@ class EntityCalls(Caller):
         return self._info(SUBSCRIPTION, subscription)
 
     async def create_rule(self, subscription: str, rule: Rule) -> None:
-        """Add a rule: what it selects gets into the subscription from now on."""
+        """Add a rule: from now on the subscription gets the messages that it selects."""
         await self._decide(
             lambda namespace, reply: namespace.change_rules(
                 subscription, lambda rules: [*rules, rule], reply
@@ -99,7 +99,7 @@ class EntityCalls(Caller):
         )
 
     async def change_rule(self, subscription: str, rule: Rule) -> None:
-        """Put a rule in place of the one of its name; no message meets neither, or both."""
+        """Replace a rule atomically: each message meets either the old rule or the new one."""
         await self._decide(
             lambda namespace, reply: namespace.change_rules(
                 subscription, lambda rules: with_rule_changed(rules, rule), reply
@@ -107,7 +107,7 @@ class EntityCalls(Caller):
         )
 
     async def delete_rule(self, subscription: str, name: str) -> None:
-        """Delete a rule; without any, nothing gets into the subscription."""
+        """Delete a rule; a subscription without rules gets no messages."""
         await self._decide(
             lambda namespace, reply: namespace.change_rules(
                 subscription, lambda rules: without_rule(rules, name), reply

@@ -1,11 +1,11 @@
-"""The calls of the bus that read what was: the log, the outcomes, named readers, replay.
+"""Calls of the bus that read the log and outcomes, manage named readers and replay messages.
 
     positions = bus.log_positions("orders")
     async for batch in bus.read_log("orders", 0, positions.earliest[0], positions.latest[0]):
         table = pyarrow.Table.from_batches([batch])
 
-An entity keeps completed messages for as long as its `retention_ms` says, and for as long as a
-named reader has not passed them. Columns are documented in core/log_batch.py.
+An entity retains completed messages for its `retention_ms`, and until its named readers have read
+them. core/log_batch.py documents the columns.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ if TYPE_CHECKING:
 
 
 class LogCalls(Caller):
-    """What can be done with logs."""
+    """Operations on logs."""
 
     def log_positions(
         self, entity: str, *, log: str = MESSAGES, since_ms: int | None = None
     ) -> LogPositions:
-        """Return between which numbers each partition's log can be read.
+        """Return the range of sequence numbers that each partition's log can be read from.
 
-        `log` is messages, or outcomes. With `since_ms`, also from which number on rows are of that
-        time or later.
+        `log` is messages or outcomes. With `since_ms`, also return the first sequence number of
+        that time or later.
         """
         return self.tell(lambda: readers.positions_of(self.broker, entity, log, since_ms))
 
     def log_reach(self, entity: str, partition: int, start: int, limit_bytes: int) -> int:
-        """Return the number up to which, without it, so many bytes of messages reach from `start`.
+        """Return the end of a range from `start`, exclusive, with that many bytes of messages.
 
-        One message at least is reached, if there is one.
+        The range has at least one message, if there is one.
         """
         return self.tell(
             lambda: readers.reach_of(self.broker, entity, partition, start, limit_bytes)
@@ -60,14 +60,14 @@ class LogCalls(Caller):
         limit: int | None = None,
         limit_bytes: int | None = None,
     ) -> AsyncIterator[pa.RecordBatch]:
-        """Return the rows of a partition from one sequence number up to, without, another (R3).
+        """Return the rows of a partition between two sequence numbers, the end exclusive (R3).
 
-        The same rows each time, in order and without a hole: a hole is a LogGap. Without `end`, up
-        to what is there now. `limit` ends it after so many rows, `limit_bytes` before the block,
-        the first aside, that would make it more bytes. `incarnation` refuses an entity that was
-        made again; `reader` counts as a use of that named reader, and tells it what it has lost.
+        Repeated reads return the same rows, in order and complete; a missing row raises LogGap.
+        Without `end`, read up to the current end. `limit` bounds the number of rows. `limit_bytes`
+        bounds their bytes, though the first block is always returned. `incarnation` rejects a
+        recreated entity; `reader` counts as a use of that named reader, and raises its losses.
         """
-        # pyarrow takes its time to import: not before somebody wants it.
+        # pyarrow is slow to import: load it on first use.
         from onibus.core.log_batch import BatchMaker, schema_of
 
         schema = schema_of(columns)
@@ -89,9 +89,9 @@ class LogCalls(Caller):
         incarnation: int | None = None,
         reader: str | None = None,
     ) -> AsyncIterator[pa.RecordBatch]:
-        """Return what became of messages, from one outcome's number up to, without, another (R4).
+        """Return the outcomes of messages between two numbers, the end exclusive (R4).
 
-        Of a queue or a subscription; of a topic, what became of its scheduled messages.
+        Of a queue or a subscription; of a topic, the outcomes of its scheduled messages.
         """
         from onibus.core.log_batch import outcome_batch
 
@@ -125,11 +125,12 @@ class LogCalls(Caller):
         token: str | None = None,
         address: str | None = None,
     ) -> ReaderInfo:
-        """Make a named reader of a log, messages or outcomes: what it has not passed is kept (R2).
+        """Create a named reader of a log: the broker retains rows until it has read them (R2).
 
-        It starts at the earliest complete row, at the latest (what comes from now on), or at one
-        number for each partition. Unused for `idle_ms`, it is removed. With a
-        `token`, only calls that give it move the reader. `address` says what reads with it.
+        `log` is messages or outcomes. The reader starts at the earliest complete row, at the latest
+        (rows from now on), or at a number for each partition. A reader unused for `idle_ms` is
+        removed. With a `token`, only calls with that token move it. `address` describes the program
+        that reads.
         """
         info: ReaderInfo = await self.ask(
             lambda reply: readers.create(
@@ -148,10 +149,9 @@ class LogCalls(Caller):
         address: str | None = None,
         idle_ms: int | None = None,
     ) -> ReaderInfo:
-        """Take a reader over: only moves with the new token count from then on.
+        """Take a reader over: from then on only calls with the new token move it.
 
-        A reader that has a token is taken with one of the `held` tokens, or with `token` itself.
-        None leaves a value as it is.
+        If the reader has a token, pass it in `held`, or as `token`. None leaves a value unchanged.
         """
         info: ReaderInfo = await self.ask(
             lambda reply: readers.take(
@@ -169,7 +169,7 @@ class LogCalls(Caller):
         incarnation: int,
         token: str | None = None,
     ) -> None:
-        """Tell how far a reader has come: the next number in each partition, forward only."""
+        """Set a reader's position: the next sequence number in each partition, forward only."""
         await self.ask(
             lambda reply: readers.move(
                 self.broker, entity, name, positions, incarnation, reply, token
@@ -181,7 +181,7 @@ class LogCalls(Caller):
         return self.tell(lambda: readers.listed(self.broker, entity))
 
     async def delete_reader(self, entity: str, name: str) -> None:
-        """Remove a named reader; what was kept for it alone may go."""
+        """Remove a named reader; messages retained only for it can then be deleted."""
         await self.ask(lambda reply: readers.delete(self.broker, entity, name, reply))
 
     # Replay
@@ -199,8 +199,8 @@ class LogCalls(Caller):
     ) -> int:
         """Send messages of the log again, to the same or another entity; return how many (X7).
 
-        Each tells its old number as its `enqueued_sequence_number`, and gets a new MessageId where
-        its old one is still remembered.
+        Each has its old number as `enqueued_sequence_number`, and gets a new MessageId if its old
+        one is still recorded.
         """
         count: int = await self.ask(
             lambda reply: replaying.replay(

@@ -1,4 +1,4 @@
-"""What happens whole or not at all: transactions, resubmissions, staged sends."""
+"""Atomic operations: transactions, resubmissions and staged sends."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 class StagingCalls(Caller):
-    """What touches several partitions at once."""
+    """Operations on several partitions at once."""
 
     def transaction(self) -> Transaction:
-        """Begin a transaction: what is sent and settled in it happens whole or not at all."""
+        """Begin a transaction, whose sends and settlements happen atomically."""
         self.check_alive()
         return Transaction(self, self.broker.namespace.quotas.transaction_messages)
 
@@ -38,13 +38,13 @@ class StagingCalls(Caller):
         to: str | None = None,
         dry_run: bool = False,
     ) -> Resubmitted:
-        """Send dead letters again, to where they came from or to another entity.
+        """Resubmit dead-lettered messages, to their own entity or another one.
 
-        By their numbers, all or none; or all that a filter means. Where a MessageId is still
-        remembered the message gets a new one.
+        Select them by sequence number, atomically, or by a filter. A message whose MessageId is
+        still recorded gets a new one.
         """
         if (numbers is None) == (where is None):
-            raise InvalidArgument("say which dead letters: give numbers, or a filter as `where`")
+            raise InvalidArgument("choose the messages: pass numbers, or a filter as `where`")
 
         def command(reply: Reply) -> None:
             source = self.broker.find(entity)
@@ -70,10 +70,10 @@ class StagingCalls(Caller):
         piece: int = 0,
         lease_ms: int = STAGED_LEASE_MS_DEFAULT,
     ) -> None:
-        """Keep messages, invisible and without numbers, until their producer publishes them.
+        """Stage messages, without sequence numbers, until their producer publishes them.
 
-        A task that has much may stage it in pieces, numbered from 0. What is not published within
-        its lease goes.
+        A task may stage its rows in pieces, numbered from 0. Unpublished rows are deleted when
+        their lease expires.
         """
         note = Note(0, producer, batch, task, attempt, piece, 0, 0)
         await self.ask(
@@ -92,7 +92,7 @@ class StagingCalls(Caller):
         piece: int = 0,
         lease_ms: int = STAGED_LEASE_MS_DEFAULT,
     ) -> None:
-        """Keep the rows of a batch in Arrow as `stage` keeps messages."""
+        """Stage the rows of an Arrow batch as `stage` does messages."""
         note = Note(0, producer, batch, task, attempt, piece, 0, 0)
         admission = await self._admit_arrow(entity, rows, to_stage=True)
         await self.ask(
@@ -109,12 +109,12 @@ class StagingCalls(Caller):
         checkpoint: str | None = None,
         any_content: bool = False,
     ) -> Published:
-        """Make what the named attempts staged visible, in their order, once; the rest goes.
+        """Publish the rows of the named attempts, in their order, exactly once; delete the others.
 
         An attempt is (task, attempt), or (task, attempt, pieces). Publishing the producer's last
-        batch again does nothing if its rows are the same, and is an error if they differ and
-        `any_content` is false. An older batch is an error. A producer that names its checkpoint
-        counts from 0 without a gap, and another checkpoint under its name is an error.
+        batch again has no effect if its rows are the same. If they differ it is an error, unless
+        `any_content` is true. An older batch is an error. The batches of a producer that names its
+        checkpoint count from 0 without a gap; a different checkpoint under its name is an error.
         """
         named = list(attempts)
         result: Published = await self.ask(
@@ -125,24 +125,24 @@ class StagingCalls(Caller):
         return result
 
     async def discard(self, entity: str, *, producer: str, batch: int | None = None) -> int:
-        """Forget what a producer has staged, of one batch or of all; return how many pieces."""
+        """Delete the staged rows of a producer, of one batch or of all; return how many pieces."""
         count: int = await self.ask(
             lambda reply: self.broker.producers.discard(entity, producer, batch, reply)
         )
         return count
 
     def staged(self, entity: str) -> list[Staged]:
-        """Return what is staged and not published."""
+        """Return the staged pieces that are not published."""
         return self.tell(lambda: self.broker.producers.staged(entity))
 
     def producers(self, entity: str) -> list[ProducerInfo]:
-        """Return who has published to an entity, and how far each has come."""
+        """Return the producers of an entity, and the progress of each."""
         return self.tell(lambda: self.broker.producers.known(entity))
 
     async def forget_producer(self, entity: str, producer: str) -> bool:
-        """Forget how far a producer has come, and what it staged; return whether it was known.
+        """Reset a producer's progress and delete its staged rows; return whether it existed.
 
-        Its next batch is published whatever its number, as if it had never been there.
+        Its next batch is published whatever its number.
         """
         known: bool = await self.ask(
             lambda reply: self.broker.producers.forget_one(entity, producer, reply)

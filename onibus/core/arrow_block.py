@@ -160,7 +160,7 @@ def conform(batch: pa.RecordBatch) -> pa.RecordBatch:
         batch.validate(full=True)
         columns = [_column(batch, field) for field in SCHEMA]
     except pa.ArrowException as error:
-        raise InvalidArgument(f"the batch cannot be encoded: {error}") from None
+        raise InvalidArgument(f"cannot encode the batch: {error}") from None
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
@@ -174,7 +174,7 @@ def check_columns(schema: pa.Schema) -> None:
     for given in schema:
         wanted = SCHEMA.field(given.name).type
         if _kind(given.type) not in (_kind(wanted), "null"):
-            raise InvalidArgument(f"{given.name} is {given.type} and should be {wanted}")
+            raise InvalidArgument(f"column {given.name} is {given.type}: use {wanted}")
 
 
 def _column(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:

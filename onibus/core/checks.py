@@ -14,11 +14,11 @@ from onibus.core.errors import InvalidArgument
 def check_text(name: str, value: object, longest: int, shortest: int = 0) -> None:
     """Refuse what is not a text of that length that can be written as UTF-8."""
     if not isinstance(value, str) or not shortest <= len(value) <= longest:
-        raise InvalidArgument(f"{name} must be a text of {shortest} to {longest} characters")
+        raise InvalidArgument(f"{name} must be a string of {shortest} to {longest} characters")
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise InvalidArgument(f"{name} cannot be encoded: {error}") from None
+        raise InvalidArgument(f"cannot encode {name}: {error}") from None
 
 
 def check_whole(name: str, value: object, low: int, high: int = 2**53) -> None:
@@ -30,18 +30,18 @@ def check_whole(name: str, value: object, low: int, high: int = 2**53) -> None:
 def check_properties(properties: object) -> None:
     """Refuse properties that would not come back as they went in."""
     if type(properties) is not dict:
-        raise InvalidArgument(f"properties are a dict, not a {type(properties).__name__}")
+        raise InvalidArgument(f"properties must be a dict, not a {type(properties).__name__}")
     for name, value in properties.items():
         if type(name) is not str:
-            raise InvalidArgument("names of properties are texts")
+            raise InvalidArgument("property names must be strings")
         if isinstance(value, datetime):
             if value.tzinfo is None:
-                raise InvalidArgument(f"property {name!r}: a datetime needs its time zone")
+                raise InvalidArgument(f"property {name!r}: a datetime needs a time zone")
         elif isinstance(value, int) and not isinstance(value, bool):
             if not -(2**63) <= value < 2**63:
-                raise InvalidArgument(f"property {name!r}: a whole number has at most 64 bits")
+                raise InvalidArgument(f"property {name!r}: an integer has at most 64 bits")
         elif value is not None and not isinstance(value, (bool, float, str, bytes)):
             raise InvalidArgument(
-                f"property {name!r} is a {type(value).__name__}; allowed are None, bool, int, "
-                "float, str, bytes and datetime"
+                f"property {name!r} is a {type(value).__name__}: use None, bool, int, "
+                "float, str, bytes or datetime"
             )

@@ -44,7 +44,7 @@ from onibus.core.pages import IdPages
 from onibus.core.records import ID_CHUNKS, ID_RUNS, Row, WriteBatch
 
 # Columns are read through native memory views; swapping bytes would cost more than the lookup.
-assert sys.byteorder == "little", "remembered ids are read in place, as little-endian numbers"
+assert sys.byteorder == "little", "recorded ids are read in place, as little-endian numbers"
 
 Words = npt.NDArray[np.uint64]
 #: Entries as four rows: high, low, ordinal, time.

@@ -75,10 +75,12 @@ def schema_of(columns: Sequence[str] | None) -> pa.Schema:
     if columns is None:
         return READ_SCHEMA
     if isinstance(columns, str) or not isinstance(columns, Sequence) or not columns:
-        raise InvalidArgument("columns is a list of names, or None for all")
+        raise InvalidArgument("columns must be a list of names, or None for all")
     for name in columns:
         if name not in READ_SCHEMA.names or list(columns).count(name) > 1:
-            raise InvalidArgument(f"{name!r}: columns are {', '.join(READ_SCHEMA.names)}")
+            raise InvalidArgument(
+                f"unknown or repeated column {name!r}: use {', '.join(READ_SCHEMA.names)}"
+            )
     return pa.schema([READ_SCHEMA.field(name) for name in columns])
 
 

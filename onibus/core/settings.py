@@ -189,7 +189,7 @@ def check_known(given: dict[str, Any], kind: type[S]) -> None:
         if name not in known:
             near = get_close_matches(name, known, 1)
             hint = f"; did you mean {near[0]}?" if near else ""
-            raise InvalidArgument(f"there is no setting {name!r}{hint}")
+            raise InvalidArgument(f"unknown setting {name!r}{hint}")
 
 
 def _fifo(given: dict[str, Any]) -> dict[str, Any]:
@@ -202,7 +202,7 @@ def _fifo(given: dict[str, Any]) -> dict[str, Any]:
     }
     for name, value in fixed.items():
         if given.get(name, value) != value:
-            raise InvalidArgument(f"a FIFO queue has {name}={value}; leave it out")
+            raise InvalidArgument(f"a FIFO queue always has {name}={value}: omit it")
     return fixed
 
 
@@ -210,29 +210,27 @@ def change(old: S, given: dict[str, Any]) -> S:
     """Return the settings after a change; what is fixed at creation cannot change."""
     for name in FIXED:
         if name in given and given[name] != getattr(old, name, given[name]):
-            raise Unchangeable(f"{name} is fixed when the entity is created; make a new one")
+            raise Unchangeable(f"{name} is fixed when the entity is created: create a new one")
     return make(msgspec.to_builtins(old) | given, type(old))
 
 
 def check_name(name: object) -> str:
     """Return the name as it is kept: entity names do not tell upper from lower case."""
     if not isinstance(name, str) or not name:
-        raise InvalidName("an entity's name must be a text that is not empty")
+        raise InvalidName("an entity name must be a string that is not empty")
     if len(name) > limits.ENTITY_NAME_LENGTH_MAX:
-        raise InvalidName(
-            f"an entity's name has at most {limits.ENTITY_NAME_LENGTH_MAX} characters"
-        )
+        raise InvalidName(f"an entity name has at most {limits.ENTITY_NAME_LENGTH_MAX} characters")
     if not _NAME.fullmatch(name) or "//" in name:
         raise InvalidName(
-            f"{name!r}: an entity's name has letters, digits and . - _ ~ / inside, "
-            "and begins and ends with a letter or a digit"
+            f"invalid entity name {name!r}: use letters, digits and . - _ ~ / inside, "
+            "and begin and end with a letter or a digit"
         )
     return name.lower()
 
 
 def _between(name: str, value: int | None, low: int, high: int) -> None:
     if value is not None and not low <= value <= high:
-        raise InvalidArgument(f"{name} is {value}, and must be from {low} to {high}")
+        raise InvalidArgument(f"{name} is {value}: it must be from {low} to {high}")
 
 
 #: The numbers that most settings lie between.
@@ -266,8 +264,8 @@ def _check(settings: AnySettings) -> None:
     check_text("user_metadata", settings.user_metadata, limits.METADATA_LENGTH_MAX)
     if settings.status not in (ACTIVE, SEND_DISABLED, RECEIVE_DISABLED, DISABLED):
         raise InvalidArgument(
-            f"status {settings.status!r} is none of active, send-disabled, "
-            "receive-disabled, disabled"
+            f"status is {settings.status!r}: use active, send-disabled, "
+            "receive-disabled or disabled"
         )
     if not isinstance(settings, TopicSettings):
         _check_forwarding(settings)
@@ -283,7 +281,9 @@ def _check_attributes(attributes: dict[str, str]) -> None:
         check_text(f"attribute {name!r}", text, limits.ATTRIBUTES_BYTES_MAX)
         size += len(name.encode()) + len(text.encode())
     if size > limits.ATTRIBUTES_BYTES_MAX:
-        raise InvalidArgument(f"attributes take {size} bytes, of {limits.ATTRIBUTES_BYTES_MAX}")
+        raise InvalidArgument(
+            f"attributes take {size} bytes: at most {limits.ATTRIBUTES_BYTES_MAX}"
+        )
 
 
 def _check_forwarding(settings: OutletSettings) -> None:
@@ -292,18 +292,20 @@ def _check_forwarding(settings: OutletSettings) -> None:
         if target is not None:
             check_name(target)
     if settings.forward_to is not None and settings.requires_session:
-        raise InvalidArgument("messages of sessions cannot be forwarded: leave forward_to out")
+        raise InvalidArgument("an entity that requires sessions cannot forward: omit forward_to")
 
 
 def _check_fifo(settings: QueueSettings) -> None:
     if settings.deduplication_scope not in ("queue", "messageGroup"):
-        raise InvalidArgument("deduplication_scope is queue or messageGroup")
+        raise InvalidArgument("deduplication_scope must be queue or messageGroup")
     if not settings.fifo:
         _check_fifo_only(settings)
     elif settings.duplicate_detection_window_ms != limits.FIFO_INTERVAL_MS:
-        raise InvalidArgument("the deduplication interval of a FIFO queue is five minutes")
+        raise InvalidArgument(
+            "the deduplication window of a FIFO queue is always five minutes: omit it"
+        )
     if settings.content_matches_any_id and not settings.content_based_deduplication:
-        raise InvalidArgument("content_matches_any_id needs content_based_deduplication")
+        raise InvalidArgument("content_matches_any_id requires content_based_deduplication")
 
 
 def _check_fifo_only(settings: QueueSettings) -> None:
@@ -315,6 +317,6 @@ def _check_fifo_only(settings: QueueSettings) -> None:
         "strict_groups",
     ):
         if getattr(settings, name):
-            raise InvalidArgument(f"{name} is for FIFO queues: set fifo=True as well")
+            raise InvalidArgument(f"{name} is only for FIFO queues: set fifo=True as well")
     if settings.deduplication_scope != "queue":
-        raise InvalidArgument("deduplication_scope is for FIFO queues: set fifo=True as well")
+        raise InvalidArgument("deduplication_scope is only for FIFO queues: set fifo=True as well")

@@ -125,7 +125,7 @@ class Subscription:
             for ordinal in self.numbering.candidates(number, self.log.next_ordinal):
                 if ordinal < self.log.visible_below and self.is_live(ordinal):
                     return ordinal
-        raise MessageNotFound(f"no message with sequence number {number} is there")
+        raise MessageNotFound(f"no message with sequence number {number}")
 
     def view(self, ordinal: int) -> ReceivedMessage:
         """Return a message as who looks at it sees it, read from its block and verified."""
@@ -201,8 +201,8 @@ class Subscription:
             return ordinal, mark, mark.hold
         number = TOKEN.unpack(token)[0]
         if self.settings.requires_session and not self.settings.fifo:
-            raise SessionLockLost(f"the session that held message {number} is locked no more")
-        raise LockLost(f"the lock on message {number} was lost: it ran out, or was settled before")
+            raise SessionLockLost(f"the session that held message {number} is no longer locked")
+        raise LockLost(f"the lock on message {number} expired, or the message was settled")
 
     def lock(self, ordinals: list[int], hold: Hold) -> None:
         """Hold messages that were taken out of what is ready."""

@@ -1,1 +1,1 @@
-"""Protocols: bytes of clients become calls of the bus, and its answers bytes again."""
+"""Protocols: bytes from clients become calls of the bus, and its responses become bytes."""

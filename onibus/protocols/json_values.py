@@ -1,23 +1,23 @@
-"""A bound on the values of a JSON body, checked before a decoder makes objects of them.
+"""A limit on the values of a JSON body, checked before a decoder creates objects.
 
-A value may have two bytes and become an object of a hundred: a small compressed body could take
-gigabytes, and the decoder holds every other thread while it works.
+A value of two bytes may become an object of a hundred, so a small compressed body could take
+gigabytes. The decoder also blocks every other thread while it runs.
 """
 
 from __future__ import annotations
 
 import re
 
-#: Values of a body of the native API: 10,000 messages with 50 each.
+#: Values in a body of the native API: 10,000 messages with 50 each.
 VALUES_MAX = 500_000
-#: Values of an SQS request, which has at most ten messages.
+#: Values in an SQS request, which has at most ten messages.
 SQS_VALUES_MAX = 50_000
 
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
 
 
 def has_more_values(body: bytes, most: int) -> bool:
-    """Return whether a JSON text has more than about `most` values."""
+    """Return whether a JSON document has more than about `most` values."""
     if _marks(body, 0, len(body)) <= most:
         return False
     # Strings may contain any number of the same characters.
@@ -31,7 +31,7 @@ def has_more_values(body: bytes, most: int) -> bool:
 
 
 def _marks(body: bytes, start: int, end: int) -> int:
-    """Return how many values begin between two places, at least: each but a first has a comma."""
+    """Return the least number of values between two positions: each but the first has a comma."""
     return (
         body.count(b",", start, end) + body.count(b"[", start, end) + body.count(b"{", start, end)
     )

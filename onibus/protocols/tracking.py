@@ -1,7 +1,7 @@
-"""Error descriptions as Service Bus words them: client code matches on some of them.
+"""Error descriptions in the words of Service Bus, which some client code matches.
 
-The service ends every description with a tracking id, which its support asks for. Here it tells two
-errors of one kind apart in the logs of clients.
+The service ends every description with a tracking id, which its support asks for. Here it
+distinguishes errors of one kind in the logs of clients.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from onibus.core import errors
 
-#: The service's own words, by the kind of error. Others keep their own.
+#: The service's texts, by kind of error. Other errors keep their own.
 _WORDS: tuple[tuple[type[errors.OnibusError], str], ...] = (
     (errors.EntityNotFound, "The messaging entity '{0}' could not be found."),
     (errors.EntityExists, "The messaging entity '{0}' already exists."),
@@ -25,7 +25,7 @@ _WORDS: tuple[tuple[type[errors.OnibusError], str], ...] = (
 
 
 def description(error: BaseException, host: str, path: str) -> str:
-    """Return the description of an error about what has this path on this host."""
+    """Return the description of an error about a path on a host."""
     path = getattr(error, "entity", "") or path
     address = f"sb://{host}/{path}"
     for kind, words in _WORDS:

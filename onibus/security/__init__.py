@@ -1,1 +1,1 @@
-"""Who may do what: `rights` names it, `keys` keeps shared access keys, `sas` reads tokens."""
+"""Authentication and authorisation: rights, shared access keys and their tokens."""

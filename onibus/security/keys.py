@@ -1,8 +1,8 @@
-"""Shared access keys: two a name, so that one can be replaced while the other is in use.
+"""Shared access keys: two per name, so that one can be replaced while the other is in use.
 
 The emulator's well-known key is accepted in development only, until the bus has its own keys.
 Comparisons take the same time whatever is wrong. No key is ever part of an error, a log line or
-what `repr` tells.
+the output of `repr`.
 """
 
 from __future__ import annotations
@@ -19,37 +19,37 @@ from onibus.core.settings import check_name
 from onibus.security.rights import ALL, Granted, Right
 from onibus.security.sas import BEARER, PREFIX, Token, of_bearer
 
-#: What the Service Bus emulator lets in, and every program that was written against it uses.
+#: The Service Bus emulator's key, which programs written for it use.
 ROOT_NAME = "RootManageSharedAccessKey"
 DEVELOPMENT_KEY = "SAS_KEY_VALUE"
 
-#: The error for clients that show it to any other server.
+#: Error for clients that use it with any other server.
 WELL_KNOWN = (
     "the emulator's well-known key is accepted in development only: use the connection string "
     "in the server's data directory, or start the server with --development"
 )
 
-#: Tokens that were checked and found good are remembered; so many of them.
+#: Number of verified tokens to cache.
 TOKENS_KEPT = 10_000
-#: A token can be tried against guessed keys by whoever has seen it: short keys are soon found.
+#: Anyone who has seen a token can test guessed keys against it, so short keys are rejected.
 KEY_LENGTH_MIN = 16
 KEY_LENGTH_MAX = 256
-#: Bytes of chance in a key that we make.
+#: Random bytes in a generated key.
 _KEY_BYTES = 32
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,256}")
-#: What a signature is checked against where there is no key of its name: it takes as long.
+#: Secret to check a signature against if its key is unknown: it takes as long.
 _NO_KEY = secrets.token_urlsafe(_KEY_BYTES)
 
 
 class AccessKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A named key with what it allows."""
+    """A named key with its rights."""
 
     name: str
     primary: str
     secondary: str = ""
     rights: frozenset[Right] = ALL
-    #: the entity it is for, in lower case; empty for the whole namespace
+    #: its entity, in lower case; empty for the whole namespace
     entity: str = ""
 
     def __repr__(self) -> str:
@@ -58,31 +58,31 @@ class AccessKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     @property
     def is_well_known(self) -> bool:
-        """Everybody knows it, under whatever name."""
+        """Whether the key is the emulator's well-known one, under any name."""
         return DEVELOPMENT_KEY in (self.primary, self.secondary)
 
 
 DEVELOPMENT = AccessKey(name=ROOT_NAME, primary=DEVELOPMENT_KEY)
-#: What programs that were written against an SQS of their own machine use.
+#: The key pair that programs use with a local SQS.
 DEVELOPMENT_SQS = AccessKey(name="test", primary="test")
 
 
 def generate() -> str:
-    """Return a new key."""
+    """Return a new random key."""
     return secrets.token_urlsafe(_KEY_BYTES)
 
 
 def check_key(key: AccessKey) -> AccessKey:
-    """Return a key as it is kept, or refuse it; the texts never show it."""
+    """Return a key to store, or reject it; errors never show it."""
     if not _NAME.fullmatch(key.name):
-        raise InvalidArgument("a key's name has 1 to 256 letters, digits and . - _")
+        raise InvalidArgument("invalid key name: use 1 to 256 letters, digits and . - _")
     if not key.rights:
         raise InvalidArgument(
-            f"key {key.name!r} allows nothing: give Send, Listen, Manage or Monitor"
+            f"key {key.name!r} has no rights: grant Send, Listen, Manage or Monitor"
         )
     if key.entity and Right.MONITOR in key.rights:
         raise InvalidArgument(
-            f"key {key.name!r} has Monitor, a right on the whole namespace: leave the entity out"
+            f"key {key.name!r} has Monitor, a right on the whole namespace: omit the entity"
         )
     for which, text in (("primary", key.primary), ("secondary", key.secondary)):
         if text == DEVELOPMENT_KEY or (which == "secondary" and not text):
@@ -90,7 +90,7 @@ def check_key(key: AccessKey) -> AccessKey:
         if not KEY_LENGTH_MIN <= len(text) <= KEY_LENGTH_MAX:
             raise InvalidArgument(
                 f"the {which} key of {key.name!r} must have {KEY_LENGTH_MIN} to {KEY_LENGTH_MAX} "
-                "characters; leave both out and they are made"
+                "characters; omit both, and the server generates them"
             )
         if not text.isascii() or not text.isprintable() or ";" in text:
             raise InvalidArgument(
@@ -101,26 +101,26 @@ def check_key(key: AccessKey) -> AccessKey:
 
 
 class Doorkeeper(Protocol):
-    """Checks credentials."""
+    """A verifier of credentials."""
 
     #: the well-known key is accepted
     development: bool
 
     def check(self, credentials: str, now: float) -> Granted:
-        """Return what credentials allow, or reject them."""
+        """Return the rights of credentials, or reject them."""
 
     def remembers(self, credentials: str, now: float) -> bool:
-        """Return whether these credentials were checked before, and are still good."""
+        """Return whether these credentials were verified before and are still valid."""
 
     def watch(self, told: Callable[[], None]) -> None:
         """Call back when keys are replaced."""
 
 
 class Keyring:
-    """All keys, and the tokens that were found good."""
+    """All keys, and the tokens verified with them."""
 
     def __init__(self, keys: Iterable[AccessKey] = (), *, development: bool = False) -> None:
-        #: whether the well-known key is accepted; `replace` follows it
+        #: whether the well-known key is accepted; `replace` updates it
         self.development = development
         self._keys: dict[tuple[str, str], list[AccessKey]] = {}
         self._named: dict[str, list[AccessKey]] = {}
@@ -129,7 +129,7 @@ class Keyring:
         self.replace(keys)
 
     def replace(self, keys: Iterable[AccessKey]) -> None:
-        """Take these keys and no others from now on: what was found good is asked again."""
+        """Replace all keys, and verify all tokens again."""
         self._keys = {}
         self._named = {}
         for key in [*keys, DEVELOPMENT] if self.development else keys:
@@ -140,7 +140,7 @@ class Keyring:
             told()
 
     def watch(self, told: Callable[[], None]) -> None:
-        """Call somebody when keys are replaced: what it let in before may be good no more."""
+        """Call back when keys are replaced: credentials accepted before may be invalid."""
         self._watchers.append(told)
 
     def remembers(self, credentials: str, now: float) -> bool:
@@ -149,7 +149,7 @@ class Keyring:
         return granted is not None and granted.until > now
 
     def check(self, credentials: str, now: float) -> Granted:
-        """Return what the text of an Authorization header allows, or refuse it."""
+        """Return the rights of an Authorization header, or reject it."""
         granted = self._tokens.get(credentials)
         if granted is not None and granted.until > now:
             return granted
@@ -157,7 +157,7 @@ class Keyring:
         if shown.startswith(BEARER):
             shown = of_bearer(shown.removeprefix(BEARER).strip())
         if not shown.startswith(PREFIX):
-            raise Unauthorized("show a shared access signature in the Authorization header")
+            raise Unauthorized("send a shared access signature in the Authorization header")
         granted = self._check_token(Token(shown), now)
         if len(self._tokens) >= TOKENS_KEPT:
             self._tokens.clear()
@@ -174,16 +174,16 @@ class Keyring:
         if found is None:
             if token.is_signed_by(DEVELOPMENT_KEY) and not self.development:
                 raise Unauthorized(WELL_KNOWN)
-            raise Unauthorized("the shared access signature is not one of this bus")
+            raise Unauthorized("the shared access signature does not match a key of this bus")
         until = int(token.expiry)
         if until <= now:
             raise Unauthorized("the shared access signature has expired: make a new one")
         return Granted(found.name, found.rights, entity=found.entity, scope=scope, until=until)
 
     def named(self, name: str) -> list[AccessKey]:
-        """Return all keys of a name: it is an access key id of SQS, and its two keys are secrets.
+        """Return all keys with a name: an access key id for SQS, whose secrets are their two keys.
 
-        A key of everything, and keys of entities, may share it.
+        A namespace key and entity keys may share a name.
         """
         found = list(self._named.get(name, ()))
         if self.development and name == DEVELOPMENT_SQS.name:
@@ -191,7 +191,7 @@ class Keyring:
         return found
 
     def _candidates(self, name: str, scope: str) -> list[AccessKey]:
-        """Return the keys of that name that may have made a token for a scope."""
+        """Return the keys of that name that may have signed a token for a scope."""
         found: list[AccessKey] = []
         while True:
             found += self._keys.get((name, scope), ())

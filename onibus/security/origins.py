@@ -1,12 +1,12 @@
 """Web pages and other hosts, where a server accepts a well-known key or none.
 
-A server that accepts the well-known key, or asks for no credentials, is for programs on this
+A server that accepts the well-known key, or requires no credentials, is for programs on this
 machine. A browser on this machine sends requests for any page it shows, and a page can sign with
 the well-known key. Such a request names the page's origin. If the page's own name was made to
 resolve to this machine (DNS rebinding), the request names that host. A program names neither.
 
-Every listener asks `Origins` first: the native API, management, SQS, and AMQP over WebSocket. Plain
-AMQP needs no check, since no browser can begin a connection with its header.
+Every listener checks `Origins` first: the native API, management, SQS, and AMQP over WebSocket.
+Plain AMQP needs no check, since no browser can begin a connection with its header.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from typing import Protocol
 from onibus.core.errors import Forbidden
 
 _PORT = re.compile(r":\d{1,5}$")
-#: What a browser says of a request that a page of this server made, or that no page made.
+#: Fetch-Site values of requests from a page of this server, or from no page.
 _OWN_SITES = ("same-origin", "none")
-#: Headers that name the page for which a browser asks.
+#: Headers that name the page of a request.
 _WHOSE = ("origin", "referer")
-#: Good hosts that are remembered, and characters of a bad one that an error shows.
+#: Number of accepted hosts to cache, and characters of a rejected one that an error shows.
 _HOSTS_KEPT = 64
 _SHOWN = 80
 
 
 class Keys(Protocol):
-    """Knows whether the well-known key is accepted."""
+    """Source of whether the well-known key is accepted."""
 
     development: bool
 
 
 class Origins:
-    """Rejects requests of web pages, while the server accepts a well-known key or none."""
+    """Rejection of requests from web pages, while the server accepts a well-known key or none."""
 
     def __init__(self, keys: Keys | None, hosts: Iterable[str] = ()) -> None:
-        #: None if the server asks for no credentials
+        #: None if the server requires no credentials
         self._keys = keys
         self._allowed = {host.lower() for host in hosts}
-        #: values of the Host header that were found good
+        #: accepted values of the Host header
         self._good: set[str] = set()
 
     @property
@@ -50,7 +50,7 @@ class Origins:
         return self._keys is None or self._keys.development
 
     def check(self, headers: Mapping[str, str]) -> None:
-        """Reject a request for another host, and any that a page of another site made."""
+        """Reject a request for another host, or from a page of another site."""
         keys = self._keys
         if keys is not None and not keys.development:
             return
@@ -61,7 +61,7 @@ class Origins:
             _check_page(headers, host.lower())
 
     def check_change(self, method: str) -> None:
-        """Reject a change by GET or the like: a page needs only an image for it."""
+        """Reject a change by GET: a page could send it with an image."""
         if method != "POST" and self.is_open:
             raise Forbidden(
                 f"{method} cannot change anything while a well-known key or none is accepted: "
@@ -82,7 +82,7 @@ class Origins:
 
 
 def _check_page(headers: Mapping[str, str], host: str) -> None:
-    """Reject what a browser sends for a page of another site."""
+    """Reject a browser's request for a page of another site."""
     own = headers.get("sec-fetch-site", "none") in _OWN_SITES
     if not own or any(_authority(headers[name]) != host for name in _WHOSE if name in headers):
         raise Forbidden(
@@ -98,7 +98,7 @@ def host_name(host: str) -> str:
 
 
 def is_local(name: str) -> bool:
-    """Return whether a host's name stands for this machine, whatever DNS says."""
+    """Return whether a host name always means this machine, whatever DNS says."""
     if name == "localhost" or name.endswith(".localhost"):
         return True
     try:
@@ -108,5 +108,5 @@ def is_local(name: str) -> bool:
 
 
 def _authority(address: str) -> str:
-    """Return host and port of an address; of `null`, the origin of a sandbox, nothing."""
+    """Return host and port of an address; empty for `null`, the origin of a sandbox."""
     return address.partition("://")[2].partition("/")[0].lower()

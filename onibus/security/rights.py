@@ -1,8 +1,8 @@
 """Rights, and the one function that grants them.
 
-A shared access key gives rights on the whole namespace, or on one entity and what belongs to it. A
-token narrows that to a resource and its parts. Manage includes all others. Everything that
-a protocol does for a client asks `Granted.grant` first; a test walks all routes to prove it.
+A shared access key grants rights on the whole namespace, or on one entity and its parts. A token
+narrows them to a resource and its parts. Manage includes all others. Every operation of a protocol
+checks `Granted.grant` first; a test walks all routes to prove it.
 """
 
 from __future__ import annotations
@@ -15,63 +15,63 @@ from onibus.core.errors import Forbidden
 
 
 class Right(Enum):
-    """What can be allowed."""
+    """Rights of a key."""
 
     SEND = "Send"
     LISTEN = "Listen"
     MANAGE = "Manage"
-    #: read metrics, and nothing else; of the whole namespace only
+    #: read metrics only; for the whole namespace only
     MONITOR = "Monitor"
 
-    #: There is one of each: it needs no hash of its name, which `Enum` computes in Python.
+    #: Each right is a singleton: hash by identity, since `Enum` computes hashes in Python.
     __hash__ = object.__hash__
 
 
-#: Everything: Manage includes Monitor, even in keys that are older than that right.
+#: All rights: Manage includes Monitor, even in keys older than that right.
 ALL = frozenset({Right.SEND, Right.LISTEN, Right.MANAGE})
 
 
 class Granted(msgspec.Struct, frozen=True, eq=False):
-    """What somebody who has shown a key or a token may do, and until when."""
+    """Rights of an authenticated caller, and their expiry."""
 
-    #: the key's name, for people
+    #: the key's name, for messages
     name: str
     rights: frozenset[Right]
-    #: the entity that the key is for, in lower case; empty for the whole namespace
+    #: the key's entity, in lower case; empty for the whole namespace
     entity: str = ""
-    #: what the token is for: a path in lower case; empty for the whole namespace
+    #: the token's resource: a path in lower case; empty for the whole namespace
     scope: str = ""
-    #: wall time, seconds since 1970
+    #: wall time, in seconds since 1970
     until: float = float("inf")
 
     def grant(self, right: Right, entity: str, now: float) -> None:
-        """Let somebody do something with an entity ("" for the namespace), or refuse."""
+        """Check a right on an entity ("" for the namespace), or raise."""
         if now >= self.until:
             raise Forbidden("the token has expired: make a new one")
         if right not in self.rights and Right.MANAGE not in self.rights:
-            raise Forbidden(f"key {self.name!r} does not allow {right.value}")
+            raise Forbidden(f"key {self.name!r} lacks the right {right.value}")
         if self.entity and not belongs(entity, self.entity):
-            raise Forbidden(f"key {self.name!r} is for {self.entity} only")
+            raise Forbidden(f"key {self.name!r} is only for {self.entity}")
         if self.scope and not below(entity, self.scope):
-            raise Forbidden(f"the token is for {self.scope} only")
+            raise Forbidden(f"the token is only for {self.scope}")
 
 
-#: What somebody may do who has shown nothing yet.
+#: Rights of a caller without credentials.
 NOBODY = Granted("", frozenset())
 
 
 def below(entity: str, scope: str) -> bool:
-    """Tell whether an entity is what a token names, or lies below; segment by segment."""
+    """Return whether an entity is the resource of a token or below it, segment by segment."""
     entity = entity.lower()
     return entity == scope or entity.startswith(scope + "/")
 
 
 def belongs(entity: str, owner: str) -> bool:
-    """Tell whether an entity is the one that a key is for, or a part of it.
+    """Return whether an entity is the entity of a key, or a part of it.
 
-    Parts are subscriptions, and what begins with a $: dead letters, management. A queue orders/eu
-    is no part of a queue orders, though a token for orders, made with the namespace's key, reaches
-    both.
+    Parts are subscriptions, and names that begin with $: dead-letter queues and management. A queue
+    orders/eu is not a part of a queue orders, although a token for orders, made with the
+    namespace's key, covers both.
     """
     entity = entity.lower()
     return entity == owner or entity.startswith((f"{owner}/subscriptions/", f"{owner}/$"))

@@ -27,12 +27,12 @@ ENDS = ("completed", "expired", "cancelled", "activated", "forwarded", "purged")
 PROBLEMS = pa.schema({"check": pa.string(), "count": pa.int64(), "example": pa.string()})
 PROBLEMS_DDL = "check string, count long, example string"
 
-SESSIONS = "sessions without one order: they lie in several partitions (P4)"
+SESSIONS = "sessions spread over several partitions, so without one order (P4)"
 DUPLICATES = "messages accepted twice inside the window (D1)"
-MANY_ENDS = "messages with more than one end"
-UNKNOWN_ENDS = "ends of messages that are not there"
+MANY_ENDS = "messages with more than one outcome"
+UNKNOWN_ENDS = "outcomes of unknown messages"
 #: no finding: how many messages have no end
-ENDLESS = "messages without an end"
+ENDLESS = "messages without an outcome"
 
 #: The columns that checks of rows read.
 MESSAGE_COLUMNS = {
@@ -83,13 +83,13 @@ def look(lake: Lake, table: str, row: FileRow) -> Looked:
         return Looked("is missing")
     wrong = ""
     if row.digest and digest_of(content) != row.digest:
-        wrong = "does not have the bytes that were captured"
+        wrong = "differs from the captured bytes"
     try:
         rows = pq.ParquetFile(pa.BufferReader(content)).read([NUMBERS[table], TIMES[table]])
         numbers = rows.column(NUMBERS[table]).to_numpy()
         times = pc.cast(rows.column(TIMES[table]), pa.timestamp("ms", "UTC")).cast(pa.int64())
     except (pa.ArrowException, OSError, KeyError):
-        return Looked("cannot be read as Parquet")
+        return Looked("is not valid Parquet")
     return _looked(wrong, row, numbers, times.to_numpy())
 
 
@@ -132,7 +132,7 @@ def sessions(rows: pa.Table) -> pa.Table:
         SESSIONS,
         spread.num_rows,
         (
-            f"session {one['session_id']!r} lies in {one['partition_count_distinct']} partitions"
+            f"session {one['session_id']!r} is in {one['partition_count_distinct']} partitions"
             for one in _named(spread)
         ),
     )

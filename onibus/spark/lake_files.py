@@ -37,8 +37,8 @@ class LakeFiles:
                 self._files, root = pafs.LocalFileSystem(), os.path.abspath(place)
         except (OSError, pa.ArrowException) as error:
             raise InvalidOperation(
-                f"the lake {place!r} cannot be opened: {_first_line(error)}. Give a folder, or "
-                "install what this file system needs"
+                f"cannot open the lake {place!r}: {_first_line(error)}. Use a folder, or "
+                "install the packages that this file system needs"
             ) from None
         self.root = f"{root.rstrip('/')}/{folder}"
 

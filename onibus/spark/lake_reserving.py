@@ -58,7 +58,7 @@ async def reserve_all(bus: Bus, place: str) -> None:
             )
         except OnibusError as error:
             # The capture creates its own readers once it can.
-            _log.warning("cannot keep rows for a lake", extra={"entity": entity, "error": error})
+            _log.warning("cannot retain rows for a lake", extra={"entity": entity, "error": error})
 
     await asyncio.gather(*(create(entity, one) for entity, one in wanted))
 

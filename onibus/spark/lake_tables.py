@@ -19,7 +19,7 @@ def open_lake(spark: SparkSession, lake: str, entity: str) -> LakeTables:
     """
     for name in (entity, log_of(entity)):
         if Lake(lake, name).about() is None:
-            raise InvalidOperation(f"{lake!r} has nothing of {name!r}: capture it first")
+            raise InvalidOperation(f"{lake!r} has no rows of {name!r}: capture it first")
     return LakeTables(spark, Lake(lake, log_of(entity)), Lake(lake, entity))
 
 

@@ -145,8 +145,8 @@ class LakeWriter:
         if not self.lake.put_manifest(following):
             newest = self.lake.manifest()
             raise LakeBusy(
-                f"{self.lake.store.address} was taken over by {newest.holder}: what this writer "
-                "did since its last commit does not count"
+                f"{newest.holder} took over {self.lake.store.address}: changes of this writer "
+                "since its last commit do not count"
             )
         self.manifest = following
 

@@ -46,12 +46,12 @@ class LogTable:
         for partition, number in position.numbers.items():
             if partition >= len(numbers):
                 raise InvalidArgument(
-                    f"{ends.entity} has the partitions 0 to {len(numbers) - 1}, not {partition}"
+                    f"{ends.entity} has partitions 0 to {len(numbers) - 1}, not {partition}"
                 )
             latest = ends.latest[partition]
             if latest is not None and number > latest:
                 raise InvalidArgument(
-                    f"{number} is beyond the end of partition {partition} of {ends.entity}: "
+                    f"{number} is past the end of partition {partition} of {ends.entity}: "
                     f"its next number is {latest}"
                 )
             numbers[partition] = number
@@ -90,8 +90,8 @@ class LogTable:
             else:
                 if start != one.end:
                     raise Failed(
-                        f"the server gave rows up to {start} of partition {one.partition} of "
-                        f"{self.options.entity}, and {one.end} was asked for"
+                        f"the server sent rows up to {start} of partition {one.partition} of "
+                        f"{self.options.entity}, but {one.end} was requested"
                     )
 
     def _rows(
@@ -118,6 +118,6 @@ class LogTable:
     def _lost(self, one: Range, first: int, last: int) -> str:
         return (
             f"{self.options.entity}, partition {one.partition}: {self.options.table} {first} to "
-            f"{last} are lost (wanted were {one.start} to {one.end - 1}); retention has passed "
-            "them. With failOnGap=false reading goes on after them"
+            f"{last} are no longer retained ({one.start} to {one.end - 1} were requested). Set "
+            "failOnGap=false to continue after them"
         )

@@ -198,8 +198,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if latest is not None and one.end > latest:
                 raise Failed(
                     f"{ends.entity}, partition {one.partition}: {one.start} to {one.end - 1} were "
-                    f"to be read, and its next number is {latest}: the server has lost messages, "
-                    "or the checkpoint belongs to another one"
+                    f"planned, but the next number is {latest}: the server lost messages, "
+                    "or the checkpoint belongs to another server"
                 )
         whole = self._table.check_whole(ranges, ends)
         return [InputPartition(one) for one in split(whole, self._options.messages_per_task)]
@@ -257,7 +257,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 )
             found = self._find_reader(ends)
         if found is None:
-            raise EntityNotFound(f"{entity} has no reader {name!r}: somebody removes it")
+            raise EntityNotFound(f"{entity} has no reader {name!r}: another program removed it")
         return list(found.positions)
 
 
@@ -274,12 +274,12 @@ def check_offset(offset: Offset, ends: LogPositions) -> None:
     """Refuse an offset that belongs to another entity, or to one that was made again."""
     if offset.get("entity") != ends.entity or "next" not in offset:
         raise InvalidOperation(
-            f"the checkpoint belongs to {offset.get('entity')!r}, read otherwise or from elsewhere,"
-            f" and not to {ends.entity!r}: give this query a checkpoint of its own"
+            f"the checkpoint belongs to {offset.get('entity')!r}, with other options or another "
+            f"server, not to {ends.entity!r}: give this query its own checkpoint"
         )
     if offset["incarnation"] != ends.incarnation:
         raise EntityReplaced(
-            f"{ends.entity} was deleted and made again: offset {offset['next']} belongs to "
+            f"{ends.entity} was deleted and recreated: offset {offset['next']} belongs to "
             f"incarnation {offset['incarnation']}, and it is {ends.incarnation} now. "
-            "Begin anew with another checkpoint"
+            "Start again with a new checkpoint"
         )

@@ -139,7 +139,7 @@ class WriteOptions(Connection):
 
 def _text(name: str, value: str) -> str:
     if not value:
-        raise InvalidArgument(f"option {name} is empty")
+        raise InvalidArgument(f"option {name} is empty: set it or omit it")
     return value
 
 
@@ -151,7 +151,7 @@ def _whole(low: int, high: int) -> Callable[[str, str], int]:
             number = low - 1
         if not low <= number <= high:
             raise InvalidArgument(
-                f"option {name} is a whole number from {low} to {high}, not {value!r}"
+                f"option {name} is {value!r}: use a whole number from {low} to {high}"
             )
         return number
 
@@ -161,7 +161,7 @@ def _whole(low: int, high: int) -> Callable[[str, str], int]:
 def _one_of(*words: str) -> Callable[[str, str], str]:
     def parse(name: str, value: str) -> str:
         if value.lower() not in words:
-            raise InvalidArgument(f"option {name} is one of {', '.join(words)}, not {value!r}")
+            raise InvalidArgument(f"option {name} is {value!r}: use one of {', '.join(words)}")
         return value.lower()
 
     return parse
@@ -188,8 +188,8 @@ def _position(unnamed: str) -> Callable[[str, str], Position]:
             moment = datetime.fromisoformat(text)
         except ValueError:
             raise InvalidArgument(
-                f"option {name} is {EARLIEST}, {LATEST}, a time such as 2026-01-31T12:00:00Z, or "
-                f'numbers by partition such as {{"0": 1}}; not {value!r}'
+                f"option {name} is {value!r}: use {EARLIEST}, {LATEST}, a time such as "
+                f'2026-01-31T12:00:00Z, or numbers by partition such as {{"0": 1}}'
             ) from None
         if moment.tzinfo is None:
             moment = moment.replace(tzinfo=UTC)
@@ -203,10 +203,10 @@ def _numbers(name: str, text: str) -> dict[int, int]:
         told = json.loads(text)
         numbers = {int(partition): number for partition, number in told.items()}
     except (ValueError, RecursionError):
-        raise InvalidArgument(f'option {name} is no JSON such as {{"0": 1}}: {text!r}') from None
+        raise InvalidArgument(f'option {name} is not JSON such as {{"0": 1}}: {text!r}') from None
     for partition, number in numbers.items():
         if not 0 <= partition < _PARTITIONS_MAX or type(number) is not int or number < 0:
-            raise InvalidArgument(f"option {name}: {partition} → {number!r} is no number of a row")
+            raise InvalidArgument(f"option {name}: {partition} → {number!r} is not a row number")
     return numbers
 
 
@@ -265,16 +265,16 @@ def parse(given: Mapping[str, str], table: Table) -> dict[str, Any]:
             continue
         to, read = table[name]
         if to in values:
-            raise InvalidArgument("options url and connection are the same: give one of them")
+            raise InvalidArgument("options url and connection exclude each other: set one of them")
         values[to] = read(name, value)
     if "server" not in values:
-        raise InvalidArgument("give the server: option url, or a connection string as connection")
+        raise InvalidArgument("no server: set option url, or connection to a connection string")
     target = Target.parse(values["server"])
     values.setdefault("entity", target.entity)
     if not values["entity"]:
-        raise InvalidArgument("give the queue, topic or subscription: option entity")
+        raise InvalidArgument("no queue, topic or subscription: set option entity")
     if ("key" in values) != ("key_name" in values):
-        raise InvalidArgument("options key and keyName come together")
+        raise InvalidArgument("options key and keyName belong together: set both")
     if "key" not in values and not target.key:
         values["key_name"], values["key"] = find_key(target)
     return values
@@ -289,7 +289,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
             "no other bodyFormat takes a bodySchema"
         )
     if options.mode == "queue" and options.table != "messages":
-        raise InvalidArgument(f"the table {options.table} is read with mode log, not queue")
+        raise InvalidArgument(f"table {options.table} needs mode log, not queue")
     return options
 
 
@@ -299,7 +299,7 @@ def _in_dead_letters(options: ReadOptions) -> ReadOptions:
         return options
     if options.table not in ("messages", DEAD_LETTERED):
         raise InvalidArgument(
-            f"a dead-letter queue has no table {options.table}: leave the option table out"
+            f"a dead-letter queue has no table {options.table}: omit option table"
         )
     entity = options.entity[: -len(_DEAD_LETTERS)]
     return replace(options, entity=entity, table=DEAD_LETTERED)
@@ -314,7 +314,7 @@ def _unknown(option: str, table: Table) -> str:
     near = difflib.get_close_matches(option.lower(), [name.lower() for name in table], 1)
     meant = next((name for name in table if near and name.lower() == near[0]), None)
     hint = f"did you mean {meant}? " if meant else ""
-    return f"there is no option {option!r}: {hint}Known are {', '.join(table)}"
+    return f"unknown option {option!r}: {hint}use {', '.join(table)}"
 
 
 #: Every option fills a field that is there.

@@ -72,12 +72,10 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         if options.reader is None:
-            raise InvalidArgument(
-                "mode queue needs the name under which it claims messages: option reader"
-            )
+            raise InvalidArgument("mode queue claims messages under a name: set option reader")
         for name in ("starting_position", "ending_position"):
             if getattr(options, name) is not None:
-                raise InvalidArgument("mode queue takes what is there: it has no positions")
+                raise InvalidArgument("mode queue has no positions: omit them")
         self._options = options
         self._reader = options.reader
         self._schema = schema
@@ -173,14 +171,14 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise InvalidOperation(
                 f"the checkpoint belongs to reader {offset.get('reader')!r} of "
                 f"{offset.get('entity')!r}, not to {self._reader!r} of {entity!r}: "
-                "give this query a checkpoint of its own"
+                "give this query its own checkpoint"
             )
         incarnation = self._incarnation()
         if offset["incarnation"] != incarnation:
             raise EntityReplaced(
-                f"{entity} was deleted and made again: claim {offset['claim']} belongs to "
+                f"{entity} was deleted and recreated: claim {offset['claim']} belongs to "
                 f"incarnation {offset['incarnation']}, and it is {incarnation} now. "
-                "Begin anew with another checkpoint"
+                "Start again with a new checkpoint"
             )
 
     def _check_newest(self, start: Offset, known: ClaimReaderInfo) -> None:
@@ -191,7 +189,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise Failed(
                 f"the checkpoint has claim {start['claim']} of reader {self._reader!r} of "
                 f"{self._options.entity}, whose last one is {known.last}: the broker was restored "
-                "from an older backup. Begin with a new checkpoint and another reader"
+                "from an older backup. Start again with a new checkpoint and another reader"
             )
         passed = max(
             *(last for _, last in known.committed),
@@ -203,7 +201,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 CheckpointMismatch(
                     f"the checkpoint ends at claim {start['claim']} of reader {self._reader!r} of "
                     f"{self._options.entity}, and claims up to {passed} were completed after "
-                    "it: it is an older copy, and their messages are not in the queue any longer. "
+                    "it: it is an older copy, and their messages are no longer in the queue. "
                     "Continue with the newest checkpoint. If the results of those claims are "
                     "stored, continue with a new checkpoint, or with failOnGap=false"
                 )
@@ -233,8 +231,8 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 ]
                 continue
             why = (
-                "it was completed after this checkpoint was copied, and its messages are not in "
-                "the queue any longer. Continue with the newest checkpoint"
+                "it was completed after this checkpoint was copied, and its messages are no longer "
+                "in the queue. Continue with the newest checkpoint"
                 if any(first <= number <= last for first, last in known.committed)
                 else "it was released, or its lease expired before it was read. Its messages are "
                 "in the queue again"
@@ -242,7 +240,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._missing(
                 ClaimNotFound(
                     f"claim {number} of reader {self._reader!r} of {self._options.entity} is gone: "
-                    f"{why}. With failOnGap=false the batch continues without them"
+                    f"{why}. Set failOnGap=false to continue without its messages"
                 )
             )
         return found
@@ -263,7 +261,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 token=token,
             )
         if table.num_rows != count:
-            raise Failed(f"claim {number} has {table.num_rows} messages now, and had {count}")
+            raise Failed(f"claim {number} has {table.num_rows} messages, not {count}")
         for batch in table.to_batches():
             yield convert(batch)
 

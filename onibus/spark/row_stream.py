@@ -83,7 +83,7 @@ class RowStream:
                 content = response.read(_PROBLEM_BYTES_MAX)
                 kind = response.headers.get("content-type", "")
                 problem = problem_of(Answer(response.status, content, kind))
-                raise problem or AnswerLost(f"status {response.status} was not expected")
+                raise problem or AnswerLost(f"unexpected status {response.status}")
             with pa.ipc.open_stream(pa.PythonFile(response, mode="r")) as batches:
                 for batch in batches:
                     batch.validate(full=True)

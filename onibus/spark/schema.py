@@ -121,8 +121,7 @@ def schema_of(options: ReadOptions) -> str:
     for name in names:
         if name not in kinds or names.count(name) > 1:
             raise InvalidArgument(
-                f"option columns: {name!r} is not there, or there twice; "
-                f"columns are {', '.join(kinds)}"
+                f"option columns: {name!r} is unknown or repeated; columns are {', '.join(kinds)}"
             )
     return ", ".join(f"`{name}` {kinds[name]}" for name in names)
 
@@ -133,7 +132,7 @@ def check_schema(options: ReadOptions, schema: StructType) -> None:
     for field in schema.fields:
         wanted = known.get(field.name)
         if wanted is None:
-            raise InvalidArgument(f"no column {field.name!r}: columns are {', '.join(known)}")
+            raise InvalidArgument(f"unknown column {field.name!r}: columns are {', '.join(known)}")
         if field.name == "body" and options.body_format != "binary":
             wanted = StringType() if options.body_format == "text" else field.dataType
         if field.dataType != wanted:

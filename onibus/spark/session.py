@@ -72,7 +72,7 @@ def spark_session(master: str = MASTER, **conf: str) -> SparkSession:
 def check_installed() -> None:
     """Refuse where Spark is not installed."""
     if find_spec("pyspark") is None:
-        raise InvalidOperation("the pipeline needs Spark: pip install 'onibus[spark]'")
+        raise InvalidOperation("the pipeline needs Spark: run pip install 'onibus[spark]'")
 
 
 def _workers(root: Path) -> dict[str, str]:

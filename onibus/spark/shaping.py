@@ -35,7 +35,7 @@ def with_message_ids(rows: DataFrame, *columns: str) -> DataFrame:
     )
     missing = [name for name in named if name not in rows.columns]
     if missing or not named:
-        raise InvalidArgument(f"there are no columns to make MessageIds of: {', '.join(missing)}")
+        raise InvalidArgument(f"no columns {', '.join(missing)} for MessageIds")
     content = sql.to_json(sql.struct(*named), {"ignoreNullFields": "false"})
     made = sql.sha2(content, 256)
     own = sql.col("message_id") if "message_id" in rows.columns else sql.lit(None)
@@ -59,7 +59,7 @@ def by_partition(
     """
     if partitions is None or by_message_id is None:
         if target is None:
-            raise InvalidArgument("give the options of the write, or partitions and by_message_id")
+            raise InvalidArgument("pass the options of the write, or partitions and by_message_id")
         partitions, by_message_id = shape_of(target)
     if partitions == 1:
         # Any task may stage for it; what is sorted is numbered in the order of tasks.

@@ -21,9 +21,9 @@ def stream_reader(options: ReadOptions, schema: StructType) -> DataSourceStreamR
     """Return what reads a stream with these options."""
     check_schema(options, schema)
     if options.table == "present":
-        raise InvalidArgument("table present is for batch reads: it shows a moment")
+        raise InvalidArgument("table present is only for batch reads: it shows the current state")
     if options.ending_position is not None:
-        raise InvalidArgument("endingPosition is for batch reads: a stream has no end")
+        raise InvalidArgument("endingPosition is only for batch reads: a stream has no end")
     if options.table == DEAD_LETTERED:
         return DeadLetterStreamReader(options, schema)
     return (QueueStreamReader if options.mode == "queue" else LogStreamReader)(options, schema)

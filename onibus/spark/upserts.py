@@ -44,9 +44,7 @@ def upserts(rows: DataFrame, keys: Sequence[str], number: int) -> DataFrame:
 
     missing = [name for name in keys if name not in rows.columns]
     if missing or not keys:
-        raise InvalidArgument(
-            f"rows have no key columns {', '.join(missing)}: name columns of the rows"
-        )
+        raise InvalidArgument(f"no key columns {', '.join(missing)}: name columns of the rows")
     key = _key(keys)
     return rows.select(
         sql.sha2(sql.concat(key, sql.lit(f" {number}")), 256).alias("message_id"),

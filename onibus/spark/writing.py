@@ -184,11 +184,11 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         self._options = write_options(options)
         if overwrite:
-            raise InvalidOperation("an entity is not written over: use mode append")
+            raise InvalidOperation("an entity cannot be overwritten: use mode append")
         if (self._options.producer is None) != (self._options.batch is None):
             raise InvalidOperation(
-                "options producer and batch come together in a batch write: the bus remembers the "
-                "last number that each producer wrote"
+                "options producer and batch belong together in a batch write: the bus records the "
+                "last batch number of each producer"
             )
         check_columns(schema)
         # This object is the same, pickled, in tasks and when they are done.
@@ -225,16 +225,16 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 "they change, use foreachBatch with onibus.spark.upserts.upsert_into"
             )
         if self._options.batch is not None:
-            raise InvalidOperation("option batch is for batch writes: a stream counts by itself")
+            raise InvalidOperation(
+                "option batch is only for batch writes: a stream numbers its own batches"
+            )
         check_columns(schema)
         self._producer = self._options.producer or PRODUCER
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         batch, query = local_property(BATCH_ID), local_property(QUERY_ID)
         if batch is None or query is None:
-            raise InvalidOperation(
-                "Spark does not tell the number of the batch; nothing is written"
-            )
+            raise InvalidOperation("Spark did not pass the batch number: nothing was written")
         with self._options.client(_retry(self._options)) as client:
             staging = Staging(client, self._options, self._producer, int(batch))
             staging.stage(iterator)

@@ -62,29 +62,29 @@ def check_columns(schema: StructType) -> None:
             near = difflib.get_close_matches(field.name, SENDABLE, 1)
             hint = f"did you mean {near[0]}? " if near else ""
             raise InvalidArgument(
-                f"there is no column {field.name!r} to write: {hint}Known are "
-                f"{', '.join(SENDABLE)}; drop the others, or put them into body or properties"
+                f"unknown column {field.name!r}: {hint}known columns are "
+                f"{', '.join(SENDABLE)}; drop the others, or move them to body or properties"
             )
         wanted = _TYPES.get(field.name, (StringType,))
         if not isinstance(field.dataType, wanted):
             names = " or ".join(kind.typeName() for kind in wanted)
             raise InvalidArgument(
-                f"column {field.name} is {field.dataType.simpleString()} and should be {names}"
+                f"column {field.name} is {field.dataType.simpleString()}: use {names}"
             )
         if isinstance(field.dataType, MapType):
             _check_map(field.dataType)
     if "body" not in schema.names:
-        raise InvalidArgument("rows have no column body: a message has one, if an empty one")
+        raise InvalidArgument("rows have no column body: add one, even if empty")
     twice = {name for name in schema.names if schema.names.count(name) > 1}
     if twice:
-        raise InvalidArgument(f"there are two columns {twice.pop()}")
+        raise InvalidArgument(f"column {twice.pop()} is repeated: rename one")
 
 
 def _check_map(kind: MapType) -> None:
     if not isinstance(kind.keyType, StringType) or not isinstance(kind.valueType, _VALUES):
         raise InvalidArgument(
-            f"column properties is {kind.simpleString()}: names are texts; values texts, numbers, "
-            "truths, bytes or timestamps"
+            f"column properties is {kind.simpleString()}: use string names, and values that are "
+            "strings, numbers, booleans, binary or timestamps"
         )
 
 
@@ -118,14 +118,14 @@ def _refuse_markers(kinds: pa.Array) -> None:
     at = pc.index(wrong, True).as_py()
     if at != -1:
         raise BadRow(
-            f"its kind is {kinds[at].as_py()!r}: write rows of the log only where kind = 'message'",
+            f"its kind is {kinds[at].as_py()!r}: write only log rows with kind = 'message'",
             at,
         )
 
 
 def _body(array: pa.Array) -> pa.Array:
     if array.null_count:
-        raise BadRow("body is null: a message has one, if an empty one", _first_null(array))
+        raise BadRow("body is null: use an empty one", _first_null(array))
     return array if pa.types.is_binary(array.type) else array.cast(pa.binary())
 
 

@@ -224,7 +224,7 @@ class LargeBlocks:
         except FileNotFoundError:
             return row
         if _fingerprint(payload) != expected:
-            raise Damaged(f"the file of block {block} is not what was written")
+            raise Damaged(f"the file of block {block} differs from what was written")
         return block, payload
 
     def size(self) -> int:
@@ -243,5 +243,5 @@ def _fingerprint(payload: bytes) -> int:
 def check_file(block: int, payload: bytes, expected: int) -> None:
     """Refuse a file that is not the one its row means, or has other bytes than were written."""
     if _fingerprint(payload) != expected:
-        raise Damaged(f"the file of block {block} is not what was written")
+        raise Damaged(f"the file of block {block} differs from what was written")
     Block(payload).verify()

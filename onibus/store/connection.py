@@ -73,7 +73,7 @@ def require_sqlite(version: str) -> None:
     """Refuse a SQLite that is known to lose data."""
     if tuple(int(part) for part in version.split(".")) < OLDEST_SQLITE:
         oldest = ".".join(str(part) for part in OLDEST_SQLITE)
-        raise StoreFailed(f"SQLite {version} can lose commits; {oldest} or newer is needed")
+        raise StoreFailed(f"SQLite {version} can lose commits: install {oldest} or newer")
 
 
 @functools.cache
@@ -83,7 +83,7 @@ def checksum_vfs() -> str:
     try:
         apsw.sqlite_extra.load(connection, "cksumvfs")
     except Exception as error:
-        raise StoreFailed(f"SQLite's checksums (cksumvfs) cannot be loaded: {error}") from error
+        raise StoreFailed(f"cannot load SQLite's checksums (cksumvfs): {error}") from error
     finally:
         connection.close()
     return "cksmvfs"
@@ -123,7 +123,7 @@ def translate(error: Exception, doing: str, *connections: apsw.Connection) -> On
         if damaged and any(unreadable(connection) for connection in connections):
             return StoreFailed(f"{doing}: the disk failed a read, which SQLite calls: {error}")
     if damaged:
-        return Damaged(f"{doing}: stored bytes are not what was written ({error})")
+        return Damaged(f"{doing}: stored bytes differ from those written ({error})")
     return StoreFailed(f"{doing}: {type(error).__name__}: {error}")
 
 

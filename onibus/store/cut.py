@@ -94,7 +94,7 @@ class StoreCut:
             with open(os.path.join(self.blocks, str(block)), "rb", buffering=0) as file:
                 payload = file.read()
         except FileNotFoundError:
-            raise Damaged(f"{self.path}: the file of block {block} is missing") from None
+            raise Damaged(f"{self.path}: block file {block} is missing") from None
         check_file(block, payload, expected)
         return payload
 
@@ -170,4 +170,4 @@ def _lock(connection: apsw.Connection, path: str, deadline: float) -> None:
 
 
 def _too_busy(path: str) -> OnibusError:
-    return StoreFailed(f"{path} was written to without a pause: nothing was copied; try again")
+    return StoreFailed(f"{path} is written to without a pause: nothing was copied; try again")

@@ -144,7 +144,7 @@ class FileLock:
             raise self._refusal() from None
 
     def _refusal(self) -> AlreadyOpen:
-        return AlreadyOpen(f"{self._path} is locked: the store is open already")
+        return AlreadyOpen(f"{self._path} is locked: another process has the store open")
 
     def release(self) -> None:
         FileLock._held.pop(self._key, None)

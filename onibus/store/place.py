@@ -83,7 +83,7 @@ class Place:
         self._changed = 0
         self.check()
         if not os.path.samestat(os.stat(self._path), os.fstat(self.file)):
-            raise StoreFailed(f"{self._path} is another file now, {_ADVICE}")
+            raise StoreFailed(f"{self._path} is a different file now, {_ADVICE}")
 
     def close(self) -> None:
         """Release the lock, after SQLite has closed its own descriptors."""

@@ -119,7 +119,7 @@ class Rehearsal:
         except apsw.Error as error:
             raise self._error(error) from error
         except UnicodeDecodeError as error:
-            raise Damaged(f"{self.path} has a text that is none: {error}") from error
+            raise Damaged(f"{self.path} has an invalid string: {error}") from error
 
     def _error(self, error: apsw.Error) -> OnibusError:
         return translate(error, f"reading {self.path}", self.connection)

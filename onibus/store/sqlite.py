@@ -110,7 +110,7 @@ class SqliteStore:
         try:
             self._open(vfs)
         except BaseException as error:
-            self._unusable = "it could not be opened"
+            self._unusable = "it cannot be opened"
             with self._held:
                 if isinstance(error, (apsw.Error, OSError)):
                     used = [self._writer] if hasattr(self, "_writer") else []
@@ -177,7 +177,7 @@ class SqliteStore:
             else:
                 self._place.check()
         except (OSError, StoreFailed) as error:
-            self._fail(error, "its files are not in their place")
+            self._fail(error, "its files were moved or replaced")
 
     def _note_length(self) -> None:
         """Remember how long the main file surely is.
@@ -191,25 +191,27 @@ class SqliteStore:
 
     def _read_meta(self) -> None:
         if self._writer.pragma("journal_mode") != "wal":
-            raise Damaged(f"{self.path}: its first page says that there is no write-ahead log")
+            raise Damaged(f"{self.path}: its first page declares no write-ahead log")
         if not self._simulated and self._writer.pragma("checksum_verification") != "1":
-            raise Damaged(f"{self.path}: its first page says that pages have no checksums")
+            raise Damaged(f"{self.path}: its first page declares pages without checksums")
         self._writer.pragma("wal_autocheckpoint", 0)
         own = dict(cast("list[tuple[str, Any]]", self._writer.execute(sql.READ_META).fetchall()))
         try:
             version, self.identity = int(own["format"]), bytes(own["identity"])
             name, self.position = str(own["name"]), int(own["position"])
         except (KeyError, TypeError, ValueError) as error:
-            raise Damaged(f"{self.path}: the store's own rows are missing ({error})") from error
+            raise Damaged(
+                f"{self.path}: the rows that identify the store are missing ({error})"
+            ) from error
         if version < OLDEST_FORMAT:
-            raise Damaged(f"{self.path} has format {version}, which no version has written")
+            raise Damaged(f"{self.path} has the unknown format {version}")
         if version > FORMAT_VERSION:
             raise NewerFormat(
                 f"{self.path} has format {version}; this version reads up to {FORMAT_VERSION}. "
                 "Open it with the version that wrote it, or a later one"
             )
         if name != self.name:
-            raise StoreFailed(f"{self.path} holds the store {name!r}, not {self.name!r}")
+            raise StoreFailed(f"{self.path} holds store {name!r}, not {self.name!r}")
         if version < FORMAT_VERSION:
             migrate(self._writer, version)
 
@@ -217,27 +219,25 @@ class SqliteStore:
         if testimony is None:
             if self.position and not self._simulated:
                 self.notice = (
-                    f"{self.path}.witness was missing: if the store's last commits were lost, that "
-                    "is not known. If you did not remove it, compare the store with a backup"
+                    f"{self.path}.witness was missing: lost commits would go unnoticed. Unless "
+                    "you removed it, compare the store with a backup"
                 )
             return
         if testimony.store != self.identity:
             raise Damaged(
-                f"{self.path} is not the store that its witness has seen. Nothing was changed. Put "
-                f"the right file back, or remove {self.path}.witness to go on with this one"
+                f"{self.path} is not the store in its witness. Nothing was changed. Put the "
+                f"right file back, or remove {self.path}.witness to continue with this one"
             )
         if testimony.position > self.position:
             raise Damaged(
-                f"{self.path} ends at commit {self.position} and had come to "
-                f"{testimony.position}: its last commits are lost. Nothing was changed. Restore "
-                f"the store's files from a backup, or remove {self.path}.witness to go on without "
-                "them"
+                f"{self.path} ends at commit {self.position} and was at {testimony.position}: its "
+                "last commits are lost. Nothing was changed. Restore the files from a backup, "
+                f"or remove {self.path}.witness to continue without them"
             )
         if not testimony.whole:
             self.notice = (
-                f"{self.path}.witness was damaged in part: if the store's last commits were lost, "
-                "that is not known. After a power failure this is normal, otherwise compare the "
-                "store with a backup"
+                f"{self.path}.witness was partly damaged: lost commits may go unnoticed. This "
+                "is normal after a power failure; otherwise compare the store with a backup"
             )
 
     # Writing
@@ -278,7 +278,7 @@ class SqliteStore:
         try:
             self._large.committed(batch, files)
         except (apsw.Error, OSError) as error:
-            self._fail(error, "removing the file of a block failed")
+            self._fail(error, "cannot remove the file of a block")
 
     def maintain(self) -> None:
         self._check()
@@ -309,7 +309,7 @@ class SqliteStore:
         try:
             self._probe_file.write()
         except OSError as error:
-            self._fail(error, "its disk takes no writes")
+            self._fail(error, "its disk rejects writes")
 
     def _empty_log(self) -> None:
         """Nobody has committed for a while: move the whole log and give its file back."""
@@ -320,7 +320,7 @@ class SqliteStore:
         except apsw.BusyError:
             return
         except BaseException as error:
-            self._fail(error, "moving the log into the main file failed")
+            self._fail(error, "cannot merge the log into the main file")
         finally:
             self._checkpointer.set_busy_timeout(BUSY_MS)
         self._log_pages = self._moved_pages = 0
@@ -338,7 +338,7 @@ class SqliteStore:
         except apsw.BusyError:
             return
         except BaseException as error:
-            self._fail(error, "giving free pages back failed")
+            self._fail(error, "cannot release free pages")
 
     def _forget_length(self) -> None:
         """The main file is about to become shorter: its witness must not miss the rest."""
@@ -358,7 +358,7 @@ class SqliteStore:
         except BaseException as error:
             # A sync that failed may succeed the next time without having written anything: what
             # reached the main file is not known, so nobody may go on to overwrite this log.
-            self._fail(error, "moving the log into the main file failed", connection)
+            self._fail(error, "cannot merge the log into the main file", connection)
         self._moved_pages = moved
         return max(0, self._log_pages - moved)
 
@@ -434,7 +434,7 @@ class SqliteStore:
         try:
             return self._free_bytes(os.path.dirname(self.path))
         except OSError as error:
-            raise StoreFailed(f"{self.path}: asking for free space failed: {error}") from error
+            raise StoreFailed(f"{self.path}: cannot read the free space: {error}") from error
 
     def owed(self) -> int:
         """Return how many bytes the main file grows by, at most, when the log is moved into it."""

@@ -62,7 +62,7 @@ def read(path: str) -> Testimony | None:
     readable = [testimony for testimony in found if testimony is not None]
     if not readable:
         raise Damaged(
-            f"{path} cannot be read: the witness of the store is damaged. Nothing was changed. Run "
+            f"cannot read {path}: the witness of the store is damaged. Nothing was changed. Run "
             "`onibus check`, then remove that file to continue without it"
         )
     last = max(readable, key=lambda testimony: testimony.position)

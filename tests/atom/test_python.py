@@ -313,7 +313,7 @@ def test_a_queue_has_keys_of_its_own(azure: Azure, server: Served, name: Name) -
     with plain(server) as web:
         answers = {key: web.get(f"/{queue}", headers=shown[key]) for key in KEYS}
         assert [answers[key].status_code for key in KEYS] == [200, 401]
-        assert "does not allow Manage" in answers[KEYS[1]].text
+        assert "lacks the right Manage" in answers[KEYS[1]].text
         assert web.get(f"/{other}", headers=shown[KEYS[0]]).status_code == 401
         assert web.get("/$Resources/queues", headers=shown[KEYS[0]]).status_code == 401
     made.authorization_rules = [rule("boss", AccessRights.LISTEN)]

@@ -100,7 +100,9 @@ async def test_other_rows_under_the_last_number_are_refused(clock: ManualClock) 
             await stage(bus, rows, 0, attempt)
             with pytest.raises(BatchChanged, match="failOnChange") as caught:
                 await publish(bus, (0, attempt))
-            assert f"with 4 rows and now has {len(rows)} other rows" in str(caught.value), words
+            assert f"with 4 rows and now sends {len(rows)} different rows" in str(caught.value), (
+                words
+            )
         # The attempt that was published, staged again with other rows.
         await stage(bus, ROWS[1:], 0, 0)
         with pytest.raises(BatchChanged):
@@ -130,7 +132,7 @@ async def test_a_batch_without_rows_has_a_content_too(clock: ManualClock) -> Non
         assert await publish(bus)
         assert await publish(bus, (0, 0, 0))
         await stage(bus, ROWS[:1], 0, 0)
-        with pytest.raises(BatchChanged, match="with 0 rows and now has 1"):
+        with pytest.raises(BatchChanged, match="with 0 rows and now sends 1"):
             await publish(bus, (0, 0))
         assert there(bus, "q") == []
 

@@ -65,7 +65,7 @@ async def test_an_entity_that_was_made_again_knows_no_producer(clock: ManualCloc
         await bus.delete_queue("q")
         await bus.create_queue("q")
         assert bus.producers("q") == []
-        with pytest.raises(CheckpointMismatch, match="made again"):
+        with pytest.raises(CheckpointMismatch, match="recreated"):
             await write(bus, 1, "one")
         assert there(bus, "q") == []
 

@@ -58,7 +58,7 @@ async def untouched(bus: Bus) -> None:
 
 def in_doubt(bus: Bus) -> bool:
     sure = bus.clock().sure
-    assert sure or any("the machine's clock says" in alarm for alarm in bus.alarms)
+    assert sure or any("the system clock says" in alarm for alarm in bus.alarms)
     return not sure
 
 

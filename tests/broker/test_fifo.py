@@ -11,7 +11,17 @@ import pytest
 from onibus import Bus
 from onibus.broker.receiving import receive_fifo
 from onibus.core.errors import InvalidArgument, InvalidOperation
-from tests.bus_helpers import MINUTE, SECOND, ManualClock, bodies, msg, numbers, pass_ms, run
+from tests.bus_helpers import (
+    MINUTE,
+    SECOND,
+    ManualClock,
+    bodies,
+    msg,
+    numbers,
+    pass_ms,
+    peek_everything,
+    run,
+)
 
 INTERVAL = 5 * MINUTE
 VISIBILITY = MINUTE
@@ -389,3 +399,21 @@ async def test_groups_in_flight_survive_a_clean_restart(tmp_path: Path, clock: M
         assert bodies(await receiver.receive(10)) == ["3", "4"]
         await receiver.complete(held)
         assert bodies(await receiver.receive(10)) == ["2"]
+
+
+@pytest.mark.promise("F10", "L2")
+@run
+async def test_a_fifo_queue_as_a_session_and_by_number(clock: ManualClock) -> None:
+    async with Bus.ephemeral(clock=clock) as bus:
+        await bus.create_queue("f", fifo=True)
+        await bus.send("f", msg("1", session_id="g", message_id="1"))
+        async with await bus.accept_session("f", "g") as session:
+            (held,) = await session.receive()
+            with pytest.raises(InvalidOperation):
+                await session.renew(held)
+            await session.defer(held)
+        fifo = bus.fifo_receiver("f")
+        assert await fifo.receive() == []
+        (deferred,) = await fifo.receive_deferred([held.sequence_number])
+        await fifo.complete(deferred)
+        assert peek_everything(bus, "f") == []

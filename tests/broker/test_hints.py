@@ -33,7 +33,7 @@ async def test_a_duration_where_a_moment_is_meant(clock: ManualClock) -> None:
 async def test_an_empty_message_id(clock: ManualClock) -> None:
     async with Bus.ephemeral(clock=clock) as bus:
         await bus.create_queue("q", requires_duplicate_detection=True)
-        with pytest.raises(InvalidArgument, match="leave it out"):
+        with pytest.raises(InvalidArgument, match="omit it"):
             await bus.send("q", Message(message_id=""))
 
 
@@ -41,9 +41,9 @@ async def test_an_empty_message_id(clock: ManualClock) -> None:
 async def test_filters_that_contradict_themselves(clock: ManualClock) -> None:
     async with Bus.ephemeral(clock=clock) as bus:
         await bus.create_queue("q")
-        with pytest.raises(InvalidArgument, match="leave one"):
+        with pytest.raises(InvalidArgument, match="omit one"):
             bus.peek("q", dead_letters=True, where=Filter(state="active"))
-        with pytest.raises(InvalidArgument, match="give sql"):
+        with pytest.raises(InvalidArgument, match="set sql"):
             await bus.purge("q", Filter(sql_parameters={"a": 1}))
 
 
@@ -52,11 +52,11 @@ async def test_the_wrong_kind_of_receiver(clock: ManualClock) -> None:
     async with Bus.ephemeral(clock=clock) as bus:
         await bus.create_queue("q")
         await bus.create_queue("f", fifo=True)
-        with pytest.raises(InvalidOperation, match=r"bus\.fifo_receiver"):
+        with pytest.raises(InvalidOperation, match="use fifo_receiver"):
             await bus.receiver("f").receive()
-        with pytest.raises(InvalidOperation, match=r"bus\.receiver"):
+        with pytest.raises(InvalidOperation, match="use receiver"):
             await bus.fifo_receiver("q").receive()
-        with pytest.raises(InvalidOperation, match=r"bus\.receiver"):
+        with pytest.raises(InvalidOperation, match="use receiver"):
             await bus.accept_session("q")
 
 

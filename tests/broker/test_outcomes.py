@@ -251,11 +251,11 @@ async def test_many_outcomes_in_many_commits(tmp_path: Path, clock: ManualClock)
 @pytest.mark.parametrize(
     ("how", "words"),
     [
-        ({"start": 0}, "2 is the next"),
-        ({"start": 3}, "2 is the next"),
-        ({"start": "1"}, "no number of an outcome"),
-        ({"start": 1, "end": 3}, "2 is the next"),
-        ({"start": 2, "end": 1}, "back to 1"),
+        ({"start": 0}, "the next is 2"),
+        ({"start": 3}, "the next is 2"),
+        ({"start": "1"}, "not the number of an outcome"),
+        ({"start": 1, "end": 3}, "the next is 2"),
+        ({"start": 2, "end": 1}, "2 is after 1"),
         ({"start": 1, "partition": 16}, "partitions 0 to 0"),
     ],
 )
@@ -267,5 +267,5 @@ async def test_outcomes_that_cannot_be_read(how: Any, words: str) -> None:
         await consume(bus, "q")
         with pytest.raises(errors.InvalidArgument, match=words):
             await outcomes(bus, "q", **how)
-        with pytest.raises(errors.InvalidArgument, match="none of messages, outcomes"):
+        with pytest.raises(errors.InvalidArgument, match="use messages or outcomes"):
             bus.log_positions("q", log="both")

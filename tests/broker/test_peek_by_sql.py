@@ -111,7 +111,7 @@ async def test_a_filter_is_compiled_once_a_call(
         count += 1
         return compile_filter(*given)
 
-    monkeypatch.setattr("onibus.core.path.peek.compile_filter", counted)
+    monkeypatch.setattr("onibus.core.inspection.compile_filter", counted)
     async with Bus.ephemeral(clock=clock) as bus:
         await fill(bus, partitioned=True)
         where = Filter(sql="n >= 0")

@@ -226,9 +226,9 @@ async def test_a_disk_that_hangs_is_noticed_and_goes_on(
             assert PROBE_MS + PATIENCE_MS + GRACE_MS < NOTICED_MS
             assert not readiness(bus).ready
             (alarm,) = bus.alarms
-            assert f"the disk of store {store} has not answered for 2500 ms" in alarm
+            assert f"the disk of store {store} has not responded for 2500 ms" in alarm
             for operation in OPERATIONS.values():
-                with pytest.raises(PartitionOffline, match="has not answered"):
+                with pytest.raises(PartitionOffline, match="has not responded"):
                     await operation(bus)
             if store == "two":
                 await _limited_on_the_other_store(bus)
@@ -255,7 +255,7 @@ async def _limited_on_the_other_store(bus: Bus) -> None:
         sent = await bus.send("q", msg("more"))
         assert bus.broker.find("q").stores[sent.sequence_number >> 48] == "one"
     key = KEYS[index_in(bus, "q", "two")]
-    with pytest.raises(PartitionOffline, match="has not answered"):
+    with pytest.raises(PartitionOffline, match="has not responded"):
         await bus.send("q", msg("keyed", partition_key=key))
     received: list[Any] = []
     while found := await get(bus, "q", delete=True):

@@ -172,16 +172,16 @@ async def test_replays_that_cannot_be_done(clock: ManualClock) -> None:
         await send(bus, "q", "a", "b")
         await consume(bus, "q", 1)
         bad: list[tuple[dict[str, Any], Any, str]] = [
-            ({"start": 1}, errors.LogGap, "lost 1 to 1"),
-            ({"start": 9}, errors.InvalidArgument, "no sequence number"),
+            ({"start": 1}, errors.LogGap, "no longer has 1 to 1"),
+            ({"start": 9}, errors.InvalidArgument, "not a sequence number"),
             ({"start": 2, "where": Filter(state="active")}, errors.InvalidArgument, "states"),
-            ({"start": 2, "where": "n > 1"}, errors.InvalidArgument, "a filter is a Filter"),
+            ({"start": 2, "where": "n > 1"}, errors.InvalidArgument, "pass a Filter"),
             ({"start": 2, "where": Filter(sql="(")}, errors.InvalidFilter, "expected"),
             ({"start": 2, "to": "nothing"}, errors.EntityNotFound, "nothing"),
             ({"start": 2, "to": name}, errors.InvalidOperation, "send to t"),
             ({"start": 2, "to": "closed"}, errors.EntityDisabled, "send-disabled"),
             ({"start": 2, "to": "sessions"}, errors.InvalidOperation, "session_id"),
-            ({"start": 2, "incarnation": 99}, errors.EntityReplaced, "made again"),
+            ({"start": 2, "incarnation": 99}, errors.EntityReplaced, "recreated"),
             ({"start": 2, "partition": 1}, errors.InvalidArgument, "partitions 0 to 0"),
         ]
         for how, kind, words in bad:

@@ -211,7 +211,7 @@ async def test_an_error_that_was_caught_does_not_let_the_rest_through(clock: Man
                 with pytest.raises(InvalidOperation):
                     await tx.send("p", msg("no key"))
 
-        with pytest.raises(InvalidOperation, match="common key"):
+        with pytest.raises(InvalidOperation, match="different keys"):
             await block()
         assert there(bus, "plain") == []
         with pytest.raises(InvalidOperation, match="rolled back"):

@@ -119,3 +119,16 @@ async def test_one_receive_over_several_groups_survives_a_restart(
         assert bodies(await receiver.receive(5, visibility_ms=5 * MINUTE)) == ["b2", "b3"]
         clock.advance(MINUTE + SECOND)
         assert bodies(await receiver.receive(2)) == ["c1", "c2"]
+
+
+@run
+async def test_receivers_that_were_cancelled_are_forgotten(clock: ManualClock) -> None:
+    async with Bus.ephemeral(clock=clock) as bus:
+        await bus.create_queue("q")
+        receiver = bus.receiver("q")
+        for _ in range(200):
+            waiting = asyncio.create_task(receiver.receive(wait_ms=60 * MINUTE))
+            await asyncio.sleep(0)
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+        assert len(bus.broker.find("q").waiters) <= 32

@@ -226,7 +226,7 @@ async def test_forwarding_in_a_circle_is_refused(tmp_path: Path) -> None:
         ]
     }
     async with Bus.ephemeral() as bus:
-        with pytest.raises(InvalidArgument, match=r"Queues\[0\]: there is no entity 'b'"):
+        with pytest.raises(InvalidArgument, match=r"Queues\[0\]: no entity 'b'"):
             await create_missing(bus, load(config(tmp_path, namespace)).entities)
 
 
@@ -319,7 +319,7 @@ def test_mistakes(tmp_path: Path, namespace: Any, told: str) -> None:
                 "Name": "r",
                 "Properties": {"FilterType": "Correlation", "CorrelationFilter": {"Label": ""}},
             },
-            "Rules[0]: a correlation filter names at least one property",
+            "Rules[0]: a correlation filter must name at least one property",
         ),
         ({"Name": "r", "Properties": {"Action": {"SqlExpression": "DROP"}}}, "Rules[0]: "),
     ],

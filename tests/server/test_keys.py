@@ -107,8 +107,8 @@ async def test_what_cannot_be_done_with_keys() -> None:
             return str(answer.json()["detail"])
 
         root = "/v1/keys/RootManageSharedAccessKey"
-        assert "of the configuration" in await refused("POST", f"{root}/rotate", {}, 400)
-        assert "of the configuration" in await refused("DELETE", root, None, 400)
+        assert "in the configuration" in await refused("POST", f"{root}/rotate", {}, 400)
+        assert "in the configuration" in await refused("DELETE", root, None, 400)
         assert "Send" in await refused("POST", "/v1/keys", {"name": "x", "rights": []}, 400)
         assert "rights" in await refused("POST", "/v1/keys", {"name": "x"}, 400)
         assert "name" in await refused("POST", "/v1/keys", SENDER | {"name": "a b"}, 400)

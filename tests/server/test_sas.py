@@ -101,7 +101,7 @@ def test_what_a_resource_names(resource: str, scope: str) -> None:
 
 @pytest.mark.parametrize("resource", ["orders", "", "/orders", "/", "h?/orders", "h#/"])
 def test_a_resource_that_could_mean_everything_is_refused(resource: str) -> None:
-    with pytest.raises(Unauthorized, match="for no resource"):
+    with pytest.raises(Unauthorized, match="names no resource"):
         scope_of(resource)
 
 
@@ -159,7 +159,7 @@ def test_an_entitys_key_reaches_that_entity_and_its_parts(entity: str, reached: 
 def test_an_entitys_key_signs_for_nothing_else() -> None:
     ring = Keyring([AccessKey(name="k", primary=SECRET, entity="orders")])
     for resource in ("sb://h/", "sb://h/others", "sb://h/orders2", "sb://h/order"):
-        with pytest.raises(Unauthorized, match="not one of this bus"):
+        with pytest.raises(Unauthorized, match="does not match a key"):
             ring.check(token(resource, "k"), NOW)
     narrow = ring.check(token("sb://h/orders/subscriptions/s", "k"), NOW)
     assert not allowed(narrow, "orders")
@@ -223,7 +223,7 @@ def test_an_altered_token_is_refused(change: Callable[[str], str]) -> None:
 def test_foreign_and_empty_keys_are_refused() -> None:
     ring = Keyring([KEY, AccessKey(name="no-second", primary=SECRET, secondary="")])
     for name, key in ((ROOT_NAME, OTHER), ("no-second", ""), ("nobody", SECRET), (ROOT_NAME, "")):
-        with pytest.raises(Unauthorized, match="not one of this bus"):
+        with pytest.raises(Unauthorized, match="does not match a key"):
             ring.check(token("sb://h/", name, key), NOW)
 
 
@@ -273,9 +273,9 @@ def test_new_keys_count_at_once() -> None:
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({"name": ""}, "a key's name"),
-        ({"name": "a/b"}, "a key's name"),
-        ({"name": "a\n"}, "a key's name"),
+        ({"name": ""}, "invalid key name"),
+        ({"name": "a/b"}, "invalid key name"),
+        ({"name": "a\n"}, "invalid key name"),
         ({"primary": ""}, "must have 16 to 256"),
         ({"primary": "x" * 15}, "must have 16 to 256"),
         ({"primary": "x" * 257}, "must have 16 to 256"),
@@ -283,8 +283,8 @@ def test_new_keys_count_at_once() -> None:
         ({"primary": "with a\nline break in it"}, "printable ASCII"),
         ({"primary": "with a semicolon;in it"}, "no ;"),
         ({"primary": "with an é in its midst"}, "printable ASCII"),
-        ({"rights": frozenset()}, "allows nothing"),
-        ({"entity": "//"}, "an entity's name"),
+        ({"rights": frozenset()}, "has no rights"),
+        ({"entity": "//"}, "entity name"),
     ],
 )
 def test_keys_that_are_refused(wrong: dict[str, object], told: str) -> None:

@@ -284,7 +284,7 @@ def test_mistakes_of_configuration_end_it_with_one_line(tmp_path: Path) -> None:
     code, told = refused("--config", path, "--ephemeral", "--http-port", "0")
     assert (code, told) == (
         2,
-        f"onibus: {path}: queues.a: there is no entity 'nowhere' to forward to\n",
+        f"onibus: {path}: queues.a: no entity 'nowhere' to forward to\n",
     )
 
 

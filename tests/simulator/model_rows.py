@@ -125,12 +125,12 @@ def prepare(message: Message, settings: LogSettings) -> Prepared:
         raise InvalidOperation("two keys")
     if settings.requires_session and session is None:
         what = "group (session_id)" if settings.fifo else "session_id"
-        raise InvalidOperation(f"this entity needs a {what} on every message")
+        raise InvalidOperation(f"this entity requires a {what} on every message")
     content = sha256(message.body).hexdigest()
     if settings.fifo and message.message_id is None:
         if not settings.content_based_deduplication:
             raise InvalidOperation(
-                "a FIFO queue needs a deduplication id (message_id) on every message, "
+                "a FIFO queue requires a deduplication id (message_id) on every message, "
                 "or content_based_deduplication"
             )
         message = replace(message, message_id=content)
@@ -143,7 +143,7 @@ def prepare(message: Message, settings: LogSettings) -> Prepared:
         scope = session
     if settings.requires_duplicate_detection and settings.enable_partitioning and key is None:
         raise InvalidOperation(
-            "a message to a partitioned entity with duplicate detection needs a message_id, "
+            "a partitioned entity with duplicate detection requires a message_id, "
             "a partition_key or a session_id"
         )
     known = settings.requires_duplicate_detection and message.message_id is not None

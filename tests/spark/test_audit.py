@@ -209,5 +209,5 @@ def test_a_broker_that_lost_a_message_contradicts_the_lake(
     path = tmp_path / captures.entity / one.name
     pq.write_table(twice, path)
     found = {one.check: one.count for one in audited(captures, tmp_path).findings if one.count}
-    assert found["messages with more than one end"] == 1
-    assert found["messages with neither an end nor a place in the broker"] == 1
+    assert found["messages with more than one outcome"] == 1
+    assert found["messages with neither an outcome nor a place in the broker"] == 1

@@ -57,7 +57,7 @@ def test_an_entity_is_deleted_or_made_again_in_the_middle_of_a_batch(
             .start()
         )
 
-    says = "made again" if again else f"there is no entity '{entity}'"
+    says = "recreated" if again else f"no entity '{entity}'"
     with pytest.raises(PySparkException, match=says):
         run_to_the_end(start)
     assert [int(row.body) for row in taken] == list(range(10)), "the batch before, and no more"

@@ -94,7 +94,7 @@ def test_a_stream_has_each_message_as_it_is_dead_lettered(
 
 
 def test_a_dead_letter_queue_has_no_other_tables(own_server: ServerThread) -> None:
-    with pytest.raises(InvalidArgument, match="leave the option table out"):
+    with pytest.raises(InvalidArgument, match="omit option table"):
         read_options(
             {
                 "connection": own_server.connection_string,

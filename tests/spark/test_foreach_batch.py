@@ -65,7 +65,7 @@ def test_a_batch_belongs_to_the_checkpoint_of_its_query(
     rmtree(checkpoint)
     rmtree(folder)
     put_rows(folder, "1", 10, 10)
-    with pytest.raises(PySparkException, match=r"another checkpoint.*forget the producer"):
+    with pytest.raises(PySparkException, match=r"another checkpoint.*reset the producer"):
         run(rows, each, checkpoint)
     assert content(log_of(client, entity, "message_id", "body")) == expected(10)
     for name, first in (("2", 90), ("3", 91), ("4", 20), ("5", 92), ("6", 93)):
@@ -74,7 +74,7 @@ def test_a_batch_belongs_to_the_checkpoint_of_its_query(
         moment = (folder / "1.parquet").stat().st_mtime + int(name)
         os.utime(folder / f"{name}.parquet", (moment, moment))
     # A query that left batches out would hide those that the bus has lost.
-    with pytest.raises(PySparkException, match="in foreachBatch write each batch"):
+    with pytest.raises(PySparkException, match="in foreachBatch, write every batch"):
         run(rows, some, copy)
     assert content(log_of(client, entity, "message_id", "body")) == expected(30)
     assert client.staged(entity) == []

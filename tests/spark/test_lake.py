@@ -76,7 +76,7 @@ def test_a_range_written_again_is_there_once(lake: Lake) -> None:
     again = put(lake, pa.concat_tables([table.slice(0, 1), table.slice(1)]), attempt="2")
     assert first == again
     assert numbers_in(lake) == [1, 2, 3]
-    with pytest.raises(LakeFailed, match="was written by another process"):
+    with pytest.raises(LakeFailed, match="was also written by another process"):
         put(lake, rows(1, 3, step=timedelta(seconds=1)), attempt="3")
 
 
@@ -126,7 +126,7 @@ def test_a_lake_belongs_to_one_entity(lake: Lake) -> None:
 
 
 def test_a_lake_that_cannot_be_opened_or_written_says_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(InvalidOperation, match=r"'nowhere://x' cannot be opened: .*install"):
+    with pytest.raises(InvalidOperation, match=r"cannot open the lake 'nowhere://x': .*install"):
         Lake("nowhere://x", "q")
     (tmp_path / "file").write_text("")
     with pytest.raises(LakeFailed, match=r"cannot write .*/file/q/entity.json: .*Check the lake"):

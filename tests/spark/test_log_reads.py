@@ -127,8 +127,8 @@ def test_what_is_wrong_is_said(client: Client, entity: str, reads: Reads) -> Non
     client.create_queue(entity)
     for options, said in (
         ({"startingPositon": "latest"}, "did you mean startingPosition"),
-        ({"startingPosition": '{"0": 99}'}, "99 is beyond the end of partition 0"),
-        ({"mode": "queue"}, "mode queue is for streams"),
+        ({"startingPosition": '{"0": 99}'}, "99 is past the end of partition 0"),
+        ({"mode": "queue"}, "mode queue is only for streams"),
     ):
         with pytest.raises(PySparkException, match=said):
             reads.read(**options).collect()

@@ -138,7 +138,7 @@ def test_columns_that_are_wrong_are_refused_before_anything_runs(spark: SparkSes
         "no column 'body'": lambda: operators.deduplicate(rows, by="content", arrival=AT),
         "by is id": lambda: operators.deduplicate(rows, by="name", arrival=AT),
         "have sequence_number already": lambda: operators.enqueue(rows, settings, arrival=AT),
-        "partitions, not 0": lambda: operators.assign_partitions(rows, 0, arrival=AT),
+        "use 1 to": lambda: operators.assign_partitions(rows, 0, arrival=AT),
         "no default_time_to_live_ms": lambda: operators.expire(rows, enqueued="at"),
         "no column 'who'": lambda: operators.hold_for_partner(
             rows, workflow="who", needs="n", gives="g", limit_ms=1, arrival=AT
@@ -147,7 +147,7 @@ def test_columns_that_are_wrong_are_refused_before_anything_runs(spark: SparkSes
         with pytest.raises(InvalidArgument, match=message):
             refused()
     wrong = frame_of(spark, message_id=[1])
-    with pytest.raises(InvalidArgument, match="'message_id' is bigint and should be string"):
+    with pytest.raises(InvalidArgument, match="'message_id' is bigint: use string"):
         operators.enqueue(wrong, settings, arrival=AT)
 
 
@@ -156,5 +156,5 @@ def test_rows_that_are_wrong_are_named(spark: SparkSession) -> None:
     with pytest.raises(PySparkException, match="a row has no message_id: row='1'"):
         operators.deduplicate(rows, arrival=AT).rows.collect()
     timeless = frame_of(spark, message_id=["a", "b"], at=[START, None])
-    with pytest.raises(PySparkException, match="no time of arrival: row='1', message_id='b'"):
+    with pytest.raises(PySparkException, match="no arrival time: row='1', message_id='b'"):
         operators.deduplicate(timeless, arrival=AT).rows.collect()

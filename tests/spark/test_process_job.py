@@ -101,7 +101,7 @@ def test_rows_that_no_queue_takes_are_dead_letters_with_a_reason(
     assert "session_id must be" in reasons[3][1]
     assert reasons[4] == ("invalid-operation", reasons[4][1])
     assert "differ" in reasons[4][1]
-    assert "properties are not JSON" in reasons[5][1]
+    assert "properties must be a JSON" in reasons[5][1]
     assert "body" in reasons[7][1]
     assert (done.accepted, done.duplicates, done.dead_lettered) == (1, 1, 6)
 

@@ -40,13 +40,16 @@ def batch(**columns: Any) -> pa.RecordBatch:
     ("schema", "says"),
     [
         (struct(mesage_id=TEXT, body=BYTES), "did you mean message_id"),
-        (struct(message_id=LongType(), body=BYTES), "message_id is bigint and should be string"),
+        (struct(message_id=LongType(), body=BYTES), "message_id is bigint: use string"),
         (struct(message_id=TEXT), "no column body"),
-        (struct(properties=MapType(LongType(), TEXT), body=BYTES), "names are texts"),
+        (struct(properties=MapType(LongType(), TEXT), body=BYTES), "use string names"),
         (struct(properties=MapType(TEXT, ArrayType(TEXT)), body=BYTES), "properties is map"),
         (struct(time_to_live_ms=TEXT, body=BYTES), "time_to_live_ms is string"),
-        (struct(scheduled_enqueue_time=LongType(), body=BYTES), "should be timestamp"),
-        (StructType([StructField("body", BYTES), StructField("body", BYTES)]), "two columns body"),
+        (struct(scheduled_enqueue_time=LongType(), body=BYTES), "use timestamp"),
+        (
+            StructType([StructField("body", BYTES), StructField("body", BYTES)]),
+            "column body is repeated",
+        ),
     ],
 )
 def test_columns_that_are_refused(schema: StructType, says: str) -> None:
@@ -107,10 +110,10 @@ def test_pieces_are_what_a_request_may_have() -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"producer": "p"}, "producer and batch come together"),
+        ({"producer": "p"}, "producer and batch belong together"),
         ({"producr": "p"}, "did you mean producer"),
-        ({"leaseMs": "soon"}, "leaseMs is a whole number"),
-        ({"producer": "p", "batch": "-1"}, "batch is a whole number"),
+        ({"leaseMs": "soon"}, "leaseMs is 'soon': use a whole number"),
+        ({"producer": "p", "batch": "-1"}, "batch is '-1': use a whole number"),
     ],
 )
 def test_bad_options_of_a_batch_write(given: Mapping[str, str], says: str) -> None:
@@ -123,7 +126,7 @@ def test_entities_are_not_written_over() -> None:
         BatchWriter(SERVER, struct(body=BYTES), True)
     with pytest.raises(InvalidOperation, match="upsert_into"):
         StreamWriter(SERVER, struct(body=BYTES), True)
-    with pytest.raises(InvalidOperation, match="counts by itself"):
+    with pytest.raises(InvalidOperation, match="numbers its own batches"):
         StreamWriter({**SERVER, "batch": "1"}, struct(body=BYTES), False)
 
 

@@ -65,7 +65,7 @@ def test_failed_opening_lets_go_of_everything(tmp_path: Path) -> None:
     path = tmp_path / "store"
     SqliteStore(path, "one").close()
     for _ in range(2):
-        with pytest.raises(StoreFailed, match="holds the store 'one', not 'two'"):
+        with pytest.raises(StoreFailed, match="holds store 'one', not 'two'"):
             SqliteStore(path, "two")
     SqliteStore(path, "one").close()
 
@@ -197,7 +197,7 @@ def test_store_behind_its_witness_is_not_served(tmp_path: Path) -> None:
     ahead.write(2, 0)
     ahead.close()
     before = path.read_bytes()
-    with pytest.raises(Damaged, match="ends at commit 1 and had come to 2"):
+    with pytest.raises(Damaged, match="ends at commit 1 and was at 2"):
         SqliteStore(path, "one")
     assert path.read_bytes() == before
     (tmp_path / "store.witness").unlink()
@@ -210,7 +210,7 @@ def test_witness_of_another_store_is_noticed(tmp_path: Path) -> None:
     path.unlink()
     SqliteStore(tmp_path / "other", "one").close()
     (tmp_path / "other").rename(path)
-    with pytest.raises(Damaged, match="not the store that its witness has seen"):
+    with pytest.raises(Damaged, match="not the store in its witness"):
         SqliteStore(path, "one")
 
 
@@ -230,7 +230,7 @@ def test_a_power_cut_that_garbles_one_slot_leaves_a_witness(tmp_path: Path) -> N
             assert (testimony.store, testimony.position) == (identity, position)
             assert not testimony.whole
     # It is opened, and says that a loss may be unnoticed; the witness is then whole again.
-    for notice in ("damaged in part", ""):
+    for notice in ("partly damaged", ""):
         store = SqliteStore(path, "one")
         assert notice in store.notice
         assert bool(store.notice) == bool(notice)
@@ -275,6 +275,6 @@ def test_a_format_that_no_version_wrote_is_refused(tmp_path: Path, version: int)
     SqliteStore(path, "one").close()
     alter(path, f"UPDATE meta SET value = {version} WHERE name = 'format'")
     before = path.read_bytes()
-    with pytest.raises(Damaged, match=f"format {version}, which no version has written"):
+    with pytest.raises(Damaged, match=f"the unknown format {version}"):
         SqliteStore(path, "one")
     assert path.read_bytes() == before

@@ -55,7 +55,7 @@ def admit(message: Message, settings: LogSettings, secret: bytes) -> Prepared:
     try:
         row = encode(message)
     except (UnicodeEncodeError, TypeError, OverflowError) as error:
-        raise InvalidArgument(f"the message cannot be encoded: {error}") from None
+        raise InvalidArgument(f"cannot encode the message: {error}") from None
     if len(row) > settings.max_message_bytes:
         check_size(message, len(row), settings)
     ttl = settings.default_time_to_live_ms
@@ -74,7 +74,7 @@ def check_size(message: Message, row_bytes: int, settings: LogSettings) -> None:
         size = max(len(message.as_sent) + len(message.body), row_bytes // 2)
     if size > settings.max_message_bytes:
         raise MessageTooLarge(
-            f"the message takes {size} bytes; this entity takes {settings.max_message_bytes}"
+            f"the message has {size} bytes; the limit is {settings.max_message_bytes}"
         )
 
 
@@ -94,24 +94,26 @@ def time_to_live(message: Message, settings: LogSettings) -> int | None:
 def _check_fields(message: Message, settings: LogSettings) -> None:
     """Refuse fields of wrong types or sizes, and keys that contradict each other."""
     if not isinstance(message, Message):
-        raise InvalidArgument(f"a message is a Message, not a {type(message).__name__}")
+        raise InvalidArgument(f"send a Message, not a {type(message).__name__}")
     message_id = message.message_id
     session_id, partition_key = message.session_id, message.partition_key
     if type(message.body) is not bytes:
-        raise InvalidArgument(f"a body is bytes, not {type(message.body).__name__}")
+        raise InvalidArgument(f"body must be bytes, not {type(message.body).__name__}")
     if type(message.as_sent) is not bytes:
-        raise InvalidArgument(f"as_sent is bytes, not {type(message.as_sent).__name__}")
+        raise InvalidArgument(f"as_sent must be bytes, not {type(message.as_sent).__name__}")
     if message_id is not None and (type(message_id) is not str or len(message_id) > ID_LENGTH_MAX):
         raise _no_id("message_id")
     if message_id == "":
-        raise InvalidArgument("message_id is empty: leave it out if there is none")
+        raise InvalidArgument("message_id is empty: omit it instead")
     if session_id is not None and (type(session_id) is not str or len(session_id) > ID_LENGTH_MAX):
         raise _no_id("session_id")
     if partition_key is not None:
         if type(partition_key) is not str or len(partition_key) > ID_LENGTH_MAX:
             raise _no_id("partition_key")
         if session_id is not None and session_id != partition_key:
-            raise InvalidOperation("session_id and partition_key are both set and differ")
+            raise InvalidOperation(
+                "session_id and partition_key differ: use the same value or omit one"
+            )
     if message.time_to_live_ms is not None or message.scheduled_enqueue_time_ms is not None:
         _check_times(message)
     if message.properties or type(message.properties) is not dict:
@@ -133,11 +135,11 @@ def _check_fields(message: Message, settings: LogSettings) -> None:
         _check_rare_fields(message)
     if session_id is None and settings.requires_session:
         name = "group (session_id)" if settings.fifo else "session_id"
-        raise InvalidOperation(f"this entity needs a {name} on every message")
+        raise InvalidOperation(f"this entity requires a {name} on every message")
 
 
 def _no_id(name: str) -> InvalidArgument:
-    return InvalidArgument(f"{name} must be a text of at most {ID_LENGTH_MAX} characters")
+    return InvalidArgument(f"{name} must be a string of at most {ID_LENGTH_MAX} characters")
 
 
 def _check_times(message: Message) -> None:
@@ -152,14 +154,14 @@ def _check_rare_fields(message: Message) -> None:
     for name in _TEXTS:
         value = getattr(message, name)
         if value is not None and type(value) is not str:
-            raise InvalidArgument(f"{name} is a text, not {type(value).__name__}")
+            raise InvalidArgument(f"{name} must be a string, not {type(value).__name__}")
     if message.format not in FORMATS:
-        raise InvalidArgument(f"format {message.format!r} is none of {FORMATS}")
+        raise InvalidArgument(f"format is {message.format!r}: use one of {FORMATS}")
     if type(message.rewritten) is not bool:
-        raise InvalidArgument("rewritten is a bool")
+        raise InvalidArgument("rewritten must be a bool")
     number = message.enqueued_sequence_number
     if number is not None and (type(number) is not int or not 0 <= number < 2**63):
-        raise InvalidArgument("enqueued_sequence_number is a sequence number")
+        raise InvalidArgument("enqueued_sequence_number must be a sequence number")
     check_whole("hop_count", message.hop_count, 0, HOP_COUNT_MAX)
     check_whole("received_before", message.received_before, 0)
     origin = message.dead_letter_of
@@ -168,7 +170,7 @@ def _check_rare_fields(message: Message) -> None:
         and len(origin) == 2
         and all(type(one) is int and 0 <= one < 2**63 for one in origin)
     ):
-        raise InvalidArgument("dead_letter_of is an entity and a sequence number")
+        raise InvalidArgument("dead_letter_of must be an entity and a sequence number")
 
 
 def hash_identities(
@@ -203,7 +205,7 @@ def _hash(secret: bytes, identity: str, scope: str | None) -> bytes:
         if scope is not None:
             data = _scoped(data, scope.encode())
     except UnicodeEncodeError as error:
-        raise InvalidArgument(f"an id cannot be encoded: {error}") from None
+        raise InvalidArgument(f"cannot encode an id: {error}") from None
     hasher = _keyed(secret)()
     hasher.update(data)
     digest: bytes = hasher.digest()
@@ -216,7 +218,7 @@ def _identities(
     if message.message_id is None:
         if settings.enable_partitioning and key is None:
             raise InvalidOperation(
-                "a message to a partitioned entity with duplicate detection needs a message_id, "
+                "a partitioned entity with duplicate detection requires a message_id, "
                 "a partition_key or a session_id"
             )
         return ()
@@ -232,7 +234,7 @@ def _fifo_identities(
     if message.message_id is None:
         if content is None:
             raise InvalidOperation(
-                "a FIFO queue needs a deduplication id (message_id) on every message, "
+                "a FIFO queue requires a deduplication id (message_id) on every message, "
                 "or content_based_deduplication"
             )
         message = _with_id(message, content)

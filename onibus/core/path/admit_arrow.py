@@ -206,18 +206,16 @@ def _prepare(looked: _Looked, settings: LogSettings, secret: bytes | None) -> Pr
 def one_batch(given: pa.RecordBatch | pa.Table) -> pa.RecordBatch:
     """Return what was given as one batch, or refuse it."""
     if not isinstance(given, (pa.RecordBatch, pa.Table)):
-        raise InvalidArgument(
-            f"a bulk send takes a pyarrow RecordBatch or Table, not a {type(given).__name__}"
-        )
+        raise InvalidArgument(f"send a pyarrow RecordBatch or Table, not a {type(given).__name__}")
     if not 0 < given.num_rows <= BATCH_COUNT_MAX:
-        raise InvalidArgument(f"a batch has 1 to {BATCH_COUNT_MAX} rows, not {given.num_rows}")
+        raise InvalidArgument(f"the batch has {given.num_rows} rows: send 1 to {BATCH_COUNT_MAX}")
     if isinstance(given, pa.RecordBatch):
         return given
     try:
         given.validate(full=True)
         (batch,) = given.combine_chunks().to_batches()
     except (pa.ArrowException, ValueError) as error:
-        raise InvalidArgument(f"the table cannot become one batch: {error}") from None
+        raise InvalidArgument(f"cannot combine the table into one batch: {error}") from None
     return batch
 
 
@@ -288,14 +286,14 @@ def _refusal(
     try:
         (message,) = messages_of(batch.slice(at, 1))
     except Damaged:
-        return InvalidArgument("properties are not the MessagePack of a map")
+        return InvalidArgument("properties must be a MessagePack map")
     try:
         admit(message, settings, secret)
     except Refused as error:
         return error
     # Its properties are MessagePack that takes more bytes than ours would.
     return MessageTooLarge(
-        f"the message takes {size} bytes; this entity takes {settings.max_message_bytes}"
+        f"the message has {size} bytes; the limit is {settings.max_message_bytes}"
     )
 
 

@@ -22,7 +22,7 @@ def find_held(subscription: Subscription, tokens: Sequence[bytes]) -> list[int]:
     """Return the ordinals that tokens hold; one that does not hold refuses all."""
     ordinals = [subscription.held_by(token)[0] for token in tokens]
     if len(set(ordinals)) != len(ordinals):
-        raise InvalidArgument("a token is given twice")
+        raise InvalidArgument("a lock token is listed twice: list each once")
     return ordinals
 
 
@@ -63,7 +63,7 @@ def _delete_late(subscription: Subscription, token: bytes, out: WriteBatch) -> N
     ordinal = given_out(subscription, token)
     state = subscription.state(ordinal)
     if subscription.settings.fifo and state is not State.GONE:
-        raise LockLost("the lock has run out")
+        raise LockLost("the lock expired: receive the message again")
     if state is State.ACTIVE:
         subscription.change(ordinal, Input.TAKE, out)
         subscription.depart([ordinal], out)
@@ -78,4 +78,4 @@ def given_out(subscription: Subscription, token: bytes) -> int:
             candidates = subscription.numbering.candidates(number, subscription.log.next_ordinal)
             if candidates:
                 return candidates[0]
-    raise UnknownToken("that is not a token of this entity")
+    raise UnknownToken("not a lock token of this entity: settle where it was received")

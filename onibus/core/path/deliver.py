@@ -144,7 +144,7 @@ def find_deferred(
         if subscription.state(ordinal) is not wanted:
             raise MessageNotFound(f"message {number} is not deferred, or it is locked")
         if session is not None and subscription.session_name(ordinal) != session.id:
-            raise MessageNotFound(f"message {number} is not of session {session.id!r}")
+            raise MessageNotFound(f"message {number} is not in session {session.id!r}")
         ordinals.append(ordinal)
     return ordinals
 
@@ -252,8 +252,8 @@ def _repeat(
     if sum(len(hold.ordinals) for hold in holds) < len(attempt.epochs):
         if subscription.settings.strict_attempts:
             raise InvalidOperation(
-                "the receive of this attempt id cannot be repeated any "
-                "more: one of its messages was deleted or changed"
+                "the receive with this attempt id can no longer be repeated: one of its messages "
+                "was deleted or changed; use a new attempt id"
             )
         end_attempt(subscription, attempt_id, out)
         return None

@@ -32,24 +32,26 @@ def states_of(wanted: Filter, dead: bool) -> frozenset[State]:
     Refuses a filter of which any part is wrong.
     """
     if not isinstance(wanted, Filter):
-        raise InvalidArgument(f"a filter is a Filter, not a {type(wanted).__name__}")
+        raise InvalidArgument(f"pass a Filter, not a {type(wanted).__name__}")
     try:
         msgspec.convert(msgspec.structs.asdict(wanted), Filter, builtin_types=(bytes,))
     except msgspec.ValidationError as error:
-        raise InvalidArgument(f"a filter's field has a wrong type: {error}") from None
+        raise InvalidArgument(f"a field of the filter has the wrong type: {error}") from None
     if wanted.sql_parameters and wanted.sql is None:
-        raise InvalidArgument("sql_parameters are for an SQL filter: give sql as well")
+        raise InvalidArgument("sql_parameters need an SQL filter: set sql as well")
     _ = wanted.condition  # its SQL is read here, or refused
     if wanted.body_path is not None:
         _ = wanted.steps
     elif wanted.body_equals is not None:
         raise InvalidArgument("body_equals needs body_path: name the field of the body")
     if dead and wanted.state not in (None, "dead-lettered"):
-        raise InvalidArgument(f"dead letters are not {wanted.state}: leave one of the two out")
+        raise InvalidArgument(
+            f"a dead-letter queue has no {wanted.state} messages: omit one of the two"
+        )
     if wanted.state is None:
         return DEAD if dead else frozenset(State) - DEAD - {State.GONE}
     if wanted.state not in STATES:
-        raise InvalidArgument(f"state {wanted.state!r} is none of {', '.join(STATES)}")
+        raise InvalidArgument(f"state is {wanted.state!r}: use one of {', '.join(STATES)}")
     return STATES[wanted.state]
 
 

@@ -39,7 +39,7 @@ def ordinal_of(partition: Partition, number: object) -> int:
         for ordinal in numbering.candidates(number, log.visible_below + 1):
             return ordinal
     raise InvalidArgument(
-        f"{number!r} is no sequence number of partition {partition.index}: "
+        f"{number!r} is not a sequence number of partition {partition.index}: "
         f"the next one is {numbering.number(log.visible_below)}"
     )
 
@@ -76,7 +76,7 @@ def check_complete(partition: Partition, start: int, end: int) -> None:
     if hole is not None:
         first, last = (partition.numbering.number(ordinal) for ordinal in hole)
         raise LogGap(
-            f"the log of partition {partition.index} has lost {first} to {last}", first, last
+            f"the log of partition {partition.index} no longer has {first} to {last}", first, last
         )
 
 
@@ -141,5 +141,5 @@ def plan_outcomes(outcomes: OutcomeLog, start: int, end: int) -> list[OutcomePla
     """Return the rows of outcomes that a slice of reading takes."""
     if start < min(outcomes.first_number, end):
         last = min(outcomes.first_number, end) - 1
-        raise LogGap(f"outcomes {start} to {last} are lost", start, last)
+        raise LogGap(f"the log no longer has outcomes {start} to {last}", start, last)
     return outcomes.places(start, end, PIECES_A_SLICE)

@@ -43,5 +43,5 @@ class Room:
         """Refuse messages that are to be given out together and have no room."""
         if self.take(log, ordinals) < len(ordinals):
             raise InvalidOperation(
-                f"these messages have more than {self._most} bytes together: receive fewer at once"
+                f"the messages exceed {self._most} bytes together: receive fewer at once"
             )

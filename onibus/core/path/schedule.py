@@ -46,7 +46,7 @@ def find_scheduled(subscription: Subscription, numbers: Sequence[int]) -> list[i
         else:
             missing.append(number)
     if missing:
-        raise MessageNotFound(f"not scheduled, cancelled before or active already: {missing}")
+        raise MessageNotFound(f"not scheduled, already cancelled or already active: {missing}")
     return ordinals
 
 

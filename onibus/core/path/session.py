@@ -44,7 +44,7 @@ def accept_session(
     else:
         session = sessions.get(session_id)
         if session.in_use:
-            raise SessionLocked(f"session {session_id!r} is held by another receiver")
+            raise SessionLocked(f"another receiver holds session {session_id!r}: try again later")
     duration = subscription.settings.lock_duration_ms
     hold = subscription.new_hold(now + duration, duration, None)
     session.lock = SessionLock(hold.epoch, hold.check, hold.until, duration, owner)
@@ -97,7 +97,7 @@ def held_session(subscription: Subscription, session_id: str, token: bytes) -> S
         if lock is not None and (lock.epoch, lock.check) == (epoch, check):
             return session
     raise SessionLockLost(
-        f"the lock on session {session_id!r} was lost: it expired, was closed or taken over"
+        f"the lock on session {session_id!r} expired, was released or taken over: accept it again"
     )
 
 
@@ -132,9 +132,9 @@ def set_session_state(
 ) -> None:
     """Keep bytes with a session, also when it has no messages; None clears them."""
     if state is not None and type(state) is not bytes:
-        raise InvalidArgument("a session's state is bytes, or None")
+        raise InvalidArgument("a session state must be bytes or None")
     if state is not None and len(state) > SESSION_STATE_BYTES_MAX:
-        raise InvalidArgument(f"a session's state has at most {SESSION_STATE_BYTES_MAX} bytes")
+        raise InvalidArgument(f"a session state has at most {SESSION_STATE_BYTES_MAX} bytes")
     session.state = state
     session.state_set_ms = subscription.partition.offsets.shown(now)
     _write(subscription, session, out)

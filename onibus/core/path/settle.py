@@ -64,7 +64,7 @@ def reject(
         if text is not None:
             check_text(name, text, REASON_LENGTH_MAX)
     if mark.state in DEAD:
-        raise InvalidOperation("a message in the dead-letter queue cannot be dead-lettered again")
+        raise InvalidOperation("a dead-lettered message cannot be dead-lettered again")
     modify(subscription, ordinal, properties)
     dead_letter(subscription, ordinal, reason, description, out)
 
@@ -75,13 +75,13 @@ def renew(
     """Hold a message longer, or for `duration` from now; return until when, by the wall clock."""
     ordinal, _, hold = subscription.held_by(token)
     if hold.carried:
-        raise InvalidOperation("the session's lock holds this message: renew that one")
+        raise InvalidOperation("the session's lock holds this message: renew the session")
     if duration is not None:
         if not 0 <= duration <= VISIBILITY_MS_MAX:
-            raise InvalidArgument(f"a visibility timeout is from 0 to {VISIBILITY_MS_MAX} ms")
+            raise InvalidArgument(f"the visibility timeout must be 0 to {VISIBILITY_MS_MAX} ms")
         if now + duration > hold.received + VISIBILITY_MS_MAX:
             raise InvalidArgument(
-                f"a message is held for at most {VISIBILITY_MS_MAX} ms after it was received"
+                f"a message stays in flight for at most {VISIBILITY_MS_MAX} ms after its receive"
             )
     # The receive that gave this message out cannot be repeated any more (F9).
     spoil_attempt(subscription, hold, out)
@@ -152,4 +152,4 @@ def modify(subscription: Subscription, ordinal: int, properties: dict[str, Any] 
     try:
         mark.overlay = encode_overlay(overlay | {"properties": whole})
     except (TypeError, OverflowError, UnicodeEncodeError) as error:
-        raise InvalidArgument(f"properties cannot be encoded: {error}") from None
+        raise InvalidArgument(f"cannot encode the properties: {error}") from None

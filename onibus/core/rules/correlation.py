@@ -46,11 +46,11 @@ class CorrelationFilter(msgspec.Struct, frozen=True, kw_only=True, tag="correlat
 
     def __post_init__(self) -> None:
         if not isinstance(self.properties, dict):
-            raise InvalidFilter("properties are a dict of names and values")
+            raise InvalidFilter("properties must be a dict of names and values")
         folded = set()
         for name, value in self.properties.items():
             if not isinstance(name, str) or not name or name.casefold() in folded:
-                raise InvalidFilter(f"property {name!r} has no name of its own")
+                raise InvalidFilter(f"invalid property name {name!r}")
             folded.add(name.casefold())
             if value is None:
                 raise InvalidFilter(f"property {name!r}: nothing is equal to NULL")
@@ -61,11 +61,11 @@ class CorrelationFilter(msgspec.Struct, frozen=True, kw_only=True, tag="correlat
                 continue
             if not isinstance(value, str) or len(value) > PROPERTY_LENGTH_MAX:
                 raise InvalidFilter(
-                    f"{field} must be a text of at most {PROPERTY_LENGTH_MAX} characters"
+                    f"{field} must be a string of at most {PROPERTY_LENGTH_MAX} characters"
                 )
             check_value(field, value)
         if not self.properties and all(value is None for value in given):
-            raise InvalidFilter("a correlation filter names at least one property")
+            raise InvalidFilter("a correlation filter must name at least one property")
 
     def count(self) -> int:
         """Return how many properties are named."""

@@ -78,13 +78,13 @@ class Rule(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         name = self.name
         if not isinstance(name, str) or not 0 < len(name) <= RULE_NAME_LENGTH_MAX:
-            raise InvalidName(f"a rule's name has 1 to {RULE_NAME_LENGTH_MAX} characters")
+            raise InvalidName(f"a rule name has 1 to {RULE_NAME_LENGTH_MAX} characters")
         if not name.isprintable() or _NOT_IN_NAMES & set(name):
-            raise InvalidName(f"a rule's name has none of {' '.join(sorted(_NOT_IN_NAMES))}")
+            raise InvalidName(f"a rule name may not contain {' '.join(sorted(_NOT_IN_NAMES))}")
         if not isinstance(self.filter, Filter):
-            raise InvalidFilter(f"a rule's filter is no {type(self.filter).__name__}")
+            raise InvalidFilter(f"a rule's filter cannot be a {type(self.filter).__name__}")
         if not isinstance(self.action, SqlAction | None):
-            raise InvalidFilter(f"a rule's action is no {type(self.action).__name__}")
+            raise InvalidFilter(f"a rule's action cannot be a {type(self.action).__name__}")
 
 
 class CompiledRule:
@@ -167,7 +167,7 @@ def from_plain(plain: Any) -> Rule:
                 }
         return msgspec.convert(plain | parts, Rule, builtin_types=_KEPT)
     except (msgspec.ValidationError, ValueError, TypeError, AttributeError) as error:
-        raise InvalidFilter(f"no rule: {error}") from None
+        raise InvalidFilter(f"not a rule: {error}") from None
 
 
 _KEPT = (bytes, datetime, timedelta)
@@ -208,4 +208,4 @@ def _rich(value: Any) -> Any:
 
 def _check_parameters(parameters: Any) -> None:
     if not isinstance(parameters, dict):
-        raise InvalidFilter("parameters are a dict of names and values")
+        raise InvalidFilter("parameters must be a dict of names and values")

@@ -119,7 +119,7 @@ def _set_text(field: str, new: Evaluate | None) -> _Step:
     def step(subject: Subject) -> None:
         found = None if new is None else new(subject)
         if found is not None and not (isinstance(found, str) and len(found) <= length_max):
-            raise FilterFailed(f"{field} must be a text of at most {length_max} characters")
+            raise FilterFailed(f"{field} must be a string of at most {length_max} characters")
         setattr(subject.message, field, found)
 
     return step

@@ -167,7 +167,7 @@ def _find_named(node: tree.NamedProperty) -> Evaluate:
         if name is None:
             return MISSING
         if not isinstance(name, str):
-            raise FilterFailed(f"property() takes a text, not a {kind_of(name)}")
+            raise FilterFailed(f"property() takes a string, not a {kind_of(name)}")
         subject.charge(1 + len(name) // FOLDED)
         return subject.property(name, name.casefold())
 
@@ -361,11 +361,11 @@ _STEPS_READ = 10
 
 def _matcher(pattern: Any, escape: Any) -> tuple[Matcher, int]:
     if not isinstance(pattern, str):
-        raise FilterFailed(f"LIKE takes a text as its pattern, not a {kind_of(pattern)}")
+        raise FilterFailed(f"LIKE takes a string as its pattern, not a {kind_of(pattern)}")
     if len(pattern) > SQL_LENGTH_MAX:
         raise FilterFailed(f"a pattern has at most {SQL_LENGTH_MAX} characters")
     if escape is not None and not (isinstance(escape, str) and len(escape) == 1):
-        raise FilterFailed("ESCAPE takes a text of one character")
+        raise FilterFailed("ESCAPE takes a string of one character")
     try:
         return like(pattern, escape)
     except BadPattern as error:

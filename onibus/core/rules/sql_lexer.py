@@ -40,8 +40,8 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE,
 )
-_UNFINISHED = {"'": "a text without its second '", '"': 'a name without its second "',
-               "[": "a name without its ]"}  # fmt: skip
+_UNFINISHED = {"'": "a string without its closing '", '"': 'a name without its closing "',
+               "[": "a name without its closing ]"}  # fmt: skip
 
 
 class Token(NamedTuple):
@@ -55,15 +55,13 @@ class Token(NamedTuple):
 def tokens_of(text: str, length_max: int = SQL_LENGTH_MAX) -> list[Token]:
     """Return the words of a text, the end among them, or say what is wrong with it."""
     if not isinstance(text, str):
-        raise InvalidFilter(f"an SQL expression is a text, not a {type(text).__name__}")
+        raise InvalidFilter(f"an SQL expression must be a string, not a {type(text).__name__}")
     if len(text) > length_max:
-        raise InvalidFilter(
-            f"the expression has {len(text)} characters; at most {length_max} are allowed"
-        )
+        raise InvalidFilter(f"the expression has {len(text)} characters; the limit is {length_max}")
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise InvalidFilter("half a character", error.start) from None
+        raise InvalidFilter("an unpaired surrogate", error.start) from None
     tokens: list[Token] = []
     position = 0
     while position < len(text):

@@ -75,7 +75,7 @@ def check_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in parameters.items():
         folded = name.removeprefix("@").casefold() if isinstance(name, str) else ""
         if not folded or folded in found:
-            raise InvalidFilter(f"parameter {name!r} has no name of its own")
+            raise InvalidFilter(f"invalid parameter name {name!r}")
         found[folded] = check_value(f"parameter {name!r}", value)
     return found
 
@@ -85,14 +85,14 @@ def check_value(owner: str, value: Any) -> Any:
     if value is not None and kind_of(value) is None:
         raise InvalidFilter(f"{owner} is a {type(value).__name__}, which no message can have")
     if isinstance(value, datetime) and value.tzinfo is None:
-        raise InvalidFilter(f"{owner}: a datetime needs its time zone")
+        raise InvalidFilter(f"{owner}: a datetime needs a time zone")
     if isinstance(value, int) and not INTEGER_MIN <= value <= INTEGER_MAX:
         raise InvalidFilter(f"{owner}: a whole number has at most 64 bits")
     if isinstance(value, str):
         try:
             value.encode()
         except UnicodeEncodeError:
-            raise InvalidFilter(f"{owner} has half a character") from None
+            raise InvalidFilter(f"{owner} has an unpaired surrogate") from None
     return value
 
 
@@ -140,7 +140,7 @@ class _Parser:
     def deeper(self) -> Iterator[None]:
         """Go down one level, if there is one left."""
         if self.depth == SQL_DEPTH_MAX:
-            self.fail(f"deeper than {SQL_DEPTH_MAX} levels")
+            self.fail(f"nested more than {SQL_DEPTH_MAX} levels deep")
         self.depth += 1
         yield
         self.depth -= 1
@@ -301,7 +301,7 @@ class _Parser:
             return self.property()
         name = word.value.lower()
         if name == "newid":
-            what = "newid() gives something else each time, which Onibus does not support"
+            what = "newid() is not supported"
             raise InvalidFilter(what, word.position)
         if name not in ("property", "p"):
             what = f"unknown function {word.value!r}"

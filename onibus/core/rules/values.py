@@ -115,7 +115,7 @@ def add(left: Any, right: Any) -> Any:
         return _within_range(left + right)
     if TEXT in kinds and _can_be_text(left) and _can_be_text(right):
         if len(text := f"{left}{right}") > PROPERTY_LENGTH_MAX:
-            raise FilterFailed(f"a text would get longer than {PROPERTY_LENGTH_MAX} characters")
+            raise FilterFailed(f"a string would be longer than {PROPERTY_LENGTH_MAX} characters")
         return text
     if kinds in ((TIME, DURATION), (DURATION, TIME), (DURATION, DURATION)):
         return _in_time(operator.add, left, right)
@@ -233,9 +233,9 @@ def _need_numbers(sign: str, left: Any, right: Any) -> None:
 
 def _unsigned(value: Any) -> FilterFailed:
     name = kind_of(value) or type(value).__name__
-    return FilterFailed(f"a sign stands before a {name}, not a number")
+    return FilterFailed(f"a sign needs a number, not a {name}")
 
 
 def _mismatch(sign: str, left: Any, right: Any) -> FilterFailed:
     names = [kind_of(value) or type(value).__name__ for value in (left, right)]
-    return FilterFailed(f"{sign} takes no {names[0]} with a {names[1]}")
+    return FilterFailed(f"cannot apply {sign} to a {names[0]} and a {names[1]}")

@@ -34,9 +34,11 @@ def decode(head: bytes, states: Sequence[State]) -> None:
     except (msgspec.DecodeError, ValueError, TypeError) as error:
         raise Damaged(f"the state of a timeline cannot be read: {error}") from error
     if version != VERSION:
-        raise NewerFormat(f"the state is of version {version}, and this one reads {VERSION}")
+        raise NewerFormat(
+            f"the state has version {version}; this version of onibus reads {VERSION}"
+        )
     if [kind for kind, _ in told] != [_kind(state) for state in states]:
-        raise InvalidArgument("the state is of another operator: take a new checkpoint")
+        raise InvalidArgument("the state belongs to another operator: use a new checkpoint")
     for state, (_, content) in zip(states, told, strict=True):
         state.chunks.next_chunk = next_chunk
         if isinstance(state, Partners):

@@ -262,7 +262,7 @@ class Connection:
         except ConnectionFailed as error:
             self.close(error.condition, error.description)
         except Exception as error:
-            _log.error("a connection failed", exc_info=error)
+            _log.error("connection failed", exc_info=error)
             self.close(INTERNAL_ERROR, "the server failed; its log says more")
         application.burst_over()
 

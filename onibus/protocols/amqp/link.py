@@ -12,6 +12,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
+from onibus.protocols import tracking
 from onibus.protocols.amqp import encode as to
 from onibus.protocols.amqp import performatives as say
 from onibus.protocols.amqp.errors import (
@@ -297,7 +298,9 @@ class IncomingLink(Link):
                 f"The received message (delivery-id:{transfer.delivery_id}, size:{size} bytes) "
                 f"exceeds the limit ({self._bytes_max} bytes) currently allowed on the link."
             )
-            self.session.connection.passed_over(transfer.state)
+            connection = self.session.connection
+            connection.passed_over(transfer.state)
+            told = tracking.tracked(told, connection.hostname, "")
             delivery.settle(say.rejected(say.error(MESSAGE_SIZE_EXCEEDED, told)))
         else:
             self.node.received(delivery)

@@ -156,7 +156,7 @@ class AtomApp:
 
     def _refusal(self, request: Request, error: Exception) -> Response:
         if isinstance(error, Failed) or not isinstance(error, OnibusError):
-            _log.error("a request failed", exc_info=error)
+            _log.error("request failed", exc_info=error)
         return _refused(request, error)
 
 

@@ -1,1 +1,1 @@
-"""The native HTTP API: `connection` speaks HTTP, `routes` lists all calls, `app` answers them."""
+"""The native HTTP API: `connection` handles HTTP, `routes` lists all calls, `app` executes them."""

@@ -1,4 +1,4 @@
-"""The app: finds the route, asks for the right, hands the request to its code, tells of errors."""
+"""Dispatch of requests: find the route, check the right, run the handler, report errors."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from onibus.security.rights import ALL, Granted
 
 _log = logging.getLogger("onibus.http")
 
-#: Somebody whom nobody asks: the server is open, or the call needs no right.
+#: A caller without restrictions: the server requires no credentials, or the call no right.
 ANYBODY = Granted("", ALL)
 
 
 class Management(App, Protocol):
-    """Another app on the same port, which knows its own requests."""
+    """Another application on the same port, which recognises its own requests."""
 
     def means(self, request: Request) -> bool: ...
 
@@ -52,12 +52,12 @@ class HttpApp:
     ) -> None:
         self.bus = bus
         self._router = router
-        #: None where the operator asks for no credentials
+        #: None if the operator requires no credentials
         self._keys = keys
         self._origins = origins or Origins(keys)
-        #: what is asked about keys themselves
+        #: the keys that the key calls manage
         self.kept_keys: KeptKeys | None = None
-        #: what answers requests for the management of Service Bus, if it is spoken
+        #: the Service Bus management application, if enabled
         self.management: Management | None = None
         self.test_mode = test_mode
         #: the OpenAPI document, built on the first request for it, which needs no right
@@ -91,7 +91,8 @@ class HttpApp:
                     return
                 found = self._find(request)
                 if isinstance(found, Response):
-                    # It may be an offer of another protocol that was not taken up for this reason.
+                    # It may offer another protocol, and an error be the reason why that was not
+                    # accepted.
                     self._origins.check(request.headers)
                     respond(found)
                     return
@@ -100,7 +101,7 @@ class HttpApp:
             request.route = route.key
             call = Call(self, route, request, names, self._grant(route, request, names), respond)
             compressed = "content-encoding" in request.head.headers and is_encoded(request.headers)
-            # A call without a body may need no right: what a stranger sends there is not touched.
+            # A call without a body may need no right: leave a stranger's body untouched.
             if compressed and route.takes is not None:
                 self._start(self._answer_encoded(call))
             else:
@@ -117,7 +118,7 @@ class HttpApp:
             self.run(route.handler(call), call)
 
     async def _answer_encoded(self, call: Call) -> None:
-        """Answer a request whose body is compressed. Its decompressed bytes count as held."""
+        """Respond to a request with a compressed body, whose decompressed bytes count as held."""
         held, respond, body = 0, call.respond, BytesIO()
 
         def release_and_respond(response: Response) -> None:
@@ -137,7 +138,7 @@ class HttpApp:
             self.fail(error, call.respond)
 
     def look(self, request: Request) -> Response | None:
-        """Refuse a request of which only the head is there, or let it send its large body."""
+        """Reject a request by its header alone, or let it send its large body."""
         if self.management is not None and self.management.means(request):
             return self.management.look(request)
         try:
@@ -152,7 +153,7 @@ class HttpApp:
 
     def _find(self, request: Request) -> tuple[Route, dict[str, str]] | Response:
         routes, names = self._router.find(request.segments)
-        # HEAD is GET without the body, which the connection leaves out.
+        # HEAD is GET without the body, which the connection omits.
         method = "GET" if request.method == "HEAD" else request.method
         route = routes.get(method)
         if route is not None and (self.test_mode or not route.test_mode):
@@ -161,14 +162,16 @@ class HttpApp:
             one.method for one in routes.values() if self.test_mode or not one.test_mode
         )
         if not open_to:
-            return refusal(404, "no such path")
+            return refusal(404, "unknown path: see /openapi.json")
         if "GET" in open_to:
             open_to.append("HEAD")
         allowed = ", ".join(open_to)
-        return refusal(405, f"{request.path} is asked by {allowed}", (("allow", allowed),))
+        return refusal(
+            405, f"method not allowed for {request.path}: use {allowed}", (("allow", allowed),)
+        )
 
     def _grant(self, route: Route, request: Request, names: dict[str, str]) -> Granted:
-        """Ask for the right that a route needs, and tell who asks."""
+        """Check the right that a route needs, and return the caller's rights."""
         if not route.probe:
             self._origins.check(request.head.headers)
         if self._keys is None:
@@ -177,7 +180,7 @@ class HttpApp:
             return ANYBODY
         credentials = request.head.headers.get("authorization")
         if credentials is None:
-            raise Unauthorized("show a shared access signature in the Authorization header")
+            raise Unauthorized("send a shared access signature in the Authorization header")
         now = time.time()
         granted = request.peer.authenticate(self._keys, credentials, now)
         if not (route.names_entities_inside or route.any_key):
@@ -185,15 +188,15 @@ class HttpApp:
         return granted
 
     def refuse_crowds(self) -> None:
-        """Refuse what may be answered at length while too much is held already.
+        """Reject a request with a large response while the connections hold too much.
 
-        Requests that came in the same moment were all let in before any of them was answered.
+        Requests that arrived at the same time were all accepted before any response.
         """
         if self.bodies.crowded:
             raise Overloaded
 
     def run(self, answer: Coroutine[Any, Any, Any], call: Call) -> None:
-        """Answer with what a coroutine returns."""
+        """Respond with the result of a coroutine."""
         self._start(self._run(answer, call))
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
@@ -210,7 +213,7 @@ class HttpApp:
             call.respond(response)
 
     def fail(self, error: BaseException, respond: Respond) -> None:
-        """Tell of an error; a fault of ours goes to the log with all its details."""
+        """Respond with an error; log the details of a server failure."""
         if isinstance(error, Failed) or not isinstance(error, OnibusError):
-            _log.error("a request failed", exc_info=error)
+            _log.error("request failed", exc_info=error)
         respond(problem(error))

@@ -1,4 +1,4 @@
-"""Arrow IPC streams as bodies of requests and of answers."""
+"""Arrow IPC streams as bodies of requests and responses."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from onibus.protocols.http.messages import Response
 
 if TYPE_CHECKING:
     import pyarrow as pa
-#: What tells that nothing follows in an Arrow IPC stream: a continuation of no length.
+#: End of an Arrow IPC stream: a continuation of length zero.
 _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 
 def read_stream(body: bytes, bytes_max: int) -> pa.Table:
-    """Return the rows that a client sent, validated; any thread may call this.
+    """Return the validated rows of a request; any thread may call this.
 
-    Nothing of the stream reaches Arrow before its headers are checked (arrow_headers.py), and
-    nothing reads a batch before it is validated: Arrow follows offsets wherever they lead.
+    Arrow sees the stream only after its headers are checked (arrow_headers.py), and nothing reads a
+    batch before it is validated: Arrow follows offsets wherever they lead.
     """
-    # pyarrow takes long to import: only clients that send in columns wait for it.
+    # pyarrow is slow to import: only clients that send columns load it.
     import pyarrow as pa
 
     from onibus.core.arrow_block import SCHEMA, check_columns
@@ -36,7 +36,7 @@ def read_stream(body: bytes, bytes_max: int) -> pa.Table:
     for header in headers:
         rows += header.rows
         if header.rows < 0 or rows > BATCH_COUNT_MAX or len(batches) == BATCH_COUNT_MAX:
-            raise InvalidArgument(f"a request has at most {BATCH_COUNT_MAX} rows and Arrow batches")
+            raise InvalidArgument(f"too many rows: a request takes at most {BATCH_COUNT_MAX}")
         try:
             message = content.slice(header.start, header.end - header.start)
             batch = pa.ipc.read_record_batch(message, schema)
@@ -45,13 +45,13 @@ def read_stream(body: bytes, bytes_max: int) -> pa.Table:
             raise InvalidArgument(f"the body is not a valid Arrow IPC stream: {error}") from None
         size += batch.nbytes
         if size > bytes_max:
-            raise MessageTooLarge(f"the rows of a request have at most {bytes_max} bytes in memory")
+            raise MessageTooLarge(f"the rows are too large: at most {bytes_max} bytes in memory")
         batches.append(batch)
     return pa.Table.from_batches(batches, schema)
 
 
 def table_response(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Response:
-    """Return an answer that is a stream of batches which are at hand."""
+    """Return a response that streams available batches."""
     import pyarrow as pa
 
     sink = pa.BufferOutputStream()
@@ -62,9 +62,9 @@ def table_response(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Resp
 
 
 async def stream_response(schema: pa.Schema, batches: AsyncIterator[Any]) -> Response:
-    """Return an answer that is a stream of batches, sent as they are read.
+    """Return a response that streams batches as they are read.
 
-    The first one is read before anything is answered, so that an error can be told.
+    The first batch is read before the response begins, so that an error can be reported.
     """
     first = await anext(batches, None)
     return Response(200, content_type=ARROW, stream=_pieces(schema, first, batches))

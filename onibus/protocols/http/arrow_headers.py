@@ -1,9 +1,9 @@
 """Message headers of an Arrow IPC stream, read in Python.
 
-Arrow believes a header: it decompresses and follows offsets before anything can be checked. So a
-peer's headers are read here first, where an offset out of range raises and does nothing worse.
-Only the stream that docs/how-to/bulk.md describes gets through: a schema of plain columns, which
-Arrow never reads, then uncompressed record batches whose buffers are inside their own body.
+Arrow trusts a header: it decompresses and follows offsets before anything can be checked. So a
+client's headers are read here first, where an offset out of range only raises. Only the streams
+that docs/how-to/bulk.md describes are accepted: a schema of plain columns, which Arrow never reads,
+then uncompressed record batches whose buffers are inside their own body.
 
 A header is a flatbuffer: tables that say where their fields are. The indexes of fields and the
 values of enumerations are those of Arrow's format/Message.fbs and format/Schema.fbs.
@@ -17,17 +17,17 @@ from typing import NamedTuple
 
 from onibus.core.errors import InvalidArgument
 
-#: What begins each message, and the length that ends a stream.
+#: Start of each message, and the length that ends a stream.
 _CONTINUATION, _END = 0xFFFFFFFF, 0
-#: Version 5, which Arrow 1.0 and later write. Before it, compression was declared elsewhere.
+#: Version 5, which Arrow 1.0 and later write. Earlier versions declare compression elsewhere.
 _VERSION = 4
 _LITTLE_ENDIAN = 0
-#: Bytes of a record batch's header. Sixteen columns take one kilobyte; Arrow verifies as many as
+#: Bytes in the header of a record batch. Sixteen columns take one kilobyte; Arrow verifies up to
 #: eight tables for each byte.
 BATCH_HEADER_BYTES_MAX = 64 << 10
-#: Bytes of a column's name, which an error repeats.
+#: Bytes in a column's name, which an error repeats.
 NAME_BYTES_MAX = 256
-#: Compiled code that reads numbers may fault where they are not aligned to their size.
+#: Compiled code that reads numbers may crash if they are not aligned to their size.
 _ALIGNMENT = 8
 
 # Indexes of fields, by table.
@@ -39,7 +39,7 @@ _BATCH_ROWS, _BATCH_BUFFERS, _BATCH_COMPRESSION, _BATCH_VARIADIC = 0, 2, 3, 4
 
 _SCHEMA, _BATCH = 1, 3
 _INT = 2
-#: The other types that are accepted, under their names in pyarrow.
+#: The other accepted types, under their names in pyarrow.
 _TYPES = {1: "null", 4: "binary", 5: "string", 19: "large_binary", 20: "large_string"}
 
 _U8, _U16, _I16, _U32 = Struct("<B"), Struct("<H"), Struct("<h"), Struct("<I")
@@ -56,7 +56,7 @@ class Column(NamedTuple):
 
 
 class BatchHeader(NamedTuple):
-    """Where a record batch is in the stream, and how many rows it declares."""
+    """Position of a record batch in the stream, and its number of rows."""
 
     start: int
     end: int
@@ -78,7 +78,7 @@ class _Header:
         return number
 
     def field(self, table: int, index: int) -> int | None:
-        """Return where a table has a field; None if it is not set."""
+        """Return the position of a field in a table, or None if it is not set."""
         offsets = table - self.number(_I32, table)
         slot = 4 + 2 * index
         if slot + 2 > self.number(_U16, offsets):
@@ -91,14 +91,14 @@ class _Header:
         return 0 if at is None else self.number(form, at)
 
     def table(self, table: int, index: int) -> int:
-        """Return where the table that a field refers to is."""
+        """Return the position of the table that a field refers to."""
         at = self.field(table, index)
         if at is None:
             raise InvalidArgument("an Arrow message header lacks a part")
         return at + self.number(_U32, at)
 
     def vector(self, table: int, index: int, size: int) -> range:
-        """Return where the elements of a vector are; none if the field is not set."""
+        """Return the positions of a vector's elements; none if the field is not set."""
         if self.field(table, index) is None:
             return range(0)
         at = self.table(table, index)
@@ -111,7 +111,7 @@ class _Header:
     def string(self, table: int, index: int) -> str:
         found = self.vector(table, index, 1)
         if len(found) > NAME_BYTES_MAX:
-            raise InvalidArgument(f"the name of a column has at most {NAME_BYTES_MAX} bytes")
+            raise InvalidArgument(f"a column name is too long: at most {NAME_BYTES_MAX} bytes")
         try:
             return str(self._content[found.start : found.stop], "utf-8")
         except UnicodeDecodeError:
@@ -120,10 +120,10 @@ class _Header:
 
 class _Message(NamedTuple):
     header: _Header
-    #: the table that the header is about
+    #: the table that the header describes
     table: int
     kind: int
-    #: where the message, its body and the next message begin
+    #: positions of the message, its body and the next message
     start: int
     body: int
     end: int
@@ -137,7 +137,7 @@ def read_headers(stream: bytes, columns_max: int) -> tuple[list[Column], Iterato
     messages = _messages(memoryview(stream))
     first = next(messages, None)
     if first is None or first.kind != _SCHEMA or first.body != first.end:
-        raise InvalidArgument("an Arrow IPC stream begins with its schema")
+        raise InvalidArgument("an Arrow IPC stream must begin with its schema")
     return _columns(first, columns_max), (_batch(message) for message in messages)
 
 
@@ -163,7 +163,9 @@ def _message(content: memoryview, start: int, body: int) -> _Message:
     header = _Header(content)
     root = header.number(_U32, 0)
     if header.value(root, _MESSAGE_VERSION, _I16) != _VERSION:
-        raise InvalidArgument("an Arrow message is not of metadata version 5")
+        raise InvalidArgument(
+            "unsupported Arrow metadata version: use version 5 (Arrow 1.0 or later)"
+        )
     kind = header.value(root, _MESSAGE_KIND, _U8)
     end = body + header.value(root, _MESSAGE_BODY_LENGTH, _I64)
     return _Message(header, header.table(root, _MESSAGE_HEADER), kind, start, body, end)
@@ -175,7 +177,7 @@ def _columns(message: _Message, columns_max: int) -> list[Column]:
         raise InvalidArgument("the Arrow stream is big-endian: send little-endian")
     fields = header.vector(schema, _SCHEMA_FIELDS, _REFERENCE_BYTES)
     if len(fields) > columns_max:
-        raise InvalidArgument(f"the batch has {len(fields)} columns; messages have {columns_max}")
+        raise InvalidArgument(f"too many columns: {len(fields)}; at most {columns_max}")
     return [_column(header, at + header.number(_U32, at)) for at in fields]
 
 
@@ -202,18 +204,18 @@ def _column(header: _Header, field: int) -> Column:
 def _batch(message: _Message) -> BatchHeader:
     header, batch = message.header, message.table
     if message.kind != _BATCH:
-        raise InvalidArgument("an Arrow IPC stream has only record batches after its schema")
+        raise InvalidArgument("an Arrow IPC stream may have only record batches after its schema")
     if message.body - message.start > BATCH_HEADER_BYTES_MAX:
         raise InvalidArgument(
-            f"the header of an Arrow record batch has at most {BATCH_HEADER_BYTES_MAX} bytes"
+            f"an Arrow record batch header is too long: at most {BATCH_HEADER_BYTES_MAX} bytes"
         )
     if header.field(batch, _BATCH_COMPRESSION) is not None:
         raise InvalidArgument(
             "the Arrow record batch is compressed: send it uncompressed, "
-            "or compress the whole body and say so in Content-Encoding"
+            "or compress the whole body and set Content-Encoding"
         )
     if len(header.vector(batch, _BATCH_VARIADIC, _I64.size)):
-        raise InvalidArgument("the Arrow record batch has buffers that its columns do not")
+        raise InvalidArgument("the Arrow record batch has more buffers than its columns")
     if message.body % _ALIGNMENT:
         raise InvalidArgument(f"the body of an Arrow message is not aligned to {_ALIGNMENT} bytes")
     _check_buffers(header, batch, message.end - message.body)
@@ -221,9 +223,9 @@ def _batch(message: _Message) -> BatchHeader:
 
 
 def _check_buffers(header: _Header, batch: int, body_bytes: int) -> None:
-    """Reject buffers outside the body or in each other: copied, these would take a multiple of it.
+    """Reject buffers outside the body or inside each other: copies could take a multiple of it.
 
-    Buffers that follow each other are together no longer than the body.
+    Consecutive buffers are together no longer than the body.
     """
     total = 0
     for at in header.vector(batch, _BATCH_BUFFERS, _BUFFER_BYTES):
@@ -232,6 +234,6 @@ def _check_buffers(header: _Header, batch: int, body_bytes: int) -> None:
         inside = offset >= 0 and length >= 0 and offset + length <= body_bytes
         if not inside or offset % _ALIGNMENT or total > body_bytes:
             raise InvalidArgument(
-                "the buffers of an Arrow record batch follow each other inside its body, "
+                "the buffers of an Arrow record batch must follow each other inside its body, "
                 f"aligned to {_ALIGNMENT} bytes"
             )

@@ -1,10 +1,10 @@
-"""One connection of HTTP/1.1: bytes in, whole requests to the app, its answers out.
+"""An HTTP/1.1 connection: it parses requests, gives them to the app, and sends its responses.
 
-One request at a time, in the order they came: what a client sends ahead waits, and so does
-everything else while it does not read its answers. Everything a peer can make long has a limit
-(`Limits`), and every wait a deadline: a head or a body that does not come, an idle connection, an
-answer that nobody reads. What is no request is answered with a problem document, after what came
-before it, and the connection ends. An ended connection is freed at once, with all its buffers.
+It serves one request at a time, in order. Requests sent ahead wait, and everything waits while the
+client does not read its responses. Everything a client can make long has a limit (`Limits`), and
+every wait has a deadline: for a header or body that does not arrive, an idle connection, a response
+that is not read. Bytes that are not a request get a problem document, after the earlier responses,
+and the connection ends. An ended connection is freed at once, with all its buffers.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from onibus.protocols.http.connections import Connections
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-#: What is parsed at once: bounds the requests that a client can send ahead.
+#: Bytes parsed at once, which limits the requests that a client can send ahead.
 _SLICE = 4_096
 _CHUNKED_SLICE, _LARGE = 16 << 10, 64 << 10
 
 
 class Connection(asyncio.Protocol):
-    """One client."""
+    """A client's connection."""
 
     def __init__(self, owner: Connections, peer: Peer) -> None:
         self._owner = owner
@@ -47,26 +47,26 @@ class Connection(asyncio.Protocol):
         self.is_secure = False
         self.held = Held(owner.peers.bodies)
         self.deadline = Deadline(self.loop, self._late)
-        #: the request that the parser reads; bytes that wait for it; requests that wait to be
-        #: answered
+        #: the request that the parser reads; bytes that wait for it; requests that wait for a
+        #: response
         self._incoming = Incoming(self)
         self._waiting = bytearray()
         self._queue: deque[Request] = deque()
-        self._current: Request | None = None  #: what the app works on
+        self._current: Request | None = None  #: the request that the app executes
         self._task: asyncio.Task[None] | None = None
-        #: what is said last, once all before it is answered; from then on nothing is read
+        #: the final error, sent after all earlier responses; from then on nothing is read
         self._refusal: Response | None = None
         self.is_deaf = self._last_words = self._feeding = self._going_on = self._ended = False
         self._reading = True
-        self._resting = False  #: nothing is under way: what comes next begins a request
-        self._beginning = b""  #: and what it began with
-        self._heads: AnyHeads = owner.heads  #: reads that, where the parser need not
-        #: set while the client does not read; a streamed answer waits for it
+        self._resting = False  #: idle: the next bytes begin a request
+        self._beginning = b""  #: its first bytes
+        self._heads: AnyHeads = owner.heads  #: reads common headers without the parser
+        #: set while the client does not read; a streamed response waits for it
         self._unread: asyncio.Future[None] | None = None
-        self._answer_bytes = 0  #: of the answer given last, where it is a large one
-        self._more_follows = True  #: the client did not say that its last request is the last one
+        self._answer_bytes = 0  #: size of the last response, if it is large
+        self._more_follows = True  #: the client has not ended the connection
 
-    # What asyncio tells
+    # Callbacks of asyncio
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
@@ -80,7 +80,7 @@ class Connection(asyncio.Protocol):
             return
         owner.traffic.opened += 1
         self._resting = True
-        # A client connects to send a request. Only between two requests may it rest.
+        # A client connects to send a request. It may be idle only between two requests.
         self.deadline.set(self.limits.head_seconds)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -107,14 +107,14 @@ class Connection(asyncio.Protocol):
         self._hurry()
 
     def eof_received(self) -> bool:
-        """The client sends no more; what it asked before is answered, but nothing is waited for."""
+        """Handle the end of input: send the pending responses, and wait for nothing more."""
         self._ended = True
         self._hurry()
         return not self.is_secure and bool(self._current or self._queue or self._waiting)
 
     def pause_writing(self) -> None:
         self._resting = False
-        self._waiting += self._heads.before  # the parser will read it, and its body
+        self._waiting += self._heads.before  # the parser reads it, and its body
         self._heads = self._owner.heads
         self._unread = self.loop.create_future()
         self.held.wait_for_reader(self._answer_bytes or self._transport.get_write_buffer_size())
@@ -128,7 +128,7 @@ class Connection(asyncio.Protocol):
             self._unread = None
         self.held.wait_for_reader(0)
         if self._last_words:
-            return  # its deadline runs on: nothing is waited for but that it goes
+            return  # its deadline still runs: the connection only has to end
         self.deadline.clear()
         if self._incoming.has_begun:
             self.deadline.set(self.limits.head_seconds)
@@ -169,7 +169,7 @@ class Connection(asyncio.Protocol):
         if self._stopped or self._waiting:
             self._waiting += data
             if len(self._waiting) > self.limits.head_bytes_max:
-                # It sends ahead more than we keep for it: let the socket hold the rest.
+                # It sends ahead more than the server buffers: leave the rest in the socket.
                 self._reading = False
                 self._transport.pause_reading()
         elif len(data) <= _SLICE:
@@ -189,7 +189,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def _stopped(self) -> bool:
-        """Nothing more is parsed for now: answers come first."""
+        """Stop parsing for now: responses come first."""
         answering = self._current is not None or self._unread is not None
         return answering or self.is_deaf or len(self._queue) > 0
 
@@ -200,7 +200,7 @@ class Connection(asyncio.Protocol):
                 left = self._incoming.body_left
                 size = max(left, _SLICE) if left > 0 else _CHUNKED_SLICE
             else:
-                # A head by itself, so that its body comes in one piece.
+                # A header on its own, so that its body arrives in one piece.
                 end = waiting.find(b"\r\n\r\n", 0, _SLICE)
                 size = _SLICE if end < 0 else end + 4
             some = bytes(memoryview(waiting)[:size])
@@ -222,22 +222,22 @@ class Connection(asyncio.Protocol):
             return
         except httptools.HttpParserError as error:
             if self._more_follows:
-                self.refuse(400, f"that is no HTTP/1.1: {error}")
+                self.refuse(400, f"not HTTP/1.1: {error}")
             self.is_deaf = True
         finally:
             self._feeding = False
-        refused = self._refusal is not None or self._last_words  # with a deadline of its own
+        refused = self._refusal is not None or self._last_words  # which has its own deadline
         if not refused and self._incoming.has_begun:
             self._incoming.check_progress(len(data))
         elif not refused and self._current is None:
             self._rest()
 
     def _ignore_upgrade(self, rest: bytes) -> None:
-        """Answer a request that offers another protocol in this one, unless it is handed over."""
+        """Handle a request that offers another protocol, unless it takes the connection over."""
         if self.is_deaf:
             return
         method, url, headers, head = self._incoming.without_upgrade()
-        # What is unanswered goes first: afterwards nobody could be told of it.
+        # Send pending responses first: afterwards there is no way to send them.
         alone = self._current is None and not self._queue and self._unread is None
         if alone:
             if not self._reading:
@@ -247,7 +247,7 @@ class Connection(asyncio.Protocol):
             if self._owner.hand_over(self, self._transport, url, headers, ahead):
                 return
         if method == b"CONNECT":
-            self.refuse(400, "this server is no proxy")
+            self.refuse(400, "this server is not a proxy")
             return
         self._feed(head + rest)
 
@@ -271,10 +271,10 @@ class Connection(asyncio.Protocol):
         if self._current is None and self._unread is None and len(self._queue) == 1:
             self._hand_out(self._queue.popleft())
 
-    # Answering
+    # Responses
 
     def _hand_out(self, request: Request) -> None:
-        """Hand a request to the app."""
+        """Give a request to the app."""
         self._current = request
         self.deadline.clear()
         request.begun = self.loop.time()
@@ -283,7 +283,7 @@ class Connection(asyncio.Protocol):
             self._hurry()
 
     def respond(self, response: Response) -> None:
-        """Answer the request that was handed out; called once for each."""
+        """Respond to the current request; called once for each."""
         request, transport, owner = self._current, self._transport, self._owner
         if request is None:
             return
@@ -293,7 +293,7 @@ class Connection(asyncio.Protocol):
         owner.traffic.answered(request, response.status, self.loop.time() - request.begun)
         self._answer_bytes = 0
         if len(response.body) > _LARGE:
-            # It stays in memory whole until its last byte is taken: that has to be told.
+            # It stays in memory until its last byte is sent: count it.
             transport.set_write_buffer_limits(0)
             self._answer_bytes = len(response.body)
         if request.head.method == "HEAD":
@@ -316,7 +316,7 @@ class Connection(asyncio.Protocol):
     async def _stream(
         self, request: Request, response: Response, pieces: AsyncIterator[bytes | memoryview]
     ) -> None:
-        """Send a body piece by piece, no faster than it is read."""
+        """Send a body piece by piece, no faster than the client reads."""
         chunked = request.takes_chunks
         if not chunked:
             request.keep_alive = False
@@ -324,14 +324,14 @@ class Connection(asyncio.Protocol):
         try:
             async for piece in pieces:
                 if piece and chunked:
-                    # A piece may be megabytes: it is not copied to stand in its frame.
+                    # A piece may be megabytes: do not copy it into its frame.
                     self._transport.writelines((b"%x\r\n" % len(piece), piece, b"\r\n"))
                 elif piece:
                     self._transport.write(piece)
                 if self._unread is not None:
                     await asyncio.shield(self._unread)
         except Exception:
-            # The head is gone already: a body that breaks off is all that can be told.
+            # The header is sent already: only an incomplete body can report the error.
             self.abort()
             return
         if chunked:
@@ -350,7 +350,7 @@ class Connection(asyncio.Protocol):
             self._queue.clear()
             self._close()
         elif self._queue or self._waiting:
-            # Not from here: a client that sends much ahead must not grow our stack.
+            # Not from here: a client that sends ahead must not deepen the stack.
             if not self._feeding:
                 self._go_on_soon()
         elif self._refusal is not None:
@@ -364,7 +364,7 @@ class Connection(asyncio.Protocol):
             self.loop.call_soon(self._go_on)
 
     def _go_on(self) -> None:
-        """Answer, or parse, what waits."""
+        """Respond to, or parse, the next waiting request."""
         self._going_on = False
         if self._current is not None or self._unread is not None or self._transport.is_closing():
             return
@@ -377,7 +377,7 @@ class Connection(asyncio.Protocol):
             self._rest()
 
     def _rest(self) -> None:
-        """Nothing is being answered: wait for the client."""
+        """Wait for the client: no response is pending."""
         if self._current is not None or self.is_deaf or self._transport.is_closing():
             return
         if self._queue:
@@ -399,13 +399,13 @@ class Connection(asyncio.Protocol):
             hurry, self._current.hurry = self._current.hurry, None
             hurry()
 
-    # Refusing and closing
+    # Rejecting and closing
 
     def refuse(self, status: int, detail: str) -> None:
         self.refuse_with(refusal(status, detail))
 
     def refuse_with(self, response: Response) -> None:
-        """Answer what is no request once all before it is answered, and end."""
+        """Reject bytes that are not a request, after all pending responses, and end."""
         if self.is_deaf:
             return
         self.is_deaf = True
@@ -429,29 +429,29 @@ class Connection(asyncio.Protocol):
             self._close()
 
     def _late(self) -> None:
-        """Nothing happened for too long."""
+        """Handle a missed deadline."""
         if self._unread is not None or self._last_words or self._transport.is_closing():
             self.abort()
         elif self._incoming.has_begun or self._heads.before:
-            self.refuse(408, "the request did not come in time")
+            self.refuse(408, "the request did not arrive in time: send it again")
         else:
             self._close()
 
     def _close(self) -> None:
-        """Close once what was written is read, or nobody reads it; of TLS's goodbye not as long."""
+        """Close once the client has read everything, or has not in time; wait less for TLS."""
         self.is_deaf = True
         if self._transport.is_closing():
-            return  # its deadline runs; a transport of TLS that is closed twice cannot be aborted
+            return  # its deadline runs; a TLS transport closed twice cannot be aborted
         limits, unread = self.limits, self._transport.get_write_buffer_size()
         self._transport.close()
         self.deadline.set(limits.write_seconds if unread else limits.linger_seconds)
 
     def wind_up(self) -> None:
-        """The server stops: finish what is being answered, and close."""
+        """Finish the current response and close: the server stops."""
         self._hurry()
         if self._current is None:
             self._close()
 
     def abort(self) -> None:
-        """Close at once, whatever is under way."""
+        """Close at once."""
         self._transport.abort()

@@ -1,4 +1,4 @@
-"""All connections of a listener: how many there are, what they hold, and how they end."""
+"""All connections of a listener: their number, memory and end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from onibus.protocols.http.usual_heads import UsualHeads
 
 
 class Upgrades(Protocol):
-    """Takes connections over."""
+    """A protocol that takes connections over."""
 
     def take(
         self, peer: Peer, transport: Any, url: bytes, headers: Mapping[str, str], rest: bytes
@@ -44,10 +44,10 @@ class Connections:
             self.limits.connections_max, bodies=Bodies(self.limits.all_bodies_bytes_max)
         )
         self.open: set[Connection] = self.traffic.open
-        #: reads what it can without the parser
+        #: reads common headers without the parser
         self.heads: Heads | UsualHeads = Heads(self.limits.unknown_bytes_max)
         self.closing = False
-        #: who takes connections over that want to speak something else
+        #: protocols that may take a connection over
         self.upgrades: Upgrades | None = None
 
     def __call__(self, peer: Peer | None = None) -> Connection:
@@ -61,20 +61,20 @@ class Connections:
         headers: Mapping[str, str],
         rest: bytes,
     ) -> bool:
-        """Let a connection speak another protocol from here on; tell whether it does."""
+        """Offer a connection to another protocol; return whether it took it over."""
         if self.upgrades is None or self.closing:
             return False
         try:
             taken = self.upgrades.take(connection.peer, transport, url, headers, rest)
         except OnibusError:
-            # Answered as what it is besides: a request for a path that is not there.
+            # Otherwise respond to it as a request for an unknown path.
             return False
         if taken:
             connection.let_go()
         return taken
 
     def hand_over_at_once(self, connection: Connection, transport: Any, data: bytes) -> bool:
-        """Let a connection go that begins with something else; tell whether it does."""
+        """Offer a connection by its first bytes to another protocol; return whether it accepted."""
         if self.upgrades is None or self.closing:
             return False
         if not self.upgrades.take_at_once(connection.peer, transport, data):
@@ -83,7 +83,7 @@ class Connections:
         return True
 
     async def drain(self, seconds: float) -> None:
-        """Take no more requests; wait for those under way, then close what is left."""
+        """Stop accepting requests, wait for those in progress, then close the rest."""
         self.closing = True
         for connection in list(self.open):
             connection.wind_up()

@@ -1,7 +1,7 @@
-"""Compressed bodies of requests, decompressed in bounded steps.
+"""Compressed request bodies, decompressed in bounded steps.
 
-gzip is the only coding: its state takes 40 KB whatever a header says, and zlib returns at most the
-requested number of bytes. A zstd frame may demand a window of 128 MB.
+gzip is the only supported coding: its state takes 40 KB whatever a header says, and zlib returns at
+most the requested number of bytes. A zstd frame may demand a window of 128 MB.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ def is_encoded(headers: Mapping[str, str]) -> bool:
 
 
 async def decompress(body: bytes, bytes_max: int) -> AsyncIterator[bytes]:
-    """Yield a body piece by piece, each made on another thread; at most `bytes_max` in all."""
+    """Yield a body piece by piece, decompressed on a thread; at most `bytes_max` in all."""
     stream, size = zlib.decompressobj(_GZIP), 0
     for start in range(0, len(body), _STEP_IN_BYTES):
         if stream.eof:
             raise InvalidArgument(_MORE_THAN_ONE)
         some, piece = body[start : start + _STEP_IN_BYTES], b""
-        # A full piece may have left more in the stream, even if it has taken all of the input.
+        # After a full piece the stream may have more, even if it has consumed all input.
         while some or len(piece) == _STEP_OUT_BYTES:
             try:
                 piece = await asyncio.to_thread(stream.decompress, some, _STEP_OUT_BYTES)
@@ -44,7 +44,7 @@ async def decompress(body: bytes, bytes_max: int) -> AsyncIterator[bytes]:
                 raise InvalidArgument(f"the body is not gzip: {error}") from None
             size += len(piece)
             if size > bytes_max:
-                raise BodyTooLarge(f"a body has at most {bytes_max} bytes, decompressed")
+                raise BodyTooLarge(f"the decompressed body is too large: at most {bytes_max} bytes")
             yield piece
             some = stream.unconsumed_tail
     if not stream.eof:

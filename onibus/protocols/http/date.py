@@ -1,4 +1,4 @@
-"""The Date header: written once a second, however many answers carry it."""
+"""The Date header, formatted once per second."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _line = b""
 
 
 def date_line() -> bytes:
-    """Return the header's line for now, with its end."""
+    """Return the header line for now, with its end."""
     global _second, _line
     now = int(time.time())
     if now != _second:

@@ -1,4 +1,4 @@
-"""A deadline that is moved often and met rarely: moving it later costs no timer."""
+"""A deadline that often moves and rarely expires: moving it later costs no timer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _NEVER = float("inf")
 
 
 class Deadline:
-    """Calls back when its time has come, unless it was moved."""
+    """A callback at a deadline, unless it moves."""
 
     __slots__ = ("_at", "_late", "_loop", "_timer", "_timer_at")
 
@@ -21,17 +21,17 @@ class Deadline:
         self._timer_at = _NEVER
 
     def set(self, seconds: float) -> None:
-        """Call back in that time, whatever was set before."""
+        """Call back after this time, whatever was set before."""
         self._at = self._loop.time() + seconds
         if self._timer is None or self._at < self._timer_at:
             self._start(self._at)
 
     def clear(self) -> None:
-        """Do not call back."""
+        """Cancel the callback."""
         self._at = _NEVER
 
     def end(self) -> None:
-        """Cancel for the last time, and drop the callback."""
+        """Cancel permanently, and drop the callback."""
         self.clear()
         self._late = _nothing
         if self._timer is not None:
@@ -45,7 +45,7 @@ class Deadline:
         self._timer = self._loop.call_at(at, self._ring)
 
     def _ring(self) -> None:
-        """A timer that was set once looks only now at the deadline of today."""
+        """Compare a timer that fires with the current deadline."""
         self._timer = None
         if self._at == _NEVER:
             return

@@ -1,9 +1,8 @@
-"""Heads that were read before: a client that says the same again is not parsed again.
+"""Known request headers: a client that repeats its header is not parsed again.
 
-Clients say the same above every body, but for its length. What the parser made of a head is kept
-under its bytes, and where one request came whole, in one piece, under a head that is kept, nothing
-is left to parse. Everything else goes through the parser: what comes in pieces or sent ahead,
-chunks, and whatever asks for something out of the ordinary.
+Clients send the same header with every body, except for its length. The parsed result is cached by
+its bytes. A complete request in one piece under a cached header needs no parsing. All others go
+through the parser: pieces, requests sent ahead, chunks, and unusual requests.
 """
 
 from __future__ import annotations
@@ -11,26 +10,26 @@ from __future__ import annotations
 from onibus.protocols.http.messages import Head, Request
 
 _END = b"\r\n\r\n"
-#: How many heads are kept, and of how many bytes: 4 MB, whatever anybody sends.
+#: Number of cached headers, and their size: 4 MB in all, whatever clients send.
 HEADS_KEPT = 1_024
 HEAD_BYTES_MAX = 2_048
-#: Headers that ask for more than a request and its answer.
+#: Headers that ask for more than a request and its response.
 _OUT_OF_THE_ORDINARY = frozenset({"expect", "transfer-encoding", "upgrade"})
 
 
 class Heads:
-    """The heads of one listener that were read before."""
+    """Cached headers of one listener."""
 
-    #: what came before, and was not handed on
+    #: bytes that arrived before, and were not passed on
     before = b""
 
     def __init__(self, body_bytes_max: int) -> None:
         self._body_bytes_max = body_bytes_max
-        #: with the length that each gives for its body
+        #: with the length of the body that each gives
         self._known: dict[bytes, tuple[Head, int]] = {}
 
     def split(self, data: bytes) -> tuple[Head, bytes] | None:
-        """Return head and body of one whole request, if its head is known."""
+        """Return header and body of one complete request, if its header is cached."""
         end = data.find(_END) + 4
         known = self._known.get(data[:end])
         if known is None or len(data) - end != known[1]:
@@ -38,10 +37,10 @@ class Heads:
         return known[0], data[end:]
 
     def alone(self, data: bytes) -> None:
-        """A head without its body goes through the parser."""
+        """Return nothing: a header without its body goes through the parser."""
 
     def keep(self, data: bytes, request: Request) -> None:
-        """Keep the head of a request that was parsed from some data, if that was all of it."""
+        """Cache the header of a request parsed from some data, if that was all of it."""
         end = data.find(_END) + 4
         lines, length = data[:end], len(request.body)
         if (
@@ -50,7 +49,7 @@ class Heads:
             and length <= self._body_bytes_max
             and request.is_plain
             and _OUT_OF_THE_ORDINARY.isdisjoint(request.head.headers)
-            # Where lines can end otherwise, so could the head.
+            # If lines may end differently, so may the header.
             and lines.count(b"\n") == lines.count(b"\r\n")
         ):
             if len(self._known) >= HEADS_KEPT:

@@ -1,4 +1,4 @@
-"""What a connection holds in memory: bodies that come or are worked on, answers nobody has read."""
+"""Memory held by a connection: bodies being received or processed, and unread responses."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from onibus.operation.peers import Bodies
 
 
 class Held:
-    """The bytes that one connection holds, of those that all together may."""
+    """The bytes that one connection holds, part of the total of all connections."""
 
     __slots__ = ("_all", "_own", "_unread")
 
@@ -17,11 +17,11 @@ class Held:
 
     @property
     def crowded(self) -> bool:
-        """All connections together hold more than they may: nothing more is taken."""
+        """Whether all connections together hold more than they may."""
         return self._all.crowded
 
     def take(self, size: int) -> bool:
-        """Hold so many bytes more, unless nothing more is taken; tell whether they are held."""
+        """Hold more bytes, unless the limit is reached; return whether they are held."""
         bodies = self._all
         if bodies.held_bytes > bodies.most:
             return False
@@ -30,12 +30,12 @@ class Held:
         return True
 
     def add(self, size: int) -> None:
-        """So many bytes more are held, or less."""
+        """Change the number of held bytes."""
         self._own += size
         self._all.held_bytes += size
 
     def wait_for_reader(self, size: int) -> None:
-        """So many bytes of answers wait for the client to read them."""
+        """Record the bytes of responses that the client has yet to read."""
         self.add(size - self._unread)
         self._unread = size
 

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 #: Framing bytes allowed for each byte of a chunked body. One byte per chunk takes five.
 _FRAMING_MAX = 8
-#: Headers of a request. Each takes more memory than bytes on the wire.
+#: Headers per request. Each takes more memory than bytes on the wire.
 _LINES_MAX = 200
 
 
 class Incoming:
-    """Parser callbacks that build one request after the other.
+    """Parser callbacks that build requests one after the other.
 
     The parser refers to this object, and this object to its connection. `end` breaks both cycles,
     so that reference counting frees an ended connection at once.
@@ -88,13 +88,15 @@ class Incoming:
         self._fed += size
         if self.in_head:
             if self._fed > limits.head_bytes_max:
-                connection.refuse(431, f"a head has at most {limits.head_bytes_max} bytes")
+                connection.refuse(
+                    431, f"the request header is too large: at most {limits.head_bytes_max} bytes"
+                )
             elif self._fed == size and not connection.is_unread:
                 connection.deadline.set(limits.head_seconds)
             return
         came = len(self._body)
         if self._fed > _FRAMING_MAX * (came + limits.head_bytes_max):
-            connection.refuse(400, "that is more framing than body")
+            connection.refuse(400, "the chunks are too small: send larger ones")
             return
         if not connection.is_unread:  # otherwise the client must read its responses first
             allowed = limits.body_seconds + came / limits.body_rate_min
@@ -116,7 +118,7 @@ class Incoming:
         self._reset()
         return method, url, headers, without_offers(method, url, headers)
 
-    # What the parser tells
+    # Callbacks of the parser
 
     def on_message_begin(self) -> None:
         self.in_head = True
@@ -168,7 +170,7 @@ class Incoming:
         """Reject a body that is too large for this client, or for the server at present."""
         limits, connection = self._limits, self._connection
         if size > limits.body_bytes_max:
-            connection.refuse(413, f"a body has at most {limits.body_bytes_max} bytes")
+            connection.refuse(413, f"the body is too large: at most {limits.body_bytes_max} bytes")
         elif connection.held.crowded:
             connection.refuse(503, CROWDED)
         elif size > limits.unknown_bytes_max and not self._looked:
@@ -207,6 +209,6 @@ class Incoming:
         connection = self._connection
         head = read_head(self._parser.get_method(), self._url, self._headers)
         if head is None:
-            connection.refuse(400, "the path cannot be read")
+            connection.refuse(400, "invalid path: percent-encode it")
             return None
         return Request(head, bytes(self._body), connection.is_secure, peer=connection.peer)

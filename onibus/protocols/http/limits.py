@@ -1,4 +1,4 @@
-"""What connections may take: every number has its reason beside it."""
+"""Limits of connections, each with its reason."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one connection, or all together, may take."""
+    """Limits of one connection, or of all together."""
 
-    #: bytes of the request line and all headers; as nginx and h11 have it, about
+    #: bytes of the request line and all headers, about as in nginx and h11
     head_bytes_max: int = 32 << 10
-    #: bytes of a body, as sent and once decompressed; a batch of Arrow is the largest
+    #: bytes of a body, as sent and decompressed; Arrow batches are the largest
     body_bytes_max: int = 256 << 20
-    #: bytes of a body that are read before it is known who sends it
+    #: bytes of a body read before its sender is authenticated
     unknown_bytes_max: int = 256 << 10
-    #: bytes of all bodies that are being read or worked on, and of answers that nobody reads
+    #: bytes of all bodies being read or processed, and of all unread responses
     all_bodies_bytes_max: int = 1 << 30
-    #: bytes that the Arrow rows of one request have in memory
+    #: bytes in memory of the Arrow rows of one request
     table_bytes_max: int = 1 << 30
-    #: bytes of the messages that one receive gives out; one message is, however large
+    #: bytes of the messages in one receive, which always returns one message
     answer_bytes_max: int = 64 << 20
-    #: seconds for the head of a request that has begun, and for its body besides the rate below
+    #: seconds for the header of a request, and for its body in addition to the rate below
     head_seconds: float = 10.0
     body_seconds: float = 30.0
-    #: bytes a second that a body must bring on average
+    #: bytes per second that a body must deliver on average
     body_rate_min: int = 16 << 10
-    #: seconds that a connection may do nothing
+    #: seconds that a connection may be idle
     idle_seconds: float = 120.0
-    #: seconds in which an answer must find a reader
+    #: seconds in which a client must read its response
     write_seconds: float = 60.0
-    #: seconds that a client which was refused may go on sending: cutting it off at once would take
-    #: the answer from it
+    #: seconds that a rejected client may continue to send: closing at once would discard the
+    #: response
     linger_seconds: float = 2.0
     #: connections of all listeners; fewer if the limit of open files is too low
     connections_max: int = 20_000
     #: bytes that the server keeps for all unauthenticated clients
     strangers_bytes_max: int = 64 << 20
-    #: failed authentications of one address: at once, and each second after that
+    #: failed authentications per address: at once, and per second after that
     failures_max: int = 100
     failures_per_second: float = 10.0

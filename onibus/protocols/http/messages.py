@@ -1,4 +1,4 @@
-"""A request and a response of HTTP, as far as the API knows them."""
+"""HTTP requests and responses, as the API uses them."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ REASONS = {
 
 
 class Head(msgspec.Struct, eq=False):
-    """What a client says above a body. Never changed: requests that say the same share it."""
+    """A request header. Immutable: equal requests share it."""
 
     method: str
-    #: as it was sent, percent-encoded
+    #: as sent, percent-encoded
     path: str
     query_text: str
     #: names in lower case
     headers: dict[str, str]
-    #: where it leads, once the app has looked for it
+    #: its route, once the app has found it
     found: Any = None
 
     @property
@@ -61,28 +61,28 @@ def _media_type(text: str) -> str:
 
 
 class Request(msgspec.Struct, eq=False):
-    """One request, read whole."""
+    """A complete request."""
 
     head: Head
     body: bytes
-    #: it came over TLS
+    #: received over TLS
     secure: bool = False
     #: another request may follow on the same connection
     keep_alive: bool = True
-    #: an answer may come in chunks: not before HTTP/1.1
+    #: the response may be chunked: from HTTP/1.1 on
     takes_chunks: bool = True
-    #: ends a wait, now: the client has gone, or the server is about to stop
+    #: ends a wait: the client has disconnected, or the server stops
     hurry: Callable[[], None] | None = None
-    #: method and path of the route that it took, once that was found
+    #: method and path of its route, once found
     route: RouteKey = NOWHERE
-    #: when it was handed out, in the loop's time
+    #: time at which the app received it, of the event loop
     begun: float = 0.0
     #: the client that sent it
     peer: Peer = LOCAL
 
     @property
     def is_plain(self) -> bool:
-        """Its answer needs to say nothing of what becomes of the connection."""
+        """Whether the response need not mention the connection."""
         return self.keep_alive and self.takes_chunks
 
     @property
@@ -107,24 +107,24 @@ class Request(msgspec.Struct, eq=False):
 
     @property
     def segments(self) -> list[str]:
-        """The parts of the path, decoded: a slash in a name is %2F."""
+        """The decoded parts of the path; a slash in a name is %2F."""
         path = self.head.path
         parts = path.split("/")[1:]
         return [unquote(part) for part in parts] if "%" in path else parts
 
     @property
     def query(self) -> dict[str, str]:
-        """The query; of a name that is given twice the last value."""
+        """The query; the last value counts if a name is repeated."""
         return dict(parse_qsl(self.head.query_text, keep_blank_values=True))
 
     def accepts(self, kind: str) -> bool:
-        """Tell whether the client asks for that kind of answer by its name."""
+        """Return whether the client accepts that media type by name."""
         wanted = self.headers.get("accept", "")
         return any(part.partition(";")[0].strip().lower() == kind for part in wanted.split(","))
 
 
 class Response(msgspec.Struct, eq=False):
-    """One response. `stream` sends its body piece by piece instead."""
+    """A response. `stream` sends its body piece by piece instead."""
 
     status: int = 200
     body: bytes = b""
@@ -134,13 +134,13 @@ class Response(msgspec.Struct, eq=False):
 
     @property
     def is_plain(self) -> bool:
-        """It is what is answered most: JSON, or nothing, and no more to be said."""
+        """Whether it is a common response: JSON or empty, without further headers."""
         status = self.status
         return not self.headers and (status == 204 or (status == 200 and self.content_type is JSON))
 
 
 def plain(response: Response) -> bytes:
-    """Return a plain response, whole; its head is there but for the date and the length."""
+    """Return a common response as bytes; only date and length vary."""
     body = response.body
     if response.status == 204:
         return b"HTTP/1.1 204 No Content\r\n%b\r\n" % date_line()
@@ -151,7 +151,7 @@ def plain(response: Response) -> bytes:
 
 
 def head_of(response: Response, length: int | None, persistence: str, *, chunked: bool) -> bytes:
-    """Return what is said above the body of a response; `persistence` what becomes of the rest."""
+    """Return the header of a response; `persistence` is its Connection header."""
     status, kind, framing = response.status, "", ""
     if chunked:
         framing = "transfer-encoding: chunked\r\n"
@@ -167,14 +167,14 @@ def head_of(response: Response, length: int | None, persistence: str, *, chunked
     return b"%b%b\r\n" % (text.encode("latin-1"), date_line())
 
 
-#: Answers one request, now or later; called once.
+#: Responds to a request, now or later; called once.
 Respond = Callable[[Response], None]
 
 
 class App(Protocol):
-    """What a connection hands its requests to."""
+    """Application that a connection gives its requests to."""
 
     def __call__(self, request: Request, respond: Respond) -> None: ...
 
     def look(self, request: Request) -> Response | None:
-        """Refuse a request of which only the head is there, before its large body is read."""
+        """Reject a request by its header alone, before its large body is read."""

@@ -1,4 +1,4 @@
-"""What a client is told that speaks plain text where TLS is asked for."""
+"""Response to a client that uses plain text on a TLS port."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _BODY = msgspec.json.encode(
     Problem(
         type="plain-text",
         outcome="refused",
-        title="this port speaks TLS",
+        title="this port requires TLS",
         status=403,
-        detail="use https: plain text is refused here, and a key that was sent so may be known",
+        detail="use https; if you sent a key, rotate it, because it was not encrypted",
     )
 )
 _ANSWER = (
@@ -26,7 +26,7 @@ _ANSWER = (
 
 
 class PlainTextRefused(asyncio.Protocol):
-    """Answers whatever is said first, and closes."""
+    """A protocol that rejects the first request, and closes."""
 
     def __init__(self, peer: Peer) -> None:
         self._peer = peer

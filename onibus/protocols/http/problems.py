@@ -1,6 +1,6 @@
-"""Errors as problem documents (RFC 9457): what was refused, or is unknown, or is our fault.
+"""Errors as problem documents (RFC 9457), with their family: refused, unknown or failed.
 
-A problem's `type` is the error's stable code: those of docs/errors.md, and a few that only HTTP
+A problem's `type` is the error's stable code: one of docs/errors.md, or one of those that only HTTP
 has (HTTP_TYPES).
 """
 
@@ -13,7 +13,7 @@ from onibus.core import errors
 from onibus.core.errors import OnibusError
 from onibus.protocols.http.messages import Response
 
-#: HTTP statuses by error; the nearest class counts. Others are 400 where refused, 500 where ours.
+#: HTTP statuses by error; the nearest class counts. Others: 400 if refused, 500 if failed.
 STATUSES: dict[type[OnibusError], int] = {
     errors.Unauthorized: 401,
     errors.TooManyFailures: 429,
@@ -46,28 +46,28 @@ STATUSES: dict[type[OnibusError], int] = {
 }
 
 
-#: Characters of an error that are told.
+#: Characters of an error message that are sent.
 _DETAIL_LENGTH = 2_000
 
 
 class WrongContentType(errors.Refused):
-    """The body is of a kind that this call does not take."""
+    """A body of a type that this call does not accept."""
 
     code = "wrong-content-type"
 
 
 class WrongContentEncoding(WrongContentType):
-    """The body is compressed in a way that the server does not support."""
+    """A body compressed with an unsupported coding."""
 
 
 class BodyTooLarge(errors.Refused):
-    """The body is larger than the server accepts, perhaps once it is decompressed."""
+    """A body larger than the server accepts, perhaps once decompressed."""
 
     code = "body-too-large"
 
 
-#: What is told while all connections together hold too much.
-CROWDED = "too much is being sent or received at once: try again later"
+#: Error while all connections together hold too much.
+CROWDED = "the server holds too many bodies and responses: try again later"
 
 
 class Overloaded(errors.Refused):
@@ -80,7 +80,7 @@ class Overloaded(errors.Refused):
         super().__init__(CROWDED)
 
 
-#: The types of problems that only HTTP has, by status.
+#: Types of problems that only HTTP has, by status.
 HTTP_TYPES = {
     400: "bad-request",
     404: "no-such-path",
@@ -94,14 +94,14 @@ HTTP_TYPES = {
 
 
 def outcome_of(error: OnibusError) -> str:
-    """Return which of the three an error is."""
+    """Return the family of an error."""
     if isinstance(error, errors.Refused):
         return "refused"
     return "unknown" if isinstance(error, errors.Unknown) else "failed"
 
 
 def refusal(status: int, detail: str, headers: tuple[tuple[str, str], ...] = ()) -> Response:
-    """Return the answer to what is no request of this API at all."""
+    """Return the response to bytes that are not a request of this API."""
     document = Problem(
         type=HTTP_TYPES[status],
         outcome="refused",
@@ -128,14 +128,14 @@ def status_of(error: OnibusError) -> int:
 
 
 def _short(detail: str) -> str:
-    """Return what an error says; it may repeat a name that is as long as the body."""
+    """Return the message of an error, truncated: it may repeat a name as long as the body."""
     return detail if len(detail) <= _DETAIL_LENGTH else detail[:_DETAIL_LENGTH] + "…"
 
 
 def problem(error: BaseException) -> Response:
-    """Return the answer that tells of an error; of a fault of ours only that it is one."""
+    """Return the response for an error, without the details of a server failure."""
     if not isinstance(error, OnibusError):
-        error = errors.Failed("something went wrong on our side; the log has the details")
+        error = errors.Failed("the server failed: see its log for details")
     status = status_of(error)
     document = Problem(
         type=error.code,
@@ -153,7 +153,7 @@ def problem(error: BaseException) -> Response:
 
 
 def headers_of(error: OnibusError, status: int) -> tuple[tuple[str, str], ...]:
-    """Return the headers that say what a client can do about an error."""
+    """Return the headers that help a client handle an error."""
     if isinstance(error, errors.TooManyFailures):
         return (("retry-after", "1"),)
     if isinstance(error, WrongContentEncoding):

@@ -1,4 +1,4 @@
-"""Heads of requests: from what the parser found, and back where one is to be parsed again."""
+"""Request headers: conversion from the parser's results, and back to bytes to parse again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import httptools
 
 from onibus.protocols.http.messages import Head
 
-#: Headers by which a client offers to speak something else.
+#: Headers by which a client offers another protocol.
 _OFFERS = ("upgrade", "connection", "http2-settings")
 #: Headers with a single value. Of two values, one reader takes the first and another the last.
 SINGLE = frozenset(
@@ -24,7 +24,7 @@ HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
 
 
 def misleading(version: str, target: bytes, headers: dict[str, str]) -> str:
-    """Return why headers are ambiguous; an empty string if they are not.
+    """Return why headers are ambiguous, or an empty string.
 
     RFC 9112, 3.2 and 6.1: exactly one Host, equal to the host of an absolute target, and no framing
     other than a length or chunks.
@@ -40,7 +40,7 @@ def misleading(version: str, target: bytes, headers: dict[str, str]) -> str:
     if not target.startswith((b"/", b"*")) and not _is_at(target, host):
         return "the request target and the host header name different hosts"
     if b"#" in target:
-        return "the request target has a fragment: leave it out"
+        return "the request target has a fragment: remove it"
     coding = headers.get("transfer-encoding")
     if coding is not None and (coding.lower() != "chunked" or version == "1.0"):
         return "unsupported transfer-encoding: use chunked, with HTTP/1.1"
@@ -56,7 +56,7 @@ def _is_at(target: bytes, host: str | None) -> bool:
 
 
 def read_head(method: bytes, url: bytes, headers: dict[str, str]) -> Head | None:
-    """Return what the parser has read of a head; None where its path cannot be read."""
+    """Return the header that the parser has read, or None if its path is invalid."""
     try:
         path, query = _read_target(url)
     except (httptools.HttpParserInvalidURLError, UnicodeDecodeError):
@@ -66,19 +66,19 @@ def read_head(method: bytes, url: bytes, headers: dict[str, str]) -> Head | None
 
 @lru_cache(256)
 def _read_target(url: bytes) -> tuple[str, str]:
-    """Return path and query: most clients ask for the same few again and again."""
+    """Return path and query, cached because clients repeat the same few."""
     read: Any = httptools.parse_url(url)
     return (read.path or b"/").decode("ascii"), (read.query or b"").decode("ascii")
 
 
 @lru_cache(256)
 def header_name(name: bytes) -> str:
-    """Return the name of a header as it is looked for."""
+    """Return the name of a header in the form used for lookups."""
     return name.decode("latin-1").lower()
 
 
 def without_offers(method: bytes, target: bytes, headers: dict[str, str]) -> bytes:
-    """Return the bytes of a head that offers no other protocol."""
+    """Return the bytes of a header without offers of other protocols."""
     lines = [f"{name}: {value}" for name, value in headers.items() if name not in _OFFERS]
     head = b"%b %b HTTP/1.1\r\n" % (method, target)
     return head + "\r\n".join((*lines, "", "")).encode("latin-1")

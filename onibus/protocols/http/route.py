@@ -1,8 +1,8 @@
-"""Routes: what can be asked, by whom, and which code answers.
+"""Routes: the calls of the API, their rights and handlers.
 
-A route is all that is known of a call: method and path, the right that it needs, the types of what
-comes in and goes out. The server finds its way by it, and the OpenAPI document is made of it. A
-part of a path in braces is a name; `{entity}` names the entity that the right is asked for.
+A route defines a call: method and path, the right that it needs, the types of its request and
+response. The server dispatches by it, and the OpenAPI document is generated from it. A part of a
+path in braces is a name; `{entity}` names the entity for which the right is checked.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Call:
-    """One request on its way through a route."""
+    """A request in its route."""
 
     __slots__ = ("app", "body", "granted", "names", "request", "respond", "route")
 
@@ -49,7 +49,7 @@ class Call:
         self.request = request
         #: the body of the request, decompressed
         self.body = request.body
-        #: what stands in the path where the route has braces
+        #: values of the names in the path
         self.names = names
         self.granted = granted
         self.respond = respond
@@ -63,22 +63,22 @@ class Call:
         return self.names["entity"]
 
     def number(self, name: str) -> int:
-        """Return a part of the path that is a whole number."""
+        """Return a part of the path that must be a whole number."""
         text = self.names[name]
         if not (text.isascii() and text.isdigit() and len(text) < 20):
-            raise InvalidArgument(f"{name} in the path is a whole number, not {text!r}")
+            raise InvalidArgument(f"{name} in the path must be a whole number, not {text!r}")
         return int(text)
 
     def grant(self, right: Right, entity: str) -> None:
-        """Ask for a right on an entity that is not named in the path."""
+        """Check a right on an entity that is not in the path."""
         self.granted.grant(right, entity, time.time())
 
     def decode(self, kind: Any) -> Any:
-        """Return the body as the type that the route asks for, or refuse it."""
+        """Return the body as the type of the route, or reject it."""
         return self.read(decoder_of(kind))
 
     def read(self, decoder: msgspec.json.Decoder[Any]) -> Any:
-        """Return the body, read by a decoder that is at hand, or refuse it."""
+        """Return the body, decoded with a given decoder, or reject it."""
         if self.request.content_type != JSON:
             raise WrongContentType(f"send {JSON}, not {self.request.content_type}")
         if has_more_values(self.body, VALUES_MAX):
@@ -88,20 +88,20 @@ class Call:
         try:
             return decoder.decode(self.body or b"{}")
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise InvalidArgument(f"the body cannot be read: {error}") from None
+            raise InvalidArgument(f"invalid body: {error}") from None
 
     def query(self, kind: Any) -> Any:
-        """Return the query as a struct; its values are texts."""
+        """Return the query as a struct; its values are strings."""
         try:
             return msgspec.convert(self.request.query, kind, strict=False)
         except msgspec.ValidationError as error:
-            raise InvalidArgument(f"the query cannot be read: {error}") from None
+            raise InvalidArgument(f"invalid query: {error}") from None
 
     def ask(self, command: Callable[[Reply], Any], make: Callable[[Any], Any]) -> None:
-        """Give the bus a command, and answer with what `make` makes of its result.
+        """Send the bus a command, and respond with what `make` makes of its result.
 
-        No task and no future: for what is asked most. Where the command returns a Waiter the
-        client is let go when it has gone, or the server stops.
+        Without a task or a future, for the most frequent calls. If the command returns a Waiter, it
+        is cancelled when the client disconnects or the server stops.
         """
         bus = self.bus
         bus.check_alive()
@@ -112,7 +112,7 @@ class Call:
 
 
 class Answer:
-    """A reply of the broker's that answers over HTTP."""
+    """A broker reply that responds over HTTP."""
 
     __slots__ = ("_call", "_done", "_make")
 
@@ -141,45 +141,45 @@ class Answer:
 
 @cache
 def decoder_of(kind: Any) -> msgspec.json.Decoder[Any]:
-    """Return what reads a type; each is made once."""
+    """Return the decoder of a type; each is created once."""
     return msgspec.json.Decoder(kind)
 
 
-#: Answers with what is encoded as JSON, or with a Response; None is 204.
+#: Returns the value to encode as JSON, or a Response; None means 204.
 Handler = Callable[[Call], Coroutine[Any, Any, Any]]
-#: Answers through `call.ask` or `call.respond`, now or later: for what is asked most.
+#: Responds through `call.ask` or `call.respond`, now or later: for the most frequent calls.
 FastHandler = Callable[[Call], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """One thing that can be asked."""
+    """A call of the API."""
 
     method: str
     path: str
     summary: str
-    #: None where nobody has to show anything
+    #: None if the call needs no credentials
     right: Right | None
     handler: Handler | None = None
     fast: FastHandler | None = None
-    #: the types of the body, the query and the answer
+    #: types of the body, the query and the response
     takes: Any = None
     query: Any = None
     gives: Any = None
     status: int = 200
-    #: the body, or the answer, is an Arrow IPC stream
+    #: the body, or the response, is an Arrow IPC stream
     takes_arrow: bool = False
     gives_arrow: bool = False
-    #: the answer is a text, and no JSON
+    #: the response is plain text, not JSON
     gives_text: bool = False
-    #: it is answered with 503, and the same type, where all is not well
+    #: it responds with 503 and the same type if something is down
     may_be_down: bool = False
-    #: only where the server is in test mode
+    #: only in test mode
     test_mode: bool = False
-    #: it says only how the server is, and responds under any name of its host
+    #: it only reports the server's health, and responds under any name of its host
     probe: bool = False
     tag: str = ""
-    #: the right is asked for each entity that the body names, by the handler
+    #: the handler checks the right for each entity that the body names
     names_entities_inside: bool = False
     #: every valid key or token is enough, whatever it allows
     any_key: bool = False
@@ -191,7 +191,7 @@ class Route:
 
     @property
     def answers_with(self) -> int:
-        """The status of its answer when all went well."""
+        """The status of a successful response."""
         tells = self.gives is not None or self.gives_arrow or self.gives_text
         return self.status if tells else 204
 
@@ -209,7 +209,7 @@ class _Node:
 
 
 class Router:
-    """Finds the route of a path."""
+    """A tree of routes by path."""
 
     def __init__(self, routes: list[Route]) -> None:
         self.routes = routes
@@ -228,7 +228,7 @@ class Router:
             node.routes[route.method] = route
 
     def find(self, segments: list[str]) -> tuple[dict[str, Route], dict[str, str]]:
-        """Return the routes of a path by their methods, and the names in it."""
+        """Return the routes of a path by method, and the names in it."""
         node: _Node | None = self._root
         names: dict[str, str] = {}
         for segment in segments:
@@ -248,7 +248,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def encoded(route: Route, result: Any) -> Response:
-    """Return the answer of a handler as a response."""
+    """Return the result of a handler as a response."""
     if isinstance(result, Response):
         return result
     if route.gives is None:

@@ -25,7 +25,7 @@ from onibus.protocols.http.api import (
 from onibus.protocols.http.console import pages
 from onibus.protocols.http.route import Route, Router
 
-#: The groups, in the order in which they are documented.
+#: Groups of routes, in the order of the documentation.
 GROUPS = (
     entities,
     subscriptions,
@@ -50,10 +50,10 @@ GROUPS = (
 
 
 def routes() -> list[Route]:
-    """Return everything that can be asked."""
+    """Return all routes."""
     return [route for group in GROUPS for route in group.ROUTES]
 
 
 def router() -> Router:
-    """Return the way to everything that can be asked."""
+    """Return the tree of all routes."""
     return Router(routes())

@@ -1,11 +1,11 @@
-"""Usual heads: read here line by line, where no client says the same above two bodies.
+"""Common request headers, read line by line without the parser.
 
-Clients that sign say nearly the same each time: of a dozen headers all but the date, the length,
-the signature and an id are what they were before, and what was read of such a line is remembered.
-Only what leaves no question is read here: one whole request that came in one piece, or in two, its
-head and its body; POST of a plain path, each header once, in printable ASCII, after a colon and one
-space, with a host and the length of what follows, and nothing about the connection. Everything else
-goes through the parser; what it would refuse, or read in another way, is never taken here.
+Clients that sign their requests send almost the same header each time: of a dozen lines only the
+date, the length, the signature and an id change. The other lines are cached. Only unambiguous
+requests are read here: one complete request that arrived in one piece, or as header and body. It
+must be a POST of a plain path, with each header once, in printable ASCII, after a colon and one
+space, with a host and the length of the body, and nothing about the connection. All others go
+through the parser; a request that the parser would reject or read differently is never read here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from onibus.protocols.http.messages import Head, Request
 from onibus.protocols.http.reading import HOST
 
 _END = b"\r\n\r\n"
-#: Lines that are remembered, and how long a whole head can be: 4 MB, whatever anybody sends.
+#: Number of cached lines, and the longest header: 4 MB in all, whatever clients send.
 LINES_KEPT = 1_024
 HEAD_BYTES_MAX = 2_048
 
@@ -26,17 +26,17 @@ _REQUEST_LINE = re.compile(rb"POST (/(?:[A-Za-z0-9._~-]+(?:/[A-Za-z0-9._~-]+)*/?
 _LENGTH = re.compile("[1-9][0-9]{0,8}")
 _NAME = re.compile(r"[A-Za-z0-9-]+")
 _PRINTABLE = bytes(range(0x20, 0x7F))
-#: Headers of which no client says the same twice.
+#: Headers whose values never repeat.
 _NEW_EACH_TIME = frozenset({"amz-sdk-invocation-id", "authorization"})
-#: Headers that say where a body ends in another way, or what becomes of the connection.
+#: Headers that end a body differently, or concern the connection.
 _NOT_HERE = frozenset({"expect", "proxy-connection", "transfer-encoding", "upgrade"})
 
 
 class Lines(dict[bytes, tuple[str, str]]):
-    """Lines of headers, with the name and the value that each was found to have."""
+    """Cached header lines, with their names and values."""
 
     def __missing__(self, line: bytes) -> tuple[str, str]:
-        """Return name and value of a header's line; ValueError where it is no usual one."""
+        """Return name and value of a header line; raise ValueError for an unusual one."""
         name, _, value = line.decode("ascii").partition(": ")
         if line.translate(None, _PRINTABLE) or not value or value[0] == " " or value[-1] == " ":
             raise ValueError(line)
@@ -53,9 +53,9 @@ class Lines(dict[bytes, tuple[str, str]]):
 
 
 class UsualHeads:
-    """Reads the heads of one listener."""
+    """Reader of the headers of one listener."""
 
-    #: what came before, and was not handed on
+    #: bytes that arrived before, and were not passed on
     before = b""
 
     def __init__(self, body_bytes_max: int) -> None:
@@ -63,7 +63,7 @@ class UsualHeads:
         self._field = Lines().__getitem__
 
     def split(self, data: bytes) -> tuple[Head, bytes] | None:
-        """Return head and body of one whole request, if it is a usual one."""
+        """Return header and body of one complete request, if it is a common one."""
         end = data.find(_END)
         length = len(data) - end - 4
         if not 0 < end <= HEAD_BYTES_MAX or length > self._body_bytes_max:
@@ -74,7 +74,7 @@ class UsualHeads:
         return head, data[end + 4 :]
 
     def alone(self, data: bytes) -> HeadAlone | None:
-        """Return what waits for the body, if a usual head came and nothing else."""
+        """Return a waiter for the body, if a common header arrived and nothing else."""
         if len(data) > HEAD_BYTES_MAX or data.find(_END) != len(data) - 4:
             return None
         head = self._read(data[:-4])
@@ -94,11 +94,11 @@ class UsualHeads:
         return Head("POST", path, "", headers) if once and "host" in headers else None
 
     def keep(self, data: bytes, request: Request) -> None:
-        """Nothing is kept of what the parser had to read: it will come in another way again."""
+        """Cache nothing: headers that the parser reads are not common ones."""
 
 
 class HeadAlone:
-    """A usual head without its body; where that comes in one piece, nothing is to be parsed."""
+    """A common header without its body; if that arrives in one piece, no parsing is needed."""
 
     def __init__(self, head: Head, length: int, data: bytes) -> None:
         self._head = head
@@ -106,20 +106,20 @@ class HeadAlone:
         self.before = data
 
     def split(self, data: bytes) -> tuple[Head, bytes] | None:
-        """Return head and body, if this is the body and nothing else."""
+        """Return header and body, if this is the body and nothing else."""
         return (self._head, data) if len(data) == self._length else None
 
     def alone(self, data: bytes) -> None:
-        """What came after it is no body: both go through the parser."""
+        """Reject: bytes other than its body followed, and both go through the parser."""
 
 
-#: All that read heads without the parser.
+#: Readers of headers without the parser.
 AnyHeads = Heads | UsualHeads | HeadAlone
 
 
 @lru_cache(256)
 def _path(line: bytes) -> str:
-    """Return the path of a request line; ValueError where it is no usual one."""
+    """Return the path of a request line; raise ValueError for an unusual one."""
     found = _REQUEST_LINE.fullmatch(line)
     if found is None:
         raise ValueError(line)
@@ -128,7 +128,7 @@ def _path(line: bytes) -> str:
 
 @lru_cache(256)
 def _name(name: str) -> str:
-    """Return the name of a header as it is looked for; ValueError where it is no usual one."""
+    """Return a header name in the form used for lookups; raise ValueError for an unusual one."""
     lower = name.lower()
     if not _NAME.fullmatch(name) or lower in _NOT_HERE:
         raise ValueError(name)

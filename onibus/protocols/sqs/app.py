@@ -203,7 +203,7 @@ class SqsApp:
         if isinstance(error, OnibusError) and not isinstance(error, Failed):
             error = errors.of_bus(error)
         if not isinstance(error, SqsError):
-            _log.error("a request failed", exc_info=error)
+            _log.error("request failed", exc_info=error)
             error = SqsError(errors.INTERNAL, "The server failed; its log says how.")
         call.respond(self._refusal(call.request, error, call.request_id))
 

@@ -145,7 +145,7 @@ class MoveTasks:
             await self._keep(entity, task)
         except OnibusError as error:
             # The queue is gone, or nothing can be decided now: a restart goes on with the task.
-            _log.warning("the end of a move task is not kept: %s", error)
+            _log.warning("cannot save the result of a move task: %s", error)
 
     async def _move_some(self, entity: Entity, task: Task, below: dict[int, int]) -> Transferred:
         limit = min(A_SLICE, max(1, task.rate // 10)) if task.rate else A_SLICE

@@ -95,9 +95,9 @@ def audit(
     missing = job.find_tables()
     # The broker is asked before the lake is read: later messages are in neither.
     job.broker = _Broker.ask(options, max_lag_s) if with_broker else None
-    damaged = _finding("manifests that are missing or damaged", job.damaged)
+    damaged = _finding("missing or damaged manifests", job.damaged)
     if not job.places:
-        return job.verdict([damaged], (*missing, "there is nothing to check: capture first"))
+        return job.verdict([damaged], (*missing, "nothing to check: capture first"))
     rows = sum(max(one.row.rows, 0) for *_, one in job.places)
     reading = LocalReading() if is_small(job.places) else SparkReading(spark(), rows)
     findings = [damaged, *job.check_files(reading), *job.check_rows(reading)]
@@ -144,7 +144,7 @@ class _Audit:
                 continue
             if about is None:
                 if table != ERRORS:
-                    missing.append(f"{lake.store.address} has nothing of {lake.entity!r}")
+                    missing.append(f"{lake.store.address} has no rows of {lake.entity!r}")
                 continue
             files = lake.files(table)
             self.places += [(lake, table, one) for one in files]
@@ -180,7 +180,7 @@ class _Audit:
 
         def looked_at(done: int) -> None:
             if done == total or not done % 100:
-                self._on_progress(f"{done:,} of {total:,} files compared with their digests")
+                self._on_progress(f"{done:,} of {total:,} files verified")
 
         self._on_progress(f"reading {total:,} files")
         self._looked = reading.looks(self.places, looked_at)
@@ -191,7 +191,7 @@ class _Audit:
             for place, looked in pairs
             if looked.wrong
         ]
-        yield _finding("files that are missing or were changed", wrong)
+        yield _finding("missing or changed files", wrong)
         for table in (MESSAGES, OUTCOMES):
             mine = [(place, looked) for place, looked in pairs if place[1] == table]
             mine.sort(key=lambda pair: (pair[0][2].row.partition, pair[0][2].row.first))
@@ -211,14 +211,14 @@ class _Audit:
                 twice.append(f"{after[2].row.first} to {before[2].row.last}")
             if one.ends is not None and other.ends is not None and other.ends[1] < one.ends[3]:
                 back.append(Step(one.ends[2], other.ends[0], one.ends[3], other.ends[1]))
-        words = "numbers" if table == MESSAGES else "numbers of outcomes"
-        yield _finding(f"{words} that are there twice, or out of their order", twice)
+        words = "sequence numbers" if table == MESSAGES else "outcome numbers"
+        yield _finding(f"repeated or reordered {words}", twice)
         spans = [f"{first} to {last}" for first, last in missing]
         count = sum(last - first + 1 for first, last in missing)
-        yield Finding(f"{words} that are missing", count, tuple(spans[:EXAMPLES]))
+        yield Finding(f"missing {words}", count, tuple(spans[:EXAMPLES]))
         if table == MESSAGES:
             fell = [_step(one) for one in back if not self._was_set_back(one)]
-            yield _finding("enqueue times that run backwards (S4)", fell)
+            yield _finding("enqueued times that decrease (S4)", fell)
 
     def _was_set_back(self, step: Step) -> bool:
         return self.broker is not None and any(
@@ -250,9 +250,9 @@ class _Audit:
             if broker is not None and broker.present is not None and self._has_whole_life(broker):
                 [endless] = _findings(found, checks.ENDLESS)
                 lost = endless.count - broker.present
-                words = f"{endless.count} have no end, and the broker has {broker.present}"
+                words = f"{endless.count} have no outcome, but the broker has {broker.present}"
                 yield Finding(
-                    "messages with neither an end nor a place in the broker",
+                    "messages with neither an outcome nor a place in the broker",
                     abs(lost),
                     (words,) if lost else (),
                 )
@@ -283,7 +283,7 @@ class _Audit:
                     # A partition that a lake of version 0.1.0 has no file of.
                     continue
                 if since is None:
-                    yield f"partition {partition} is offline: its end is not known"
+                    yield f"partition {partition} is offline: its end is unknown"
                 elif since > at:
                     yield (
                         f"the lake lacks {since - at:,} {table} of partition {partition} that are "
@@ -317,7 +317,7 @@ class _Audit:
 
         messages = rows(MESSAGES, ERRORS)
         if self.places and not messages:
-            incomplete = (*incomplete, "there is nothing to check: the lake has no message")
+            incomplete = (*incomplete, "nothing to check: the lake has no messages")
         return Verdict(
             entity=self._entity,
             messages=messages,
@@ -333,39 +333,39 @@ class _Audit:
         for table, progress in self._tables.items():
             for gap in progress.gaps:
                 yield (
-                    f"{table} {gap.first} to {gap.last} of partition {gap.partition} are a gap "
-                    f"that was accepted at {_moment(gap.accepted_ms)}"
+                    f"{table} {gap.first} to {gap.last} of partition {gap.partition} are a gap, "
+                    f"accepted at {_moment(gap.accepted_ms)}"
                 )
         for lake in {one.store.address: one for one in self._lakes.values()}.values():
             if lake.about() is not None and lake.identity() is None:
-                yield "the lake is of version 0.1.0 and has no digests: capture it once"
+                yield "the lake has version 0.1.0 and no digests: capture it once"
         broker = self.broker
         if broker is None:
-            yield "the broker was not asked: nothing is said of what it still has"
+            yield "the broker was not consulted: its messages are not verified"
             return
         if broker.present is None:
             yield (
-                "messages of a topic end in its subscriptions, and rules decide what those take: a "
-                "message without an end is not a contradiction"
+                "messages of a topic end in its subscriptions, and rules decide which those get: a "
+                "message without an outcome is not a contradiction"
             )
         for one in broker.set_back:
             yield (
                 f"an operator set enqueued times of partition {one.partition} back at number "
                 f"{one.sequence_number}, from {_moment(one.before_ms)} to {_moment(one.after_ms)}: "
-                "a clock was wrong before that number"
+                "the clock was wrong before that"
             )
         if broker.window_ms is None:
             yield "the entity does not detect duplicates: ids may repeat"
         behind, ends = self._behind(MESSAGES, broker), self._behind(OUTCOMES, broker)
         if behind or ends:
             yield (
-                f"the lake is {behind:,} messages and {ends:,} outcomes behind the broker: capture "
+                f"the lake lags {behind:,} messages and {ends:,} outcomes behind: capture "
                 "again, then audit"
             )
         elif self._tables and not self._has_whole_life(broker):
             yield (
-                "the lake does not reach back to the entity's first message: messages that are in "
-                "the broker are not counted against it"
+                "the lake does not begin at the entity's first message: messages in the broker "
+                "are not counted against it"
             )
 
 

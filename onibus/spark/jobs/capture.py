@@ -121,7 +121,7 @@ def capture(
     copied lake separate from its original.
     """
     if on_error not in _ERROR_MODES:
-        raise InvalidArgument(f"on_error is one of {', '.join(_ERROR_MODES)}, not {on_error!r}")
+        raise InvalidArgument(f"on_error is {on_error!r}: use one of {', '.join(_ERROR_MODES)}")
     options = read_options(source)
     where = Lake(lake, options.entity)
     return capture_by(
@@ -356,9 +356,8 @@ def _parted(what: Capturing, rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
         return
     if what.on_error == "suspend":
         raise BadBody(
-            f"the body of message {bad.column('sequence_number')[0]} of {what.entity!r} is not as "
-            "the capture expects; capture it with another body, or with on_error skip or "
-            "dead-letter"
+            f"cannot decode the body of message {bad.column('sequence_number')[0]} of "
+            f"{what.entity!r}: capture it with another body, or with on_error skip or dead-letter"
         )
     raw = (
         bad.column(_RAW) if what.on_error == "dead-letter" else pa.nulls(bad.num_rows, pa.binary())

@@ -55,13 +55,15 @@ class EventTables:
                 theirs = stream.read()
             if theirs != mine:
                 raise InvalidOperation(
-                    f"{self.place} has tables of {_differences(theirs, mine)}: take another folder"
+                    f"{self.place} has tables of {_differences(theirs, mine)}: use another folder"
                 )
             return
         if files.get_file_info(root).type != pafs.FileType.NotFound and files.get_file_info(
             pafs.FileSelector(root)
         ):
-            raise InvalidOperation(f"{self.place} is not empty, and has no tables of this job")
+            raise InvalidOperation(
+                f"{self.place} is not empty and has no tables of this job: use another folder"
+            )
         files.create_dir(root)
         with files.open_output_stream(path) as stream:
             stream.write(mine)
@@ -160,7 +162,7 @@ def write_tables(
     done = Progress(dict.fromkeys(tables.tables.values(), 0), 0, time.monotonic())
     if not events.isStreaming:
         if interval is not None:
-            raise InvalidArgument("only a stream goes on: read the source as one")
+            raise InvalidArgument("an interval needs a stream: read the source with readStream")
         observation = Observation(_METRICS)
         tables.prepare(events, 0)
         tables.write(events.observe(observation, *tables.metrics()), 0)

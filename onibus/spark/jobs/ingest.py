@@ -80,7 +80,7 @@ def ingest(
         on_progress(done)
         return done
     if checkpoint is None:
-        raise InvalidArgument("a stream needs a checkpoint: a folder where it keeps its place")
+        raise InvalidArgument("a stream needs a checkpoint folder: set checkpoint")
     done = Ingested()
 
     def start() -> StreamingQuery:
@@ -137,9 +137,7 @@ def as_messages(rows: DataFrame, fields: Fields) -> DataFrame:
     wanted = (fields.body, *fields.ids, *fields.properties, *used.values())
     missing = [name for name in wanted if name is not None and name not in rows.columns]
     if missing:
-        raise InvalidArgument(
-            f"there is no column {missing[0]!r}; the source has {', '.join(rows.columns)}"
-        )
+        raise InvalidArgument(f"no column {missing[0]!r}: the source has {', '.join(rows.columns)}")
     columns = {name: sql.col(name) for name in rows.columns if name in SENDABLE}
     if fields.body is not None:
         kind = rows.schema[fields.body].dataType.typeName()

@@ -120,12 +120,12 @@ def check_columns(
     unknown = [name for name in rows.columns if name not in known]
     if unknown:
         raise InvalidArgument(
-            f"unknown columns: {', '.join(unknown)}; messages have {', '.join(SENT)}. "
-            "Drop them, or name those to keep"
+            f"unknown columns: {', '.join(unknown)}: messages have {', '.join(SENT)}. "
+            "Drop them, or list them in keep"
         )
     missing = [name for name in keep if name not in rows.columns]
     if missing:
-        raise InvalidArgument(f"there are no columns {', '.join(missing)} to keep")
+        raise InvalidArgument(f"no columns {', '.join(missing)} to keep")
 
 
 def write_waiting(spark: SparkSession, tables: EventTables, partners: bool) -> int:

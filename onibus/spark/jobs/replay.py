@@ -178,8 +178,8 @@ def pinned(chunk: Chunk, ends: LogPositions) -> tuple[dict[int, int], dict[int, 
             lost = min(earliest - 1, last)
             raise LogGap(
                 f"{ends.entity}, partition {partition}: messages {first} to {lost}, some of which "
-                "were to be sent, are gone: retention has passed them. Nothing of their chunk was "
-                "sent. A replay under another name sends what is left, from a lake also the rest",
+                "were planned, are no longer retained. Nothing of their chunk was sent. A replay "
+                "under another name sends the rest; a replay from a lake sends them all",
                 first,
                 lost,
             )
@@ -208,9 +208,9 @@ def replay(
     second. A dry run only counts.
     """
     if not 0 < len(name) <= _NAME_LENGTH_MAX or "/" in name:
-        raise InvalidArgument(f"a replay's name has 1 to {_NAME_LENGTH_MAX} characters and no /")
+        raise InvalidArgument(f"a replay name has 1 to {_NAME_LENGTH_MAX} characters and no /")
     if rate is not None and rate <= 0:
-        raise InvalidArgument(f"a rate is messages a second, more than 0, not {rate}")
+        raise InvalidArgument(f"rate is {rate}: use messages per second above 0")
     selection = selection or Selection()
     size = CHUNK if rate is None else max(1, min(CHUNK, int(rate * CHUNK_SECONDS)))
     if dry_run:
@@ -316,9 +316,9 @@ def check_whole(chunk: Chunk, found: int) -> None:
         f"partition {partition}, {first} to {last}" for partition, first, last in chunk.ranges
     )
     raise InvalidOperation(
-        f"{chunk.count} messages were to be sent of {numbers}, and {found} are found there: "
-        "something is gone since, or the condition is not the same each time. Nothing of this "
-        "chunk was sent. A replay under another name sends what there is"
+        f"expected {chunk.count} messages in {numbers}, but found {found}: some were deleted "
+        "since, or the condition varies. Nothing of this chunk was sent. A replay under "
+        "another name sends the messages that exist now"
     )
 
 
@@ -355,8 +355,8 @@ class _Replay:
             return kept
         if self._sent() >= 0:
             raise InvalidOperation(
-                f"a replay named {self._name!r} was sent to {self._options.entity} before, and its "
-                f"plan {path} is not there: use another name"
+                f"replay {self._name!r} was already sent to {self._options.entity}, and its "
+                f"plan {path} is missing: use another name"
             )
         made = Plan(selection, plan(select(self._source.rows(), selection), size))
         keep_plan(path, meant, made)

@@ -1,6 +1,6 @@
-"""Report: one HTML page with plots of what went through an entity, made from its lake.
+"""Report: an HTML page with plots of an entity's traffic, from its lake.
 
-Spark adds up, this page only draws: whatever the lake holds, a few hundred numbers come here.
+Spark aggregates and this page draws: at most a few hundred numbers reach it.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from onibus.spark.options import read_options
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: Points in time of a plot, at most.
+#: Maximum points of a plot over time.
 _POINTS = 120
-#: Bars of a plot, at most; the rest is added up.
+#: Maximum bars of a plot; the others are added up.
 _BARS = 12
 
 _PAGE = """<!doctype html>
@@ -63,11 +63,11 @@ def report(
     marks: Sequence[plots.Mark] = (),
     on_progress: Callable[[str], None] = lambda section: None,
 ) -> Path:
-    """Write a page about an entity; return where it lies.
+    """Write a page about an entity; return its path.
 
-    `source` are the options of the format onibus (connection, entity). The broker is asked for the
-    duplicates it dropped, which no log has. With a verdict the page begins with it. `marks` are
-    moments to show in the plot of rates, with their names.
+    `source` are the options of the format onibus (connection, entity). Only the broker counts
+    dropped duplicates, which no log has. With a verdict the page begins with it. `marks` are times
+    to show in the plot of rates, with their names.
     """
     options = read_options(source)
     tables = open_lake(spark, lake, options.entity)
@@ -79,7 +79,7 @@ def report(
     if with_broker:
         with options.client() as client:
             info = entity_info(client, options.entity)
-            dropped = f"{info.duplicates_dropped:,} duplicates were dropped"
+            dropped = f"{info.duplicates_dropped:,} duplicates dropped"
         sections.append(Section("Duplicates", f"<p>{dropped}.</p>"))
     body = [f"<h1>{_escaped(options.entity)}</h1>", f"<p class='note'>{_now()}</p>"]
     body += [f"<h2>{_escaped(one.title)}</h2>\n{one.content}" for one in sections]
@@ -91,12 +91,12 @@ def report(
 
 
 def _escaped(text: str) -> str:
-    """Return a string that others chose, escaped for a page."""
+    """Return an untrusted string, escaped for a page."""
     return html.escape(visible(text))
 
 
 def _now() -> str:
-    return datetime.now(UTC).strftime("Made %Y-%m-%d %H:%M UTC from the lake.")
+    return datetime.now(UTC).strftime("Generated %Y-%m-%d %H:%M UTC from the lake.")
 
 
 def _verdict(verdict: Verdict) -> Section:
@@ -117,7 +117,7 @@ def _verdict(verdict: Verdict) -> Section:
 
 
 def _over_time(tables: LakeTables, marks: Sequence[plots.Mark]) -> str:
-    """Messages and ends a second."""
+    """Plot messages and outcomes per second."""
     from pyspark.sql import functions as F  # noqa: N812
 
     edges = tables.rows.agg(F.min("enqueued_time"), F.max("enqueued_time")).collect()[0]
@@ -143,7 +143,7 @@ def _over_time(tables: LakeTables, marks: Sequence[plots.Mark]) -> str:
 
 
 def _to_completion(tables: LakeTables) -> str:
-    """Time from enqueueing to completion, on a scale of factors."""
+    """Plot the time from enqueueing to completion, on a logarithmic scale."""
     from pyspark.sql import functions as F  # noqa: N812
 
     ends = tables.outcomes.where("outcome = 'completed'").select(
@@ -161,29 +161,29 @@ def _to_completion(tables: LakeTables) -> str:
     counts = [slots.get(slot, 0) for slot in range(first, last + 1)]
     p = waited.select(F.percentile_approx("ms", [0.5, 0.9, 0.99]).alias("p")).collect()[0].p
     words = ", ".join(
-        f"{name} {ms / 1000:.3g} s" for name, ms in zip(("half", "90 %", "99 %"), p, strict=True)
+        f"{name} {ms / 1000:.3g} s" for name, ms in zip(("50 %", "90 %", "99 %"), p, strict=True)
     )
-    return plots.histogram(edges, counts, "seconds", "messages") + f"<p>Within: {words}.</p>"
+    return plots.histogram(edges, counts, "seconds", "messages") + f"<p>Percentiles: {words}.</p>"
 
 
 def _ends(tables: LakeTables) -> str:
-    """How messages ended."""
+    """Plot the outcomes of messages."""
     return _counted(tables.outcomes, "outcome", "messages")
 
 
 def _dead_letters(tables: LakeTables) -> str:
-    """Why messages were dead-lettered."""
+    """Plot the reasons of dead-lettered messages."""
     rows = tables.outcomes.where("outcome = 'dead-lettered'").fillna("(no reason)", ["reason"])
     return _counted(rows, "reason", "messages", plots.BAD)
 
 
 def _partitions(tables: LakeTables) -> str:
-    """Messages by partition."""
+    """Plot messages by partition."""
     return _counted(tables.rows, "partition", "messages", in_order=True)
 
 
 def _session_sizes(tables: LakeTables) -> str:
-    """Sessions by how many messages they have."""
+    """Plot sessions by their number of messages."""
     from pyspark.sql import functions as F  # noqa: N812
 
     sizes = tables.rows.where("session_id IS NOT NULL").groupBy("session_id").count()
@@ -201,7 +201,7 @@ def _session_sizes(tables: LakeTables) -> str:
 def _counted(
     rows: DataFrame, column: str, unit: str, colour: str = plots.GOOD, *, in_order: bool = False
 ) -> str:
-    """Return bars of how often each value occurs: the most frequent, or all in order."""
+    """Plot how often each value occurs: the most frequent, or all in order."""
     counted = rows.groupBy(column).count()
     found: list[Any] = counted.orderBy(
         column if in_order else "count", ascending=in_order
@@ -219,7 +219,7 @@ def _counted(
 
 _SECTIONS: tuple[tuple[str, Callable[[LakeTables], str]], ...] = (
     ("Time from enqueueing to completion", _to_completion),
-    ("Ends", _ends),
+    ("Outcomes", _ends),
     ("Dead-letter reasons", _dead_letters),
     ("Partitions", _partitions),
     ("Session sizes", _session_sizes),

@@ -76,12 +76,12 @@ def kind_of(
     """Return a column's type, or refuse rows that lack it or have it otherwise."""
     if name not in schema.fieldNames():
         raise InvalidArgument(
-            f"there is no column {name!r} for {what}; columns are {', '.join(schema.fieldNames())}"
+            f"no column {name!r} for {what}: columns are {', '.join(schema.fieldNames())}"
         )
     kind = schema[name].dataType
     if not isinstance(kind, kinds):
         wanted = " or ".join(one.typeName() for one in kinds)
-        raise InvalidArgument(f"column {name!r} is {kind.simpleString()}: {what} is {wanted}")
+        raise InvalidArgument(f"column {name!r} is {kind.simpleString()}: {what} must be {wanted}")
     return kind
 
 
@@ -90,7 +90,7 @@ def check_free(schema: StructType, names: Iterable[str]) -> None:
     taken = [name for name in names if name in schema.fieldNames()]
     if taken:
         raise InvalidArgument(
-            f"the rows have {', '.join(taken)} already, which this operator makes: rename them"
+            f"the rows already have {', '.join(taken)}, which this operator adds: rename them"
         )
 
 

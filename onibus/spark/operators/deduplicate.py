@@ -81,7 +81,7 @@ def deduplicate(
     """
     arrival = arrival or Arrival()
     if window_ms is not None and window_ms < 1:
-        raise InvalidArgument(f"a window has at least a millisecond, not {window_ms}")
+        raise InvalidArgument(f"window_ms is {window_ms}: use at least 1")
     check_free(rows.schema, ["duplicate_of", _IDENTITY, _SCOPE])
     identity, scope = _columns(rows.schema, by, message_id, key, body)
     schema = added(rows.schema, duplicate_of=LongType())
@@ -102,7 +102,7 @@ def _columns(
         kind_of(schema, body, (BinaryType, StringType), "the content")
         return sf.col(quoted(body)).cast("binary"), None
     if by not in (BY_ID, BY_ID_AND_KEY):
-        raise InvalidArgument(f"by is {BY_ID}, {BY_ID_AND_KEY} or {BY_CONTENT}, not {by!r}")
+        raise InvalidArgument(f"by is {by!r}: use {BY_ID}, {BY_ID_AND_KEY} or {BY_CONTENT}")
     kind_of(schema, message_id, (StringType,), "the id")
     identity = sf.col(quoted(message_id))
     if by == BY_ID:

@@ -60,14 +60,12 @@ class PartnerRule:
     def check(self, schema: StructType) -> None:
         """Refuse rows without these columns."""
         if self.limit_ms < 1 or (self.remember_ms is not None and self.remember_ms < 1):
-            raise InvalidArgument("limit_ms and remember_ms are whole milliseconds above 0")
+            raise InvalidArgument("limit_ms and remember_ms must be whole milliseconds above 0")
         check_free(schema, READY)
         kind_of(schema, self.needs, (StringType,), "the need")
         kind_of(schema, self.gives, (StringType,), "the gift")
         if not {"session_id", "partition_key"} & set(schema.fieldNames()):
-            raise InvalidArgument(
-                "messages wait for each other inside a session_id or partition_key: add one"
-            )
+            raise InvalidArgument("partners wait within a session_id or partition_key: add one")
 
 
 @dataclass(frozen=True, slots=True)

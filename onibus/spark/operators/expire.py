@@ -51,14 +51,14 @@ def expire(
     check_free(rows.schema, ["expires_at", "expired"])
     kind_of(rows.schema, enqueued, (TimestampType, *WHOLE), "the time to count from")
     if default_time_to_live_ms is not None and default_time_to_live_ms < 1:
-        raise InvalidArgument("default_time_to_live_ms is a whole number above 0")
+        raise InvalidArgument("default_time_to_live_ms must be a whole number above 0")
     lives = sf.lit(default_time_to_live_ms).cast("long")
     if time_to_live_ms in rows.columns:
         kind_of(rows.schema, time_to_live_ms, WHOLE, "the time to live")
         lives = sf.least(sf.col(quoted(time_to_live_ms)).cast("long"), lives)
     elif default_time_to_live_ms is None:
         raise InvalidArgument(
-            f"there is no column {time_to_live_ms!r}, and no default_time_to_live_ms"
+            f"no column {time_to_live_ms!r} and no default_time_to_live_ms: set one"
         )
     expires = millis(rows.schema, enqueued) + lives
     moment = milliseconds(as_of)

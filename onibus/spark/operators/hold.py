@@ -119,7 +119,7 @@ def hold_for_partner(
     """
     arrival = arrival or Arrival()
     if limit_ms < 1 or (remember_ms is not None and remember_ms < 1):
-        raise InvalidArgument("limit_ms and remember_ms are whole milliseconds above 0")
+        raise InvalidArgument("limit_ms and remember_ms must be whole milliseconds above 0")
     check_free(rows.schema, ["released_time", "release_order", "partner"])
     for name, what in ((workflow, "the workflow"), (needs, "the need"), (gives, "the gift")):
         kind_of(rows.schema, name, (StringType,), what)

@@ -28,7 +28,7 @@ def check_messages(schema: StructType) -> None:
             fits = isinstance(given, (BinaryType, StringType))
         if not fits:
             raise InvalidArgument(
-                f"column {name!r} is {given.simpleString()} and should be {kind.simpleString()}"
+                f"column {name!r} is {given.simpleString()}: use {kind.simpleString()}"
             )
 
 
@@ -44,7 +44,9 @@ def messages_of(rows: pa.Table) -> tuple[pa.RecordBatch, dict[int, Refused]]:
             elif name == "body":
                 column = column.cast(pa.binary())
                 for at in pc.indices_nonzero(pc.is_null(column)).to_pylist():
-                    refused.setdefault(at, InvalidArgument("a body is bytes, and this is null"))
+                    refused.setdefault(
+                        at, InvalidArgument("body is null: use bytes, even if empty")
+                    )
             elif pa.types.is_timestamp(column.type):
                 # What is finer than the bus counts is cut off, as by every sender.
                 column = column.cast(pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64())
@@ -75,4 +77,4 @@ def _properties(text: str) -> dict[str, Any]:
     try:
         return rich_values(msgspec.json.decode(text, type=dict[str, Any]))
     except (msgspec.DecodeError, RecursionError, TypeError, OverflowError) as error:
-        raise InvalidArgument(f"properties are not JSON of an object: {error}") from None
+        raise InvalidArgument(f"properties must be a JSON object: {error}") from None

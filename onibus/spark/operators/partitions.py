@@ -53,7 +53,7 @@ def partition_column(
 ) -> Column:
     """Return the partition of a key among so many; in turn where there is none."""
     if not 0 < count <= _COUNT_MAX:
-        raise InvalidArgument(f"there are 1 to {_COUNT_MAX} partitions, not {count}")
+        raise InvalidArgument(f"count is {count}: use 1 to {_COUNT_MAX} partitions")
     arrival.check(schema)
     in_turn = sf.pmod(sf.col(quoted(arrival.order)), sf.lit(count))
     if key is None:

@@ -127,11 +127,11 @@ def in_order(table: pa.Table) -> tuple[pa.Table, Numbers]:
     for column, what in ((times, "time"), (orders, "order")):
         if column.null_count:
             row = table.filter(pc.is_null(column)).slice(0, 1)
-            raise InvalidArgument(f"a row has no {what} of arrival: {name_of(row, 0)}")
+            raise InvalidArgument(f"a row has no arrival {what}: {name_of(row, 0)}")
     moments, places = times.to_numpy(), orders.to_numpy()
     if len(places) and min(int(places.min()), int(moments.min())) < 0:
         at = int(np.flatnonzero((places < 0) | (moments < 0))[0])
-        raise InvalidArgument(f"a time or an order of arrival is below 0: {name_of(table, at)}")
+        raise InvalidArgument(f"an arrival time or order is below 0: {name_of(table, at)}")
     rows = table.drop_columns([ARRIVAL])
     same = moments[1:] == moments[:-1]
     if ((moments[1:] > moments[:-1]) | (same & (places[1:] > places[:-1]))).all():

@@ -42,7 +42,7 @@ class _Stamping(Work):
 
     def open(self, group: int, chunks: Chunks, secret: bytes | None) -> Keeper:
         if not 0 <= group < _PARTITIONS_MAX:
-            raise InvalidArgument(f"a partition is from 0 to {_PARTITIONS_MAX - 1}, not {group}")
+            raise InvalidArgument(f"partition is {group}: use 0 to {_PARTITIONS_MAX - 1}")
         return _Keeper(Timeline(Numbering(group, self._partitioned), chunks))
 
 

@@ -107,7 +107,7 @@ async def test_a_receiver_waits_for_a_session(world: World) -> None:
     none_there = world.of(queue, session_id=NEXT_AVAILABLE_SESSION, max_wait_time=0.2)
     await asyncio.gather(
         world.refused(OperationTimeoutError, none_there),
-        world.refused(ServiceBusError, world.of(queue), "has sessions"),
+        world.refused(ServiceBusError, world.of(queue), "requires sessions"),
         world.refused(ServiceBusError, world.of(plain, session_id="s"), "has no sessions"),
     )
     next_one = world.of(queue, session_id=NEXT_AVAILABLE_SESSION, max_wait_time=WAIT_S)

@@ -21,7 +21,7 @@ from tests.server.processes import PATIENCE_S, Served, served
 from tests.server.server_helpers import developing
 
 KILOBYTE, MEGABYTE = 1 << 10, 1 << 20
-LIMIT = "currently allowed on the link"
+LIMIT = r"currently allowed on the link\. TrackingId:"
 
 
 @dataclass

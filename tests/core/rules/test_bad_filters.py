@@ -132,7 +132,7 @@ def test_length() -> None:
     compile_filter(of_length(limits.SQL_LENGTH_MAX - 1))
     compile_filter(longest)
     error = refusal(of_length(limits.SQL_LENGTH_MAX + 1))
-    assert "1025 characters; at most 1024" in str(error)
+    assert "1025 characters; the limit is 1024" in str(error)
     compile_filter(of_length(5_000), length_max=5_000)
     compile_action("SET " + longest[:-5] + "'")
     with pytest.raises(InvalidFilter):
@@ -151,8 +151,8 @@ def test_depth(start: str, middle: str, end: str) -> None:
 
     for depth in (limits.SQL_DEPTH_MAX - 1, limits.SQL_DEPTH_MAX):
         compile_filter(nested(depth))(subject({"a": 1}))
-    assert "deeper than 32 levels" in str(refusal(nested(limits.SQL_DEPTH_MAX + 1)))
-    assert "deeper than 32 levels" in str(refusal(nested(200)))
+    assert "more than 32 levels deep" in str(refusal(nested(limits.SQL_DEPTH_MAX + 1)))
+    assert "more than 32 levels deep" in str(refusal(nested(200)))
 
 
 def test_depth_is_counted_down_again() -> None:

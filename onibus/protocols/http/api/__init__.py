@@ -1,1 +1,1 @@
-"""What can be asked over HTTP, group by group; `routes.py` puts the groups together."""
+"""Calls of the HTTP API, group by group; `routes.py` combines them."""

@@ -1,4 +1,4 @@
-"""What the server tells of itself: the OpenAPI document."""
+"""Self-description of the server: the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from onibus.protocols.http.route import Call, Route
 
 
 async def openapi(call: Call) -> Response:
-    """Return the OpenAPI document of what this server can be asked."""
+    """Return the OpenAPI document of this server's calls."""
     app = call.app
     if not app.described:
         routes = (route for route in app.routes if app.test_mode or not route.test_mode)

@@ -1,4 +1,4 @@
-"""Claims over HTTP: messages set aside for a named reader under a durable number (R5, R7)."""
+"""Claims over HTTP: messages reserved for a named reader under a durable number (R5, R7)."""
 
 from __future__ import annotations
 

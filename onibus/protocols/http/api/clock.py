@@ -1,4 +1,4 @@
-"""The clock over HTTP: show whether the machine's clock is in doubt, and confirm it."""
+"""The clock over HTTP: whether the system clock is in doubt, and its confirmation."""
 
 from __future__ import annotations
 

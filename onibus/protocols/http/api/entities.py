@@ -1,4 +1,4 @@
-"""Queues and topics over HTTP: making, changing, deleting, looking at them."""
+"""Queues and topics over HTTP: create, change, delete and show them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from onibus.security.rights import Right
 
 
 def entity_out(info: EntityInfo[Any]) -> QueueOut | TopicOut | SubscriptionOut:
-    """Return an entity as it is told."""
+    """Return an entity in its JSON form."""
     shared = {name: getattr(info, name) for name in EntityOut.__struct_fields__}
     shared["offline_partitions"] = list(info.offline_partitions)
     if isinstance(info.settings, QueueSettings):
@@ -29,7 +29,7 @@ def entity_out(info: EntityInfo[Any]) -> QueueOut | TopicOut | SubscriptionOut:
 
 
 def settings_of(call: Call, given: dict[str, Any], kind: type[AnySettings]) -> dict[str, Any]:
-    """Return settings that there are; who lets messages go on elsewhere must own that, too."""
+    """Return valid settings; the caller must own the entity that messages are forwarded to."""
     check_known(given, kind)
     for name in ("forward_to", "forward_dead_letters_to"):
         if isinstance(target := given.get(name), str):

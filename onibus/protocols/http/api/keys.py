@@ -1,4 +1,4 @@
-"""Shared access keys over HTTP. Secrets are told once: to whoever makes or rotates a key."""
+"""Shared access keys over HTTP. Only the responses to create and rotate contain secrets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from onibus.security.rights import Right
 def _keys(call: Call) -> KeptKeys:
     keys = call.app.kept_keys
     if keys is None:
-        raise InvalidOperation("this server asks for no credentials (--insecure): it has no keys")
+        raise InvalidOperation("this server requires no credentials (--insecure): it has no keys")
     return keys
 
 
@@ -53,7 +53,7 @@ async def list_keys(call: Call) -> KeysOut:
 
 
 async def create_key(call: Call) -> KeyWithSecrets:
-    """Make a key; this answer is the only one that has its secrets."""
+    """Create a key; only this response has its secrets."""
     given: KeyIn = call.decode(KeyIn)
     wanted = AccessKey(
         name=given.name, primary="", rights=frozenset(given.rights), entity=given.entity
@@ -62,13 +62,13 @@ async def create_key(call: Call) -> KeyWithSecrets:
 
 
 async def rotate_key(call: Call) -> KeyWithSecrets:
-    """Replace one of a key's two secrets; the old one is good no more."""
+    """Replace one of a key's two secrets; the old one becomes invalid."""
     given: Rotation = call.decode(Rotation)
     return _with_secrets(await _keys(call).rotate(given.entity, call.names["name"], given.which))
 
 
 async def make_token(call: Call) -> TokenOut:
-    """Make a bearer token for tools that cannot sign; nothing is kept of it."""
+    """Create a bearer token for tools that cannot sign; the server does not store it."""
     given: TokenIn = call.decode(TokenIn)
     until = int(time.time()) + given.seconds
     token = _keys(call).token(given.entity, call.names["name"], given.which, until)
@@ -76,7 +76,7 @@ async def make_token(call: Call) -> TokenOut:
 
 
 async def delete_key(call: Call) -> None:
-    """Delete a key: tokens made with it are good no more."""
+    """Delete a key; tokens made with it become invalid."""
     given: Whose = call.query(Whose)
     await _keys(call).delete(given.entity, call.names["name"])
 

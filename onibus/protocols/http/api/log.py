@@ -1,7 +1,7 @@
-"""The log over HTTP: reading messages and outcomes as Arrow, named readers, replay (R1 to R4, X7).
+"""The log over HTTP: messages and outcomes as Arrow, named readers, replay (R1 to R4, X7).
 
-A log is read partition by partition, from one number up to, without, another. An answer is an
-Arrow IPC stream that is made while it is read; where it breaks off it was not whole.
+Clients read a log partition by partition, between two numbers, the end exclusive. A response is an
+Arrow IPC stream, generated as it is sent; if it breaks off, it was incomplete.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Sending over HTTP: one message, several together, later; and cancelling what was to come later.
+"""Sending over HTTP: one message, a batch, scheduled messages, and their cancellation.
 
-Answers carry each message's sequence number and, where it was dropped as a duplicate, the number
-of the message that it repeats (X9).
+Responses contain each message's sequence number and, if it was dropped as a duplicate, the number
+of the original message (X9).
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from onibus.security.rights import Right
 
 _decode_message = msgspec.json.Decoder(MessageIn)
 
-#: Larger bodies are read beside the loop, which serves others meanwhile.
+#: Larger bodies are decoded on a thread, while the event loop serves other requests.
 _READ_HERE_BYTES = 256 << 10
 
 
 def send(call: Call) -> None:
-    """Store one message: the call that is made most."""
+    """Store one message: the most frequent call."""
     given = call.read(_decode_message)
     if TRACE_HEADER in call.request.head.headers:
         put_trace(call.request, given)
     bus = call.app.bus
     bus.check_alive()
-    # No detour through `ask`: the commit looks itself for what is to be done next.
+    # Not through `ask`: the commit finds the next work itself.
     sending.send_one(bus.broker, call.entity, message_of(given), Answer(call, _first))
 
 
@@ -45,7 +45,7 @@ def _first(sent: list[Sent]) -> SentOut:
 
 
 def send_batch(call: Call) -> None:
-    """Store messages together: as JSON, or in bulk as an Arrow IPC stream."""
+    """Store messages together, as JSON or in bulk as an Arrow IPC stream."""
     if call.request.content_type == ARROW:
         call.app.run(_send_arrow(call), call)
     elif len(call.body) > _READ_HERE_BYTES:
@@ -58,7 +58,7 @@ def send_batch(call: Call) -> None:
 
 
 def read_batch(call: Call) -> list[Any]:
-    """Return the messages of a batch in JSON."""
+    """Return the messages of a JSON batch."""
     given: Batch = call.decode(Batch)
     put_trace(call.request, *given.messages)
     return [message_of(one) for one in given.messages]

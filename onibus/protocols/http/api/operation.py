@@ -1,6 +1,6 @@
-"""Watching the server over HTTP: probes for any client, metrics for a key with Monitor.
+"""Monitoring over HTTP: probes for any client, metrics for a key with Monitor.
 
-Probes say only how the server is, and respond under any name of its host.
+Probes only report the server's health, and respond under any name of its host.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from onibus.security.rights import Right
 
 
 async def live(call: Call) -> Alive:
-    """Answer."""
+    """Respond."""
     return Alive()
 
 
@@ -29,18 +29,18 @@ async def ready(call: Call) -> Response:
 
 
 async def healthy(call: Call) -> Response:
-    """Answer as the Service Bus emulator does."""
+    """Respond like the Service Bus emulator."""
     found = health(call.bus)
     return Response(200 if found is HEALTHY else 503, msgspec.json.encode(found))
 
 
 async def metrics(call: Call) -> Response:
-    """Return all metrics, added up over entities."""
+    """Return all metrics, aggregated over entities."""
     return await _page(call, per_object=False)
 
 
 async def metrics_per_object(call: Call) -> Response:
-    """Return all metrics of each entity, partition and reader."""
+    """Return all metrics per entity, partition and reader."""
     return await _page(call, per_object=True)
 
 

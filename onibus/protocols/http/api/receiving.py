@@ -1,7 +1,7 @@
-"""Receiving over HTTP: from a queue or subscription, by numbers, and as a FIFO queue gives.
+"""Receiving over HTTP: from a queue or subscription, by sequence number, and with FIFO semantics.
 
-A request waits at most 20 s for messages (`wait_ms`); whoever wants to wait longer asks again. A
-client that goes while it waits is let go, and gets nothing under a lock.
+A request waits at most 20 s for messages (`wait_ms`); to wait longer, send another. When a client
+disconnects its wait ends, and no message is locked for it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from onibus.security.rights import Right
 
 
 def receive(call: Call) -> None:
-    """Receive messages, waiting for the first if there is none."""
+    """Receive messages, waiting for the first if none is available."""
     given: Receive = call.decode(Receive)
     call.ask(
         lambda reply: receiving.receive(
@@ -48,7 +48,7 @@ def receive(call: Call) -> None:
 
 
 def receive_deferred(call: Call) -> None:
-    """Receive deferred messages by their numbers."""
+    """Receive deferred messages by sequence number."""
     given: ReceiveDeferred = call.decode(ReceiveDeferred)
     call.ask(
         lambda reply: settling.receive_deferred(
@@ -65,7 +65,7 @@ def receive_deferred(call: Call) -> None:
 
 
 def receive_fifo(call: Call) -> None:
-    """Receive messages of groups of which nothing is in flight."""
+    """Receive messages of groups without a message in flight."""
     given: ReceiveFifo = call.decode(ReceiveFifo)
     attempt_id = uuid4().hex if given.attempt_id is None else given.attempt_id
 

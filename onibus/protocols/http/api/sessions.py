@@ -1,7 +1,7 @@
-"""Sessions over HTTP: taking one, receiving from it, its state, giving it back (B4).
+"""Sessions over HTTP: lock one, receive from it, read and set its state, release it (B4).
 
-Whoever accepts a session gets a token, which every other call about it shows together with the
-session's id. Messages of a session are settled like any other.
+The response to accepting a session has a token, which all other calls about the session carry with
+its id. Messages of a session are settled like any other.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from onibus.security.rights import Right
 
 
 def accept(call: Call) -> None:
-    """Lock a session: a named one at once, or the next that is free."""
+    """Lock a session: a named one at once, or the next available."""
     given: AcceptSession = call.decode(AcceptSession)
 
     def told(result: Any) -> AcceptedOut:
@@ -113,7 +113,7 @@ async def list_sessions(call: Call) -> Sessions:
 
 
 def _receiver(call: Call, held: SessionHeld) -> SessionReceiver:
-    """Take up a session that was accepted by an earlier request."""
+    """Return a session that an earlier request accepted."""
     call.bus.check_alive()
     entity = call.bus.broker.find(call.entity)
     token = token_of(held.token)

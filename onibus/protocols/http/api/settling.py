@@ -1,4 +1,4 @@
-"""Settling over HTTP: what receivers do with messages they hold, by their tokens."""
+"""Settling over HTTP, by lock tokens."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from onibus.security.rights import Right
 
 
 def complete(call: Call) -> None:
-    """Complete messages: all of them, or none."""
+    """Complete messages; if one lock is lost, complete none."""
     tokens = [token_of(one) for one in call.decode(Complete).tokens]
     call.ask(
         lambda reply: settling.complete_all(call.bus.broker, call.entity, tokens, reply), _nothing

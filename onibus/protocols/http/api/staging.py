@@ -1,4 +1,4 @@
-"""Staged sends over HTTP: messages kept invisible until their producer publishes them (R6)."""
+"""Staged sends over HTTP: messages that stay invisible until their producer publishes them (R6)."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ async def create_rule(call: Call) -> None:
 async def change_rule(call: Call) -> None:
     rule = rule_of(call.decode(RuleJson))
     if rule.name.casefold() != call.names["rule"].casefold():
-        raise InvalidArgument(f"the rule's name in the body is {rule.name!r}: name it as the path")
+        raise InvalidArgument(f"the body names rule {rule.name!r}: use the name in the path")
     await call.bus.change_rule(call.entity, rule)
 
 
@@ -63,11 +63,11 @@ async def delete_rule(call: Call) -> None:
 
 
 def _split(whole: str) -> tuple[str, str]:
-    """Return the topic and the own name of a subscription."""
+    """Return the topic and the name of a subscription."""
     rest, _, name = whole.rpartition("/")
     topic, _, word = rest.rpartition("/")
     if not topic or word.lower() != SUBSCRIPTIONS:
-        raise InvalidName(f"{whole!r}: a subscription's name is topic/{SUBSCRIPTIONS}/name")
+        raise InvalidName(f"{whole!r} is not a subscription: write topic/{SUBSCRIPTIONS}/name")
     return topic, name
 
 

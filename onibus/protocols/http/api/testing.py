@@ -1,6 +1,6 @@
-"""Test mode over HTTP (X10): everything gone at a call, and a clock that can be moved.
+"""Test mode over HTTP (X10): reset, and a movable clock.
 
-Only of a server that keeps everything in memory and was started for tests.
+Only for a server that keeps everything in memory and was started for tests.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ async def reset(call: Call) -> None:
 
 
 async def move_clock(call: Call) -> ClockOut:
-    """Let time pass; what comes due is done when this answers."""
+    """Advance the clock; respond once everything due is done."""
     await call.bus.advance(call.decode(MoveClock).advance_ms)
     return ClockOut(call.bus.broker.clock.wall())
 

@@ -1,4 +1,4 @@
-"""Looking and tidying over HTTP: peek, purge, undefer, duplicates, dead letters, alarms."""
+"""Inspection and maintenance over HTTP: peek, purge, undefer, duplicates, resubmission, alarms."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from onibus.security.rights import Right
 
 
 def peek(call: Call) -> None:
-    """Look at messages: told as soon as they are found, so that few answers are held at once."""
+    """Peek messages; respond as soon as some are found, so that few responses are held at once."""
     given: Peek = call.decode(Peek)
     call.app.refuse_crowds()
     where = filter_of(given.where)
@@ -115,7 +115,7 @@ ROUTES = [
     ),
     _route(
         "/duplicates",
-        "List the last dropped duplicates.",
+        "List the latest dropped duplicates.",
         Right.LISTEN,
         duplicates,
         None,

@@ -1,7 +1,7 @@
-"""Transactions over HTTP: one request that carries all sends and settlements (B5, P8).
+"""Transactions over HTTP: one request with all sends and settlements (B5, P8).
 
-All of it happens, or none of it. Send is asked for each entity that is sent to, Listen for each
-whose messages are settled.
+All of it happens atomically. It needs Send on each entity that it sends to, and Listen on each
+whose messages it settles.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ async def transact(call: Call) -> TransactionOut:
     for settlement in given.settlements:
         call.grant(Right.LISTEN, settlement.entity)
     if not (given.sends or given.settlements):
-        raise InvalidArgument("a transaction has sends, settlements or both")
+        raise InvalidArgument("the transaction is empty: add sends or settlements")
     transaction = call.bus.transaction()
     for send in given.sends:
         put_trace(call.request, *send.messages)
@@ -42,12 +42,12 @@ async def _settle(transaction: Transaction, given: SettleInside) -> None:
     changed = None if given.properties is None else rich_values(given.properties)
     reasons = given.reason is not None or given.description is not None
     if given.delay_ms and given.verb not in ("abandon", "defer"):
-        raise InvalidArgument(f"delay_ms is of abandon and defer, not of {given.verb}")
+        raise InvalidArgument(f"delay_ms is only for abandon and defer, not {given.verb}")
     if reasons and given.verb != "dead-letter":
-        raise InvalidArgument(f"reason and description are of dead-letter, not of {given.verb}")
+        raise InvalidArgument(f"reason and description are only for dead-letter, not {given.verb}")
     if given.verb == "complete":
         if changed is not None:
-            raise InvalidArgument("what is completed is gone: leave properties out")
+            raise InvalidArgument("a completed message has no properties: omit them")
         await transaction.complete(given.entity, *tokens)
         return
     for token in tokens:
