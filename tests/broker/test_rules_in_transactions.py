@@ -65,7 +65,7 @@ async def happened(bus: Bus, prepared: Any) -> bool:
 async def test_rules_change_with_the_rest_of_a_transaction(clock: ManualClock) -> None:
     async with Bus.ephemeral(clock=clock) as bus:
         prepared = await prepare(bus)
-        left, right, held = prepared
+        left, right, _ = prepared
         transaction = bus.transaction()
         await transaction.create_rule(left, RED)
         await transaction.delete_rule(left, ALL)
