@@ -436,6 +436,9 @@ class _Purging:
         if outcome is not None and outcome.error is not None:
             fail(self._reply, outcome.error)
             return
+        if self._reply.done():
+            # The caller does not wait any longer: delete nothing more.
+            return
         left = None if self._most is None else self._most - self._count
         if not self._seats or left == 0:
             answer(self._reply, self._count)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from onibus.broker.entity import Entity, Seat
+from onibus.broker.namespace import ChangeRules
 from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.broker.routing import route, seat_of_key
 from onibus.broker.sending import check_takes, open_for_sends, take_in
@@ -74,6 +75,8 @@ class Transaction:
         self._deadline = broker.clock.now() + TRANSACTION_MS_MAX
         self._sends: list[tuple[Entity, Prepared]] = []
         self._settlements: list[Settlement] = []
+        #: changes of the rules of subscriptions, in order
+        self._rules: dict[Entity, list[ChangeRules]] = {}
         self._keys: dict[str, str] = {}
         #: fan-outs that were computed before the commit
         self._plans: dict[Entity, Plan] = {}
@@ -124,9 +127,42 @@ class Transaction:
             Settlement(entity, token, replace(change), session) for token in tokens
         ]
 
+    def change_rules(self, name: str, change: ChangeRules) -> None:
+        """Add a change of a subscription's rules; not if its topic is partitioned (P11)."""
+        self._open(1)
+        entity = self._broker.find(name)
+        if entity.topic is None:
+            raise InvalidOperation(f"{entity.name} is a {entity.kind}: subscriptions have rules")
+        if entity.partitioned:
+            self.ended = "changes rules of a partitioned topic"
+            raise InvalidOperation(
+                f"{entity.topic.name} is partitioned: its rules cannot be changed in a "
+                "transaction; roll the transaction back"
+            )
+        several = [*self._rules.get(entity, ()), change]
+        self._broker.namespace.rules_after(entity, several)
+        self._rules[entity] = several
+
     def commit(self, reply: Reply) -> None:
         """Do all of it; the reply gets a `Sent` for each message sent, in order."""
         self._open(0)
+        if not self._rules:
+            self._begin(reply)
+            return
+        begun = False
+
+        def begin() -> None:
+            nonlocal begun
+            begun, self.ended = True, ""
+            self._begin(reply)
+
+        # As every decision of the namespace: not while a disk hangs.
+        self._broker.probing.before(begin, reply)
+        if not begun:
+            self.ended = COMMITTED
+
+    def _begin(self, reply: Reply) -> None:
+        """Commit, at once or after earlier sends to the same entities."""
         sent: dict[Entity, list[Prepared]] = {}
         for entity, prepared in self._sends:
             sent.setdefault(entity, []).append(prepared)
@@ -163,6 +199,7 @@ class Transaction:
         for settlement in self._settlements:
             self._find(settlement, parts)
         self._route(parts, positions)
+        rules = self._broker.namespace.decide_rules(self._rules) if self._rules else None
         for seat in positions:
             self._broker.advance(seat, now)
         self.ended = COMMITTED
@@ -179,11 +216,11 @@ class Transaction:
                     answers[position] = sent
             answer(reply, answers)
 
-        if not parts:
+        if not parts and rules is None:
             answer(reply, [])
             return
         try:
-            self._broker.works.do(parts, now, Outcome(done))
+            self._broker.works.do(parts, now, Outcome(done), rules)
         except OnibusError as error:
             self._not_committed(error)
             raise
@@ -229,6 +266,7 @@ class Transaction:
             raise InvalidOperation(f"this transaction {_ENDED[self.ended]}")
         self._sends.clear()
         self._settlements.clear()
+        self._rules.clear()
         self.ended = ROLLED_BACK
 
     @property
@@ -243,8 +281,11 @@ class Transaction:
             self.ended = f"was open for longer than {TRANSACTION_MS_MAX // 1_000} s"
         if self.ended:
             raise InvalidOperation(f"this transaction {_ENDED.get(self.ended, self.ended)}")
-        if len(self._sends) + len(self._settlements) + more > self._limit:
-            raise QuotaExceeded(f"too many messages: a transaction has at most {self._limit}")
+        rules = sum(map(len, self._rules.values()))
+        if len(self._sends) + len(self._settlements) + rules + more > self._limit:
+            raise QuotaExceeded(
+                f"too many messages and rules: a transaction has at most {self._limit}"
+            )
 
 
 def _held_by(

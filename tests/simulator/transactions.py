@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+from onibus.broker.entity_rules import without_rule
 from onibus.broker.transacting import Transaction, verb
-from onibus.core.errors import InvalidArgument, InvalidOperation, LockLost, OnibusError
+from onibus.core.errors import (
+    EntityExists,
+    EntityNotFound,
+    InvalidArgument,
+    InvalidOperation,
+    LockLost,
+    OnibusError,
+    PartitionOffline,
+)
 from onibus.core.message import Message
+from onibus.core.rules.rule import Rule
 from onibus.core.settings import TopicSettings
 from tests.simulator.client_parts import Held, Session, brief, model_of, real_of
 from tests.simulator.mismatch import check
 from tests.simulator.model_bus import BusModel
 from tests.simulator.model_parts import EntityModel, Op
 from tests.simulator.model_rows import Prepared, Row, prepare
+from tests.simulator.model_topics import RULES
 from tests.simulator.model_works import Change, Place, WorkPart
 from tests.simulator.owners import Owners
 
@@ -30,6 +42,8 @@ class TransactionModel:
         self.sends: list[tuple[EntityModel, Prepared]] = []
         self.settlements: list[tuple[EntityModel, Held, Change, Session | None]] = []
         self.keys: dict[str, str] = {}
+        #: rules that are added or removed, in order
+        self.rules: dict[EntityModel, list[str]] = {}
         self.ended = False
 
     def open(self) -> None:
@@ -57,6 +71,31 @@ class TransactionModel:
         if any(other.token == held.token for _, other, _, _ in self.settlements):
             raise InvalidArgument("settled twice")
         self.settlements.append((entity, held, change, session))
+
+    def change_rule(self, name: str, rule: str, remove: bool) -> None:
+        self.open()
+        entity = self.model.find(name)
+        if entity.topic is None:
+            raise InvalidOperation(name)
+        if entity.topic.settings.enable_partitioning:
+            self.ended = True
+            raise InvalidOperation(name)
+        changes = [*self.rules.get(entity, ()), f"-{rule}" if remove else rule]
+        self.rules_after(entity, changes)
+        self.rules[entity] = changes
+
+    def rules_after(self, entity: EntityModel, changes: list[str]) -> list[str]:
+        """Return the rules that a subscription has then."""
+        assert entity.topic is not None
+        rules = list(entity.topic.rules[entity.uid])
+        for change in changes:
+            name = change.removeprefix("-")
+            if change.startswith("-") and name not in rules:
+                raise EntityNotFound(name)
+            if not change.startswith("-") and name in rules:
+                raise EntityExists(name)
+            rules = [one for one in rules if one != name] if name in rules else [*rules, name]
+        return rules
 
     def reach(self, op: Op, entity: EntityModel, held: Held) -> None:
         """Refuse what is not there, or offline."""
@@ -101,10 +140,17 @@ class TransactionModel:
             self.model.part(entity, index)
             part = parts.setdefault((entity, index), WorkPart())
             part.batch, part.places = [*part.batch, prepared], [*part.places, place]
+        rules = {}
+        for entity, changes in self.rules.items():
+            self.model.still_there(op, entity)
+            rules[entity] = self.rules_after(entity, changes)
+            self.model.part(entity, 0)
+        if rules and not self.model.namespace.online:
+            raise PartitionOffline("namespace")
         op.value = [None] * len(self.sends)
-        if parts:
+        if parts or rules:
             # What is refused here may be tried again.
-            self.model.do_work(op, parts)
+            self.model.do_work(op, parts, rules)
         else:
             op.left = 0
         self.ended = True
@@ -154,6 +200,9 @@ class Transactions(Owners):
         if len(model.sends) + len(model.settlements) >= LIMIT - 2:
             return
         held = self.token()
+        if self.random.random() < 0.15:
+            self._gather_rule(real, model)
+            return
         if held is None or self.random.random() < 0.5:
             name = self.target()
             messages = [self.message(name) for _ in range(self.random.randrange(1, 3))]
@@ -181,10 +230,36 @@ class Transactions(Owners):
             lambda: model.settle(held, Change(0, 0, word, delay, given), session),
         )
 
+    def _gather_rule(self, real: Transaction, model: TransactionModel) -> None:
+        """Add a rule to a subscription, or remove one (P11)."""
+        name = self.random.choice([one for one in self.sources if "/" in one] or self.sources)
+        entity = self.sim.model.entities.get(name)
+        if self.sim.model.changes_rules() or entity is None:
+            return
+        there = [] if entity.topic is None else entity.topic.rules[entity.uid]
+        rule, remove = self.random.choice(list(RULES)), self.random.random() < 0.2
+        if there and (len(there) > 3 or self.random.random() < 0.4):
+            rule, remove = self.random.choice(there), True
+        change = partial(without_rule, name=rule) if remove else partial(_with, rule)
+        self._both(
+            f"  rule {rule} of {name} remove={remove}",
+            lambda: real.change_rules(name, change),
+            lambda: model.change_rule(name, rule, remove),
+        )
+
     def _end(self, real: Transaction, model: TransactionModel) -> None:
         if self.random.random() < 0.1:
             self.sim.step("  roll back")
             real.rollback()
             model.ended = True
             return
+        if model.rules and self.sim.model.changes_rules():
+            # Only one at a time: the other may have the same subscription.
+            real.rollback()
+            model.ended = True
+            return
         self.sim.do("commit transaction", real.commit, model.commit)
+
+
+def _with(name: str, rules: list[Rule]) -> list[Rule]:
+    return [*rules, RULES[name].rule]

@@ -13,7 +13,7 @@ from onibus.core.errors import InvalidOperation, SessionLockLost
 from onibus.core.message import ReceivedMessage
 from onibus.protocols.amqp import performatives as say
 from onibus.protocols.amqp.errors import NOT_IMPLEMENTED
-from onibus.protocols.amqp.service_bus.awaited import Awaited
+from onibus.protocols.amqp.service_bus.awaited import Awaited, Bounded
 from onibus.protocols.amqp.service_bus.operations import (
     locks,
     peeking,
@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 
 #: The link of the receiver or sender that makes a request.
 ASSOCIATED_LINK = "associated-link-name"
+
+#: How long the server may take for a request, in milliseconds.
+SERVER_TIMEOUT = "com.microsoft:server-timeout"
+_TIMEOUT_MS_MAX = 2**32 - 1
 
 OPERATIONS: dict[str, Operation] = {
     **peeking.OPERATIONS,
@@ -93,7 +97,7 @@ class ManagementNode(AnsweringNode):
             else:
                 self.say(request, 200, body=told(outcome.value))
 
-        self.awaited(done).ask(command)
+        self.awaited(request, done).ask(command)
 
     def transaction_of(self, request: Request) -> Transaction | None:
         """Return the transaction that a request is part of; None where it is for itself."""
@@ -105,9 +109,13 @@ class ManagementNode(AnsweringNode):
         )
         return found
 
-    def awaited(self, then: Callable[[Outcome], None]) -> Awaited:
-        """Return an outcome that the asker waits for."""
-        return Awaited(self._client.connection, then)
+    def awaited(self, request: Request, then: Callable[[Outcome], None]) -> Awaited:
+        """Return an outcome that the client waits for, as long as its request says."""
+        wait_ms = request.properties.get(SERVER_TIMEOUT)
+        if type(wait_ms) is not int or not 0 < wait_ms <= _TIMEOUT_MS_MAX:
+            # The client has no time left to wait for an answer, or sets no bound.
+            return Awaited(self._client.connection, then)
+        return Bounded(self._client.connection, then, self.broker, wait_ms)
 
     def held_session(self, request: Request, session_id: str) -> SessionReceiverNode:
         """Return the receiver that holds a session for this client.

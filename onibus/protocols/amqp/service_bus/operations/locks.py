@@ -69,7 +69,7 @@ def _on_each(
 ) -> None:
     gathered = _Gathered(node, request, len(tokens), told)
     for at, token in enumerate(tokens):
-        reply = node.awaited(partial(gathered.part, at))
+        reply = node.awaited(request, partial(gathered.part, at))
         try:
             settling.settle_one(node.broker, node.place.entity, token, act(token), reply, session)
         except Exception as error:

@@ -36,7 +36,7 @@ def peek(node: ManagementNode, request: Request) -> None:
     if node.place.transfer:
         _show(node, request, [])
         return
-    node.awaited(found).ask(
+    node.awaited(request, found).ask(
         lambda reply: settling.peek_in_slices(
             node.broker, node.place.entity, start, limit, wanted, node.place.dead, reply
         )
