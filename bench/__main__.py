@@ -2,7 +2,7 @@
 
 python -m bench [--quick] [sending] [remembering] [waiting] [recovery] [bulk] [topics]
                        [transactions] [http] [amqp] [sqs] [spark-read] [spark-write]
-                       [spark-operators] [pauses]
+                       [spark-operators] [pauses] [console]
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from rich.table import Table
 from bench import (
     amqp,
     bulk,
+    console,
     http,
     pauses,
     recovery,
@@ -55,15 +56,16 @@ def main() -> None:
         "spark-operators": lambda: spark_operators.measure(3 if quick else 7),
         "sqs": lambda: sqs.measure(3 if quick else 7, 0.1 if quick else 1.0),
         "pauses": lambda: pauses.measure(0.1 if quick else 1.0),
+        "console": lambda: console.measure(0.1 if quick else 1.0),
         "recovery": lambda: recovery.measure(3 if quick else 7, 0.1 if quick else 1.0),
     }
     unknown = [name for name in arguments.parts if name not in parts]
     if unknown:
         parser.error(f"unknown parts: {', '.join(unknown)}; choose from {', '.join(parts)}")
-    console = Console()
+    screen = Console()
     figures: list[Figure] = []
     for name in arguments.parts or parts:
-        with console.status(f"measuring {name} …"):
+        with screen.status(f"measuring {name} …"):
             figures += parts[name]()
     if arguments.json:
         print(json.dumps([vars(figure) | {"met": figure.met} for figure in figures], indent=2))
@@ -78,7 +80,7 @@ def main() -> None:
             "yes" if figure.met else "no",
             figure.note,
         )
-    console.print(table)
+    screen.print(table)
 
 
 if __name__ == "__main__":

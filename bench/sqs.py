@@ -49,6 +49,8 @@ SENDS_MIN = 2_000
 BATCHED = 12_000
 BATCHED_MIN = 6_000
 WAITING = 100_000
+#: Groups of a standard queue, each with one message waiting; both are compared (B10).
+GROUPS = 100_000
 GROUP_SIZE = 4
 
 _numbers = count(1)
@@ -285,6 +287,17 @@ class Bench:
         url: str = ask(self._server.endpoint, "CreateQueue", **given)["QueueUrl"]
         return url
 
+    def standard_queue(self) -> str:
+        given = {"QueueName": f"q{next(_numbers)}"}
+        url: str = ask(self._server.endpoint, "CreateQueue", **given)["QueueUrl"]
+        return url
+
+    def tenants(self, groups: int) -> Iterator[dict[str, str]]:
+        """Yield messages for a standard queue, of groups in turn; without a group if 0."""
+        for n in count():
+            group = {"MessageGroupId": f"tenant-{n % groups}"} if groups else {}
+            yield {"MessageBody": self._body, **group}
+
     def entries(self, how_many: int) -> Iterator[dict[str, str]]:
         """Yield messages; those of a group lie far apart."""
         groups = how_many // GROUP_SIZE
@@ -303,10 +316,16 @@ class Bench:
         ]
         return self._drive(requests, how_many, connections)
 
-    def batches(self, url: str, how_many: int, connections: int) -> Speed:
-        """Send so many messages in batches of ten."""
+    def batches(
+        self,
+        url: str,
+        how_many: int,
+        connections: int,
+        entries: Iterator[dict[str, str]] | None = None,
+    ) -> Speed:
+        """Send messages in batches of ten."""
         requests = []
-        entries = self.entries(how_many)
+        entries = entries or self.entries(how_many)
         for _ in range(how_many // BATCH):
             batch = [{"Id": f"e{n}", **next(entries)} for n in range(BATCH)]
             given = {"QueueUrl": url, "Entries": batch}
@@ -362,9 +381,10 @@ def measure(rounds: int, share: float = 1.0) -> list[Figure]:
         own = Bench(ours)
         if packages is None:
             told = [Figure("SQS: the peer", 0, 1, "", note=f"{PEER} cannot be installed here")]
-            return told + _waiting(own, rounds, share)
+            return told + _waiting(own, rounds, share) + fairness(own, rounds, share)
         with peer(packages) as theirs:
-            return _against(own, Bench(theirs), rounds, share) + _waiting(own, rounds, share)
+            against = _against(own, Bench(theirs), rounds, share)
+        return against + _waiting(own, rounds, share) + fairness(own, rounds, share)
 
 
 def _against(own: Bench, other: Bench, rounds: int, share: float) -> list[Figure]:
@@ -420,3 +440,32 @@ def _waiting(own: Bench, rounds: int, share: float) -> list[Figure]:
             ("receive 10 + delete", "full out", " out"),
         )
     ]
+
+
+def fairness(own: Bench, rounds: int, share: float) -> list[Figure]:
+    """Compare a standard queue with many groups to one without groups (B10).
+
+    Each has as many messages waiting as there are groups. Rounds take turns.
+    """
+    groups, moved = int(GROUPS * share), max(int(BATCHED * share), BATCHED_MIN)
+    entries = {"groups": own.tenants(groups), "none": own.tenants(0)}
+    urls = {name: own.standard_queue() for name in entries}
+    for name, url in urls.items():
+        own.batches(url, groups, 8, entries[name])
+    speeds: dict[tuple[str, str], list[Speed]] = {}
+    for at in range(rounds):
+        for name in sorted(urls, reverse=bool(at % 2)):
+            sent = own.batches(urls[name], moved, 64, entries[name])
+            speeds.setdefault(("SendMessageBatch of 10", name), []).append(sent)
+            received = own.receives(urls[name], moved, 64)
+            speeds.setdefault(("receive 10 + delete", name), []).append(received)
+    figures = []
+    for what in ("SendMessageBatch of 10", "receive 10 + delete"):
+        some, none = Speed.median(speeds[what, "groups"]), Speed.median(speeds[what, "none"])
+        note = (
+            f"{some.rate:,.0f}/s, {some.computed:,.0f} µs each; "
+            f"{none.rate:,.0f}/s and {none.computed:,.0f} µs without groups"
+        )
+        title = f"SQS: {what}, fair queue of {groups:,} groups, against none"
+        figures.append(Figure(title, 100 * some.rate / none.rate, 90, "%", note=note))
+    return figures

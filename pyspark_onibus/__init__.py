@@ -1,4 +1,4 @@
-"""Registers the format `onibus` with Spark, which looks for packages of this name by itself."""
+"""Registration of the format `onibus`: Spark imports packages of this name automatically."""
 
 from onibus.spark.source import OnibusSource as DefaultSource
 

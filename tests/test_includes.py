@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.source_tree import ROOT, text_of
+from tests.source_tree import ROOT, imports_of, text_of
 from tools import includes
 
 PROGRAMS = sorted(
@@ -47,6 +47,14 @@ def test_every_program_belongs_to_a_page(program: str) -> None:
     """A page that links to its program tells the reader how to run it."""
     linked = [page for page in HOW_TO if f"../../{program}" in text_of(page)]
     assert len(linked) == 1
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_the_page_of_a_program_names_the_extras_it_needs(program: str) -> None:
+    [page] = [page for page in HOW_TO if f"../../{program}" in text_of(page)]
+    needs_arrow = any(name.split(".")[0] == "pyarrow" for name, _ in imports_of(program))
+    extras = "server,arrow" if needs_arrow else "server"
+    assert f"`onibus[{extras}]`" in text_of(page)
 
 
 def test_parts_of_a_program_are_found_by_name() -> None:

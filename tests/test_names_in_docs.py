@@ -40,7 +40,7 @@ WORD = re.compile(r"\w+")
 #: The folders whose code pages may name. Tests do not count: they outlive what they name.
 FOLDERS = ("onibus", "pyspark_onibus", "bench", "examples", "tools")
 
-#: Names of other software that our code does not use. A name of ours never belongs here.
+#: Names of other software that our code does not use. Never add a name from Onibus.
 FOREIGN = {
     *("AmqpOverWebsocket", "ForwardTo", "SubscriptionProperties", "TransportType"),
     *("F_FULLFSYNC", "HADOOP_CONF_DIR", "rand"),

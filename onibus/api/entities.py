@@ -26,6 +26,15 @@ def subscription_name(topic: str, name: Any) -> str:
     return f"{topic}/{SUBSCRIPTIONS}/{settings.check_name(name)}"
 
 
+class NoisyGroup(msgspec.Struct, frozen=True):
+    """A group whose messages are delivered after those of others (B10)."""
+
+    group: str
+    in_flight_count: int
+    #: messages of it that receivers passed so far
+    passed_count: int
+
+
 class EntityInfo(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
     """Settings of an entity, and counts summed over its partitions."""
 
@@ -50,6 +59,8 @@ class EntityInfo(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
     #: the names of a topic's subscriptions, and a subscription's rules
     subscriptions: tuple[str, ...] = ()
     rules: tuple[Rule, ...] = ()
+    #: of a queue with fair delivery: its noisy groups, the one with most in flight first
+    noisy_groups: tuple[NoisyGroup, ...] = ()
 
 
 class Names(msgspec.Struct):
@@ -84,6 +95,8 @@ class QueueOut(EntityOut):
     """A queue."""
 
     settings: QueueSettings
+    #: with fair delivery: the noisy groups, the one with most in flight first
+    noisy_groups: list[NoisyGroup] = []
 
 
 class TopicOut(EntityOut):

@@ -34,6 +34,12 @@ class SearchOut(msgspec.Struct):
     looked: int
 
 
+class TailIn(msgspec.Struct, forbid_unknown_fields=True):
+    """Which arriving messages to show; default: all."""
+
+    where: FilterIn | None = None
+
+
 class Reason(msgspec.Struct):
     """A reason, and how many messages were dead-lettered for it."""
 

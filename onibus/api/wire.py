@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 JSON = "application/json"
+NDJSON = "application/x-ndjson"
 PROBLEM = "application/problem+json"
 ARROW = "application/vnd.apache.arrow.stream"
 TEXT = "text/plain; charset=utf-8"

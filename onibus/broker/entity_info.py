@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from onibus.api.entities import EntityInfo
+from onibus.api.entities import EntityInfo, NoisyGroup
+from onibus.core.fair_queue import FairQueue
 from onibus.core.path.peek import STATES
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ def info(broker: Broker, name: str) -> EntityInfo[Any]:
     counts = dict.fromkeys(STATES, 0)
     held = size = duplicates = remembered = 0
     offline = []
+    noisy: dict[str, tuple[int, int]] = {}
     for seat in entity.seats:
         if seat.partition is None:
             offline.append(seat.index)
@@ -35,6 +37,10 @@ def info(broker: Broker, name: str) -> EntityInfo[Any]:
         size += partition.log.live_bytes
         duplicates += partition.duplicates
         remembered += partition.ids.count
+        if isinstance(subscription.ready, FairQueue):
+            for group, (in_flight, passed) in subscription.ready.noisy(broker.clock.now()).items():
+                before = noisy.get(group, (0, 0))
+                noisy[group] = (before[0] + in_flight, before[1] + passed)
     return EntityInfo(
         name=entity.name,
         kind=entity.kind,
@@ -53,4 +59,8 @@ def info(broker: Broker, name: str) -> EntityInfo[Any]:
         offline_partitions=tuple(offline),
         subscriptions=tuple(sorted(one.name for one in entity.subscriptions.values())),
         rules=tuple(entity.rules),
+        noisy_groups=tuple(
+            NoisyGroup(group, *counts)
+            for group, counts in sorted(noisy.items(), key=lambda one: (-one[1][0], one[0]))
+        ),
     )

@@ -13,7 +13,7 @@ import msgspec
 
 from onibus.api.searching import LOOKS_MAX
 from onibus.broker.settling import first_ordinal
-from onibus.core.errors import InvalidArgument
+from onibus.core.errors import EntityNotFound, InvalidArgument
 from onibus.core.inspection import Filter
 from onibus.core.lifecycle import State
 from onibus.core.limits import BATCH_COUNT_MAX
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 #: Messages looked at before other clients have their turn.
 A_SLICE = 200
+#: Messages of a partition that a look at the tail returns at most; earlier ones are skipped.
+TAIL_MAX = 50
 #: Reasons that are counted one by one; further ones are counted together.
 REASONS_MAX = 200
 
@@ -78,6 +80,45 @@ def _next(entity: Entity, seat: Seat, page: Page, ordinal: int) -> int | None:
         return page.messages[-1].sequence_number + 1
     following = seat.index + 1
     return following << 48 if following < len(entity.seats) else None
+
+
+class Tail:
+    """Messages that arrive from now on, without a change to them."""
+
+    def __init__(self, broker: Broker, name: str, wanted: Filter) -> None:
+        self._broker = broker
+        self._entity = broker.find(name)
+        self._entity.outlet_settings()
+        self._states = states_of(wanted, dead=False)
+        self._wanted = wanted
+        #: where each partition's log ended at the last look; offline ones are looked at later
+        self._ends = {
+            seat: seat.partition.log.visible_below
+            for seat in self._entity.seats
+            if seat.partition is not None
+        }
+
+    def look(self) -> list[ReceivedMessage]:
+        """Return some of the messages that arrived since the last look."""
+        found: list[ReceivedMessage] = []
+        for seat in self._entity.seats:
+            if seat.deleted:
+                raise EntityNotFound(f"{self._entity.name} was deleted")
+            if seat.partition is not None:
+                self._ends[seat] = self._broker.look(
+                    self._entity, seat, self._take, self._ends.get(seat, 0), found
+                )
+        return found
+
+    def _take(self, subscription: Subscription, start: int, found: list[ReceivedMessage]) -> int:
+        """Add what arrived; return where the next look starts."""
+        below = subscription.log.visible_below
+        start = max(min(start, below) if start else below, below - TAIL_MAX)
+        for ordinal in live_ordinals(subscription, start, self._states):
+            message = subscription.view(ordinal)
+            if self._wanted.matches(message):
+                found.append(message)
+        return below
 
 
 class Reasons(msgspec.Struct):

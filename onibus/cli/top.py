@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 #: The partition's index is in the top bits of a sequence number.
 _INDEX_SHIFT = 48
+#: Noisy groups that a line names.
+_GROUPS_SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,7 @@ def top(
         int | None, typer.Option(help="Number of snapshots. Default: until Ctrl-C.")
     ] = None,
 ) -> None:
-    """Show live rates, depths, oldest ages and duplicates of every entity."""
+    """Show live rates, depths, noisy groups, oldest ages and duplicates of every entity."""
     with suppress(KeyboardInterrupt):
         _watch(session, interval, looks)
 
@@ -145,6 +147,7 @@ def row_of(before: Look | None, look: Look) -> dict[str, Any]:
         "deferred": look.info.deferred_count,
         "scheduled": look.info.scheduled_count,
         "dead": look.info.dead_lettered_count,
+        "noisy": _noisy(look),
         "oldest_ms": None if oldest is None else round(max(oldest, 0)),
         "duplicates": look.info.duplicates_dropped,
         "duplicates_per_s": duplicates,
@@ -152,9 +155,18 @@ def row_of(before: Look | None, look: Look) -> dict[str, Any]:
     }
 
 
+def _noisy(look: Look) -> str | None:
+    """Return the noisy groups by their names, the one with most in flight first (B10)."""
+    groups = [one.group for one in look.info.noisy_groups]
+    if not groups:
+        return None
+    more = [f"and {len(groups) - _GROUPS_SHOWN} more"] if len(groups) > _GROUPS_SHOWN else []
+    return ", ".join(groups[:_GROUPS_SHOWN] + more)
+
+
 def _table(before: dict[str, Look], now: dict[str, Look]) -> Table:
     table = Table("entity", box=None, header_style="bold")
-    names = ("in/s", "out/s", "active", "held", "deferred", "scheduled", "dead", "oldest")
+    names = ("in/s", "out/s", "active", "held", "deferred", "scheduled", "dead", "noisy", "oldest")
     for column in (*names, "duplicates", "dup/s", "state"):
         table.add_column(column, justify="right")
     for name, look in now.items():

@@ -9,7 +9,7 @@ from uuid import uuid4
 import msgspec
 from msgspec.structs import replace
 
-from onibus.api.entities import EntityInfo, EntityOut, SubscriptionOut, TopicOut
+from onibus.api.entities import EntityInfo, EntityOut, QueueOut, SubscriptionOut, TopicOut
 from onibus.api.messages import (
     MessageIn,
     MessageOut,
@@ -130,6 +130,7 @@ def entity_of(told: EntityOut) -> EntityInfo[Any]:
         settings=settings,
         subscriptions=tuple(subscriptions),
         rules=tuple(rule_of(rule) for rule in rules),
+        noisy_groups=tuple(told.noisy_groups) if isinstance(told, QueueOut) else (),
     )
 
 

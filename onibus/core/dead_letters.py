@@ -55,8 +55,8 @@ class DeadLetters(Runs):
             self._onward.remove(ordinal)
         return super().remove(ordinal)
 
-    def take(self, limit: int, below: int) -> list[int]:
-        taken = super().take(limit, below)
+    def take(self, limit: int, below: int, now: int = 0) -> list[int]:
+        taken = super().take(limit, below, now)
         if self._onward is not None:
             for ordinal in taken:
                 self._onward.remove(ordinal)

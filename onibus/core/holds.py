@@ -25,7 +25,8 @@ class Hold:
     """Messages given out together; each can be renewed and settled by itself."""
 
     __slots__ = (
-        "attempt", "check", "duration", "epoch", "groups", "ordinals", "owner", "session", "until"
+        "attempt", "check", "duration", "epoch", "fair", "groups", "ordinals", "owner", "session",
+        "until",
     )  # fmt: skip
 
     def __init__(
@@ -46,6 +47,8 @@ class Hold:
         self.session = session
         #: the group of each, where a receive from a FIFO queue took them from several
         self.groups: dict[int, Session] = {}
+        #: the groups of those in flight from a fair queue; None if this hold does not count (B10)
+        self.fair: dict[int, str] | None = None
         #: what it still holds, each until when
         self.ordinals: dict[int, int] = {}
         #: the ReceiveRequestAttemptId under which it was given out (F9)

@@ -28,6 +28,21 @@ LOCK_DURATION_MS_MAX = 5 * MINUTE_MS
 LOCK_DURATION_MS_DEFAULT = 1 * MINUTE_MS
 #: [SQS] Visibility timeouts of FIFO queues reach from none to 12 hours.
 VISIBILITY_MS_MAX = 12 * HOUR_MS
+#: [SQS] Fair delivery: messages in flight from which a group can be noisy (B10), and the parts of
+#: which it then has more than one.
+NOISY_COUNT_MIN = 30
+NOISY_PARTS = 10
+#: (ours) The time over which shares of processing time are judged; AWS says "recent".
+NOISY_WINDOW_SECONDS = 60
+#: [SQS] A group that sends nothing for this long is not noisy.
+NOISY_SILENCE_MS = 5 * MINUTE_MS
+#: (ours) Rows, and bytes, that one receive reads to find messages of quiet groups.
+FAIR_ROWS_READ_MAX = 1_000
+FAIR_BYTES_READ_MAX = 8 << 20
+#: (ours) Groups whose processing time one second keeps: a smaller one has less than a thousandth.
+FAIR_GROUPS_A_SECOND = 1_000
+#: (ours) In flight beyond this, only released messages count for processing time: bounds a sweep.
+FAIR_SWEPT_MAX = 100_000
 #: [SQS] How long a new message can be made to wait.
 DELIVERY_DELAY_MS_MAX = 15 * MINUTE_MS
 #: (ours) What protocols keep with a queue: tags and policies of SQS.

@@ -13,6 +13,7 @@ from collections import deque
 from typing import ClassVar
 
 from onibus.core.clock_offsets import ClockOffsets
+from onibus.core.fair_queue import FairQueue
 from onibus.core.id_runs import Sizes
 from onibus.core.limits import DUPLICATES_LISTED_MAX
 from onibus.core.log import Log, Repair
@@ -98,6 +99,7 @@ class Partition:
         )
         self.settings = settings
         self.subscription.settings = _own_settings(settings)
+        self.subscription.follow_settings()
         if settings.retention_ms is not None and self.log.floor == ORDINALS_END:
             self.log.floor = self.log.next_ordinal
         self.keep_outcomes()
@@ -193,6 +195,8 @@ class Partition:
             self.accessed = now
         for subscription in self.subscriptions.values():
             subscription.write_holds(out)
+            if isinstance(subscription.ready, FairQueue):
+                subscription.ready.noise.finish(now)
             if subscription.outcomes.noted:
                 # No outcome is stamped before the message whose outcome it is.
                 self.log.last_stamp = max(now + self.offsets.wall, self.log.last_stamp)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from onibus.core.numbering import ORDINAL, ORDINAL_CODE
+from onibus.core.numbering import ORDINAL, ORDINAL_CODE, ORDINALS_END
 
 #: Runs of positions in a block: pairs, or, where there are many, an array of firsts and of lasts.
 Spans = list[tuple[int, int]] | npt.NDArray[Any]
@@ -119,8 +119,15 @@ class Runs:
             lasts.insert(at + 1, last)
         return True
 
-    def take(self, limit: int, below: int) -> list[int]:
-        """Take out and return the lowest ordinals, at most `limit`, all lower than `below`."""
+    def first(self) -> int:
+        """Return the lowest ordinal, or ORDINALS_END."""
+        return self.firsts[0] if self.firsts else ORDINALS_END
+
+    def take(self, limit: int, below: int, now: int = 0) -> list[int]:
+        """Take out and return the lowest ordinals, at most `limit`, all lower than `below`.
+
+        Time matters only in a fair queue (core/fair_queue.py).
+        """
         taken: list[int] = []
         firsts, lasts = self.firsts, self.lasts
         used = 0

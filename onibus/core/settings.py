@@ -58,6 +58,8 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     strict_attempts: bool = False
     #: any message in flight blocks its whole group, even what came before it (F10)
     strict_groups: bool = False
+    #: messages of noisy groups are delivered after those of quiet ones (B10)
+    fair_delivery: bool = False
     #: how long an abandoned message waits: this, doubled each time, up to the maximum (X4)
     retry_backoff_ms: int = 0
     retry_backoff_ms_max: int = limits.HOUR_MS
@@ -152,6 +154,7 @@ class SubscriptionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
     one_message_per_group: ClassVar[bool] = False
     strict_attempts: ClassVar[bool] = False
     strict_groups: ClassVar[bool] = False
+    fair_delivery: ClassVar[bool] = False
 
     @property
     def expires_after_ms(self) -> int | None:
@@ -304,6 +307,8 @@ def _check_fifo(settings: QueueSettings) -> None:
         raise InvalidArgument(
             "the deduplication window of a FIFO queue is always five minutes: omit it"
         )
+    if settings.fair_delivery and settings.requires_session:
+        raise InvalidArgument("fair_delivery is for queues without sessions: omit it")
     if settings.content_matches_any_id and not settings.content_based_deduplication:
         raise InvalidArgument("content_matches_any_id requires content_based_deduplication")
 

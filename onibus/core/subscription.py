@@ -19,7 +19,12 @@ from typing import TYPE_CHECKING
 from onibus.core.block import NEVER
 from onibus.core.dead_letters import DeadLetters
 from onibus.core.errors import LockLost, MessageNotFound, SessionLockLost
+<<<<<<< HEAD
 from onibus.core.holds import TOKEN, Attempt, Hold, check_of, takeover_of
+=======
+from onibus.core.fair_queue import FairQueue
+from onibus.core.holds import TOKEN, Attempt, Hold, check_of
+>>>>>>> main
 from onibus.core.lifecycle import ASIDE, DEAD, HELD, TIMED, UNLOCKED, Input, State, advance
 from onibus.core.mark import Mark
 from onibus.core.marks import Marks
@@ -55,7 +60,7 @@ class Subscription:
         self.rules: list[CompiledRule] = []
         log = self.log = partition.log
         self.numbering = partition.numbering
-        self.ready = Runs()
+        self.ready: Runs | FairQueue = Runs()
         self.sessions = Sessions(partition.secret)
         self.dead = Runs()
         #: deferred or scheduled, held or not
@@ -72,6 +77,7 @@ class Subscription:
         #: what expires by its age here was looked at below this ordinal
         self.aged_below = 1
         self._changed_holds: dict[int, Hold] = {}
+        self.follow_settings()
 
     # Looking
 
@@ -110,8 +116,19 @@ class Subscription:
     def change_settings(self, settings: OutletSettings) -> None:
         """Take new settings."""
         self.settings = settings
+        self.follow_settings()
         self.aged_below = 1
         self.watch_age(self.gone.next_outside(1))
+
+    def follow_settings(self) -> None:
+        """Keep what is ready in the way that the settings ask for (B10)."""
+        ready = self.ready
+        if self.settings.fair_delivery and not isinstance(ready, FairQueue):
+            self.ready = FairQueue(self, ready)
+        elif isinstance(ready, FairQueue) and not self.settings.fair_delivery:
+            self.ready = ready.as_runs()
+            for hold in self.holds.values():
+                hold.fair = None
 
     def active_count(self) -> int:
         """Return how many messages are waiting to be received, or are locked."""
@@ -257,6 +274,8 @@ class Subscription:
             del self.holds[hold.epoch]
             self.timers.cancel(("hold", hold.epoch))
         self._changed(hold)
+        if hold.fair is not None and isinstance(self.ready, FairQueue):
+            self.ready.noise.land(hold, ordinals)
         if hold.groups:
             for ordinal in ordinals:
                 session = hold.groups.pop(ordinal, None)

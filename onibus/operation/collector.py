@@ -19,6 +19,7 @@ from onibus.broker.claim_rows import RELEASING, STAGING
 from onibus.broker.entity import TOPIC, Entity, Seat
 from onibus.broker.readers import lag_of
 from onibus.core.errors import OnibusError
+from onibus.core.fair_queue import FairQueue
 from onibus.core.lifecycle import State
 from onibus.core.numbering import ORDINALS_END
 from onibus.core.partition import Partition
@@ -203,7 +204,10 @@ class Collector:
         if part.settings.requires_session:
             first = min(first, part.sessions.first_cold())
         else:
-            first = part.ready.firsts[0] if part.ready.count else ORDINALS_END
+            first = part.ready.first()
+        if isinstance(part.ready, FairQueue):
+            noisy = part.ready.noisy(self._broker.clock.now())
+            gathering.put(metrics.NOISY, key, len(noisy))
         gathering.put(metrics.OLDEST, key, self._age(gathering, seat, part, first, before))
         yield
 

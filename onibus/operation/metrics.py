@@ -48,6 +48,9 @@ SIZE = _gauge("onibus_size_bytes", "Size of stored messages.", *_PARTITION)
 IDS = _gauge("onibus_dedup_ids", "Ids recorded for duplicate detection.", *_PARTITION)
 IDS_BYTES = _gauge("onibus_dedup_bytes", "Memory used by recorded ids.", *_PARTITION)
 SESSIONS = _gauge("onibus_sessions_active", "Locked sessions.", *_PARTITION)
+NOISY = _gauge(
+    "onibus_noisy_groups", "Groups whose messages are delivered after those of others.", *_PARTITION
+)
 OFFLINE = _gauge("onibus_offline_partitions", "Offline partitions.", *_ENTITY)
 WAITING = _gauge("onibus_waiting_receivers", "Receive requests waiting for a message.", *_ENTITY)
 LAG = _gauge(
@@ -165,7 +168,7 @@ START = _gauge("onibus_start_time_seconds", "Start time of the server, in second
 
 #: All families, in the order of the page.
 METRICS = (
-    *(MESSAGES, OLDEST, SIZE, IDS, IDS_BYTES, SESSIONS, OFFLINE, WAITING, LAG),
+    *(MESSAGES, OLDEST, SIZE, IDS, IDS_BYTES, SESSIONS, NOISY, OFFLINE, WAITING, LAG),
     *(CLAIMS, CLAIMED, OLDEST_CLAIM, ENTITIES),
     *(ACCEPTED, DUPLICATES, DELIVERED, DEAD_LETTERED, FAILOVERS, *CHANGES),
     *(STORE_UP, STORE_SIZE, STORE_FREE, COMMITS, ALARMS, CLOCK),

@@ -87,7 +87,7 @@ def _sqlite() -> Examination:
 def _uvloop() -> Examination:
     if find_spec("uvloop") is None:
         return Examination("uvloop", WARNING, "not installed", "install uvloop for a faster server")
-    return Examination("uvloop", GOOD, "there")
+    return Examination("uvloop", GOOD, "installed")
 
 
 def _open_files() -> Examination:

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 #: What Spark runs to plan a read with filters.
 _PUSHING = "pyspark.sql.worker.data_source_pushdown_filters"
-#: Messages that are looked at in one call.
+#: Messages peeked in one call.
 _PAGE = 500
-#: What is told of a message beside what its sender gave.
+#: Columns that the broker adds to those of the sender.
 _SEEN = {
     "sequence_number": pa.int64(),
     "enqueued_time_ms": pa.int64(),
@@ -118,7 +118,7 @@ class LogReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if partition.value is None:
-            # Where there is nothing to read Spark still reads once.
+            # Spark reads once even if the range is empty.
             return iter(())
         return self._table.read(partition.value)
 
@@ -137,7 +137,7 @@ class FilteringLogReader(LogReader):
 class PresentReader(DataSourceReader):
     """Reads messages as they are now: with their states, and dead letters too.
 
-    They are looked at page by page, so what changes meanwhile may be seen before or after.
+    Messages are read page by page, so changes during the read may or may not show.
     """
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
@@ -176,7 +176,7 @@ class PresentReader(DataSourceReader):
 
 
 def _rows(seen: list[ReceivedMessage], partition: int) -> pa.RecordBatch:
-    """Return messages that were looked at as rows."""
+    """Return peeked messages as rows."""
     columns = {
         name: pa.array([getattr(one, name) for one in seen], kind) for name, kind in _SEEN.items()
     }

@@ -15,7 +15,7 @@ from onibus.core.errors import InvalidArgument, Refused
 
 
 class BadBody(Refused):
-    """A body is not what it is to be read as."""
+    """A body that cannot be decoded as requested."""
 
     code = "bad-body"
 

@@ -27,7 +27,7 @@ class Converter:
         self._bodies: Bodies | None = None
         if "body" in self._names and not isinstance(schema["body"].dataType, BinaryType):
             self._bodies = Bodies(schema["body"].dataType, fail_on_bad_body)
-        #: what the server is asked for
+        #: columns to request from the server
         self.wanted = [SERVER_NAMES.get(name, name) for name in self._names]
         if self._bodies is not None and "sequence_number" not in self.wanted:
             # A body that cannot be read is named by its number.

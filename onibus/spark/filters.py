@@ -23,7 +23,7 @@ _COMPARING = (EqualTo, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqua
 
 @dataclass(slots=True)
 class Between:
-    """Whole numbers from one up to, without, another; None is no bound."""
+    """A range of whole numbers, its end exclusive; None means unbounded."""
 
     start: int | None = None
     end: int | None = None

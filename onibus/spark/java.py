@@ -58,7 +58,7 @@ def find_java(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def java_version(java: Path) -> int:
-    """Return the feature version that a Java tells of itself; 0 where it does not run."""
+    """Return the feature version that a Java reports, or 0 if it does not run."""
     try:
         told = subprocess.run(
             [str(java), "-version"], capture_output=True, text=True, timeout=_ANSWER_S, check=True

@@ -1,4 +1,4 @@
-"""The lake: what was captured of an entity, as Parquet files that anything reads.
+"""The lake: captured rows of an entity, as Parquet files for any program.
 
     <lake>/<entity>/entity.json                       which entity this is, and which lake
     <lake>/<entity>/_manifest/<version>.json          which files count (lake_manifest.py)
@@ -7,8 +7,8 @@
     <lake>/<entity>/errors/date=…/partition=…/<first>-<last>.parquet
 
 Dates are those of the rows' times, UTC; <first> and <last> are the first and last number of the
-range of the log that the file covers, 19 digits each. Such a range never changes (R3), so whoever
-writes it again writes the same file under the same name: a task that is repeated adds nothing.
+range of the log that the file covers, 19 digits each. Such a range never changes (R3). A task that
+is repeated writes the same file under the same name, and so adds nothing.
 
 Names that begin with a dot are being written. The manifest is the truth about what a lake has. A
 lake of version 0.1.0 has none, and no identity: there every file counts whose range is not
@@ -45,7 +45,7 @@ NUMBERS = {MESSAGES: "sequence_number", OUTCOMES: "number", ERRORS: "sequence_nu
 TIMES = {MESSAGES: "enqueued_time", OUTCOMES: "time", ERRORS: "enqueued_time"}
 
 _DIGITS = 19
-#: Files of the newest day are merged when there are so many.
+#: Number of files of the newest day that triggers a merge.
 _GROWING_MIN = 8
 _SUFFIX = ".parquet"
 _MANIFEST = "_manifest"

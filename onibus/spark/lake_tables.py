@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 def open_lake(spark: SparkSession, lake: str, entity: str) -> LakeTables:
-    """Return the tables of an entity's lake, or refuse where there is none.
+    """Return the tables of an entity's lake, or raise if it has none.
 
-    A subscription has outcomes of its own; its messages are those of its topic.
+    A subscription has its own outcomes; its messages are those of its topic.
     """
     for name in (entity, log_of(entity)):
         if Lake(lake, name).about() is None:

@@ -58,7 +58,7 @@ class LogTable:
         return numbers
 
     def check_whole(self, ranges: list[Range], ends: LogPositions) -> list[Range]:
-        """Refuse ranges of which the beginning is lost; or cut it off, where that is allowed."""
+        """Reject ranges whose beginning is lost, or cut it off if that is allowed."""
         found = []
         for one in ranges:
             earliest = ends.earliest[one.partition]
@@ -109,7 +109,7 @@ class LogTable:
             yield batch.append_column("partition", partition)
 
     def _after(self, gap: LogGap) -> int:
-        """Return where reading goes on after a gap, if it may."""
+        """Return where reading continues after a gap, if allowed."""
         if self.options.fail_on_gap:
             raise gap
         _logger.warning("%s", gap)

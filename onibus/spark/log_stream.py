@@ -1,15 +1,15 @@
 """Streaming reads of the log, or of the outcomes.
 
-An offset is where reading goes on in each partition, with the entity that this belongs to:
+An offset is the next number in each partition, with its entity:
 
     {"entity": "orders", "incarnation": 7, "next": {"0": 101, "1": 281474976710657}}
 
 Spark compares offsets as text, so the order of their keys never changes. The rows between two
 offsets are always the same ones (R3), so a batch can be planned and read again.
 
-Spark asks for the latest offset only after it has noted that the batch before is done. So what lies
-before the start is told to the named reader then, and not just when Spark says `commit`, which is a
-batch later and, for the last batch of a run, never.
+Spark requests the latest offset only after it has recorded that the previous batch is done. So the
+named reader moves to the start then, and not only when Spark calls `commit`, which is a batch later
+and, for the last batch of a run, never.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
         self._table = LogTable(options, schema)
-        #: beyond this nothing is read in a run that ends by itself
+        #: end of a run that stops on its own (availableNow)
         self._target: dict[str, int] | None = None
         #: where the named reader is known to be
         self._moved: list[int] | None = None
@@ -100,7 +100,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         until = {}
         for partition, begin in start["next"].items():
             latest = ends.latest[int(partition)]
-            # A partition that is offline waits; the others go on.
+            # An offline partition waits; the others continue.
             until[partition] = begin if latest is None else max(begin, latest)
             if self._target is not None:
                 until[partition] = max(begin, min(until[partition], self._target[partition]))
@@ -138,7 +138,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _limited_bytes(
         self, starts: dict[int, int], waiting: dict[int, int], most: int
     ) -> dict[int, int]:
-        """Return how many messages of each partition have so many bytes together."""
+        """Return how many messages of each partition have about that many bytes together."""
         total = sum(waiting.values())
         room = {}
         for partition, count in waiting.items():
@@ -226,7 +226,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return None
 
     def _move_reader(self, done: Offset, ends: LogPositions) -> None:
-        """Tell how far the named reader has come; make it where it is not there."""
+        """Move the named reader to a position, creating it if missing."""
         name = self._options.reader
         if name is None:
             return
@@ -271,7 +271,7 @@ def offset_of(ends: LogPositions, numbers: Sequence[int | None]) -> Offset:
 
 
 def check_offset(offset: Offset, ends: LogPositions) -> None:
-    """Refuse an offset that belongs to another entity, or to one that was made again."""
+    """Reject an offset of another entity, or of an earlier incarnation."""
     if offset.get("entity") != ends.entity or "next" not in offset:
         raise InvalidOperation(
             f"the checkpoint belongs to {offset.get('entity')!r}, with other options or another "

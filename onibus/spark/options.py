@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from onibus.client import Client, Retry
     from onibus.spark.row_stream import RowStream
 
-#: A server that is started anew meanwhile is waited for, for about a minute.
+#: Attempts that cover the restart of a server, about a minute.
 _ATTEMPTS = 18
 
 EARLIEST = "earliest"
@@ -39,7 +39,7 @@ _DEAD_LETTERS = "/$deadletterqueue"
 
 #: Options of Spark itself that reach a data source too.
 _SPARKS = {"checkpointlocation", "path", "queryname"}
-#: At most so many partitions has an entity (their ids are below 0x8000, S2).
+#: Maximum partitions of an entity (their ids are below 0x8000, S2).
 _PARTITIONS_MAX = 0x8000
 
 
@@ -72,11 +72,11 @@ class Connection:
         return replace(target, key_name=self.key_name, key=self.key) if self.key else target
 
     def client(self, retry: Retry | None = None) -> Client:
-        """Return a client; whoever asks closes it."""
+        """Return a client; the caller closes it."""
         # Processes that only want to know the schema start often, and do not need it.
         from onibus.client import Client, Retry
 
-        # Trusted certificates take a while to load; where there is no TLS they are not wanted.
+        # Trusted certificates are slow to load: skip them without TLS.
         secure = self.target().url.startswith("https:")
         return Client.connect(
             self.server,
@@ -96,7 +96,7 @@ class Connection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions(Connection):
-    """What is read, and how."""
+    """Entity to read, and how."""
 
     mode: str = "log"
     table: str = "messages"
@@ -113,9 +113,9 @@ class ReadOptions(Connection):
     #: refuses an entity that was recreated
     incarnation: int | None = None
     fail_on_bad_body: bool = True
-    #: whether filters of batch reads go to the server; Spark must be told that they may
+    #: whether filters of batch reads go to the server; Spark needs a setting for it
     pushdown: bool = True
-    #: A query that is stopped right after it has claimed finds its claim when it goes on.
+    #: long enough for a query that is stopped right after a claim to find it later
     claim_lease_ms: int = CLAIM_LEASE_MS_MAX
 
 
@@ -123,13 +123,13 @@ class ReadOptions(Connection):
 class WriteOptions(Connection):
     """Where rows are written, and as whose (R6)."""
 
-    #: the name under which the bus knows how far a query has come
+    #: name under which the bus records the progress of a query
     producer: str | None = None
-    #: the number of what a batch write writes; streams have Spark's own
+    #: number of a batch write; streams use Spark's numbers
     batch: int | None = None
-    #: how long what was staged waits to be published
+    #: time for which staged rows wait to be published
     lease_ms: int = STAGED_LEASE_MS_DEFAULT
-    #: for about how long a server that is away is asked again
+    #: seconds for which an unavailable server is retried
     retry_seconds: int = 120
     #: whether the last batch again, with other rows, is an error
     fail_on_change: bool = True
@@ -317,6 +317,6 @@ def _unknown(option: str, table: Table) -> str:
     return f"unknown option {option!r}: {hint}use {', '.join(table)}"
 
 
-#: Every option fills a field that is there.
+#: Every option fills an existing field.
 assert {to for to, _ in READ.values()} == {one.name for one in fields(ReadOptions)}
 assert {to for to, _ in WRITE.values()} == {one.name for one in fields(WriteOptions)}

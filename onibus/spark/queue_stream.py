@@ -79,7 +79,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._reader = options.reader
         self._schema = schema
-        #: how many more messages a run takes that ends by itself
+        #: messages left in a run that stops on its own (availableNow)
         self._left: int | None = None
         #: of this run
         self._token = uuid4().hex
@@ -165,7 +165,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._client.log_positions(self._options.entity, log="outcomes").incarnation
 
     def _check(self, offset: Offset) -> None:
-        """Refuse an offset that belongs to another entity, or to one that was made again."""
+        """Reject an offset of another entity, or of an earlier incarnation."""
         entity = self._options.entity
         if (offset.get("entity"), offset.get("reader")) != (entity, self._reader):
             raise InvalidOperation(
@@ -273,7 +273,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         except CheckpointMismatch as error:
             self._missing(error)
 
-    # What is done
+    # Completion
 
     def commit(self, end: Offset) -> None:
         self._commit(end["claims"], end["incarnation"])

@@ -20,7 +20,7 @@ class Range:
     partition: int
     start: int
     end: int
-    #: what the numbers belong to: an entity that was made again has another one
+    #: the incarnation of the numbers; a recreated entity has a different one
     incarnation: int
 
     def __len__(self) -> int:
@@ -28,7 +28,7 @@ class Range:
 
 
 def split(ranges: Iterable[Range], most: int) -> Iterator[Range]:
-    """Cut ranges into equal pieces of at most so many rows; empty ones go."""
+    """Cut ranges into equal pieces of at most `most` rows, without empty ones."""
     for one in ranges:
         pieces = -(-len(one) // most)
         for at in range(pieces):

@@ -1,7 +1,7 @@
 """Rows of a log as they arrive: one request for a whole range, read straight into Arrow.
 
-A client's ordinary request gathers its answer in memory first, which costs four times as much of a
-processor as this does. When the connection breaks, rows are asked for again from where it broke.
+A client's ordinary request collects its response in memory first, which takes four times the CPU
+time. When the connection breaks, the remaining rows are requested again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from onibus.core.errors import OnibusError
 
 #: Seconds without a byte after which a connection is taken for broken.
 _SILENCE_S = 60.0
-#: What an answer that is no stream of rows has at most.
+#: Maximum size of a response that is not a stream of rows.
 _PROBLEM_BYTES_MAX = 1 << 20
 
 

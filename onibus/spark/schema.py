@@ -57,7 +57,7 @@ PLACE: dict[str, DataType] = {
 }
 #: Rows of the log (R3).
 LOG: dict[str, DataType] = {**PLACE, "expires_at": TimestampType(), "kind": StringType(), **SENT}
-#: What became of messages (R4).
+#: Outcomes of messages (R4).
 OUTCOMES: dict[str, DataType] = {
     "number": LongType(),
     "partition": IntegerType(),

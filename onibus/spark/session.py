@@ -38,17 +38,17 @@ CONFIGURATION = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
-#: What a driver of this process is given: it says little.
+#: Settings of a driver in this process: quiet logs.
 _DRIVER = {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"}
-#: What only one with its workers beside it is given.
+#: Settings of a driver with local workers.
 _LOCAL = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 
 def spark_session(master: str = MASTER, **conf: str) -> SparkSession:
-    """Return the process's Spark session, made if there is none.
+    """Return the process's Spark session, creating it if needed.
 
-    `conf` are settings of Spark, `**{"spark.driver.memory": "4g"}`, which win over ours. A session
-    that is there already is given these settings as far as Spark can still change them.
+    `conf` are Spark settings, `**{"spark.driver.memory": "4g"}`, which override ours. An existing
+    session gets these settings as far as Spark can still change them.
     """
     check_installed()
     from pyspark.sql import SparkSession
@@ -56,7 +56,7 @@ def spark_session(master: str = MASTER, **conf: str) -> SparkSession:
     builder = SparkSession.builder
     if master.startswith("sc://"):
         builder = builder.remote(master)
-        # The rest is fixed where the server of Spark Connect was started.
+        # The Spark Connect server fixed the other settings at its start.
         settings = CONFIGURATION | conf
         given = {name: value for name, value in settings.items() if name.startswith("spark.sql.")}
     else:
@@ -76,7 +76,7 @@ def check_installed() -> None:
 
 
 def _workers(root: Path) -> dict[str, str]:
-    """Return what workers elsewhere are given: where our source lies, where it is not installed."""
+    """Return the settings for remote workers: the path of our source, if it is not installed."""
     if root.name in ("site-packages", "dist-packages"):
         return {}
     return {"spark.executorEnv.PYTHONPATH": str(root)}

@@ -62,7 +62,7 @@ def by_partition(
             raise InvalidArgument("pass the options of the write, or partitions and by_message_id")
         partitions, by_message_id = shape_of(target)
     if partitions == 1:
-        # Any task may stage for it; what is sorted is numbered in the order of tasks.
+        # Any task may stage for it; sorted rows are numbered in the order of tasks.
         return rows.orderBy(*order_by) if order_by else rows
     placed = rows.withColumn(_PARTITION, partition_column(rows, partitions, by_message_id))
     shuffled = placed.repartitionById(partitions, _PARTITION).drop(_PARTITION)

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class OnibusSource(DataSource):
-    """Reads and writes the entities of a server.
+    """Data source for the entities of a server.
 
-    Spark looks for this class by itself (package `pyspark_onibus`); it makes one for every read and
-    write, on the driver and on workers. What it needs is imported where it is needed.
+    Spark finds this class automatically (package `pyspark_onibus`), and creates an object for every
+    read and write, on the driver and on workers. Modules are imported when they are needed.
     """
 
     @classmethod

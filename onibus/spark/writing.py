@@ -1,9 +1,9 @@
 """Writing rows to an entity, exactly once: tasks stage, the driver publishes (R6).
 
     task      stages its rows in pieces, invisible and without numbers, under
-              (producer, batch, task, attempt), and tells Spark the attempt and how many pieces
-    driver    publishes the attempts that Spark chose, all of them or none, and only once for a
-              batch number, whatever is tried again
+              (producer, batch, task, attempt), and returns the attempt and its number of pieces
+    driver    publishes the attempts that Spark chose, atomically, and only once per batch
+              number, whatever is retried
 
 A query's batches are numbered by its checkpoint. The bus records, with the producer's name, the
 last number, which checkpoint it was (Spark's query id) and a digest of the rows. A reset
@@ -43,10 +43,10 @@ from onibus.spark.writing_rows import BadRow, check_columns, sent_rows
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-#: The producer of a stream that names none. Two such streams to one entity are told apart by their
-#: checkpoints, and refused.
+#: The producer of a stream that names none. Two such streams to one entity have different
+#: checkpoints, and are rejected.
 PRODUCER = "spark"
-#: A piece has at most so many bytes, one large row aside: a request is held in memory whole.
+#: Maximum bytes of a piece, except a single large row: a request is held in memory.
 PIECE_BYTES_MAX = 16 << 20
 #: What Spark has of each task; None where it failed.
 Messages = Sequence[WriterCommitMessage | None]
@@ -104,7 +104,7 @@ class Staging:
         self._rows += given.num_rows
 
     def _told(self, error: Refused, given: pa.RecordBatch) -> Refused:
-        """Return the error with the row that it is about, as whoever reads it can find it."""
+        """Return the error with its row, in a form that a reader can find."""
         if isinstance(error, BadRow):
             at, text = error.at, str(error)
         else:
@@ -169,16 +169,16 @@ def _publish(
 
 
 def _discard(options: WriteOptions, producer: str, batch: int) -> None:
-    """Let go of what will not be published; if that fails its lease ends."""
+    """Delete rows that will not be published; if that fails, their lease expires."""
     with options.client(Retry(attempts=2)) as client, contextlib.suppress(OnibusError):
         client.discard(options.entity, producer=producer, batch=batch)
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Writes one DataFrame: all of it or nothing.
+    """Writer of one DataFrame, atomically.
 
-    With a producer and a number of its own it is written once, however often it is done; without,
-    once each time.
+    With a producer and a batch number it is written once, however many times it runs; otherwise
+    once per run.
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
@@ -206,7 +206,7 @@ class BatchWriter(DataSourceArrowWriter):
         with self._options.client(_retry(self._options)) as client:
             _publish(client, self._options, self._producer, self._batch, messages)
             if self._options.producer is None:
-                # Nobody will come by that name again.
+                # This name will not be used again.
                 with contextlib.suppress(OnibusError):
                     client.forget_producer(self._options.entity, self._producer)
 

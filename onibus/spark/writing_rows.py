@@ -1,9 +1,9 @@
-"""Rows of Spark as rows that the server takes: which columns there may be, what becomes of them.
+"""Spark rows as rows for the server: accepted columns, and their conversion.
 
-The columns are those that a read gives (schema.py). What a sender sets is sent; `body` may be text,
-`properties` JSON text or a map. What only the bus gives is passed over, so that rows which were
-read can be written again; they are new messages then. Anything else is refused before a row is
-touched.
+The columns are those that a read returns (schema.py). Columns that a sender sets are sent; `body`
+may be text, `properties` JSON text or a map. Columns that only the bus sets are ignored, so that
+rows that were read can be written again, as new messages. Other columns are rejected before any row
+is processed.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class BadRow(InvalidArgument):
 
 
 def _refuse_markers(kinds: pa.Array) -> None:
-    """Refuse rows of the log that are no messages: they would be sent twice."""
+    """Reject rows of the log that are not messages: they would be sent twice."""
     wrong = pc.fill_null(pc.not_equal(kinds, "message"), False)
     at = pc.index(wrong, True).as_py()
     if at != -1:
@@ -135,7 +135,7 @@ def _first_null(array: pa.Array) -> int:
 
 
 def _due(array: pa.Array) -> pa.Array:
-    """Return points in time as milliseconds, not before the time that was meant."""
+    """Return times as milliseconds, rounded up."""
     micros = array.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
     return pc.divide(pc.add(micros, 999), 1000)
 

@@ -1,1 +1,1 @@
-"""Where rows are kept: `interface` says what a store is, `conformance` what it must pass."""
+"""Stores of rows: `interface` defines a store, `conformance` has the checks that each must pass."""

@@ -1,21 +1,21 @@
-"""Large blocks in files of their own, beside a store's database.
+"""Large blocks in separate files next to a store's database.
 
-A large block would be written twice through SQLite, once to its log and once to its file, in pages;
-and read in pages again. As a file it is written once and read whole. For a store at `<path>` the
-block `n` is the file `<path>.blocks/n`; its row in `blocks` has a fingerprint of the file in place
-of the payload: the XXH3 (64 bits) of its first 4,096 bytes, with its length as the seed, less 2 to
-the 63rd. It tells one file from another. What lies behind is guarded by the checksums that a block
-has of its own, in those first bytes, and which whoever reads it looks at.
+Through SQLite, a large block would be written twice in pages, to its log and to its file, and read
+in pages. As a separate file it is written once and read at once. For a store at `<path>`, block `n`
+is the file `<path>.blocks/n`. Its row in `blocks` has a fingerprint of the file instead of the
+payload: the XXH3 (64 bits) of its first 4,096 bytes, with its length as the seed, minus 2 to the
+63rd. The fingerprint distinguishes one file from another. The checksums of the block, in those
+first bytes, protect the rest; every reader verifies them.
 
-They are written past the system's cache where that can be done: it is faster, the disk has them
-sooner, and what others have in the cache stays there.
+Files bypass the system's cache where possible. That is faster, the bytes reach the disk sooner, and
+other data stay in the cache.
 
 Rules:
-1. A file is synced, and its name too, before the commit begins that makes its row. So a row never
-   speaks of a file that a power cut takes away.
-2. A file goes after the commit has returned that deletes its row. What a crash leaves between the
-   two, or before the first, is a file without a row, removed at the next opening.
-3. Files never change. A file that is missing, or is not the one that its row means, is damage.
+1. A file and its name are synced before the commit that creates its row begins. So no row refers to
+   a file that a power cut removes.
+2. A file is removed after the commit that deletes its row. A crash in between leaves a file without
+   a row, which the next opening removes.
+3. Files never change. A missing file, or one that does not match its row, is damage.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from onibus.core.errors import Damaged
 from onibus.core.records import BLOCKS, Row, WriteBatch
 from onibus.store.files import sync_directory
 
-#: Payloads from this length on are files: below, one more sync costs more than writing twice.
+#: Payloads from this length on are files: below it, another sync costs more than writing twice.
 FILE_BYTES_MIN = 512 << 10
-#: What a fingerprint is made of.
+#: Bytes covered by a fingerprint.
 HEAD_BYTES = 4_096
 SYNCS_AT_A_TIME = 4
-#: Block files open at once, however many a commit writes: the limit of open files is shared.
+#: Block files open at once, whatever the size of a commit: they share the limit of open files.
 FILES_AT_A_TIME = 16
-#: What is written at once past the cache, and what addresses and lengths are multiples of there.
+#: Bytes written at once past the cache, and the alignment of addresses and lengths there.
 STAGING_BYTES = 4 << 20
 ALIGNED_BYTES = 4_096
 
@@ -51,33 +51,33 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 
 
 class BlockFiles(Protocol):
-    """Where large blocks are kept."""
+    """A place for large blocks."""
 
     def sizes(self) -> dict[int, int]:
-        """Return the files that are there, and their lengths."""
+        """Return the existing files, and their lengths."""
 
     def write(self, blocks: Iterable[tuple[int, bytes]]) -> None:
-        """Write files, and return when they are durable under their names."""
+        """Write files; return once they are durable under their names."""
 
     def read(self, block: int) -> bytes:
-        """Return a file's bytes; raise FileNotFoundError where there is none."""
+        """Return the bytes of a file; raise FileNotFoundError if it does not exist."""
 
     def remove(self, block: int) -> None:
-        """Remove a file, soon or late."""
+        """Remove a file, now or later."""
 
     def close(self) -> None:
-        """Let go of everything; files stay."""
+        """Release everything; the files stay."""
 
 
 class DirectoryFiles:
-    """Files in a directory, which is made when the first of them is."""
+    """Files in a directory, which is created with the first of them."""
 
     def __init__(self, path: str) -> None:
         self._directory = path
         self._made = os.path.isdir(path)
-        #: waits for several syncs at a time, which the disk then does as one
+        #: runs several syncs at a time, which the disk then combines
         self._syncing: ThreadPoolExecutor | None = None
-        #: the flag that opens a file past the system's cache, 0 where there is no such way
+        #: the flag that opens a file past the system's cache, or 0 if unsupported
         self._direct: int = getattr(os, "O_DIRECT", 0)
         self._staging: memoryview | None = None
 
@@ -85,7 +85,7 @@ class DirectoryFiles:
         if not self._made:
             return {}
         with os.scandir(self._directory) as entries:
-            # What somebody else has put there is left alone.
+            # Leave files of other programs alone.
             return {int(e.name): e.stat().st_size for e in entries if e.name.isdecimal()}
 
     def write(self, blocks: Iterable[tuple[int, bytes]]) -> None:
@@ -104,14 +104,14 @@ class DirectoryFiles:
                 self._sync(handles)
 
     def _write(self, name: str, payload: bytes) -> int:
-        """Write a file; return it open, and to be synced."""
+        """Write a file; return it open, to be synced."""
         if self._direct:
             try:
                 return self._write_direct(name, payload)
             except OSError as error:
                 if error.errno != errno.EINVAL:
                     raise
-                # This file system has no such way.
+                # This file system does not support it.
                 self._direct = 0
         handle = os.open(name, _NEW, 0o644)
         try:
@@ -122,7 +122,7 @@ class DirectoryFiles:
         return handle
 
     def _write_direct(self, name: str, payload: bytes) -> int:
-        """Write a file past the system's cache, through pages of our own that are used again."""
+        """Write a file past the system's cache, through reusable aligned pages."""
         if self._staging is None:
             self._staging = memoryview(mmap.mmap(-1, STAGING_BYTES))
         handle = os.open(name, _NEW | self._direct, 0o644)
@@ -139,7 +139,7 @@ class DirectoryFiles:
         return handle
 
     def _sync(self, handles: list[int]) -> None:
-        """Sync files, and the directory that has their names."""
+        """Sync files, and the directory with their names."""
         if self._syncing is None:
             self._syncing = ThreadPoolExecutor(SYNCS_AT_A_TIME, "block-files")
         syncs = [self._syncing.submit(os.fsync, handle) for handle in handles]
@@ -176,13 +176,13 @@ class LargeBlocks:
     """The blocks of one store that are files."""
 
     def __init__(self, files: BlockFiles | None, bytes_min: int) -> None:
-        #: None on a disk that has no room for them: all blocks stay in their rows
+        #: None on a disk without space for them: all blocks stay in their rows
         self._files = files
         self._bytes_min = bytes_min
         self._sizes: dict[int, int] = {}
 
     def open(self, read: Callable[[int], Row | None]) -> None:
-        """Take note of the files that have a row, and remove those that a crash left behind."""
+        """Record the files that have a row, and remove those that a crash left behind."""
         if self._files is None:
             return
         for block, size in self._files.sizes().items():
@@ -193,7 +193,7 @@ class LargeBlocks:
                 self._files.remove(block)
 
     def write(self, batch: WriteBatch) -> dict[Row, Row | None]:
-        """Write the large blocks of a batch; return the rows that stand for them, by their keys."""
+        """Write the large blocks of a batch; return the rows that replace them, by key."""
         if self._files is None:
             return {}
         large = [
@@ -207,7 +207,7 @@ class LargeBlocks:
         return {(block,): (block, _fingerprint(payload)) for block, payload in large}
 
     def committed(self, batch: WriteBatch, written: Mapping[Row, Row | None]) -> None:
-        """A batch is durable: remove the files of blocks that it has deleted or replaced."""
+        """Remove the files of deleted or replaced blocks, once the batch is durable."""
         if self._files is not None and self._sizes:
             for key in batch.tables.get(BLOCKS, {}):
                 block = cast("int", key[0])
@@ -215,7 +215,7 @@ class LargeBlocks:
                     self._files.remove(block)
 
     def resolve(self, row: Row) -> Row:
-        """Return a row of `blocks` with its payload; as it is where no file has it."""
+        """Return a row of `blocks` with its payload; unchanged if it is not a file."""
         block, expected = row
         if self._files is None or not isinstance(expected, int) or not isinstance(block, int):
             return row
@@ -236,12 +236,12 @@ class LargeBlocks:
 
 
 def _fingerprint(payload: bytes) -> int:
-    """Return what a row has of a payload that is a file."""
+    """Return the fingerprint of a payload that is a file."""
     return xxh3_64_intdigest(payload[:HEAD_BYTES], len(payload)) - (1 << 63)
 
 
 def check_file(block: int, payload: bytes, expected: int) -> None:
-    """Refuse a file that is not the one its row means, or has other bytes than were written."""
+    """Reject a file that does not match its row, or whose bytes changed."""
     if _fingerprint(payload) != expected:
         raise Damaged(f"the file of block {block} differs from what was written")
     Block(payload).verify()

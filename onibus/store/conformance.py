@@ -1,7 +1,7 @@
-"""What every store must do, as checks that any store's tests can run.
+"""Checks that every store must pass, for the tests of any store.
 
-A check takes an `Exercise`, which knows how to open the store under test (again on what the last
-one left) and how to make its next commit fail, and raises AssertionError:
+A check takes an `Exercise`, which opens the store under test (or reopens it) and makes its next
+commit fail. It raises AssertionError:
 
     @pytest.mark.parametrize("check", CHECKS)
     def test_my_store(check):
@@ -33,7 +33,7 @@ from onibus.store.interface import Store
 
 @dataclass(frozen=True)
 class Exercise:
-    """How a check gets at the store under test."""
+    """Access of a check to the store under test."""
 
     #: Opens the store; after a `close`, on the same data.
     open: Callable[[], Store]

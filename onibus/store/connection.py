@@ -1,7 +1,7 @@
 """Connections to a SQLite file, set up so that a commit that returned survives a power cut.
 
-Every page of the main file ends in 8 bytes of checksum, written and verified by SQLite's own
-`cksumvfs`, so a flipped bit is an error instead of an answer. The log has checksums of its own.
+Every page of the main file ends in a checksum of 8 bytes, written and verified by SQLite's own
+`cksumvfs`, so a flipped bit is an error instead of a wrong result. The log has its own checksums.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from onibus.store import sql
 
 #: Older versions can lose commits when the log is reset (sqlite.org/wal.html#walresetbug).
 OLDEST_SQLITE = (3, 51, 3)
-#: Bytes that `cksumvfs` wants at the end of each page.
+#: Bytes that `cksumvfs` needs at the end of each page.
 CHECKSUM_BYTES = 8
-#: Measured best over commits of 1 KB to 1 MB: 4096 takes a third more time for large blocks, and
+#: Measured best for commits of 1 KB to 1 MB: 4096 takes a third more time for large blocks, and
 #: 16384 writes twice as much for small ones.
 PAGE_BYTES = 8192
 CACHE_BYTES = 8 << 20
-#: How long a connection waits while another one has the log to itself, which takes microseconds.
+#: Time that a connection waits while another uses the log exclusively, which takes microseconds.
 BUSY_MS = 10_000
 
 #: A page failed its checksum, or the file ends before it.
 DAMAGES = (apsw.SQLITE_IOERR_DATA, apsw.SQLITE_IOERR_SHORT_READ)
-#: SQLite reports a read that failed with one of these as a malformed database.
+#: SQLite reports a failed read with one of these as a malformed database.
 READ_ERRORS = (errno.EIO, errno.ENXIO, errno.ERANGE)
 
 
-#: Stores of earlier formats were never written.
+#: Earlier formats never existed.
 OLDEST_FORMAT = min(sql.MIGRATIONS)
 
 
 def migrate(writer: apsw.Connection, version: int) -> None:
-    """Take a store of an earlier version to today's format, all of it in one transaction."""
+    """Migrate a store of an earlier version to the current format, in one transaction."""
     writer.execute(sql.BEGIN)
     for step in range(version, FORMAT_VERSION):
         for statement in sql.MIGRATIONS[step]:
@@ -53,11 +53,11 @@ def migrate(writer: apsw.Connection, version: int) -> None:
 
 
 def create(writer: apsw.Connection, name: str) -> None:
-    """Make the tables of a new store.
+    """Create the tables of a new store.
 
-    A power cut at any point of this leaves a file without tables, or with all of them.
+    A power cut at any point leaves a file without tables, or with all of them.
     """
-    # Whether a file can become shorter is settled before its first table is made.
+    # Whether a file can shrink is decided before its first table exists.
     writer.pragma("auto_vacuum", "INCREMENTAL")
     writer.pragma("journal_mode", "WAL")
     writer.pragma("wal_autocheckpoint", 0)
@@ -70,7 +70,7 @@ def create(writer: apsw.Connection, name: str) -> None:
 
 
 def require_sqlite(version: str) -> None:
-    """Refuse a SQLite that is known to lose data."""
+    """Reject a SQLite that is known to lose data."""
     if tuple(int(part) for part in version.split(".")) < OLDEST_SQLITE:
         oldest = ".".join(str(part) for part in OLDEST_SQLITE)
         raise StoreFailed(f"SQLite {version} can lose commits: install {oldest} or newer")
@@ -92,8 +92,8 @@ def checksum_vfs() -> str:
 def unreadable(connection: apsw.Connection) -> bool:
     """Return whether the disk failed a read of this connection.
 
-    SQLite's result does not say so. Its file layer knows about the main file; the log, whose errors
-    it keeps to itself, is read once more.
+    SQLite's result does not say so. Its file layer knows about the main file. The log is read once
+    more, because SQLite hides its errors.
     """
     last = ctypes.c_int(0)
     connection.file_control("main", apsw.SQLITE_FCNTL_LAST_ERRNO, ctypes.addressof(last))
@@ -113,7 +113,7 @@ def unreadable(connection: apsw.Connection) -> bool:
 
 
 def translate(error: Exception, doing: str, *connections: apsw.Connection) -> OnibusError:
-    """Return our error for one that SQLite met while `doing`, over one of these connections."""
+    """Return our error for a SQLite error met while `doing`, over one of these connections."""
     if isinstance(error, OnibusError):
         return error
     if isinstance(error, apsw.IOError):
@@ -128,11 +128,11 @@ def translate(error: Exception, doing: str, *connections: apsw.Connection) -> On
 
 
 def open_writer(path: str, vfs: str | None) -> apsw.Connection:
-    """Open the one connection that writes. `vfs` is a simulated disk; None a real one."""
+    """Open the only connection that writes. `vfs` is a simulated disk; None a real one."""
     flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
     connection = apsw.Connection(path, flags, vfs or checksum_vfs())
     try:
-        # Closing must neither move nor remove a log that may be all there is left to look at.
+        # Closing must neither merge nor remove a log that may be the only evidence left.
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         if vfs:
             # A simulated disk has no shared memory, which a log with several users needs.
@@ -145,7 +145,7 @@ def open_writer(path: str, vfs: str | None) -> apsw.Connection:
         connection.set_busy_timeout(BUSY_MS)
         connection.pragma("page_size", PAGE_BYTES)
         connection.pragma("synchronous", "FULL")
-        # Without this a sync on macOS does not reach the disk; elsewhere it changes nothing.
+        # Without this, a sync on macOS does not reach the disk; elsewhere it changes nothing.
         connection.pragma("fullfsync", 1)
         connection.pragma("cache_size", -CACHE_BYTES // 1024)
     except BaseException:
@@ -155,22 +155,22 @@ def open_writer(path: str, vfs: str | None) -> apsw.Connection:
 
 
 def close(connection: apsw.Connection) -> None:
-    """Close a connection. An error in that concerns only what was never committed."""
+    """Close a connection. An error here only concerns uncommitted data."""
     with contextlib.suppress(apsw.Error):
         connection.close()
 
 
 def open_reader(path: str) -> apsw.Connection:
-    """Open a connection that only reads, beside the one that writes."""
+    """Open a read-only connection, next to the one that writes."""
     connection = apsw.Connection(path, apsw.SQLITE_OPEN_READONLY, checksum_vfs())
     connection.set_busy_timeout(BUSY_MS)
     return connection
 
 
 def open_to_look(path: str) -> apsw.Connection:
-    """Open a connection that leaves the files as they are, whether anybody has them open or not."""
+    """Open a connection that leaves the files unchanged, whether or not they are open elsewhere."""
     if os.path.exists(path + "-wal"):
         return open_reader(path)
-    # Without a log nobody has it open: SQLite need not make its own files beside it.
+    # Without a log no process has it open: SQLite need not create its own files next to it.
     flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
     return apsw.Connection(f"file:{quote(path)}?immutable=1", flags, checksum_vfs())

@@ -1,19 +1,19 @@
-"""A cut: all stores of a namespace at one and the same moment, while they go on being written.
+"""A cut: all stores of a namespace at the same point in time, while writes continue.
 
-A work is staged in several stores, decided in the namespace's own, and published in each
-(broker/works.py). Copies of the stores made one after the other could have it published in one
-store, unknown to the namespace and not even staged in a third, in whichever order they were made:
-a forwarded message would be lost, or there twice. So all stores are cut at once:
+A multi-partition operation is staged in several stores, decided in the namespace's store, and
+published in each (broker/works.py). Copies taken one after the other could show it published in one
+store, unknown to the namespace and not even staged in a third. A forwarded message would be lost or
+repeated. So all stores are cut together:
 
-1. The write lock of every store is taken, as a commit takes it. Commits wait meanwhile, as they
-   would for a slow disk; no commit holds one store and waits for another, so nobody waits for ever.
-2. A read transaction is begun on each. It sees its store as it is at this moment from then on.
-3. Block files get a second name: they never change, but those of deleted blocks are removed.
-4. The locks are let go, after some milliseconds. Nothing is written by any of this.
+1. Take the write lock of every store, as a commit does. Commits wait, as for a slow disk. No commit
+   holds one store and waits for another, so there is no deadlock.
+2. Begin a read transaction on each. From then on it sees its store as of this point.
+3. Give block files a second name: they never change, but those of deleted blocks are removed.
+4. Release the locks, after some milliseconds. None of this writes anything.
 
-What the cut shows is what a power failure at that moment would have left: everything that was
-acknowledged before, and works that are half done, which the next opening ends as it does after any
-crash. It needs nothing of whoever has the stores open, so it works from another process.
+The cut shows what a power failure at that point would have left: everything acknowledged before,
+and unfinished operations, which the next opening finishes as after any crash. It works from another
+process, because it needs nothing from the process that has the stores open.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ from onibus.store.block_files import check_file
 from onibus.store.connection import PAGE_BYTES, checksum_vfs, close, open_reader, translate
 from onibus.store.sql import BEGIN, READ_META, ROLLBACK
 
-#: How long all locks may take together; who writes gives up after `connection.BUSY_MS`.
+#: Total time for all locks; writers give up after `connection.BUSY_MS`.
 LOCK_SECONDS_MAX = 5.0
-#: Between two attempts at a lock. A busy store frees its lock only for an instant between commits.
+#: Pause between two attempts at a lock. A busy store frees its lock only briefly between commits.
 _PAUSE_SECONDS = 0.0002
 
 
 class StoreCut:
-    """One store at the moment of the cut."""
+    """A store as of the cut."""
 
     def __init__(self, name: str, path: str) -> None:
         self.name = name
         self.path = path
-        #: sees the store as it was
+        #: a read transaction on the store as of the cut
         self.reader = open_reader(path)
         self.position = 0
         self.identity = b""
-        #: second names of its block files, or empty where it has none
+        #: second names of its block files, or empty without any
         self.blocks = ""
 
     def begin(self) -> None:
-        """Hold this moment."""
+        """Begin the read transaction."""
         self.reader.execute("BEGIN")
         rows: Any = self.reader.execute(READ_META).fetchall()
         own = dict(rows)
@@ -69,27 +69,27 @@ class StoreCut:
 
     def _name_again(self, entry: os.DirEntry[str]) -> None:
         with contextlib.suppress(FileNotFoundError):
-            # One that goes this instant has no row any more.
+            # A file that is just being removed no longer has a row.
             try:
                 os.link(entry.path, os.path.join(self.blocks, entry.name))
             except PermissionError:
-                # A file system without second names.
+                # A file system without hard links.
                 shutil.copyfile(entry.path, os.path.join(self.blocks, entry.name))
 
     def size(self) -> int:
-        """Return how many bytes a copy of it takes, about."""
+        """Return the approximate size of a copy in bytes."""
         size = int(self.reader.pragma("page_count")) * PAGE_BYTES
         if self.blocks:
             size += sum(entry.stat().st_size for entry in os.scandir(self.blocks))
         return size
 
     def file_rows(self) -> list[tuple[int, int]]:
-        """Return the blocks that are files, each with what its row says of the content."""
+        """Return the blocks that are files, each with the fingerprint in its row."""
         statement = f"SELECT block, payload FROM {BLOCKS.name} WHERE typeof(payload) = 'integer'"
         return cast("list[tuple[int, int]]", self.reader.execute(statement).fetchall())
 
     def read_file(self, block: int, expected: int) -> bytes:
-        """Return the bytes of a block that is a file, verified."""
+        """Return the verified bytes of a block that is a file."""
         try:
             with open(os.path.join(self.blocks, str(block)), "rb", buffering=0) as file:
                 payload = file.read()
@@ -105,10 +105,10 @@ class StoreCut:
 
 
 class Cut:
-    """All stores, by their names, at one moment. Close it: the stores' logs grow meanwhile."""
+    """All stores as of the cut, by name. Close it: the stores' logs grow until then."""
 
     def __init__(self, paths: Mapping[str, str]) -> None:
-        #: how long commits were kept waiting at most
+        #: longest time that commits waited
         self.held_seconds = 0.0
         self.stores: list[StoreCut] = []
         self._ending = contextlib.ExitStack()
@@ -152,7 +152,7 @@ class Cut:
 
 def _open_to_lock(path: str) -> apsw.Connection:
     connection = apsw.Connection(path, apsw.SQLITE_OPEN_READWRITE, checksum_vfs())
-    # Its closing must change nothing, whoever else has the store open or has not.
+    # Closing it must change nothing, whether or not the store is open elsewhere.
     connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
     connection.pragma("wal_autocheckpoint", 0)
     return connection

@@ -1,4 +1,4 @@
-"""What a store needs of the file system beside SQLite: a lock, a synced directory, free space."""
+"""File system functions of a store, apart from SQLite: a lock, a synced directory, free space."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from pathlib import Path
 
 from onibus.core.errors import AlreadyOpen
 
-#: Tells how many bytes are free on the disk of a directory; tests put their own in its place.
+#: Returns the free bytes on the disk of a directory; tests replace it.
 FreeBytes = Callable[[str], int]
 
-#: The byte of a database that is locked. It is in the page that SQLite keeps free of data for its
-#: own locks (sqlite.org/fileformat2.html, the lock-byte page), and behind those.
+#: The locked byte of a database. It is in the page that SQLite keeps free of data for its own locks
+#: (sqlite.org/fileformat2.html, the lock-byte page), behind those.
 LOCK_BYTE = 0x4000_0000 + 4_096
 #: `struct flock` of Linux, where open file descriptions have locks; elsewhere the lock file counts.
 _FLOCK = struct.Struct("hhqqi4x")
 _OWN_FILE = sys.platform == "linux" and hasattr(fcntl, "F_OFD_SETLK")
-#: A file system that has no such locks.
+#: Errors of a file system without such locks.
 _NO_LOCKS = (errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 def free_bytes(directory: str) -> int:
-    """Return how many bytes an ordinary user can still write on that directory's disk."""
+    """Return the bytes that an ordinary user can still write on that directory's disk."""
     disk = os.statvfs(directory)
     return disk.f_bavail * disk.f_frsize
 
@@ -42,7 +42,7 @@ def length_of(path: str) -> int:
 
 
 def written_ms(path: Path) -> int | None:
-    """Return when a database or its log was last written, by the clock of that time."""
+    """Return when a database or its log was last written."""
     files = (path, path.with_name(f"{path.name}-wal"))
     times = [file.stat().st_mtime_ns // 1_000_000 for file in files if file.exists()]
     return max(times, default=None)
@@ -58,9 +58,9 @@ def sync_directory(directory: str) -> None:
 
 
 def make_directory(path: Path, mode: int = 0o777) -> None:
-    """Make a directory, with its parents, and make their names durable.
+    """Create a directory with its parents, and make their names durable.
 
-    Sync an existing name, too: the process that made it may have been killed before its sync.
+    Sync an existing name too: the process that created it may have been killed before its sync.
     """
     path = path.absolute()
     if not path.parent.is_dir():
@@ -71,7 +71,7 @@ def make_directory(path: Path, mode: int = 0o777) -> None:
     except OSError as error:
         if error.errno == errno.EIO:
             raise
-        # This user may not read it, or its file system cannot sync directories.
+        # The user may not read it, or its file system cannot sync directories.
         os.sync()
 
 
@@ -89,12 +89,12 @@ class FileLock:
     the lock is closed after SQLite's.
     """
 
-    #: by device and inode: the locks that this process has
+    #: the locks of this process, by device and inode
     _held: dict[tuple[int, int], FileLock] = {}
     _opening = threading.Lock()
 
     def __init__(self, path: str, *, shared: bool = False) -> None:
-        """Lock a database for writing, and make it if it is missing; or `shared`, for reading."""
+        """Lock a database for writing, creating it if missing; or `shared`, for reading."""
         self._path = path
         #: the database's descriptor
         self.file = -1
@@ -116,7 +116,7 @@ class FileLock:
             if _key(os.stat(self._path)) in FileLock._held:
                 raise self._refusal()
         mode = os.O_RDONLY if self._shared else os.O_RDWR | os.O_CREAT
-        # Nothing is made for reading: a backup has no lock file, and its disk may be read-only.
+        # Reading creates nothing: a backup has no lock file, and its disk may be read-only.
         if not self._shared or os.path.exists(f"{self._path}.lock"):
             self._beside = os.open(f"{self._path}.lock", mode | os.O_CLOEXEC, 0o644)
             kind = fcntl.LOCK_SH if self._shared else fcntl.LOCK_EX
@@ -151,7 +151,7 @@ class FileLock:
         self._close()
 
     def _close(self) -> None:
-        # Their numbers may be other files' by the time that they are used once more.
+        # Their numbers may belong to other files by the next use.
         files, self.file, self._beside = (self.file, self._beside), -1, -1
         for file in files:
             if file >= 0:
@@ -163,7 +163,7 @@ def _key(stat: os.stat_result) -> tuple[int, int]:
 
 
 def _release_in_child() -> None:
-    """Close the locks in a child that was forked: the lock ends with the parent."""
+    """Close the locks in a forked child: the lock ends with the parent."""
     FileLock._opening = threading.Lock()
     for lock in list(FileLock._held.values()):
         lock.release()
@@ -173,9 +173,9 @@ os.register_at_fork(after_in_child=_release_in_child)
 
 
 class ProbeFile:
-    """A file that is written to see whether a disk takes writes, made by the first of them."""
+    """A file whose writes show whether a disk accepts writes; created by the first one."""
 
-    #: Changes no metadata that would have to be written as well.
+    #: Changes no metadata, which would have to be written as well.
     _sync = staticmethod(getattr(os, "fdatasync", os.fsync))
 
     def __init__(self, path: str) -> None:
@@ -183,7 +183,7 @@ class ProbeFile:
         self._file = -1
 
     def write(self) -> None:
-        """Write a few bytes and wait until they are on the disk."""
+        """Write a few bytes and wait until they are on disk."""
         try:
             if self._file < 0:
                 flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
@@ -191,12 +191,12 @@ class ProbeFile:
             os.pwrite(self._file, b"probe\n", 0)
             self._sync(self._file)
         except OSError as error:
-            # A full disk answers; sends are refused before it is full.
+            # A full disk responds; sends are rejected before it is full.
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
 
     def remove(self) -> None:
-        """Remove the file: it says nothing once the store is closed."""
+        """Remove the file, which means nothing once the store is closed."""
         with contextlib.suppress(OSError):
             os.unlink(self._path)
 

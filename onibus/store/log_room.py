@@ -1,9 +1,8 @@
-"""Room in the file of SQLite's log: a commit finds its place written already.
+"""Preallocated space in the file of SQLite's log, so that commits overwrite existing bytes.
 
-A file that becomes longer has its new blocks and its length to be made durable too, and a sync of
-it takes half as long again as one of a file that is written over. So the file is made longer ahead
-of the commits, a piece at a time, by zeros. No frame of a log looks like that: an opening that
-reads the log stops where they begin.
+When a file grows, its new blocks and its length must become durable too, and a sync takes half as
+long again as one of an overwritten file. So the file grows ahead of the commits, a piece of zeros
+at a time. No frame of a log looks like that: an opening that reads the log stops there.
 """
 
 from __future__ import annotations
@@ -13,37 +12,37 @@ import os
 
 from onibus.store.connection import PAGE_BYTES
 
-#: A page of the log with what SQLite writes before it.
+#: A page of the log with its frame header.
 FRAME_BYTES = PAGE_BYTES + 24
-#: A log that is shorter is left as it is: many stores never have a longer one.
+#: A shorter log is left unchanged: many stores never have a longer one.
 GROWS_FROM = 1 << 20
-#: With less room than this the file is made longer by a piece; one commit waits for its writing.
+#: With less space than this the file grows by a piece, which one commit waits for.
 ROOM_BYTES_MIN = 128 << 10
 PIECE = bytes(512 << 10)
 
 
 class LogRoom:
-    """The file of one store's log, while the store is open."""
+    """The file of a store's log, while the store is open."""
 
     def __init__(self, path: str) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
 
     def provide(self, pages: int) -> None:
-        """Make the file longer where its end is near; `pages` of it are in use.
+        """Extend the file if its end is near; `pages` of it are in use.
 
-        To be called where a transaction for writing has begun and has written nothing yet: nobody
-        else adds to the log then, or gives its file back, so its end is the end of all frames.
+        Call it when a write transaction has begun and has written nothing yet. No other connection
+        then adds to the log or truncates its file, so its end is the end of all frames.
         """
         used = pages * FRAME_BYTES
         if used < GROWS_FROM:
             return
-        # A disk that has no place for it may have one for the commit.
+        # A disk without space for this may still have some for the commit.
         with contextlib.suppress(OSError):
             length = os.fstat(self._file).st_size
             if length < used + ROOM_BYTES_MIN:
                 os.pwrite(self._file, PIECE, length)
 
     def close(self) -> None:
-        # Its number may be another file's by the time that somebody asks once more.
+        # Its number may belong to another file by the next use.
         file, self._file = self._file, -1
         os.close(file)

@@ -1,7 +1,7 @@
-"""A store that keeps its rows in memory only: for tests, the simulator and the ephemeral mode.
+"""A store in memory, for tests, the simulator and the ephemeral mode.
 
-It does what every store does, a power cut aside: handing `tables` of a closed store to a new one
-stands for opening the same file again.
+It does what every store does, except surviving a power cut: passing `tables` of a closed store to a
+new one corresponds to reopening a file.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Tables = dict[Table, dict[Row, Row]]
 
 
 class MemoryStore:
-    """Rows in one dict a table. `fail_next` lets a test see a commit fail."""
+    """Rows in one dict per table. `fail_next` makes a commit fail, for tests."""
 
     def __init__(self, name: str, tables: Tables | None = None) -> None:
         self.name = name
@@ -29,7 +29,7 @@ class MemoryStore:
         self._fail_next: bool | None = None
 
     def fail_next(self, *, kept: bool) -> None:
-        """Let the next commit fail as a disk does: its rows are kept nevertheless, or are not."""
+        """Make the next commit fail as a disk does: its rows are kept nevertheless, or not."""
         self._fail_next = kept
 
     def commit(self, batch: WriteBatch) -> None:
@@ -56,7 +56,7 @@ class MemoryStore:
     def scan(self, table: Table, columns: tuple[str, ...] = ()) -> Iterator[Row]:
         if self._unusable:
             self._refuse()
-        # A copy: what is committed while somebody scans does not show.
+        # A copy: a scan does not show later commits.
         rows = self.tables[table].copy()
         ordered = (rows[key] for key in sorted(rows))
         if not columns:

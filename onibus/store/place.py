@@ -4,9 +4,9 @@ A program that deletes or replaces the files of an open store does not disturb t
 SQLite has. SQLite would continue in files without a name, and acknowledged commits would be lost.
 So the store looks for its files after each commit, before the commit is acknowledged.
 
-Names change only with the time of their directory. So a commit asks for that time, and looks at
-the files only if it is another one. The directory is held open: renaming it, or one above it,
-leaves the files in their places. Housekeeping also follows the path, which later openings need.
+Names change only together with the time of their directory. So a commit compares that time, and
+looks at the files only if it changed. The directory is held open: renaming it, or one above it,
+does not affect the files. Housekeeping also follows the path, which later openings need.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from onibus.core.errors import Damaged, StoreFailed
 from onibus.store.files import FileLock, length_of
 from onibus.store.witness import Testimony
 
-#: The files of a store that must stay what they are, by what their names end in.
+#: The files of a store that must not be replaced, by the ends of their names.
 _ENDS = ("", "-wal", "-shm", ".blocks")
-#: File systems count the time of a directory in steps of less than this.
+#: File systems count the time of a directory in steps shorter than this.
 _STEP_NS = 50_000_000
 
 
 class Place:
-    """Where the files of one open store are."""
+    """The files of an open store."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -38,11 +38,11 @@ class Place:
         except BaseException:
             self._lock.release()
             raise
-        # Without a lock on the database, deleting the lock file would let a second opener in.
+        # Without a lock on the database, a deleted lock file would let another process open it.
         self._ends = _ENDS if self._lock.on_database else (*_ENDS, ".lock")
-        #: the files that were seen, by what their names end in
+        #: the files seen, by the ends of their names
         self._seen: dict[str, os.stat_result] = {}
-        #: the directory's time when they were
+        #: the directory's time when they were seen
         self._changed = 0
 
     @property
@@ -62,7 +62,7 @@ class Place:
             return
         for end in self._ends:
             self._check_file(end)
-        # Later changes of the same instant would not show in it.
+        # It would not show later changes within the same time step.
         self._changed = changed if time.time_ns() - changed > _STEP_NS else 0
 
     def _check_file(self, end: str) -> None:
@@ -79,7 +79,7 @@ class Place:
             raise StoreFailed(f"{self._path}{end} was replaced by another file, {_ADVICE}")
 
     def check_path(self) -> None:
-        """Raise if the path of the store does not lead to its files any more."""
+        """Raise if the path of the store no longer leads to its files."""
         self._changed = 0
         self.check()
         if not os.path.samestat(os.stat(self._path), os.fstat(self.file)):
@@ -97,7 +97,7 @@ _ADVICE = "while the store was open: put the store's own files back"
 
 
 def check_there(path: str) -> None:
-    """Refuse a known store without its database: nothing is made in its place."""
+    """Reject a known store without its database: nothing is created in its place."""
     if not os.path.exists(path):
         raise StoreFailed(
             f"{path} is missing: its disk may not be mounted. Nothing was changed; put "
@@ -106,7 +106,7 @@ def check_there(path: str) -> None:
 
 
 def check_length(path: str, testimony: Testimony | None) -> None:
-    """Look at the files before SQLite does: it would remove the log of an empty main file."""
+    """Check the files before SQLite does: it would remove the log of an empty main file."""
     length = length_of(path)
     least = testimony.length if testimony else 0
     if length == 0 and length_of(path + "-wal") > 0:

@@ -1,7 +1,7 @@
-"""Reads over their own connection: scans, and a second look before a store counts as damaged.
+"""Reads over separate connections: scans, and a second read before a store counts as damaged.
 
-SQLite calls a database malformed when a page fails its checks, and also when the disk fails a read.
-Only the first is damage. The second passes with the disk, and the store is opened again.
+SQLite calls a database malformed when a page fails its checks, or when the disk fails a read.
+Only the first is damage. The second passes with the disk, and the broker reopens the store.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Read = Callable[[apsw.Connection], object]
 
 
 def check_pages(connection: apsw.Connection) -> None:
-    """Read every page in use; raise for the first that is not what was written."""
+    """Read every page in use; raise for the first that differs from what was written."""
     found = connection.execute(sql.CHECK_PAGES).get
     if found != "ok":
         raise apsw.CorruptError(found)
@@ -29,7 +29,7 @@ def check_pages(connection: apsw.Connection) -> None:
 def judge(
     error: Exception, doing: str, connection: apsw.Connection, again: Read, path: str | None
 ) -> OnibusError:
-    """Return our error for one that a connection met; damage only if `again` meets it, too.
+    """Return our error for one that a connection met; damage only if `again` meets it too.
 
     `again` reads over a new connection to `path`, or over the same one if that is None.
     """
@@ -51,9 +51,9 @@ def judge(
 
 
 def scan(path: str, statement: str, doing: str) -> Iterator[Row]:
-    """Run a statement on what is committed now; return an iterator over its rows.
+    """Run a statement on the committed rows; return an iterator.
 
-    An unfinished scan over a shared connection would hold all other reads at its moment.
+    An unfinished scan over a shared connection would keep all other reads at its snapshot.
     """
     try:
         connection = open_reader(path)

@@ -1,8 +1,7 @@
 """A store that only pretends to commit: it reads files and changes none.
 
-What is committed is kept in memory and lies over what the files have. So everything that opening a
-store does, recovery and the ends of half-done works included, can be tried on files that must stay
-as they are.
+Commits are kept in memory, on top of the rows in the files. So opening a store, with its recovery
+and the ends of unfinished operations, can be tried on files that must not change.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from onibus.store.interface import Disk
 
 
 class Rehearsal:
-    """One store as its files have it, and what would be written."""
+    """A store as its files have it, with pretended writes."""
 
     def __init__(self, path: str, name: str) -> None:
         self.path = path
@@ -36,7 +35,7 @@ class Rehearsal:
             self.connection = open_to_look(path)
         except apsw.Error as error:
             raise translate(error, f"reading {path}") from error
-        #: the rows of `meta` as the files have them
+        #: the rows of `meta` in the files
         self.own: dict[str, Any] = dict(cast("Any", self._select(sql.READ_META, ())))
         self.identity = cast("bytes", self.own.get("identity", b""))
 
@@ -66,7 +65,7 @@ class Rehearsal:
         columns: tuple[str, ...],
         cursor: apsw.Cursor,
     ) -> Iterator[Row]:
-        """Yield what was written and what the files have besides, in the order of keys."""
+        """Yield the written rows and the others in the files, in key order."""
 
         def key(row: Row) -> Any:
             return row[: table.key]
@@ -83,10 +82,10 @@ class Rehearsal:
         return max([*keys, *[key for (key,) in rows if key is not None]], default=None)
 
     def maintain(self) -> None:
-        """There is nothing to keep in order."""
+        """Do nothing: there is nothing to maintain."""
 
     def probe(self) -> None:
-        """There is nothing to write to."""
+        """Do nothing: there is no disk to probe."""
 
     def size(self) -> int:
         return 0

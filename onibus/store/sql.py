@@ -1,9 +1,9 @@
-"""All SQL there is, made from the tables of core/records.py.
+"""All SQL statements, generated from the tables of core/records.py.
 
-Columns have no declared type, so SQLite keeps every value as it came. A table whose key is one
-integer is a plain table with that integer as its rowid: rows are appended at the end of the tree
-and large values, which come last, lie on pages of their own that a scan for other columns skips.
-All other tables are kept in the order of their key (WITHOUT ROWID).
+Columns have no declared type, so SQLite stores every value as given. A table whose key is one
+integer is a plain table with that integer as its rowid. Rows are appended at the end of the tree,
+and large values, which come last, are on separate pages that a scan of other columns skips. All
+other tables are in key order (WITHOUT ROWID).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ BEGIN = "BEGIN IMMEDIATE"
 COMMIT = "COMMIT"
 ROLLBACK = "ROLLBACK"
 COUNT_TABLES = "SELECT count(*) FROM sqlite_schema"
-#: Ends at the first page that is not as it should be.
+#: Ends at the first damaged page.
 CHECK_PAGES = "PRAGMA quick_check(1)"
 READ_META = "SELECT name, value FROM meta"
 PUT_META = "INSERT OR REPLACE INTO meta VALUES (?, ?)"
@@ -25,7 +25,7 @@ PUT_POSITION = "UPDATE meta SET value = ? WHERE name = 'position'"
 
 @dataclass(frozen=True, slots=True)
 class Statements:
-    """What can be said about the rows of one table."""
+    """The statements of one table."""
 
     put: str
     delete: str
@@ -43,12 +43,12 @@ def create(table: Table) -> str:
 
 
 def give_back(pages: int) -> str:
-    """Return the statement that gives so many free pages back."""
+    """Return the statement that releases free pages."""
     return f"PRAGMA incremental_vacuum({pages})"
 
 
 def scan(table: Table, columns: tuple[str, ...]) -> str:
-    """Return the statement that reads all rows in the order of their key."""
+    """Return the statement that reads all rows in key order."""
     wanted = ", ".join(f'"{column}"' for column in columns or table.columns)
     return f'SELECT {wanted} FROM "{table.name}" ORDER BY {_key(table)}'
 
@@ -69,6 +69,7 @@ def _statements(table: Table) -> Statements:
 
 
 SCHEMA = tuple(create(table) for table in TABLES)
+<<<<<<< HEAD
 #: What takes a store from a format to the next one.
 MIGRATIONS = {
     1: ('ALTER TABLE "outcomes" ADD COLUMN "stamp"', create(REPAIRS)),
@@ -77,4 +78,8 @@ MIGRATIONS = {
         'ALTER TABLE "sessions" ADD COLUMN "state_set"',
     ),
 }
+=======
+#: Statements that migrate a store from a format to the next one.
+MIGRATIONS = {1: ('ALTER TABLE "outcomes" ADD COLUMN "stamp"', create(REPAIRS))}
+>>>>>>> main
 STATEMENTS = {table.name: _statements(table) for table in TABLES}

@@ -1,22 +1,21 @@
-"""The default store: one SQLite file, written by one connection, read beside it by others.
+"""The default store: a SQLite file with one writing connection and several that read.
 
 Files, for a store at `<path>`:
 
     <path>            the database; every page has a checksum (connection.py)
-    <path>-wal, -shm  SQLite's log (log_room.py) and its index; gone after a clean close
-    <path>.blocks/    large blocks, a file each (block_files.py)
-    <path>.lock       locked while the store is open, as the database itself is (files.py)
-    <path>.witness    how far the store had come (witness.py)
-    <path>.probe      written now and then, to see that the disk takes it; gone after a clean close
+    <path>-wal, -shm  SQLite's log (log_room.py) and its index; removed by a clean close
+    <path>.blocks/    large blocks, one file each (block_files.py)
+    <path>.lock       locked while the store is open, like the database itself (files.py)
+    <path>.witness    position of the store (witness.py)
+    <path>.probe      written at times to test the disk; removed by a clean close
 
-Of the table `meta` four names belong to the store itself: `format`, `identity` (16 random bytes),
+Four names in the table `meta` belong to the store itself: `format`, `identity` (16 random bytes),
 `name`, and `position`, the number of the last commit, which each commit raises.
 
-A commit returns after the log was synced (synchronous=FULL). The log is moved into the main file
-by `maintain`, over a connection of its own, so that commits hardly wait for that. One thread may
-commit while others read and one maintains. With a simulated disk one connection does everything,
-there is neither lock nor witness nor page checksum, and only one thread may use the store; its
-block files are those that it is given.
+A commit returns after a sync of the log (synchronous=FULL). `maintain` merges the log into the main
+file over a separate connection, so that commits hardly wait for it. One thread may commit while
+others read and one maintains. With a simulated disk one connection does everything, without lock,
+witness or page checksums, and only one thread may use the store; its block files are given to it.
 """
 
 from __future__ import annotations
@@ -51,20 +50,20 @@ from onibus.store.log_room import LogRoom
 from onibus.store.place import Place, check_length, check_there
 from onibus.store.reading import Read, check_pages, judge, scan
 
-#: A log larger than this is moved into the main file. Larger means fewer moves, and a longer start.
+#: A log larger than this is merged. Larger means fewer merges, and a longer start.
 LOG_BYTES_MAX = 24 << 20
-#: So much of a log may be left for a commit to move; it takes a few milliseconds.
+#: Pages of the log that may be left for a commit to merge; it takes a few milliseconds.
 REST_BYTES_MAX = 4 << 20
-#: Free pages are given back to the disk once they are a quarter of the file and more than this.
+#: Free pages are released to the disk once they exceed this and a quarter of the file.
 FREE_PAGES_MAX = 64
-#: Pages given back in one transaction, which commits wait for.
+#: Pages released in one transaction, which commits wait for.
 PAGES_A_SLICE = 512
-#: Passes that `maintain` makes over a log that grows under its hands.
+#: Passes that `maintain` makes over a growing log.
 PASSES_MAX = 5
 
 
 class SqliteStore:
-    """One message store in one SQLite file."""
+    """A message store in one SQLite file."""
 
     def __init__(
         self,
@@ -80,12 +79,12 @@ class SqliteStore:
     ) -> None:
         require_sqlite(apsw.sqlite_lib_version())
         self.name = name
-        #: an anomaly of its opening, for an alarm, or empty
+        #: an anomaly found at opening, for an alarm, or empty
         self.notice = ""
         self.path = os.fspath(path) if vfs else os.path.abspath(path)
         self._simulated = vfs is not None
         self.disk: Disk = name
-        #: it was there before, and is not made anew
+        #: it existed before, so it is not recreated
         self._known = known
         if not self._simulated:
             block_files = DirectoryFiles(self.path + ".blocks")
@@ -95,17 +94,17 @@ class SqliteStore:
         self._unusable = ""
         self._commit_failed = False
         self._log_pages = 0
-        #: pages of the log that are in the main file already
+        #: pages of the log that are already in the main file
         self._moved_pages = 0
         self._move_rest = False
         self._room: LogRoom | None = None
         self._length = 0
-        #: the position that the last maintenance met
+        #: the position at the last maintenance
         self._maintained = -1
-        #: the log has pages whose moving makes the main file shorter
+        #: the log has pages whose merge shortens the main file
         self._shrinking = False
         self._reading = threading.Lock()
-        # What is to be let go of, last opened first, whether opening succeeds or not.
+        # Resources to release in reverse order, whether or not opening succeeds.
         self._held = contextlib.ExitStack()
         try:
             self._open(vfs)
@@ -125,7 +124,7 @@ class SqliteStore:
             if self._known:
                 check_there(self.path)
             if not os.path.exists(self.path):
-                # Before an empty one is made in its place.
+                # Before an empty one is created in its place.
                 check_length(self.path, witness.read(self.path + ".witness"))
             self._place = Place(self.path)
             self._held.callback(self._place.close)
@@ -168,7 +167,7 @@ class SqliteStore:
         self._witness.settle(self.position, self._length)
 
     def _check_place(self, *, thoroughly: bool = False) -> None:
-        """Refuse to continue in files that no opener would find under the store's name."""
+        """Reject further use of files that no opening would find under the store's name."""
         if self._simulated:
             return
         try:
@@ -180,10 +179,10 @@ class SqliteStore:
             self._fail(error, "its files were moved or replaced")
 
     def _note_length(self) -> None:
-        """Remember how long the main file surely is.
+        """Record a length that the main file certainly has.
 
-        SQLite does not sync the main file after a pass that left part of the log. A witness that
-        knew of a length which a power cut takes back would accuse a store that lost nothing.
+        SQLite does not sync the main file after a pass that left part of the log. A witness with a
+        length that a power cut undoes would report a loss that did not happen.
         """
         if not self._simulated and not self._shrinking:
             os.fsync(self._place.file)
@@ -290,8 +289,8 @@ class SqliteStore:
             self._empty_log()
         if self._log_pages * PAGE_BYTES < self._log_bytes_max and not self._shrinking:
             return
-        # Commits go on meanwhile, and each pass leaves what they added. The log starts over only
-        # when nothing is left, so under load the last small rest is moved by a commit.
+        # Commits continue, and each pass leaves what they added. The log starts over only when
+        # nothing is left, so under load a commit merges the last small rest.
         for _ in range(PASSES_MAX):
             left = self._move_log(self._checkpointer)
             if left == 0:
@@ -312,9 +311,9 @@ class SqliteStore:
             self._fail(error, "its disk rejects writes")
 
     def _empty_log(self) -> None:
-        """Nobody has committed for a while: move the whole log and give its file back."""
+        """Merge the whole log and truncate its file, after a time without commits."""
         try:
-            # While it waits for a reader, and a backup reads for long, it keeps commits waiting.
+            # Waiting for a reader blocks commits, and a backup reads for a long time.
             self._checkpointer.set_busy_timeout(0)
             self._checkpointer.wal_checkpoint("main", apsw.SQLITE_CHECKPOINT_TRUNCATE)
         except apsw.BusyError:
@@ -328,7 +327,7 @@ class SqliteStore:
         self._note_length()
 
     def _give_back(self) -> None:
-        """Give free pages back to the disk, where compaction and settling left many of them."""
+        """Release free pages to the disk, if compaction and settling left many."""
         try:
             while (free := int(self._checkpointer.pragma("freelist_count"))) > FREE_PAGES_MAX:
                 if free * 4 < int(self._checkpointer.pragma("page_count")):
@@ -341,30 +340,30 @@ class SqliteStore:
             self._fail(error, "cannot release free pages")
 
     def _forget_length(self) -> None:
-        """The main file is about to become shorter: its witness must not miss the rest."""
+        """Update the witness before the main file shrinks, so that it does not miss the rest."""
         if not self._shrinking and not self._simulated:
             self._length = 0
             self._witness.settle(self.position, 0)
         self._shrinking = True
 
     def _move_log(self, connection: apsw.Connection) -> int:
-        """Move the log into the main file; return how many pages are left to move."""
+        """Merge the log into the main file; return how many pages are left."""
         try:
             _, moved = connection.wal_checkpoint("main", apsw.SQLITE_CHECKPOINT_PASSIVE)
             self._note_length()
         except apsw.BusyError:
-            # Another connection is at it.
+            # Another connection is merging.
             return self._log_pages
         except BaseException as error:
-            # A sync that failed may succeed the next time without having written anything: what
-            # reached the main file is not known, so nobody may go on to overwrite this log.
+            # A failed sync may succeed the next time without having written anything. The content
+            # of the main file is then unknown, so this log must not be overwritten.
             self._fail(error, "cannot merge the log into the main file", connection)
         self._moved_pages = moved
         return max(0, self._log_pages - moved)
 
     def _note_log(self, _connection: apsw.Connection, _database: str, pages: int) -> int:
         if pages < self._log_pages:
-            # It starts over: all of it was moved.
+            # It starts over: everything was merged.
             self._moved_pages = 0
         self._log_pages = pages
         return apsw.SQLITE_OK
@@ -377,14 +376,14 @@ class SqliteStore:
         if rows and table is BLOCKS and isinstance(rows[0][-1], int):
             rows = [self._resolve(rows[0])]
             if isinstance(rows[0][-1], int):
-                # Its file may have gone between the two: then its row is gone as well.
+                # Its file may have been removed in between: then its row is gone too.
                 rows = self._select(statement, key)
                 if rows and isinstance(rows[0][-1], int):
                     self._check_place(thoroughly=True)
         return rows[0] if rows else None
 
     def _resolve(self, row: Row) -> Row:
-        """Return the row of a block with its payload, wherever that is."""
+        """Return the row of a block with its payload, in the row or in a file."""
         try:
             return self._large.resolve(row)
         except (apsw.Error, OSError) as error:
@@ -404,7 +403,7 @@ class SqliteStore:
     def _resolved(
         self, table: Table, columns: tuple[str, ...], rows: Iterator[Row]
     ) -> Iterator[Row]:
-        """Return rows with the payloads that are files, where they were asked for."""
+        """Return rows with payloads from files, if requested."""
         whole = table is BLOCKS and columns in ((), BLOCKS.columns)
         return map(self._resolve, rows) if whole else rows
 
@@ -412,7 +411,7 @@ class SqliteStore:
         self._check()
         try:
             with self._reading:
-                # All rows at once: a statement left unfinished would hold its moment for others.
+                # All rows at once: an unfinished statement would keep its snapshot for others.
                 return cast("list[Row]", self._reader.execute(statement, values).fetchall())
         except apsw.Error as error:
             self._raise(
@@ -430,14 +429,14 @@ class SqliteStore:
         return length_of(self.path) + length_of(self.path + "-wal") + files
 
     def free(self) -> int:
-        """Return how many bytes can still be written on the store's disk."""
+        """Return the bytes that can still be written on the store's disk."""
         try:
             return self._free_bytes(os.path.dirname(self.path))
         except OSError as error:
             raise StoreFailed(f"{self.path}: cannot read the free space: {error}") from error
 
     def owed(self) -> int:
-        """Return how many bytes the main file grows by, at most, when the log is moved into it."""
+        """Return the most bytes that merging the log adds to the main file."""
         return max(0, self._log_pages - self._moved_pages) * PAGE_BYTES
 
     # Ending
@@ -446,7 +445,7 @@ class SqliteStore:
         if self._commit_failed:
             self._overwrite_failed_commit()
         if not self._unusable:
-            # Should this fail, the log stays where it is and is read at the next opening.
+            # If this fails, the log stays and the next opening reads it.
             with contextlib.suppress(StoreFailed, Damaged):
                 self._move_log(self._writer)
                 if not self._simulated:
@@ -457,12 +456,12 @@ class SqliteStore:
         self._held.close()
 
     def _overwrite_failed_commit(self) -> None:
-        """Commit nothing but a new position, over the place in the log of the failed commit.
+        """Commit only a new position, over the failed commit in the log.
 
-        After a failed sync a system may show bytes that the disk does not have and never will.
-        Opening would read the failed commit there, and later commits would stand behind a hole.
-        What this connection does not count as committed its next commit overwrites, and that one
-        really is written and synced. If the disk refuses that too, opening anew is all there is.
+        After a failed sync a system may show bytes that the disk does not have and never will. An
+        opening would read the failed commit there, and later commits would follow a hole. The next
+        commit of this connection overwrites what it does not count as committed, and is really
+        written and synced. If the disk rejects that too, reopening is the only way.
         """
         self._commit_failed = False
         with contextlib.suppress(apsw.Error):

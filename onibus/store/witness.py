@@ -1,16 +1,16 @@
-"""The witness: a tiny file beside a store that remembers how far the store had come.
+"""The witness: a small file next to a store that records the store's position.
 
-A flipped bit in a write-ahead log makes SQLite believe that the log ends there: the commits after
-it are gone without an error. The witness notices. It is written after a commit has returned and
-is never synced, so it is never ahead of what was durable; a store that is behind its witness has
-lost something. It also knows how long the main file was, since SQLite does not miss pages cut off
-its end while there is a log.
+A flipped bit in a write-ahead log makes SQLite end the log there: the later commits disappear
+without an error. The witness reveals that. It is written after a commit has returned and is never
+synced, so it is never ahead of durable data; a store behind its witness has lost commits. It also
+records the length of the main file, since SQLite does not notice missing pages at its end while
+there is a log.
 
-There are two slots. The first one is synced when the store is opened and stays as it is; the second
-one is written after each commit. Both are in different sectors, so a power cut that garbles the
-second one leaves the first. A witness without a readable slot is damage, not the work of a power
-cut: the store is not served. To continue without a witness, the operator removes it; the store is
-then served, with an alarm.
+It has two slots. The first is synced when the store is opened and then stays unchanged; the second
+is written after each commit. They are in different sectors, so a power cut that damages the second
+leaves the first. A witness without a readable slot is damage and not the result of a power cut: the
+store is not served. To continue without a witness, the operator removes it; the store is then
+served, with an alarm.
 
 Each slot, little-endian, 44 bytes, at 0 and at 4,096. Versions up to 0.1.0 have only the first one:
 
@@ -36,23 +36,23 @@ MAGIC = b"OBW1"
 FIELDS = struct.Struct("<4s16sQQ4x")
 CRC = struct.Struct("<I")
 SLOT_BYTES = FIELDS.size + CRC.size
-#: Where the second slot begins: no sector has both.
+#: Position of the second slot, in a different sector.
 SECOND = 4_096
 
 
 @dataclass(frozen=True, slots=True)
 class Testimony:
-    """What a witness says."""
+    """Content of a witness."""
 
     store: bytes
     position: int
     length: int
-    #: both slots can be read; if not, the store may have come further
+    #: both slots are readable; otherwise the store may be further ahead
     whole: bool = True
 
 
 def read(path: str) -> Testimony | None:
-    """Return what the witness says of the last commit; None if the file is missing."""
+    """Return the witness's record of the last commit, or None if the file is missing."""
     try:
         with open(path, "rb") as file:
             content = file.read(SECOND + SLOT_BYTES)
@@ -81,14 +81,14 @@ def _decode(slot: bytes) -> Testimony | None:
 
 
 class Witness:
-    """Writes the witness of one open store."""
+    """Writer of the witness of one open store."""
 
     def __init__(self, path: str, store: bytes) -> None:
         self._store = store
         if os.path.exists(path):
             self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
             return
-        # It gets its name when it is whole: a power cut leaves no witness, or one that reads well.
+        # It gets its name once complete: a power cut leaves no witness, or a readable one.
         new = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         self._file = os.open(f"{path}.new", new, 0o644)
         try:
@@ -99,20 +99,20 @@ class Witness:
             raise
 
     def write(self, position: int, length: int, at: int = SECOND) -> None:
-        """Note how far the store has come."""
+        """Record the store's position."""
         fields = FIELDS.pack(MAGIC, self._store, position, length)
-        # The commit it follows is durable; a witness that cannot be written must not undo that.
+        # The commit is durable already: a failed witness write must not undo it.
         with contextlib.suppress(OSError):
             os.pwrite(self._file, fields + CRC.pack(crc32(fields)), at)
 
     def settle(self, position: int, length: int) -> None:
-        """Write both slots, one after the other, so that one of them is whole at any time."""
+        """Write both slots in turn, so that one of them is complete at any time."""
         for at in (SECOND, 0):
             self.write(position, length, at)
             with contextlib.suppress(OSError):
                 os.fsync(self._file)
 
     def close(self) -> None:
-        # Its number may be another file's by the time that somebody writes once more.
+        # Its number may belong to another file by the next use.
         file, self._file = self._file, -1
         os.close(file)

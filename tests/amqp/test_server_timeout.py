@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -69,7 +70,8 @@ def delete_all(count: int = 100) -> dict[str, bytes]:
 
 def ask(peer: Peer, operation: str, body: dict[str, bytes], timeout: bytes) -> None:
     """Make a request with a server timeout."""
-    peer.feed(peer.framed_request(operation, body, **{TIMEOUT: timeout}))
+    named: Any = {TIMEOUT: timeout}
+    peer.feed(peer.framed_request(operation, body, **named))
 
 
 @pytest.mark.parametrize("encode", [to.uint, to.ulong], ids=["uint", "ulong"])

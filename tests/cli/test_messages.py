@@ -214,3 +214,22 @@ def test_rates_of_queues_topics_and_subscriptions(server: ServerThread) -> None:
     assert came_and_went("q") == (13, 1)
     assert came_and_went("news") == (12, None)
     assert came_and_went(some) == (6, 2)
+
+
+@pytest.mark.promise("B10")
+def test_noisy_groups_are_in_the_description_and_in_top(
+    queue: Onibus, server: ServerThread
+) -> None:
+    queue.run("queue", "create", "fair", "-s", "fair_delivery=true")
+    lines = "\n".join(["x"] * 40)
+    queue.run("send", "fair", "--from", "-", "--key", "noisy", given=lines)
+    assert queue.told("queue", "show", "fair")[0]["noisy_groups"] == []
+    with server.client() as client, client.receiver("fair") as receiver:
+        receiver.receive(30)
+        queue.run("send", "fair", "y", "--key", "quiet")
+        (first,) = receiver.receive(1)
+        assert first.message.partition_key == "quiet"
+        shown = {"group": "noisy", "in_flight_count": 30, "passed_count": 10}
+        assert queue.told("queue", "show", "fair")[0]["noisy_groups"] == [shown]
+        looks = {one["name"]: one["noisy"] for one in queue.told("top", "--looks", "1")}
+        assert looks == {"fair": "noisy", "q": None}

@@ -40,6 +40,7 @@ async def fill(bus: Bus) -> None:
     await bus.send_batch(
         "orders", [Message(body=one, message_id=str(at)) for at, one in enumerate(orders)]
     )
+    await bus.create_reader("orders", "lake-1", address="lakes/main")
     await bus.create_queue("jobs")
     await bus.send_batch("jobs", [Message(body=b"job") for _ in range(900)])
     async with bus.receiver("jobs") as receiver:
@@ -72,7 +73,7 @@ async def fill(bus: Bus) -> None:
 
 
 @run
-async def test_an_operator_does_ten_tasks_and_hostile_contents_do_nothing() -> None:
+async def test_an_operator_does_twelve_tasks_and_hostile_contents_do_nothing() -> None:
     chromium = browser()
     bus = await Bus.ephemeral()
     await fill(bus)
@@ -82,7 +83,7 @@ async def test_an_operator_does_ten_tasks_and_hostile_contents_do_nothing() -> N
         out = await asyncio.to_thread(
             run_node, SCRIPTS / "operate.mjs", URL=url, CHROMIUM=chromium, PICTURES=pictures
         )
-        assert len(json.loads(out)) == 10
+        assert len(json.loads(out)) == 12
         assert bus.queue("jobs").dead_lettered_count == 0
         assert bus.queue("jobs").active_count == 300
 

@@ -144,6 +144,28 @@ async def test_a_search_looks_in_steps_and_ends_with_everything_found() -> None:
 
 
 @run
+async def test_a_tail_shows_what_arrives_and_changes_nothing() -> None:
+    bus = await Bus.ephemeral()
+    await bus.create_queue("orders", enable_partitioning=True)
+    await bus.send("orders", Message(body=b"before"))
+    async with serving(bus=bus) as client:
+        where = {"body_contains": "wanted"}
+        path = "/v1/entities/orders/tail"
+        async with client.http.stream("POST", path, json={"where": where}) as stream:
+            lines = stream.aiter_lines()
+            assert await anext(lines) == ""  # it follows from here on
+            for at in range(20):
+                await client.send("orders", f"wanted {at}", f"other {at}", partition_key=str(at))
+            bodies: set[str] = set()
+            while len(bodies) < 20:
+                if line := await anext(lines):
+                    bodies.add(json.loads(line)["body"])
+            assert bodies == {f"wanted {at}" for at in range(20)}
+        assert bus.queue("orders").held_count == 0
+        await client.refused(404, "entity-not-found", "POST", "/entities/none/tail", {})
+
+
+@run
 async def test_dead_lettered_messages_are_counted_and_resubmitted_by_reason() -> None:
     bus = await Bus.ephemeral()
     await bus.create_queue("jobs")

@@ -1,83 +1,20 @@
-"""The standalone examples run against a server, as their pages say."""
+"""The Celery app and the Spark job run against a server; start pages run the other examples."""
 
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from onibus.client import Client
 from onibus.core.message import Message
-from tests.server.processes import PATIENCE_S, Served, served
-from tests.source_tree import ROOT
+from tests.documentation.programs import EXAMPLES, lines_until, running
+from tests.server.processes import Served
 
-EXAMPLES = ROOT / "examples"
 ATTEMPTS = 5
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Served]:
-    """Run a server with the configuration of `make run`, on free ports."""
-    config = ROOT / "examples/onibus.toml"
-    with served("--data", tmp_path / "data", "--config", config, "--http-port", "0") as one:
-        yield one
-
-
-@contextmanager
-def running(folder: str, command: list[str], **variables: str) -> Iterator[Iterator[str]]:
-    """Run a command in an example's folder; give its lines."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
-    process = subprocess.Popen(
-        [sys.executable, *command],
-        cwd=EXAMPLES / folder,
-        env={**kept, "PYTHONDONTWRITEBYTECODE": "1", **variables},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    assert process.stdout is not None
-    try:
-        yield iter(process.stdout)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(PATIENCE_S) == 0
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def lines_until(lines: Iterator[str], *wanted: str) -> list[str]:
-    """Read lines until all that are wanted were printed."""
-    seen: list[str] = []
-    for line in lines:
-        seen.append(line.strip())
-        if all(any(one in text for text in seen) for one in wanted):
-            return seen
-    raise AssertionError("\n".join(seen))
-
-
-def test_the_service_bus_worker(server: Served) -> None:
-    connection = {"SERVICEBUS_CONNECTION_STRING": server.service_bus}
-    with running("service-bus", ["service_bus_worker.py"], **connection) as lines:
-        lines_until(lines, "shipped 3 apples", "shipped 5 pears", "dead-lettered 0 plums")
-        with Client.connect(server.ready["development"]) as client:
-            client.send("orders", Message(body=b"7 figs", format=""))
-            lines_until(lines, "shipped 7 figs")
-            [dead] = client.peek("orders", dead_letters=True)
-    assert dead.dead_letter_reason == "BadOrder"
-
-
-def test_the_sqs_worker(server: Served) -> None:
-    with running("sqs", ["sqs_worker.py"], AWS_ENDPOINT_URL_SQS=server.ready["sqs"]) as lines:
-        lines_until(lines, "done job 1", "done job 2", "done job 3")
-        with Client.connect(server.ready["development"]) as client:
-            client.send("jobs", Message(body=b"job 4"))
-            lines_until(lines, "done job 4")
 
 
 def test_the_celery_app(server: Served) -> None:

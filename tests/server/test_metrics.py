@@ -63,15 +63,21 @@ def value(samples: Samples, name: str, **labels: str) -> float:
 
 def test_every_metric_has_its_entry() -> None:
     page = text_of("docs/metrics.md")
-    listed = re.findall(r"^\| `(\w+)` \| (\w+) \| ([^|]*) \| ([^|]*) \|", page, re.MULTILINE)
+    row = r"^\| `(\w+)` \| (\w+) \| ([^|]*) \| ([^|]*) \| ([^|]*) \|"
+    listed = re.findall(row, page, re.MULTILINE)
     known = {
-        metric.name: (metric.kind, " ".join(metric.labels), " ".join(metric.objects))
+        metric.name: (
+            metric.kind,
+            " ".join(metric.labels),
+            " ".join(metric.objects),
+            metric.help.replace("'", "").replace("`", ""),
+        )
         for metric in METRICS
     }
     assert len(known) == len(METRICS)
     assert {
-        name: (kind, labels.replace("`", "").strip(), objects.replace("`", "").strip())
-        for name, kind, labels, objects in listed
+        name: (kind, *(cell.replace("'", "").replace("`", "").strip() for cell in cells))
+        for name, kind, *cells in listed
     } == known
 
 

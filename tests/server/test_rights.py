@@ -40,7 +40,7 @@ LISTEN = """
     POST /complete  POST /abandon  POST /defer  POST /dead-letter  POST /renew
     GET /sessions  POST /sessions/accept  POST /sessions/receive  POST /sessions/receive-deferred
     POST /sessions/renew  POST /sessions/get-state  POST /sessions/set-state  POST /sessions/close
-    POST /peek  POST /search  POST /undefer  GET /duplicates  GET /dead-letters/reasons
+    POST /peek  POST /search  POST /tail  POST /undefer  GET /duplicates  GET /dead-letters/reasons
     GET /history  GET /partitions
     GET /log  GET /log/messages/{partition}  GET /log/outcomes/{partition}
     GET /log/messages/{partition}/reach
@@ -70,7 +70,9 @@ PUBLIC = {"/openapi.json", "/livez", "/readyz", "/health"} | {
     "/console/about.json",
     "/console/{file}",
 }
-MONITOR = {"/metrics", "/metrics/per-object", "/v1/overview", "/v1/overview/watch"}
+MONITOR = {"/metrics", "/metrics/per-object", "/v1/overview", "/v1/overview/watch"} | {
+    "/v1/readers"
+}
 #: Asks for rights on the entities that its body names, or shows the rights themselves; see below.
 INSIDE = {"/v1/transactions", "/v1/rights"}
 

@@ -68,6 +68,7 @@ def test_everything_that_can_be_asked_is_in_it() -> None:
     assert only == {
         *("GET /metrics", "GET /metrics/per-object", links.COORDINATOR),
         *("GET /v1/overview", "POST /v1/overview/watch", "GET /v1/rights"),
+        "GET /v1/readers",
     }
 
 

@@ -13,6 +13,7 @@ from onibus.core.errors import PartitionOffline
 from onibus.core.message import Message
 from onibus.core.records import BLOCKS
 from tests.simulation.mutants import MUTANTS as OF_QUEUES
+from tests.simulation.mutants_of_fairness import OF_FAIRNESS
 from tests.simulation.mutants_of_holds import OF_HOLDS
 from tests.simulation.mutants_of_numbers import OF_NUMBERS
 from tests.simulation.mutants_of_time import OF_TIME
@@ -22,7 +23,7 @@ from tests.simulator.mismatch import Mismatch
 from tests.simulator.simulation import Simulation
 from tests.simulator.workload import Workload, run_seed
 
-MUTANTS = OF_QUEUES | OF_WORKS | OF_NUMBERS | OF_TIME | OF_HOLDS
+MUTANTS = OF_QUEUES | OF_WORKS | OF_NUMBERS | OF_TIME | OF_HOLDS | OF_FAIRNESS
 #: Of the processor, however much else it has to do.
 SECONDS = 10.0
 COMMANDS = 700

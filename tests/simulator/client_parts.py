@@ -46,6 +46,13 @@ KINDS: dict[str, dict[str, Any]] = {
         "duplicate_detection_window_ms": 30_000,
         "default_time_to_live_ms": 40_000,
     },
+    "fair": {"fair_delivery": True, "lock_duration_ms": 9_000},
+    "fair-spread": {
+        "fair_delivery": True,
+        "enable_partitioning": True,
+        "lock_duration_ms": 70_000,
+        "max_delivery_count": 3,
+    },
     "fifo": {"fifo": True, "lock_duration_ms": 3_000},
     "letters": {
         "lock_duration_ms": 2_000,
@@ -76,6 +83,9 @@ KINDS: dict[str, dict[str, Any]] = {
         "lock_duration_ms": 2_000,
     },
 }
+
+#: The queues with fair delivery.
+FAIR = [name for name, given in KINDS.items() if given.get("fair_delivery")]
 
 
 class TopicKind(NamedTuple):

@@ -14,6 +14,7 @@ from onibus.core.inspection import NonExclusive
 from onibus.core.message import Message
 from onibus.core.path.settle import abandon, defer, reject, renew
 from tests.simulator.client_parts import (
+    FAIR,
     KINDS,
     TOPICS,
     Held,
@@ -104,6 +105,8 @@ class Clients:
         elif name.startswith("in-"):
             if random.random() < 0.9:
                 message.session_id = f"s{random.randrange(4)}"
+        elif name in FAIR and random.random() < 0.9:
+            message.partition_key = f"k{min(random.randrange(9), random.randrange(9))}"
         elif random.random() < 0.3:
             message.partition_key = f"k{random.randrange(5)}"
             if random.random() < 0.03:

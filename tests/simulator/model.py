@@ -20,7 +20,8 @@ from onibus.core.errors import (
     SessionLockLost,
 )
 from onibus.core.message import Message
-from onibus.core.settings import AnySettings, SubscriptionSettings
+from onibus.core.settings import AnySettings, QueueSettings, SubscriptionSettings
+from tests.simulator.model_fair import FairModel
 from tests.simulator.model_rows import (
     FIFO_INTERVAL,
     FOREVER,
@@ -59,6 +60,9 @@ class PartitionModel:
         self.trace: list[tuple[str | None, int, int]] = []
         self.duplicates = 0
         self.next = 1
+        #: what its receivers have and had, in a queue with fair delivery (B10)
+        self.fair: FairModel | None = None
+        self.follow_settings()
         #: number and body of every row that was ever stored; shared by all snapshots
         self.history: dict[int, tuple[int, bytes]] = {}
         #: ordinals below are durable, and may be seen
@@ -80,8 +84,16 @@ class PartitionModel:
         for name in ("rows", "locks", "states", "attempts", "ids", "trace", "staged"):
             setattr(new, name, getattr(self, name).copy())
         new.calm = 0
-        # Nothing of it is durable.
+        # Nothing of these is durable.
         new.turns = {}
+        new.fair = None
+        new.follow_settings(read=True)
+
+    def follow_settings(self, read: bool = False) -> None:
+        """Write receives down while the settings ask for fair delivery."""
+        fair = isinstance(self.settings, QueueSettings) and self.settings.fair_delivery
+        if fair != (self.fair is not None):
+            self.fair = FairModel(self.rows, read) if fair else None
 
     def show(self, below: int) -> None:
         """Ordinals below are durable."""
@@ -160,6 +172,8 @@ class PartitionModel:
         """A message is there; in a subscription with sessions it needs one."""
         self.history[row.ordinal] = (row.number, row.message.body)
         row = self.put(row, arrived=now, expires_anyhow=row.expires)
+        if self.fair is not None:
+            self.fair.sent(row, now)
         if isinstance(self.settings, SubscriptionSettings):
             self._age(row)
             if self.settings.requires_session and row.message.session_id is None:
@@ -187,6 +201,7 @@ class PartitionModel:
         )
         self.ids = {name: id_ for name, id_ in self.ids.items() if now - id_[1] < window}
         self.settings = settings
+        self.follow_settings()
 
     # Time
 
@@ -269,6 +284,13 @@ class PartitionModel:
                 found.append(row)
         return [] if session is not None and self.blocked(session) else found
 
+    def in_order(self, now: int, dead: bool = False) -> list[Row]:
+        """Return what a receiver could get from a queue without sessions, in fair order (B10)."""
+        ready = self.ready(dead=dead)
+        if self.fair is None or dead:
+            return ready
+        return self.fair.order(ready, self.rows, now)
+
     def locks_of(self, session: str) -> list[Lock]:
         """Return the locks by which messages hold their session, or group."""
         return [row.lock for row in self.rows.values() if row.lock and row.lock.by == session]
@@ -318,8 +340,11 @@ class PartitionModel:
             return rows
         duration = self.settings.lock_duration_ms
         until = now + duration if session is None else FOREVER
-        lock = Lock(next_hold(), until, duration, session)
-        return [self.put(row, lock=lock) for row in rows]
+        lock = Lock(next_hold(), until, duration, session, since=now)
+        given = [self.put(row, lock=lock) for row in rows]
+        if self.fair is not None:
+            self.fair.given([r for r in given if r.state == "active" and not r.dead], now)
+        return given
 
     def receive_groups(
         self, limit: int, visibility: int, attempt: str | None, now: int

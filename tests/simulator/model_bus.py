@@ -92,7 +92,7 @@ class BusModel(Moves):
                         raise PartitionOffline(name)
                     continue
                 partition = entity.partitions[index]
-                wanted = partition.ready(dead=dead)[: limit - len(found)]
+                wanted = partition.in_order(self.time.now(), dead)[: limit - len(found)]
                 if wanted:
                     self.part(entity, index, op if take else None)
                     rows = partition.hand_out(wanted, self.time.now(), None, take)

@@ -123,7 +123,7 @@ class ClaimsModel(ProducersModel):
                 most = 1 if entity.settings.one_message_per_group else limit
                 chosen += partition.ready(session)[: min(most, limit - len(chosen))]
         else:
-            chosen = partition.ready()[:limit]
+            chosen = partition.in_order(self.time.now())[:limit]
         check(len(chosen) == count, f"{owner}: {count} set aside, the model has {len(chosen)}")
         for row in chosen:
             by = row.message.session_id if entity.settings.requires_session else None

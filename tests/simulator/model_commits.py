@@ -64,7 +64,10 @@ class Commits:
         store.dirty.add((entity.log.uid, index))
         if op is not None:
             op.needs[entity.stores[index]] = store.started + 1
-        return entity.partition(index)
+        partition = entity.partition(index)
+        if partition.fair is not None:
+            partition.fair.look(partition.rows, self.time.now())
+        return partition
 
     def advance(self, entity: EntityModel, index: int) -> None:
         at, log = self.time.at(), entity.log
@@ -310,6 +313,7 @@ class Commits:
                     kept = store.committed.get((entity.uid, index))
                     partition = kept.copy() if kept else entity.empty(index)
                     partition.settings = entity.settings
+                    partition.follow_settings(read=True)
                     entity.parts[index] = partition
                     if isinstance(partition, TopicPartition):
                         self.subscribe_again(entity, partition)

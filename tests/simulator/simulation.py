@@ -30,7 +30,7 @@ from onibus.broker.namespace import NAME
 from onibus.broker.replies import Outcome
 from onibus.broker.timekeeping import CLOCK_ROW, accept_clock
 from onibus.broker.writer import Done, Work
-from onibus.core import limits
+from onibus.core import limits, noise
 from onibus.core import partition as core_partition
 from onibus.core.errors import NoSession, OnibusError, StoreFailed
 from onibus.core.id_runs import Sizes
@@ -42,6 +42,7 @@ from tests.simulator.compare import compare_all, compare_answer, compare_counts
 from tests.simulator.mismatch import Mismatch, check, same
 from tests.simulator.model_bus import PURGE_SLICE
 from tests.simulator.model_claims import ClaimsModel
+from tests.simulator.model_fair import CROWD
 from tests.simulator.model_moves import FORWARD_SLICE
 from tests.simulator.model_parts import Op
 from tests.simulator.model_rows import begin_anew
@@ -85,6 +86,7 @@ def small_sizes() -> Iterator[None]:
         (erase, "RELEASED_AT_ONCE", 2),
         (pages, "CACHE_BYTES_MAX", 8_000),
         (limits, "PARTITION_COUNT", 5),
+        (noise, "CROWD", CROWD),
         # What is left for a moment later would differ from a model that is never late.
         (expire, "BLOCKS_A_SLICE", 1_000_000),
         (expire, "ROWS_A_SLICE", 1_000_000),

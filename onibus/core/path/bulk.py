@@ -164,7 +164,10 @@ def _store_block(
         ordinals, body = ordinals_from(first, count), batch.bodies.get(rows)
         payload = encode_arrow(ordinals, moment, now, expires, hashes, kinds, columns, body)
     waiting = [(first + at, due) for at, due in scheduled]
-    block = Placed(first, moment, payload, int(expires.min()), sessions, keys, waiting, fan=fan)
+    block = Placed(
+        first, moment, payload, int(expires.min()), sessions, keys, waiting, fan=fan,
+        groups=lambda: _groups(columns),
+    )  # fmt: skip
     if delay_ms := partition.settings.delivery_delay_ms:
         due = {ordinal for ordinal, _ in waiting}
         everyone = range(first, first + count)
@@ -209,6 +212,13 @@ def dues_of(column: pa.Array, moment: int | Numbers) -> Numbers:
     given = column.is_valid().to_numpy(zero_copy_only=False)
     dues: Numbers = column.fill_null(0).to_numpy()
     return np.where(given & (dues > moment), dues, 0)
+
+
+def _groups(columns: pa.RecordBatch) -> list[str | None]:
+    """Return the groups of rows, each once (core/noise.py)."""
+    both = pc.coalesce(columns.column("session_id"), columns.column("partition_key"))
+    found: list[str | None] = both.unique().to_pylist()
+    return found
 
 
 def _sessions(

@@ -96,7 +96,7 @@ def _claim_ready(
 ) -> int:
     claimed: list[int] = []
     while len(claimed) < limit and not budget.spent:
-        taken = subscription.ready.take(limit - len(claimed), subscription.log.visible_below)
+        taken = subscription.ready.take(limit - len(claimed), subscription.log.visible_below, now)
         if not taken:
             break
         living = still_living(subscription, taken, now, out)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from onibus.core.block import NEVER
 from onibus.core.errors import InvalidOperation, MessageNotFound
+from onibus.core.fair_queue import FairQueue
 from onibus.core.holds import Attempt
 from onibus.core.lifecycle import Input, State
 from onibus.core.limits import FIFO_INTERVAL_MS
@@ -51,7 +52,7 @@ def deliver(
             ordinals += take_living(subscription, session, wanted, now, out)
             break
         else:
-            taken = subscription.ready.take(wanted, below)
+            taken = subscription.ready.take(wanted, below, now)
         if not taken:
             break
         ordinals += taken if dead else still_living(subscription, taken, now, out)
@@ -63,7 +64,12 @@ def deliver(
         return []
     if take:
         return _take(subscription, ordinals, out)
-    return _lock(subscription, ordinals, session, now, visibility_ms)
+    received = _lock(subscription, ordinals, session, now, visibility_ms)
+    if not dead and isinstance(subscription.ready, FairQueue):
+        hold = subscription.marks.hot[ordinals[0]].hold
+        assert hold is not None
+        subscription.ready.noise.fly(hold, ordinals, received, now)
+    return received
 
 
 def _put_back(

@@ -6,14 +6,16 @@ The kernel of every send, one message or ten thousand: deduplicate → stamp →
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from onibus.core.block import ACTIVATED, COPY, MESSAGE, NEVER, SCHEDULED, encode_rows
+from onibus.core.fair_queue import FairQueue
 from onibus.core.limits import BLOCK_BYTES_MAX, DUPLICATES_LISTED_MAX
 from onibus.core.message import Message, Sent, encode
+from onibus.core.noise import group_of
 from onibus.core.numbering import to_column
 from onibus.core.path.admit import Prepared, time_to_live
 from onibus.core.path.deduplicate import deduplicate
@@ -170,7 +172,10 @@ def _store_block(
     hashes, keys = session_keys(partition, sessions, first)
     rows = [prepared.row for prepared in piece]
     payload = encode_rows(first, moment, now, expires, hashes, kinds, rows)
-    place = Placed(first, moment, payload, min(expires), sessions, keys, scheduled, only, fan)
+    place = Placed(
+        first, moment, payload, min(expires), sessions, keys, scheduled, only, fan,
+        groups=lambda: map(group_of, messages),
+    )  # fmt: skip
     default_ms = partition.settings.delivery_delay_ms
     own_ms = [prepared.delay_ms for prepared in piece]
     if not activated and (default_ms or own_ms.count(None) != count):
@@ -198,6 +203,8 @@ class Placed:
     fan: FanOut | None = None
     #: (ordinal, due in bus time) of those that cannot be received yet
     delayed: list[tuple[int, int]] = field(default_factory=list)
+    #: the groups that send them (B10)
+    groups: Callable[[], Iterable[str | None]] = tuple
 
 
 def put_block(
@@ -214,6 +221,9 @@ def put_block(
     if not partition.is_topic:
         partition.log.append(*place)
         _show(partition, block, out)
+        ready = partition.subscription.ready
+        if isinstance(ready, FairQueue):
+            ready.noise.sent(block.groups(), now)
         return
     due = dict(block.scheduled)
     fan = block.fan

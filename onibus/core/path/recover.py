@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from onibus.core.block import NEVER
 from onibus.core.errors import Damaged
+from onibus.core.fair_queue import FairQueue
 from onibus.core.fans import Fans, decode_fans
 from onibus.core.holds import Attempt, Hold
 from onibus.core.lifecycle import ASIDE, DEAD, Input, State, advance
@@ -320,6 +321,9 @@ def _recover_holds(subscription: Subscription, rows: list[Any], attempts: list[A
         subscription.holds[epoch] = hold
         if until != NEVER:
             subscription.watch_hold(hold)
+    if isinstance(subscription.ready, FairQueue):
+        subscription.ready.noise.take_up(subscription.holds.values())
+        subscription.ready.noise.read(subscription.holds.values())
     for _, _, attempt_id, until, packed in attempts:
         attempt = Attempt(until, list(array("q", packed)))
         subscription.attempts[attempt_id] = attempt

@@ -32,6 +32,8 @@ class Profile:
     #: on a standard queue, the handle of an earlier receive may change the visibility timeout,
     #: which changes nothing
     accepts_earlier_handles: bool
+    #: a new standard queue delivers messages of noisy groups after others (B10)
+    fair_delivery: bool
     #: the status of a request that is not allowed
     denied_status: int
 
@@ -47,6 +49,7 @@ AWS = Profile(
     purge_forgets_ids=True,
     content_matches_any_id=False,
     accepts_earlier_handles=True,
+    fair_delivery=True,
     denied_status=403,
 )
 YANDEX = Profile(
@@ -60,6 +63,7 @@ YANDEX = Profile(
     purge_forgets_ids=False,
     content_matches_any_id=True,
     accepts_earlier_handles=False,
+    fair_delivery=False,
     denied_status=400,
 )
 

@@ -56,6 +56,7 @@ SWITCHES: dict[str, str | None] = {
     "OnibusStrictGroups": "strict_groups",
     "OnibusOneMessagePerGroup": "one_message_per_group",
     "OnibusPurgeForgetsIds": None,
+    "OnibusFairDelivery": "fair_delivery",
 }
 #: One of a few words.
 WORDS: dict[str, tuple[str, ...]] = {
@@ -81,6 +82,7 @@ FIFO_ONLY = (
     "OnibusStrictGroups",
     "OnibusOneMessagePerGroup",
 )
+STANDARD_ONLY = ("OnibusFairDelivery",)
 SETTABLE = frozenset([*NUMBERS, *SWITCHES, *WORDS, *TEXTS])
 KNOWN = SETTABLE.union(READ_ONLY)
 #: Attributes that are told as part of All only where somebody set them.
@@ -115,6 +117,8 @@ def check(given: dict[str, str], profile: Profile, *, fifo: bool) -> None:
             else:
                 text = f"Unknown Attribute {name}."
             raise SqsError(errors.INVALID_ATTRIBUTE_NAME, text)
+        if name in STANDARD_ONLY and fifo:
+            raise SqsError(errors.INVALID_ATTRIBUTE_NAME, f"Unknown Attribute {name}.")
         if not _is_good(name, value, profile):
             text = f"Invalid value for the parameter {name}."
             raise SqsError(errors.INVALID_ATTRIBUTE_VALUE, text)
@@ -170,6 +174,8 @@ def defaults(profile: Profile, *, fifo: bool) -> dict[str, str]:
             found["OnibusOneMessagePerGroup"] = "true"
         if profile.purge_forgets_ids:
             found["OnibusPurgeForgetsIds"] = "true"
+    else:
+        found["OnibusFairDelivery"] = _switch(profile.fair_delivery)
     return found
 
 
@@ -284,6 +290,8 @@ def of_queue(queues: Queues, entity: Entity, region: str) -> dict[str, str]:
         if profile.knows_high_throughput:
             found["DeduplicationScope"] = settings.deduplication_scope
             found["FifoThroughputLimit"] = kept(settings, "FifoThroughputLimit") or "perQueue"
+    elif not settings.requires_session:
+        found["OnibusFairDelivery"] = _switch(settings.fair_delivery)
     for name in _QUIET:
         if getattr(settings, SWITCHES[name] or ""):
             found[name] = "true"

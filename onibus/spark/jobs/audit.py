@@ -1,7 +1,7 @@
-"""Audit: proves, from the lake and the broker, that nothing was lost, repeated or reordered.
+"""Audit: verification, from the lake and the broker, that nothing was lost, repeated or reordered.
 
-Each check counts what contradicts a promise: one contradiction, and the audit has FAILED. Without
-any, it has PASSED if the lake is complete from its recorded start to its end and not far behind the
+Each check counts contradictions: with one contradiction, the audit has FAILED. Without any, it has
+PASSED if the lake is complete from its recorded start to its end and does not lag far behind the
 broker; otherwise it is INCOMPLETE, and says why. Facts that limit the verdict are remarks.
 """
 
@@ -33,18 +33,18 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PASSED, FAILED, INCOMPLETE = "PASSED", "FAILED", "INCOMPLETE"
-#: How old a message may be that the lake does not have yet.
+#: Maximum age of a message that the lake does not have yet.
 MAX_LAG_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check found."""
+    """Result of one check."""
 
     check: str
-    #: how many contradictions; 0 is what everybody hopes for
+    #: number of contradictions
     count: int
-    #: the first few of them, in words
+    #: the first few of them, as words
     examples: tuple[str, ...] = ()
 
 
@@ -58,7 +58,7 @@ class Verdict:
     #: by partition: the first and the last number that the verdict covers
     covered: Mapping[int, tuple[int, int]]
     findings: tuple[Finding, ...]
-    #: why the lake is not complete, in words
+    #: why the lake is not complete, as words
     incomplete: tuple[str, ...] = ()
     remarks: tuple[str, ...] = field(default=())
 
@@ -82,18 +82,18 @@ def audit(
     max_lag_s: float = MAX_LAG_S,
     on_progress: Callable[[str], None] = lambda doing: None,
 ) -> Verdict:
-    """Check what was captured of an entity, by itself and against the broker.
+    """Check the captured rows of an entity, on their own and against the broker.
 
     `spark` is called if the lake is too large for this process. `source` are the options of the
-    format onibus (connection, entity). Without the broker, what only it knows (which messages are
-    still there, how far the lake is behind) is left out. Of a subscription the messages are those
-    of its topic; which of them it takes its rules decide, so that a message without an end is not a
+    format onibus (connection, entity). Without the broker, checks that need it are omitted: which
+    messages it still has, and how far the lake lags. The messages of a subscription are those of
+    its topic. Its rules decide which of them it gets, so a message without an outcome is not a
     contradiction.
     """
     options = read_options(source)
     job = _Audit(options, lake, max_lag_s, on_progress)
     missing = job.find_tables()
-    # The broker is asked before the lake is read: later messages are in neither.
+    # Ask the broker before reading the lake: later messages are in neither.
     job.broker = _Broker.ask(options, max_lag_s) if with_broker else None
     damaged = _finding("missing or damaged manifests", job.damaged)
     if not job.places:
@@ -105,7 +105,7 @@ def audit(
 
 
 class _Audit:
-    """An audit under way."""
+    """An audit in progress."""
 
     broker: _Broker | None = None
 
@@ -377,9 +377,9 @@ class _Broker:
     latest: Mapping[str, tuple[int | None, ...]]
     #: the first numbers that the lake need not have yet
     due: Mapping[str, tuple[int | None, ...]]
-    #: messages that are there, in whatever state; None where not every row becomes one
+    #: messages in the broker, in any state; None if not every row becomes one
     present: int | None
-    #: the window of duplicate detection; None where there is none
+    #: the window of duplicate detection; None without it
     window_ms: int | None
     partitioned: bool
     #: where an operator set enqueued times back, after a wrong clock
@@ -414,7 +414,7 @@ def _present(info: EntityInfo[Any]) -> int:
 
 
 def entity_info(client: Client, name: str) -> EntityInfo[Any]:
-    """Return what the broker tells of a queue, a topic or a subscription."""
+    """Return the broker's view of a queue, a topic or a subscription."""
     if "/subscriptions/" in name.lower():
         return client.subscription(name)
     try:

@@ -1,4 +1,4 @@
-"""Capture: an entity's log and what became of its messages, into a lake, completely and once.
+"""Capture: an entity's log and the outcomes of its messages, in a lake, complete and once.
 
 The driver plans batches and commits them (onibus/spark/lake_capture.py). Spark reads each one and
 its tasks write the files of their ranges. A range that is written again is the same file; that, and
@@ -298,8 +298,8 @@ def _run(
 
 
 def decoded(rows: DataFrame, body: str | None) -> DataFrame:
-    """Return rows with bodies decoded, and beside them what they were and what is wrong."""
-    from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
+    """Return rows with decoded bodies, the original bodies, and their errors."""
+    from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
     if body is None:
         return rows
@@ -330,7 +330,7 @@ def write_ranges(what: Capturing, batches: Iterator[pa.RecordBatch]) -> Iterator
 def written(what: Capturing, rows: pa.Table | None, attempt: str) -> pa.Table:
     """Write the files of one range; return what they have."""
     lake = Lake(what.place, what.entity)
-    # All is looked at before anything is written.
+    # Check everything before writing anything.
     parts = [
         (covered, table, part)
         for covered, day in (by_date(what.table, rows) if rows is not None else ())

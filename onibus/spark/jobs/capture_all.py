@@ -1,8 +1,8 @@
-"""Capture of everything that a server has, round after round.
+"""Capture of every entity of a server, in rounds.
 
-A round asks what there is and how far each capture has come, which costs a few calls, and runs
-Spark only for entities that have something new. What fails is told, and tried again in the next
-round; it stops nothing else.
+A round lists the entities and the progress of each capture, which takes a few calls, and runs Spark
+only for entities with new rows. A failure is reported, and retried in the next round; it does not
+affect the others.
 """
 
 from __future__ import annotations

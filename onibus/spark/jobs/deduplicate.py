@@ -1,7 +1,7 @@
-"""Deduplicate: a history of any length becomes a clean table, and a table of what was dropped.
+"""Deduplicate: turn a history of any length into unique rows, and list the dropped ones.
 
-A broker remembers ids for days. Here the window is as long as the history, or as long as you say,
-and exact: of equal rows the first by arrival stays, and each of the others names it.
+A broker records ids for days. Here the window is as long as the history, or as you choose, and
+exact: of equal rows the first by arrival stays, and each of the others names it.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def deduplicate(
 ) -> Cleaned:
     """Write to `out` the rows that repeat no other, and those that do.
 
-    Arguments are those of `operators.deduplicate`. A task holds the rows of one group: take more
-    groups for more rows. A batch that was interrupted is done again whole; a stream goes on.
+    Arguments are those of `operators.deduplicate`. A task holds the rows of one group: use more
+    groups for more rows. An interrupted batch starts over; a stream continues.
     """
     tables = EventTables(out, "deduplicate", TABLES)
     tables.claim(

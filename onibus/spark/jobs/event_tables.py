@@ -1,11 +1,11 @@
-"""Tables of what became of rows: where they lie, and how they are written so that they are right.
+"""Tables of the outcomes of rows: their folders, and how each batch is written exactly once.
 
     <out>/table=accepted/batch=0/part-….parquet
 
-One folder is one table, for Spark and for everybody else who reads Parquet; all of them together
-are a table too. A micro-batch writes folders of its own number, and replaces them when it is done
-again, so that whatever is repeated is there once. A file `_onibus.json` says whose tables these
-are: another job, or the same with other settings, would give numbers that contradict the first.
+One folder is one table, for Spark and other readers of Parquet; all of them together are a table
+too. A micro-batch writes folders with its number, and replaces them when it is repeated, so that
+its rows appear once. A file `_onibus.json` names the job of these tables: another job, or the same
+with other settings, would give numbers that contradict the first.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class EventTables:
         return pafs.LocalFileSystem(), os.path.abspath(self.place)
 
     def prepared(self) -> bool:
-        """Tell whether all tables are there."""
+        """Return whether all tables exist."""
         files, root = self._files()
         wanted = [f"{root}/table={table}" for table in self.tables.values()]
         return all(one.type == pafs.FileType.Directory for one in files.get_file_info(wanted))
@@ -158,7 +158,7 @@ def write_tables(
     on_progress: Tell = lambda done: None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Progress:
-    """Write events, of a batch or of a stream: what is there now, or on and on with an interval."""
+    """Write events of a batch or a stream: the available rows, or repeatedly at an interval."""
     done = Progress(dict.fromkeys(tables.tables.values(), 0), 0, time.monotonic())
     if not events.isStreaming:
         if interval is not None:

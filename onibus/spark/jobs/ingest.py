@@ -1,8 +1,8 @@
-"""Ingest: files, or anything else that Spark reads, into a queue or topic, each row once.
+"""Ingest: send files, or any other Spark source, to a queue or topic, each row exactly once.
 
-A stream is written batch by batch under the name of the job; its checkpoint says how far it has
-come. A DataFrame that is no stream is one batch, all of it or nothing. Both can be started again at
-any point: what was written under a name is not written again (R6).
+A stream is written batch by batch under the name of the job; its checkpoint holds its progress. A
+DataFrame that is not a stream is one atomic batch. Both can be restarted at any point: rows already
+written under a name are not written again (R6).
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ PRODUCER = "ingest"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fields:
-    """Which columns become which fields of a message. Texts are made of what is no text."""
+    """Columns of each field of a message. Other types are converted to strings."""
 
-    #: None for the column `body`, or for the whole row as JSON where there is none
+    #: None for the column `body`, or without one for the whole row as JSON
     body: str | None = None
     #: one column is the MessageId; several make one together; none, all of the message does
     ids: Sequence[str] = ()
@@ -68,10 +68,10 @@ def ingest(
 ) -> Ingested:
     """Write rows to the entity that the options `target` name.
 
-    A stream needs a `checkpoint`, and goes on until `stopped` where an `interval` is given
-    ("10 seconds"); otherwise it ends with what is there now. `name` is the producer by which the
-    bus knows how far the job has come: two streams into one entity have two names. A DataFrame that
-    is no stream is written once under its name, and each time where it has none.
+    A stream needs a `checkpoint`. With an `interval` ("10 seconds") it continues until `stopped`;
+    otherwise it ends with the rows available now. `name` is the producer under which the bus
+    records the progress of the job: two streams to one entity need two names. A DataFrame that is
+    not a stream is written once per name, or on every run without one.
     """
     messages = as_messages(rows, fields or Fields())
     begun = time.monotonic()
@@ -107,7 +107,7 @@ def ingest(
 
 
 def _ingest_once(messages: DataFrame, target: Mapping[str, str], name: str | None) -> Ingested:
-    """Write what is no stream; nothing where that was done under its name."""
+    """Write a DataFrame that is not a stream, unless it was written under its name."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as sql
 

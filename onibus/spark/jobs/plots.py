@@ -1,4 +1,4 @@
-"""Plots as SVG text, to stand in a page: few colours, no ornaments, the same look everywhere."""
+"""Plots as SVG for a page: few colours, no ornaments, the same look everywhere."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _svg(figure: Any) -> str:
         warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
         figure.savefig(text, format="svg", metadata={"Date": None})
     plt.close(figure)
-    # Without the XML declaration it can stand inside a page.
+    # Without the XML declaration it can be part of a page.
     return text.getvalue()[text.getvalue().index("<svg") :]
 
 

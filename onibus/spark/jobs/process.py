@@ -78,8 +78,8 @@ def process(
     """Write to `out` what a queue with these settings makes of rows sent at their times.
 
     Rows have columns of messages (docs/spark-operators.md) and those of `arrival`; further ones are
-    refused unless they are named in `keep`. A stream takes what is there, or with an `interval`
-    goes on until `stopped`; start it again at any time.
+    rejected unless `keep` names them. A stream processes the available rows, or with an `interval`
+    continues until `stopped`; restart it at any time.
     """
     arrival = arrival or Arrival()
     check_columns(rows, arrival, keep, partners)
@@ -113,7 +113,7 @@ def process(
 def check_columns(
     rows: DataFrame, arrival: Arrival, keep: Sequence[str], partners: PartnerRule | None
 ) -> None:
-    """Refuse columns that are no part of a message, and that nobody asked to keep."""
+    """Reject columns that are not part of a message and not in `keep`."""
     known = {*SENT, arrival.time, arrival.order, *keep}
     if partners is not None:
         known |= {partners.needs, partners.gives}

@@ -1,4 +1,4 @@
-"""Runs the streaming queries of a job until they have ended, or somebody wants an end."""
+"""Streaming queries of a job, run until they end or are stopped."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: How often a query is looked at. Spark keeps its last hundred reports: none is missed.
+#: Interval between looks at a query. Spark keeps its last hundred reports, so none is missed.
 _LOOK_S = 1
-#: Spark gives a Python process ten seconds to start, which a busy machine may not have: it is given
-#: so many tries.
+#: Spark gives a Python process ten seconds to start, which a busy machine may exceed: the number of
+#: attempts.
 _STARVED, _STARTS_MAX = "Python worker failed to connect back", 12
 
 
@@ -23,7 +23,7 @@ def run_queries(
     on_report: Callable[[str, StreamingQueryProgress], None],
     stopped: Callable[[], bool],
 ) -> None:
-    """Start queries and wait for all of them; tell what each batch of each did, once."""
+    """Start queries and wait for all of them; report each batch of each once."""
     queries = [_Query(name, start) for name, start in starts.items()]
     going = list(queries)
     try:
@@ -67,7 +67,7 @@ def observed(report: StreamingQueryProgress, name: str) -> dict[str, Any]:
 
 
 class _Query:
-    """A query, and those that go on where it could not."""
+    """A query, and those that replace it if it could not start."""
 
     def __init__(self, name: str, start: Callable[[], StreamingQuery]) -> None:
         self.name = name
@@ -75,11 +75,11 @@ class _Query:
         self._starts = 1
         self._query = start()
         self._seen = -1
-        #: what was reported before it was started again
+        #: reports before a restart
         self._before: list[StreamingQueryProgress] = []
 
     def wait(self) -> bool:
-        """Wait a moment; tell whether it has ended."""
+        """Wait a moment; return whether it has ended."""
         from pyspark.errors import StreamingQueryException
 
         try:

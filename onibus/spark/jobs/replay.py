@@ -1,9 +1,9 @@
-"""Replay: messages of a lake, or of what an entity retains, into an entity once more (X7).
+"""Replay: send messages of a lake, or those that an entity retains, to an entity again (X7).
 
-What is sent is planned first: which numbers, cut into chunks that keep the order of each partition.
-The plan is a file, so that a replay which is started again sends the same chunks however much has
-come meanwhile; each is a numbered batch (R6), so the bus itself knows which were sent. A chunk of
-which something is gone, because retention has passed it, is refused: none of it is sent.
+The replay is planned first: the numbers to send, cut into chunks that keep the order of each
+partition. The plan is a file, so that a restarted replay sends the same chunks, whatever arrived in
+between. Each chunk is a numbered batch (R6), so the bus records which were sent. A chunk with rows
+that are no longer retained is rejected: none of it is sent.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from onibus.spark.shaping import by_partition, shape_of
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-#: Messages of a chunk; with a rate limit, those of so many seconds.
+#: Messages of a chunk; with a rate limit, the seconds that a chunk covers.
 CHUNK = 100_000
 CHUNK_SECONDS = 5
 #: How often a replay that waits looks whether it is to stop.
@@ -41,10 +41,10 @@ _NAME_LENGTH_MAX = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Which messages: all conditions hold. Times are milliseconds since 1970."""
+    """Selection of messages; all conditions apply. Times are in milliseconds since 1970."""
 
     since_ms: int | None = None
-    #: up to, without, this time
+    #: end time, exclusive
     until_ms: int | None = None
     partition: int | None = None
     #: the first and the last sequence number
@@ -52,13 +52,13 @@ class Selection:
     last: int | None = None
     #: a condition in Spark SQL over the columns of the log: subject = 'paid' AND …
     where: str | None = None
-    #: the two times as somebody wrote them, where they did: 2h ago is another time whenever it is
-    #: read, so a replay that is started again is known by the words, and has the times it had
+    #: the two times as the user wrote them, if so: `2h` means another time on every read, so a
+    #: restarted replay is recognised by these words, and keeps its times
     since: str | None = None
     until: str | None = None
 
     def meant(self) -> dict[str, Any]:
-        """Return what is the same whenever this is asked for again."""
+        """Return the parts that stay the same on every restart."""
         told = asdict(self)
         for words, moment in (("since", "since_ms"), ("until", "until_ms")):
             if told[words] is not None:
@@ -68,9 +68,9 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What a replay did, or would do."""
+    """Result of a replay, or of a dry run."""
 
-    #: messages that it was to send, and how many of these it sent, this time or before
+    #: messages to send, and how many of these were sent, now or before
     chosen: int = 0
     sent: int = 0
     chunks: int = 0
@@ -79,7 +79,7 @@ class Replayed:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """What is sent together: of each partition, from one number to another."""
+    """Messages sent together: a range of numbers per partition."""
 
     count: int
     #: (partition, first, last)
@@ -88,33 +88,33 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a replay sends, decided when it was started first."""
+    """Messages to send, decided at the first start."""
 
     selection: Selection
     chunks: list[Chunk]
 
     def told(self, sent: int) -> Replayed:
-        """Return how far it is when so many chunks were sent."""
+        """Return the progress after a number of chunks."""
         done = sum(chunk.count for chunk in self.chunks[:sent])
         return Replayed(sum(chunk.count for chunk in self.chunks), done, len(self.chunks))
 
 
 class Source(Protocol):
-    """Where messages come from."""
+    """Source of messages."""
 
     def meant(self) -> dict[str, Any]:
-        """Return what tells this source from others, also when it is asked another day."""
+        """Return the identity of this source, the same on every restart."""
 
     def rows(self) -> DataFrame:
-        """Return everything that is there."""
+        """Return all available rows."""
 
     def rows_of(self, chunk: Chunk) -> DataFrame:
-        """Return at least the rows of a chunk; what is known to be gone is an error."""
+        """Return at least the rows of a chunk; raise if some are no longer retained."""
 
 
 @dataclass(frozen=True)
 class LogSource:
-    """What an entity retains; the options are those of the format onibus."""
+    """Messages that an entity retains; the options are those of the format onibus."""
 
     spark: SparkSession
     options: Mapping[str, str] = field(repr=False)
@@ -128,7 +128,7 @@ class LogSource:
 
     def rows_of(self, chunk: Chunk) -> DataFrame:
         starting, ending = pinned(chunk, self._ends())
-        # Filters would narrow what is asked for to what is there yet: a gap would not be seen.
+        # Filters would narrow the request to rows that still exist, and hide a gap.
         given = {
             "startingPosition": json.dumps(starting),
             "endingPosition": json.dumps(ending),
@@ -145,7 +145,7 @@ class LogSource:
 
 @dataclass(frozen=True)
 class LakeSource:
-    """What was captured of an entity."""
+    """Captured messages of an entity."""
 
     spark: SparkSession
     lake: str
@@ -202,10 +202,10 @@ def replay(
 ) -> Replayed:
     """Send messages of a source again, to the entity that the options `target` name.
 
-    `name` is the replay's own: started again under it, and with the same folder `state`, it goes on
-    where it was. With `new_ids` messages get ids made of the name and their old numbers; with their
-    old ids an entity that still remembers them takes them for duplicates. `rate` is messages a
-    second. A dry run only counts.
+    `name` identifies the replay: restarted with it and the same folder `state`, it continues. With
+    `new_ids` messages get ids made of the name and their old numbers. With their old ids, an entity
+    that still has them recorded drops them as duplicates. `rate` is in messages per second. A dry
+    run only counts.
     """
     if not 0 < len(name) <= _NAME_LENGTH_MAX or "/" in name:
         raise InvalidArgument(f"a replay name has 1 to {_NAME_LENGTH_MAX} characters and no /")
@@ -220,7 +220,7 @@ def replay(
 
 
 def select(rows: DataFrame, selection: Selection) -> DataFrame:
-    """Return the messages that are meant; markers of scheduled ones are none."""
+    """Return the selected messages, without markers of scheduled ones."""
     from pyspark.sql import functions as sql
 
     number, moment = sql.col("sequence_number"), sql.col("enqueued_time")
@@ -245,7 +245,7 @@ def _time(moment_ms: int) -> Column:
 
 
 def plan(chosen: DataFrame, size: int) -> list[Chunk]:
-    """Cut messages into chunks of about so many, older ones first, partitions in their order."""
+    """Cut messages into chunks of about that size, older ones first, partitions in order."""
     from pyspark.sql import functions as sql
 
     number = sql.col("sequence_number")
@@ -293,7 +293,7 @@ def kept_plan(path: Path, meant: Mapping[str, Any]) -> Plan | None:
 
 
 def keep_plan(path: Path, meant: Mapping[str, Any], made: Plan) -> None:
-    """Write a plan; it is there whole, or not at all."""
+    """Write a plan atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}")
     told = {
@@ -408,7 +408,7 @@ class _Replay:
             found.unpersist()
 
     def _wait(self, begun: float, sent: int, stopped: Callable[[], bool]) -> bool:
-        """Wait until more may be sent; tell whether it shall be."""
+        """Wait until more may be sent; return whether to continue."""
         due = begun if self._rate is None else begun + sent / self._rate
         while not stopped():
             left = due - time.monotonic()

@@ -30,10 +30,10 @@ WHOLE = (LongType, IntegerType, ShortType)
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """The columns that say when rows came.
+    """The columns with the arrival of rows.
 
-    `time` is a timestamp, or whole milliseconds since 1970. `order` is a whole number, not below 0,
-    that tells apart what came at one time: an offset, a sequence number, a line number.
+    `time` is a timestamp, or whole milliseconds since 1970. `order` is a whole number of at least 0
+    that orders rows of the same time: an offset, a sequence number, a line number.
     """
 
     time: str = "arrival_time"

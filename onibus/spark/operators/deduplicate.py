@@ -73,11 +73,11 @@ def deduplicate(
     body: str = "body",
     groups: int = GROUPS_DEFAULT,
 ) -> Deduplicated:
-    """Return rows with what each one repeats; without a window, whenever that was.
+    """Return rows with the row that each one repeats; without a window, at any distance in time.
 
     `by` is "id", "id-and-key" or "content". `key` names the columns that give the key, the first
-    one that is set: session_id, partition_key. A row without an id is refused. `groups` cuts the
-    work, and a stream's state, into so many pieces; it is fixed by a stream's checkpoint.
+    one that is set: session_id, partition_key. A row without an id is rejected. `groups` is the
+    number of groups that the work and a stream's state are divided into; a checkpoint fixes it.
     """
     arrival = arrival or Arrival()
     if window_ms is not None and window_ms < 1:

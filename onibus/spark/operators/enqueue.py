@@ -28,7 +28,7 @@ from onibus.spark.operators.messages import check_messages, messages_of
 from onibus.spark.operators.partitions import key_column, partition_column
 from onibus.spark.operators.running import Keeper, Numbers, Work, added, carried, run
 
-#: What events have besides the columns of rows, and what the core calls it.
+#: Further columns of events, and their names in the core.
 EVENT: dict[str, Any] = {
     "outcome": StringType(),
     "partition": IntegerType(),
@@ -42,7 +42,7 @@ EVENT: dict[str, Any] = {
 }
 _NAMES = {"enqueued_time_ms": "enqueued_time", "expires_at_ms": "expires_at"}
 
-#: What an event that a message is ready has besides.
+#: Further columns of a `ready` event.
 READY: dict[str, Any] = {"release_order": LongType(), "partner": StringType()}
 
 
@@ -70,7 +70,7 @@ class PartnerRule:
 
 @dataclass(frozen=True, slots=True)
 class Enqueued:
-    """What became of rows.
+    """Outcomes of rows.
 
     In a stream write `events` once, in foreachBatch, and split it there: each query does the work.
     """
@@ -124,7 +124,7 @@ def enqueue(
     Columns of messages have the names of the format `onibus`; all may be missing, and further ones
     are kept. `as_of` is how far time goes in a batch, by default until the last row came; in a
     stream it goes with the rows. `partitions` counts where the entity is partitioned. With
-    `partners` there are `ready` events besides: accepted messages as they can be processed.
+    `partners` there are also `ready` events: accepted messages in the order to process them.
     """
     arrival = arrival or Arrival()
     check_messages(rows.schema)
@@ -147,7 +147,7 @@ def enqueue(
 
 
 def _waits(rows: DataFrame, settings: LogSettings) -> bool:
-    """Tell whether something may happen by itself when time passes."""
+    """Return whether time alone can cause events."""
     timed = {"scheduled_enqueue_time", "time_to_live_ms"} & set(rows.columns)
     return bool(timed) or settings.default_time_to_live_ms is not None
 

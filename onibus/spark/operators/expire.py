@@ -44,7 +44,7 @@ def expire(
     time_to_live_ms: str = "time_to_live_ms",
     default_time_to_live_ms: int | None = None,
 ) -> Expired:
-    """Tell which rows have expired as of a moment; by default, when they are looked at.
+    """Return which rows have expired as of a time, by default the time of the query.
 
     A row lives as long as it says, or as the default, whichever is shorter, from `enqueued` on.
     """

@@ -50,10 +50,10 @@ def hold_until_due(
     arrival: Arrival | None = None,
     groups: int = GROUPS_DEFAULT,
 ) -> DataFrame:
-    """Return rows with `available_time`, each when its time has come; a past time is no wait.
+    """Return rows with `available_time`, each when it is due; a past time releases it at once.
 
-    A stream gives a row when rows of its time or later have come. A batch gives all rows: those
-    that still wait at `as_of`, by default when the last row came, have `waiting` true.
+    A stream releases a row once rows of its time or later have arrived. A batch returns all rows:
+    those still waiting at `as_of`, by default the arrival of the last row, have `waiting` true.
     """
     arrival = arrival or Arrival()
     check_free(rows.schema, ["available_time", "waiting", _DUE])
@@ -108,11 +108,11 @@ def hold_for_partner(
     arrival: Arrival | None = None,
     groups: int = GROUPS_DEFAULT,
 ) -> DataFrame:
-    """Return rows as they can be processed: none before the row of its workflow that it needs.
+    """Return rows in the order to process them: none before the row of its workflow that it needs.
 
-    `needs` and `gives` are columns with names, null for nothing; `workflow` says inside what they
-    count. A row whose partner does not come for `limit_ms` comes out then, with `partner` missing
-    (others have met or alone). What was given is remembered for `remember_ms`, by default as long.
+    `needs` and `gives` are columns with names, null for none; `workflow` is the scope of the names.
+    A row whose partner does not arrive within `limit_ms` is released then, with `partner` missing
+    (others have met or alone). Given names are kept for `remember_ms`, by default as long.
 
     `released_time` says when a row came out and `release_order` in which order, inside its
     workflow. Rows that still wait at `as_of` (by default when the last row came) do not come out.

@@ -48,7 +48,7 @@ def messages_of(rows: pa.Table) -> tuple[pa.RecordBatch, dict[int, Refused]]:
                         at, InvalidArgument("body is null: use bytes, even if empty")
                     )
             elif pa.types.is_timestamp(column.type):
-                # What is finer than the bus counts is cut off, as by every sender.
+                # Fractions of a millisecond are cut off, as every sender does.
                 column = column.cast(pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64())
             columns[SERVER_NAMES.get(name, name)] = column
     if not columns:

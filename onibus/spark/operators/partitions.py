@@ -51,7 +51,7 @@ def key_column(schema: StructType, names: list[str]) -> Column | None:
 def partition_column(
     schema: StructType, key: Column | None, count: int, arrival: Arrival
 ) -> Column:
-    """Return the partition of a key among so many; in turn where there is none."""
+    """Return the partition of a key; without a key, partitions in turn."""
     if not 0 < count <= _COUNT_MAX:
         raise InvalidArgument(f"count is {count}: use 1 to {_COUNT_MAX} partitions")
     arrival.check(schema)

@@ -5,10 +5,10 @@ micro-batch reads the head and what it needs, and writes the head and new chunks
 to the store whatever the number of rows. Spark commits them together with the batch, so a batch
 that is repeated starts from the state before it, sees the same rows, and gives the same numbers.
 
-A worker that had a group in the last batch still has its state in memory. It may take that up only
-if it is the very state that was committed: each write carries a token of its own, drawn at random,
-and the store says which one counts. Time is that of the rows alone, so no timers are needed, and
-queries end with Trigger.AvailableNow.
+A worker that had a group in the last batch still has its state in memory. It may reuse that only if
+it is exactly the committed state: each write has its own random token, and the store says which one
+counts. Time comes from the rows alone, so no timers are needed, and queries end with
+Trigger.AvailableNow.
 """
 
 from __future__ import annotations

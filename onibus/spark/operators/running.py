@@ -37,23 +37,23 @@ class Keeper(Protocol):
 
     @property
     def states(self) -> Sequence[State]:
-        """What is to be kept; all have the chunks that the keeper was opened with."""
+        """The states to keep; all have the chunks that the keeper was opened with."""
         ...
 
     def take(self, rows: pa.Table, times: Numbers, until: int) -> pa.Table:
-        """Take rows in the order of their arrival; return what comes out."""
+        """Process rows in the order of their arrival; return the results."""
         ...
 
 
 class Work(ABC):
-    """What is done with the rows of a group. It travels to the workers."""
+    """Processing of the rows of a group. It is sent to the workers."""
 
     @abstractmethod
     def open(self, group: int, chunks: Chunks, secret: bytes | None) -> Keeper:
         """Return a group's keeper, with no state yet.
 
-        `secret` is the key of the hashes that stand for ids. There is none where no state is kept:
-        then rows are compared as they are.
+        `secret` is the key of the hashes that replace ids. It is None if no state is kept: then
+        rows are compared directly.
         """
 
     #: the columns of what comes out

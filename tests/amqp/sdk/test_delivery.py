@@ -351,3 +351,20 @@ async def change_status(world: World, queue: str, status: EntityStatus) -> None:
     found = await world.admin.get_queue(queue)
     found.status = status
     await world.admin.update_queue(found)
+
+
+@pytest.mark.promise("B10")
+@scenario
+async def test_messages_of_a_noisy_partition_key_come_after_others(world: World) -> None:
+    queue = await world.queue()
+    await world.owner.change_queue(queue, fair_delivery=True)
+    sender, receiver = await world.both(queue)
+    await sender.send_messages([msg(b"noisy", f"n{n}", partition_key="noisy") for n in range(40)])
+    held = await get(receiver, 30)
+    assert bodies(held) == ["noisy"] * 30
+    await sender.send_messages(msg(b"quiet", "q", partition_key="quiet"))
+    assert bodies([await get_one(receiver)]) == ["quiet"]
+    assert bodies(await get(receiver, 10)) == ["noisy"] * 10
+    # The administration client does not know the setting, and keeps it.
+    await world.admin.update_queue(await world.admin.get_queue(queue), lock_duration="PT30S")
+    assert (await world.owner.queue(queue)).settings.fair_delivery

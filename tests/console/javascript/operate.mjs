@@ -1,4 +1,4 @@
-// Ten tasks of an operator, in a real browser.
+// Twelve tasks of an operator, in a real browser.
 
 import assert from "node:assert/strict";
 import { accessible, button, go, notice, picture, walk } from "./browser.mjs";
@@ -68,6 +68,17 @@ await walk(async (page) => {
   await click(page.getByLabel("Message", { exact: true }).getByRole("button", { name: "Cancel" }));
   await notice(page, "cancelled");
 
+  begin("follow arriving messages");
+  await go(page, "");
+  await go(page, "entity/later/messages");
+  await click(button(page, "Follow"));
+  await page.getByText("Messages appear here as they arrive").waitFor();
+  await click(button(page, "Send"));
+  await page.getByLabel("Body", { exact: true }).last().fill("just arrived");
+  await click(page.getByRole("dialog").getByRole("button", { name: "Send" }));
+  await page.getByRole("row", { name: /just arrived/ }).waitFor();
+  assert.equal(await rows.count(), 1);
+
   begin("receive one message and complete it");
   await go(page, "entity/later/messages");
   await click(page.getByText("Receive with a lock"));
@@ -108,6 +119,13 @@ await walk(async (page) => {
   await click(button(page, "Add"));
   await notice(page, "rule added");
   await page.getByRole("row", { name: /urgent/ }).waitFor();
+
+  begin("see how far a lake is behind");
+  await go(page, "");
+  await click(page.getByRole("link", { name: "Pipeline" }));
+  await page.getByRole("heading", { name: "lakes/main" }).waitFor();
+  await page.getByRole("row", { name: /orders messages lake-1 501 none/ }).waitFor();
+  await accessible(page, "pipeline");
 
   begin("watch figures, sessions and partitions");
   await go(page, "entity/invoices/sessions");

@@ -21,7 +21,7 @@ def entity_out(info: EntityInfo[Any]) -> QueueOut | TopicOut | SubscriptionOut:
     shared = {name: getattr(info, name) for name in EntityOut.__struct_fields__}
     shared["offline_partitions"] = list(info.offline_partitions)
     if isinstance(info.settings, QueueSettings):
-        return QueueOut(**shared, settings=info.settings)
+        return QueueOut(**shared, settings=info.settings, noisy_groups=list(info.noisy_groups))
     if isinstance(info.settings, TopicSettings):
         return TopicOut(**shared, settings=info.settings, subscriptions=list(info.subscriptions))
     rules = [rule_out(rule) for rule in info.rules]

@@ -6,6 +6,7 @@ The console is made of these calls. All of them only read, and any program may u
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import heapq
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Annotated, Any, Literal
@@ -13,6 +14,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from onibus.api.log import Readers
+from onibus.api.wire import NDJSON
 from onibus.broker.entity import Entity
 from onibus.broker.message_store import MessageStore
 from onibus.broker.namespace import Namespace
@@ -31,7 +34,6 @@ _SPARK = 30
 #: Seconds between two looks at watched rows, and after which an unchanged stream shows life.
 _LOOK_SECONDS = 2.0
 _ALIVE_SECONDS = 20.0
-NDJSON = "application/x-ndjson"
 
 Sort = Literal["name", "active", "dead_lettered", "scheduled", "accepted", "gone", "duplicates"]
 
@@ -220,15 +222,24 @@ async def _changes(call: Call, names: list[str], stopping: asyncio.Event) -> Asy
             spoke = loop.time()
             # An empty line shows that the server is there.
             yield b"\n".join([*lines, b""]) or b"\n"
-        try:
+        with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(stopping.wait(), _LOOK_SECONDS)
-        except TimeoutError:
-            continue
 
 
 async def history(call: Call) -> Points:
     """Return what is kept of an entity's last hour."""
     return call.app.history.points(call.bus.broker.find(call.entity))
+
+
+async def readers(call: Call) -> Readers:
+    """Return the named readers of all entities, lakes among them."""
+    found = []
+    for looked, entity in enumerate(list(call.bus.broker.namespace.entities.values()), 1):
+        if looked % _SLICE == 0:
+            await asyncio.sleep(0)
+        if entity.readers:
+            found += call.bus.readers(entity.name)
+    return Readers(found)
 
 
 class PartitionOut(msgspec.Struct, kw_only=True):
@@ -299,6 +310,15 @@ ROUTES = [
         handler=watch,
         takes=Watch,
         gives_text=True,
+        tag="watching",
+    ),
+    Route(
+        method="GET",
+        path="/v1/readers",
+        summary="List the named readers of all entities.",
+        right=Right.MONITOR,
+        handler=readers,
+        gives=Readers,
         tag="watching",
     ),
     Route(

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import contextlib
+from collections.abc import AsyncIterator, Iterator
 from typing import TypeVar
 
-from onibus.api.messages import filter_of, messages_out
-from onibus.api.searching import Reason, ReasonsOut, Search, SearchOut
+import msgspec
+
+from onibus.api.messages import filter_of, message_out, messages_out
+from onibus.api.searching import Reason, ReasonsOut, Search, SearchOut, TailIn
+from onibus.api.wire import NDJSON
 from onibus.broker import searching
+from onibus.core.errors import OnibusError
+from onibus.protocols.http.messages import Response
 from onibus.protocols.http.route import Call, Route
 from onibus.security.rights import Right
 
 T = TypeVar("T")
+
+#: Seconds between two looks at the tail, and after which a silent stream shows life.
+_LOOK_SECONDS = 0.5
+_ALIVE_SECONDS = 20.0
 
 
 async def _in_slices(steps: Iterator[T | None]) -> T:
@@ -49,7 +59,46 @@ async def reasons(call: Call) -> ReasonsOut:
     return ReasonsOut([Reason(*one) for one in most], found.complete)
 
 
+async def tail(call: Call) -> Response:
+    """Stream messages as they arrive, one JSON line each."""
+    given: TailIn = call.decode(TailIn)
+    follower = searching.Tail(call.bus.broker, call.entity, filter_of(given.where))
+    stopping = asyncio.Event()
+    call.request.hurry = stopping.set
+    return Response(200, content_type=NDJSON, stream=_arrivals(follower, stopping))
+
+
+async def _arrivals(
+    follower: searching.Tail, stopping: asyncio.Event
+) -> AsyncIterator[bytes | memoryview]:
+    """Yield what arrived at each look; an empty line shows that the server is there."""
+    silent = 0
+    yield b"\n"
+    while not stopping.is_set():
+        try:
+            found = follower.look()
+        except OnibusError:
+            return
+        silent = 0 if found else silent + 1
+        if found or silent * _LOOK_SECONDS >= _ALIVE_SECONDS:
+            silent = 0
+            lines = [msgspec.json.encode(message_out(one)) for one in found]
+            yield b"\n".join([*lines, b""]) or b"\n"
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(stopping.wait(), _LOOK_SECONDS)
+
+
 ROUTES = [
+    Route(
+        method="POST",
+        path="/v1/entities/{entity}/tail",
+        summary="Stream messages as they arrive, one JSON line each, without locking them.",
+        right=Right.LISTEN,
+        handler=tail,
+        takes=TailIn,
+        gives_text=True,
+        tag="searching",
+    ),
     Route(
         method="POST",
         path="/v1/entities/{entity}/search",

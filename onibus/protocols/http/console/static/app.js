@@ -4,6 +4,7 @@ import { html, render, useEffect, useState } from "./preact.js";
 import { about, get, signIn, signOut } from "./api.js";
 import { Entity } from "./entity.js";
 import { Overview } from "./overview.js";
+import { Pipeline } from "./pipeline.js";
 import { Failure, Field } from "./widgets.js";
 
 const routeOf = () => location.hash.replace(/^#\/?/, "").split("/").map(decodeURIComponent);
@@ -86,6 +87,7 @@ function App() {
     <header class="top">
       <a class="brand" href="#/"><img src="icon.svg" alt="" width="24" height="24" /> Onibus</a>
       <span class="soft">${server.version}</span>
+      ${!rights.entity && html`<a href="#/pipeline">Pipeline</a>`}
       <span class="grow"></span>
       ${server.login === "key"
         ? html`<span class="soft">${rights.key}</span><button onClick=${leave}>Sign out</button>`
@@ -96,6 +98,8 @@ function App() {
         ? html`<${Entity} key=${name} name=${name} tab=${tab || "figures"} can=${can} say=${setNotice} />`
         : rights.entity
           ? html`<${OneEntity} rights=${rights} />`
+          : view === "pipeline"
+          ? html`<${Pipeline} />`
           : html`<${Overview} can=${can} say=${setNotice} />`}
     </main>
     <div class="notice" role="status">${notice}</div>`;

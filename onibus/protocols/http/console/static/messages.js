@@ -1,11 +1,12 @@
 // Messages: a filtered list that loads as it is read, one message in detail, and what to do with it.
 
 import { html, useEffect, useRef, useState } from "./preact.js";
-import { at, get, post } from "./api.js";
+import { at, get, lines, post } from "./api.js";
 import { Resubmit, Send } from "./forms.js";
 import { Failure, number, time, useLoaded } from "./widgets.js";
 
 const PAGE = 50;
+const TAIL = 500;
 //: A search stops by itself after this many messages found, and can be continued.
 const ENOUGH = 200;
 
@@ -119,6 +120,31 @@ function useSearch(name, dead, where) {
   };
 }
 
+/** Follow arriving messages while it is on; the newest come first. */
+function useTail(name, where) {
+  const [on, setOn] = useState(false);
+  const [arrived, setArrived] = useState([]);
+  const [error, setError] = useState("");
+  const key = JSON.stringify([name, where]);
+  useEffect(() => {
+    setArrived([]);
+    if (!on) return undefined;
+    const stop = new AbortController();
+    lines(at(name, "/tail"), { where }, (message) => {
+      setArrived((before) => [message, ...before].slice(0, TAIL));
+    }, stop.signal)
+      .then(() => setOn(false))
+      .catch((problem) => {
+        if (!stop.signal.aborted) {
+          setError(problem.message);
+          setOn(false);
+        }
+      });
+    return () => stop.abort();
+  }, [key, on]);
+  return { on, setOn, arrived, error };
+}
+
 function Held({ info, can, say }) {
   const [held, setHeld] = useState([]);
   const [error, setError] = useState("");
@@ -159,6 +185,8 @@ export function Messages({ info, dead, can, say }) {
   const [picked, setPicked] = useState([]);
   const [dialog, setDialog] = useState(false);
   const search = useSearch(info.name, dead, where);
+  const tail = useTail(info.name, where);
+  const rows = tail.on ? tail.arrived : search.messages;
   const filter = (event) => {
     event.preventDefault();
     const form = new FormData(event.target);
@@ -198,24 +226,26 @@ export function Messages({ info, dead, can, say }) {
       <label>Before <input name="before" type="datetime-local" step="1" /></label>
       <button class="primary">Search</button>
       <button type="button" onClick=${search.again}>Refresh</button>
+      ${!dead && info.kind !== "topic" && html`<button type="button" aria-pressed=${tail.on} onClick=${() => tail.setOn(!tail.on)}>Follow</button>`}
     </form>
-    <${Failure} text=${search.error} />
+    <${Failure} text=${search.error || tail.error} />
+    ${tail.on && html`<p class="soft" role="status">Messages appear here as they arrive, the newest first.</p>`}
     ${dead && can("Manage") && picked.length > 0 && html`<div class="bar"><button class="primary" onClick=${() => setDialog(true)}>Resubmit ${number(picked.length)} selected</button></div>`}
     <div class=${chosen ? "split" : ""}>
       <div class="scroll" tabindex="0" role="region" aria-label="Messages"><table class="messages">
         <thead><tr>${dead && html`<th scope="col"><span class="hidden">Select</span></th>`}<th scope="col" class="num">Number</th><th scope="col">Enqueued</th><th scope="col">State</th><th scope="col">Id</th><th scope="col">Session</th>${dead && html`<th scope="col">Reason</th>`}<th scope="col" class="num">Deliveries</th><th scope="col">Body</th></tr></thead>
-        <tbody>${search.messages.map((one) => html`<tr key=${one.sequence_number} aria-selected=${chosen?.sequence_number === one.sequence_number}>
+        <tbody>${rows.map((one) => html`<tr key=${one.sequence_number} aria-selected=${chosen?.sequence_number === one.sequence_number}>
           ${dead && html`<td><input type="checkbox" aria-label=${`Select message ${one.sequence_number}`} checked=${picked.includes(one.sequence_number)} onChange=${() => pick(one.sequence_number)} /></td>`}
           <td class="num"><button class="plain" onClick=${() => setChosen(one)}>${one.sequence_number}</button></td>
           <td>${time(one.enqueued_time_ms)}</td><td>${one.state}</td><td class="clip">${one.message_id ?? "–"}</td><td class="clip">${one.session_id ?? "–"}</td>
           ${dead && html`<td class="clip">${one.dead_letter_reason ?? "–"}</td>`}<td class="num">${one.delivery_count ?? 0}</td><td class="clip body-cell">${bodyOf(one).slice(0, 200)}</td>
         </tr>`)}</tbody>
       </table>
-      <div class="bar">
+      ${!tail.on && html`<div class="bar">
         <span class="soft" role="status">${number(search.messages.length)} found${search.looked > search.messages.length ? `, about ${number(search.looked)} looked at` : ""}</span>
         ${search.busy && html`<progress></progress><button onClick=${search.halt}>Stop</button>`}
         ${!search.busy && search.next !== null && search.next !== 0 && html`<button onClick=${search.more}>Load more</button>`}
-      </div></div>
+      </div>`}</div>
       ${chosen && html`<${Detail} info=${info} message=${chosen} dead=${dead} can=${can} say=${done} onClose=${() => setChosen(null)} />`}
     </div>
     ${dialog && html`<${Resubmit} info=${info} numbers=${picked} count=${picked.length} onClose=${() => setDialog(false)} onDone=${done} />`}`;

@@ -1,0 +1,47 @@
+"""Example programs as processes, and their output line by line."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tests.server.processes import PATIENCE_S
+from tests.source_tree import ROOT
+
+EXAMPLES = ROOT / "examples"
+
+
+@contextmanager
+def running(folder: str, command: list[str], **variables: str) -> Iterator[Iterator[str]]:
+    """Run a command in an example's folder; give its lines."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    process = subprocess.Popen(
+        [sys.executable, *command],
+        cwd=EXAMPLES / folder,
+        env={**kept, "PYTHONDONTWRITEBYTECODE": "1", **variables},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        yield iter(process.stdout)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE_S) == 0
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def lines_until(lines: Iterator[str], *wanted: str) -> list[str]:
+    """Read lines until all that are wanted were printed."""
+    seen: list[str] = []
+    for line in lines:
+        seen.append(line.strip())
+        if all(any(one in text for text in seen) for one in wanted):
+            return seen
+    raise AssertionError("\n".join(seen))
