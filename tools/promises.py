@@ -39,12 +39,7 @@ REQUIRED = (
     *_ids("P", range(1, 14)),
     *_ids("S", range(1, 9)),
     *_ids("L", range(1, 6)),
-<<<<<<< HEAD
-    *_ids("B", range(1, 10)),
-=======
-    *_ids("B", range(1, 9)),
-    "B10",
->>>>>>> main
+    *_ids("B", range(1, 11)),
     "B11",
     *_ids("R", range(1, 10)),
     *_ids("X", range(1, 13)),

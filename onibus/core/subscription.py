@@ -19,12 +19,8 @@ from typing import TYPE_CHECKING
 from onibus.core.block import NEVER
 from onibus.core.dead_letters import DeadLetters
 from onibus.core.errors import LockLost, MessageNotFound, SessionLockLost
-<<<<<<< HEAD
-from onibus.core.holds import TOKEN, Attempt, Hold, check_of, takeover_of
-=======
 from onibus.core.fair_queue import FairQueue
-from onibus.core.holds import TOKEN, Attempt, Hold, check_of
->>>>>>> main
+from onibus.core.holds import TOKEN, Attempt, Hold, check_of, takeover_of
 from onibus.core.lifecycle import ASIDE, DEAD, HELD, TIMED, UNLOCKED, Input, State, advance
 from onibus.core.mark import Mark
 from onibus.core.marks import Marks

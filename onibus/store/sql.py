@@ -69,8 +69,7 @@ def _statements(table: Table) -> Statements:
 
 
 SCHEMA = tuple(create(table) for table in TABLES)
-<<<<<<< HEAD
-#: What takes a store from a format to the next one.
+#: Statements that migrate a store from a format to the next one.
 MIGRATIONS = {
     1: ('ALTER TABLE "outcomes" ADD COLUMN "stamp"', create(REPAIRS)),
     2: (
@@ -78,8 +77,4 @@ MIGRATIONS = {
         'ALTER TABLE "sessions" ADD COLUMN "state_set"',
     ),
 }
-=======
-#: Statements that migrate a store from a format to the next one.
-MIGRATIONS = {1: ('ALTER TABLE "outcomes" ADD COLUMN "stamp"', create(REPAIRS))}
->>>>>>> main
 STATEMENTS = {table.name: _statements(table) for table in TABLES}

@@ -23,7 +23,7 @@ TIMEOUT = "com.microsoft:server-timeout"
 
 
 class SlowStore(MemoryStore):
-    """A store whose commits wait until they may go on."""
+    """A store whose commits wait until they may continue."""
 
     def __init__(self, name: str, may: threading.Event) -> None:
         super().__init__(name, None)
@@ -35,7 +35,7 @@ class SlowStore(MemoryStore):
 
 
 class SlowDisks(Disks):
-    """Stores in memory that hang when told to."""
+    """Stores in memory that hang at a chosen time."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -143,7 +143,7 @@ async def test_what_cannot_be_is_rejected_and_nothing_changes(clock: ManualClock
         with pytest.raises(EntityExists):
             await transaction.commit()
         assert (names(bus, left), len(bus.peek("q"))) == ([ALL, "red"], 1)
-        # What was in the way is gone: it can be committed.
+        # Without the other rule it can be committed.
         await bus.delete_rule(left, "red")
         await transaction.commit()
         assert (names(bus, left), len(bus.peek("q"))) == ([ALL, "red"], 0)
