@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import runpy
+import sys
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ def test_the_program_of_a_page_runs(
     program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [program])
     runpy.run_path(str(ROOT / program), run_name="__main__")
     assert not list(tmp_path.iterdir()), "the program leaves files behind"
 

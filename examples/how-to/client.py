@@ -1,17 +1,18 @@
-"""Use a server from a Python program: python examples/how-to/client.py"""
+"""Use a server from a Python program: python examples/how-to/client.py [CONNECTION]"""
 
 import asyncio
+import sys
 
 from onibus import Bus, Message
 from onibus.client import AsyncClient, Client
 
 
 def use_a_server(connection: str) -> None:
-    """Send to a queue and process its messages, until Ctrl-C."""
+    """Send a message to a queue, then receive and complete it."""
     with Client.connect(connection) as client:
         client.send("orders", Message(body=b"3 apples"))
         with client.receiver("orders") as receiver:
-            for message in receiver:
+            for message in receiver.receive(10, wait_ms=1_000):
                 print(message.body)
                 receiver.complete(message)
 
@@ -47,4 +48,7 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    if len(sys.argv) > 1:
+        use_a_server(sys.argv[1])
+    else:
+        asyncio.run(main())

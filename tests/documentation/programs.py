@@ -15,14 +15,33 @@ from tests.source_tree import ROOT
 EXAMPLES = ROOT / "examples"
 
 
+def environment(**variables: str) -> dict[str, str]:
+    """Return an environment that names no server except by these variables."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    return {**kept, "PYTHONDONTWRITEBYTECODE": "1", **variables}
+
+
+def output_of(folder: str, command: list[str], **variables: str) -> str:
+    """Run a command that ends in an example's folder; return its output."""
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=EXAMPLES / folder,
+        env=environment(**variables),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 @contextmanager
 def running(folder: str, command: list[str], **variables: str) -> Iterator[Iterator[str]]:
-    """Run a command in an example's folder; give its lines."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    """Run a command in an example's folder, give its lines, and stop it with SIGTERM."""
     process = subprocess.Popen(
         [sys.executable, *command],
         cwd=EXAMPLES / folder,
-        env={**kept, "PYTHONDONTWRITEBYTECODE": "1", **variables},
+        env=environment(**variables),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -1,4 +1,4 @@
-"""The Celery app and the Spark job run against a server; start pages run the other examples."""
+"""Examples that need a server run against one; the start pages run the others."""
 
 from __future__ import annotations
 
@@ -11,10 +11,15 @@ import pytest
 
 from onibus.client import Client
 from onibus.core.message import Message
-from tests.documentation.programs import EXAMPLES, lines_until, running
+from tests.documentation.programs import EXAMPLES, lines_until, output_of, running
 from tests.server.processes import Served
 
 ATTEMPTS = 5
+
+
+def test_the_client(server: Served) -> None:
+    connection = server.ready["development"]
+    assert "b'3 apples'" in output_of("how-to", ["client.py", connection])
 
 
 def test_the_celery_app(server: Served) -> None:
@@ -23,8 +28,7 @@ def test_the_celery_app(server: Served) -> None:
     command = ["-m", "celery", "-A", "celery_app", "worker", *options]
     assert " ".join(command[1:]) in (EXAMPLES / "celery_app/README.md").read_text("utf-8")
     with running("celery_app", command, **endpoint) as lines:
-        with running("celery_app", ["celery_app.py"], **endpoint) as sent:
-            assert list(sent) == []
+        assert output_of("celery_app", ["celery_app.py"], **endpoint) == ""
         lines_until(lines, "shipped 3 apples")
 
 

@@ -25,6 +25,7 @@ pytestmark = pytest.mark.promise("X12")
 
 #: Packages that bound what others take. Those above them bound only what they take themselves.
 BOUNDING = (
+    "api",
     "core",
     "broker",
     "store",
