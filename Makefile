@@ -32,6 +32,10 @@ REVISION ?= HEAD
 ROUNDS ?= 9
 #: make kill KILLS=2000 SEED=7; make forget KILLS=2000 SEED=7
 KILLS ?= 200
+#: make kill-spark KILLS=100 SEED=7 ON=standalone: local, standalone or connect
+ON ?= local
+#: make sequences SEQUENCES=300 SEED=7
+SEQUENCES ?= 300
 #: make soak MINUTES=120 SEED=7
 MINUTES ?= 10
 #: make cut CUTS=200000 SEED=7
@@ -47,7 +51,8 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run demo demonstrate test test-all test-lowest coverage lint bench against \
-	simulate kill forget soak cut fuzz corpus docs promises site lock release clean
+	simulate kill kill-spark sequences forget soak cut fuzz corpus docs promises site lock release \
+	clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -95,6 +100,12 @@ simulate: $(READY) ## Run the simulator (COMMANDS=1000000, EACH=100000 per seed,
 
 kill: $(READY) ## Kill a server under three protocols, and check what clients saw (KILLS=200, SEED=1)
 	$(BIN)/python -m tests.crash.kill_server --kills $(KILLS) --seed $(SEED)
+
+kill-spark: $(READY) ## Kill drivers, executors, workers and the broker under Spark (KILLS=200, SEED=1, ON=local)
+	$(BIN)/python -m tests.spark.kill_spark --kills $(KILLS) --seed $(SEED) --on $(ON)
+
+sequences: $(READY) ## Run random sequences of captures and queries through Spark (SEQUENCES=300, SEED=1)
+	$(BIN)/python -m tests.spark.spark_sequences --sequences $(SEQUENCES) --seed $(SEED)
 
 forget: $(READY) ## Kill a server whose disk forgets unsynced writes; needs root (KILLS=200, SEED=1)
 	$(BIN)/python -m tests.crash.kill_server --forget --kills $(KILLS) --seed $(SEED)

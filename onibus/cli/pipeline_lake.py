@@ -142,7 +142,13 @@ def _telling(progress: Progress, entity: str) -> Callable[[Captured], None]:
 
     def tell(done: Captured) -> None:
         words = f"{done.messages:,} messages, {done.outcomes:,} outcomes, {done.behind:,} to go"
-        progress.update(bar, description=f"capturing {entity}: {words}")
+        rows = done.messages + done.outcomes
+        progress.update(
+            bar,
+            description=f"capturing {entity}: {words}",
+            completed=rows,
+            total=rows + done.behind,
+        )
 
     return tell
 

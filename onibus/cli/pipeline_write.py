@@ -183,7 +183,7 @@ def replay(
 
         def tell(done: Replayed) -> None:
             told = f"replaying to {target}: {done.sent:,} of {done.chosen:,}"
-            progress.update(bar, description=told)
+            progress.update(bar, description=told, completed=done.sent, total=done.chosen)
 
         done = run(
             LogSource(spark, source_of(session, entity))

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pyspark
@@ -23,17 +23,21 @@ CONNECT = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 
 @contextmanager
-def standalone(scratch: Path) -> Iterator[str]:
-    """Run a master and a worker; give the master's address."""
+def standalone(scratch: Path, workers: int = 1) -> Iterator[str]:
+    """Run a master and workers with two cores in all; give the master's address."""
     master = ("org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", "0")
-    worker = ("org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1", "--cores", "2")
-    room = ("--memory", "1g", "--work-dir", str(scratch / "work"))
+    worker = ("org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1")
+    room = ("--cores", str(2 // workers), "--memory", "1g", "--work-dir", str(scratch / "work"))
     page = ("--webui-port", "0")
-    with started(scratch / "master.log", "spark-class", *master, *page) as log:
+    with ExitStack() as running:
+        start = running.enter_context
+        log = start(started(scratch / "master.log", "spark-class", *master, *page))
         address = told(log, r"Starting Spark master at (spark://\S+)")
-        with started(scratch / "worker.log", "spark-class", *worker, *room, *page, address) as log:
+        for number in range(workers):
+            name = scratch / f"worker-{number}.log"
+            log = start(started(name, "spark-class", *worker, *room, *page, address))
             told(log, r"(Successfully registered) with master")
-            yield address
+        yield address
 
 
 @contextmanager

@@ -127,7 +127,10 @@ class Query:
         parts = reader.partitions(before, checkpoint.end(number))
         at("planned", number)
         copy = pickle.loads(pickle.dumps(_without_client(reader)))
-        tasks = [pa.Table.from_batches(copy.read(part)).to_batches() for part in parts]
+        tasks = []
+        for index, part in enumerate(parts):
+            with task(index, checkpoint.query, number):
+                tasks.append(pa.Table.from_batches(copy.read(part)).to_batches())
         rows = [batch for batches in tasks for batch in batches] or [_nothing()]
         at("read", number)
         if self.sink == "files":

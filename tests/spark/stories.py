@@ -182,8 +182,7 @@ class Story:
             self.lines.append(f"  rival: {type(error).__name__}: {error}")
 
     def save(self) -> None:
-        if self.checkpoint.offsets or not self._takes():
-            self.copies.append(self.checkpoint.copy())
+        self.copies.append(self.checkpoint.copy())
 
     def restore(self) -> None:
         if self.copies:
@@ -202,17 +201,11 @@ class Story:
 
     def lose_batch(self) -> None:
         """Delete the files of the last batch from the checkpoint."""
-        if self.checkpoint.last <= 0 and self._takes():
-            return
         self.checkpoint = self.checkpoint.copy()
         last = self.checkpoint.last
         self.checkpoint.offsets.pop(last, None)
         self.checkpoint.commits.discard(last)
         self.checkpoint.output.pop(last, None)
-
-    def _takes(self) -> bool:
-        """Return whether a query without a batch is a new one, which takes what is in the queue."""
-        return (self.mode, self.sink) == ("queue", "files")
 
     def lose_all(self) -> None:
         if self.sink != "files":

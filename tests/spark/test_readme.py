@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 
-def outside(path: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run this environment's Python elsewhere, with an environment that is not activated."""
+def environment_elsewhere(**more: str) -> dict[str, str]:
+    """Return the environment of a user who has not activated ours."""
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -17,10 +17,15 @@ def outside(path: Path, *words: str) -> subprocess.CompletedProcess[str]:
     }
     ours = Path(sys.executable).parent
     places = [one for one in kept["PATH"].split(os.pathsep) if one and Path(one) != ours]
+    return {**kept, "PATH": os.pathsep.join(places), "SPARK_LOCAL_IP": "127.0.0.1", **more}
+
+
+def outside(path: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run this environment's Python elsewhere, with an environment that is not activated."""
     return subprocess.run(
         [sys.executable, *words],
         cwd=path,
-        env={**kept, "PATH": os.pathsep.join(places), "SPARK_LOCAL_IP": "127.0.0.1"},
+        env=environment_elsewhere(),
         capture_output=True,
         text=True,
         check=False,

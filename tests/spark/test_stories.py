@@ -62,14 +62,18 @@ def unbound_batches() -> Replaced:
 def anyone_takes_over() -> Replaced:
     original = claim_holding.hold
 
-    def hold(of: Any, name: str, reader: str, token: Any, after: int, reply: Any) -> None:
-        original(of, name, reader, token, 2**53, reply)
+    def hold(of: Any, name: str, reader: str, token: Any, after: int, *more: Any) -> None:
+        original(of, name, reader, token, 2**53, *more)
 
     return [(claim_holding, "hold", hold)]
 
 
 def tokens_do_not_count() -> Replaced:
     return [(of, "check_holder", lambda reader, token: None) for of in (claims, claim_reading)]
+
+
+def queries_begin_again() -> Replaced:
+    return [(claim_holding, "_new_query", lambda reader, token, query, first: True)]
 
 
 def old_checkpoints_continue() -> Replaced:
@@ -89,6 +93,7 @@ SINKS = ("stream", "foreach")
         (anyone_takes_over, QUEUE, (*SINKS, "files")),
         (tokens_do_not_count, QUEUE, (*SINKS, "files")),
         (old_checkpoints_continue, QUEUE, ("files",)),
+        (queries_begin_again, QUEUE, ("files",)),
     ],
 )
 def test_the_stories_find_each_mistake(

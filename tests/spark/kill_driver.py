@@ -1,0 +1,103 @@
+"""A driver with four queries that runs until a file says stop; `kill_spark` kills it.
+
+python -m tests.spark.kill_driver MASTER CONNECTION PLACE
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from onibus.spark.session import spark_session
+
+#: Each reader with each writer.
+PAIRS = [(mode, sink) for mode in ("log", "queue") for sink in ("stream", "foreach")]
+STOP = "stop"
+
+
+def name_of(mode: str, sink: str, end: str) -> str:
+    """Return the name of the queue at one end of a query."""
+    return f"{mode}-{sink}-{end}"
+
+
+def start(
+    spark: SparkSession, connection: str, place: Path, mode: str, sink: str
+) -> StreamingQuery:
+    """Start a query from one queue to another."""
+    rows = (
+        spark.readStream.format("onibus")
+        .options(connection=connection, entity=name_of(mode, sink, "in"), mode=mode, reader="kill")
+        .option("maxMessagesPerTrigger", 200)
+        .option("columns", "message_id,body")
+        .load()
+    )
+    target = {
+        "connection": connection,
+        "entity": name_of(mode, sink, "out"),
+        "producer": "kill",
+        "retrySeconds": "60",
+    }
+    writer = rows.writeStream.option("checkpointLocation", str(place / f"state-{mode}-{sink}"))
+    if sink == "stream":
+        return writer.format("onibus").options(**target).start()
+
+    def write(batch: DataFrame, number: int) -> None:
+        batch.write.format("onibus").options(**target, batch=number).mode("append").save()
+
+    return writer.foreachBatch(write).start()
+
+
+def main(master: str, connection: str, folder: str) -> None:
+    """Run the queries, each again if it fails, until the file exists; then finish all rows."""
+    place = Path(folder)
+    settings = {
+        "spark.local.dir": folder,
+        "spark.sql.warehouse.dir": f"{folder}/warehouse",
+        "spark.executor.memory": "512m",
+        "spark.executor.cores": "1",
+        "spark.task.maxFailures": "4",
+    }
+    spark = spark_session(master, **settings)
+    queries: dict[tuple[str, str], StreamingQuery] = {}
+    while not (place / STOP).exists():
+        for pair in PAIRS:
+            query = queries.get(pair)
+            if query is None or not query.isActive:
+                note(pair, lambda query=query: query and query.exception())  # type: ignore[misc]
+                queries[pair] = start(spark, connection, place, *pair)
+        time.sleep(0.5)
+    for pair in PAIRS:
+        queries[pair] = finish(spark, connection, place, pair, queries[pair])
+    for query in queries.values():
+        query.stop()
+    spark.stop()
+
+
+def note(pair: tuple[str, str], why: Callable[[], object]) -> None:
+    """Log why a query has ended."""
+    print(time.strftime("%H:%M:%S"), pair, str(why())[-3000:], flush=True)
+
+
+def finish(
+    spark: SparkSession, connection: str, place: Path, pair: tuple[str, str], query: StreamingQuery
+) -> StreamingQuery:
+    """Wait until a query has done all that there is; start it again if it fails."""
+    while True:
+        try:
+            query.processAllAvailable()
+        except PySparkException as error:
+            note(pair, lambda error=error: error)  # type: ignore[misc]
+        else:
+            if query.isActive:
+                return query
+        query = start(spark, connection, place, *pair)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,260 @@
+"""Kills of drivers, executors, Python workers and the broker, over both readers and both writers.
+
+    python -m tests.spark.kill_spark --kills 100 --seed 7 --on local
+
+Four queries run at once, each from a queue to a queue: log and queue reads, a stream and
+`foreachBatch` as writers. A sender feeds them. At the end each row that was sent must be in the
+target once, under numbers without a gap. `--on` is local, standalone (two workers) or connect.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from onibus import Message
+from onibus.client import Client
+from onibus.core.errors import OnibusError
+from tests.client.server_helpers import ServerProcess
+from tests.source_tree import ROOT
+from tests.spark.clusters import CONNECT, connect_server, standalone
+from tests.spark.faults import gapless
+from tests.spark.kill_driver import PAIRS, STOP, name_of
+from tests.spark.writing_helpers import log_of
+
+PATIENCE_S = 900
+EXECUTOR, PYTHON = "CoarseGrainedExecutorBackend", "pyspark.daemon"
+#: Victims with their weights.
+VICTIMS = {
+    "local": {"broker": 4, "python": 4, "driver": 1},
+    "standalone": {"broker": 4, "python": 4, "executor": 2, "driver": 1},
+    "connect": {"broker": 4, "python": 4, "driver": 1},
+}
+
+
+def below(place: Path, words: str) -> list[int]:
+    """Return the processes that run below a folder, and whose command has these words."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            if words in command and Path(os.readlink(entry / "cwd")).is_relative_to(place):
+                found.append(int(entry.name))
+        except (OSError, UnicodeDecodeError):
+            continue
+    return sorted(found)
+
+
+class Driver:
+    """The driver, on the Spark that was chosen."""
+
+    def __init__(self, on: str, place: Path, connection: str) -> None:
+        self._on, self._place, self._connection = on, place, connection
+        self._stack = ExitStack()
+        self.process: subprocess.Popen[bytes]
+
+    def start(self) -> None:
+        """Start it, and what it runs on."""
+        if self._on == "connect":
+            master = self._stack.enter_context(connect_server(self._place))
+        elif self._on == "standalone":
+            if "_master" not in self.__dict__:
+                self._master = self._stack.enter_context(standalone(self._place, workers=2))
+            master = self._master
+        else:
+            master = "local[2,4]"
+        words = [master, self._connection, str(self._place)]
+        with (self._place / "driver.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.spark.kill_driver", *words],
+                cwd=self._place,
+                env=os.environ | {"PYTHONPATH": str(ROOT)},
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def kill(self) -> None:
+        """Kill it; over Spark Connect the driver is the server."""
+        if self._on == "connect":
+            for one in below(self._place, CONNECT):
+                with ignored():
+                    os.kill(one, signal.SIGKILL)
+            self._stack.close()
+        with ignored():
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def end(self) -> None:
+        """Leave nothing behind."""
+        self.kill()
+        self._stack.close()
+
+
+@contextmanager
+def ignored() -> Iterator[None]:
+    """Accept that a process has ended already."""
+    try:
+        yield
+    except ProcessLookupError:
+        return
+
+
+class Feed(threading.Thread):
+    """Sends rows to all queues until it is stopped; each counts as sent once."""
+
+    def __init__(self, connection: str) -> None:
+        super().__init__()
+        self._connection = connection
+        self.stopped = threading.Event()
+        self.sent = 0
+
+    def run(self) -> None:
+        """Send; the same rows again until they are accepted."""
+        with Client.connect(self._connection) as client:
+            while not self.stopped.wait(0.2):
+                rows = [
+                    Message(body=b"%d" % at, message_id=f"{at}")
+                    for at in range(self.sent, self.sent + 10)
+                ]
+                for pair in PAIRS:
+                    self._send(client, name_of(*pair, "in"), rows)
+                self.sent += len(rows)
+
+    def _send(self, client: Client, entity: str, rows: list[Message]) -> None:
+        while True:
+            try:
+                client.send_batch(entity, rows)
+            except OnibusError:
+                time.sleep(0.1)
+            else:
+                return
+
+
+def written(connection: str) -> int:
+    """Return how many rows have arrived in all targets."""
+    while True:
+        try:
+            with Client.connect(connection) as client:
+                return sum(
+                    sum(end or 0 for end in client.log_positions(name_of(*pair, "out")).latest)
+                    for pair in PAIRS
+                )
+        except OnibusError:
+            time.sleep(0.2)
+
+
+def wait_for_rows(connection: str, more_than: int, place: Path) -> None:
+    """Wait until rows arrive: a kill while nothing happens shows nothing."""
+    deadline = time.monotonic() + PATIENCE_S
+    while written(connection) <= more_than:
+        if time.monotonic() > deadline:
+            raise AssertionError((place / "driver.log").read_text()[-5000:])
+        time.sleep(0.2)
+
+
+def check(connection: str, sent: int) -> dict[str, int]:
+    """Return how many rows are lost, repeated or numbered with a gap."""
+    found = Counter[str]()
+    with Client.connect(connection) as client:
+        for pair in PAIRS:
+            out = name_of(*pair, "out")
+            rows = log_of(client, out, "sequence_number", "message_id")
+            ids = Counter(one for _, one in rows)
+            found["rows"] += len(rows)
+            found["lost"] += sum(f"{at}" not in ids for at in range(sent))
+            found["repeated"] += sum(count - 1 for count in ids.values())
+            found["gaps"] += not gapless(client, out, [number for number, _ in rows])
+            found["staged"] += len(client.staged(out))
+    return dict(found)
+
+
+def kill_all(on: str, kills: int, seed: int, place: Path) -> dict[str, int]:
+    """Kill at random, this number of times; return what was found."""
+    draw = random.Random(seed)
+    victims, weights = zip(*VICTIMS[on].items(), strict=True)
+    done = Counter[str]()
+    with ServerProcess(place / "data") as server:
+        connection = server.connection_string
+        with Client.connect(connection) as client:
+            for pair in PAIRS:
+                client.create_queue(name_of(*pair, "in"), requires_duplicate_detection=True)
+                client.create_queue(name_of(*pair, "out"))
+        feed, driver = Feed(connection), Driver(on, place, connection)
+        feed.start()
+        try:
+            driver.start()
+            while done.total() < kills:
+                if driver.process.poll() is not None:
+                    # It lost its cluster: Spark does not continue without it.
+                    driver.kill()
+                    driver.start()
+                wait_for_rows(connection, written(connection), place)
+                time.sleep(draw.random() * 2)
+                [victim] = draw.choices(victims, weights)
+                if kill(victim, server, driver, place, draw):
+                    done[victim] += 1
+                    print(f"{done.total()}: {victim}, {feed.sent} sent", file=sys.stderr)
+            feed.stopped.set()
+            feed.join()
+            (place / STOP).touch()
+            if driver.process.wait(PATIENCE_S):
+                driver.kill()
+                driver.start()
+                assert driver.process.wait(PATIENCE_S) == 0
+        finally:
+            feed.stopped.set()
+            feed.join()
+            driver.end()
+        return check(connection, feed.sent) | {"sent": feed.sent * len(PAIRS)} | dict(done)
+
+
+def kill(
+    victim: str, server: ServerProcess, driver: Driver, place: Path, draw: random.Random
+) -> bool:
+    """Kill one process and start it again where nothing else does; return whether it was there."""
+    if victim == "broker":
+        server.kill()
+        server.start()
+        return True
+    if victim == "driver":
+        driver.kill()
+        driver.start()
+        return True
+    found = below(place, EXECUTOR if victim == "executor" else PYTHON)
+    if not found:
+        return False
+    with ignored():
+        os.kill(draw.choice(found), signal.SIGKILL)
+        return True
+    return False
+
+
+def main() -> int:
+    """Run with what the command line says; exit 1 if a row is lost or repeated."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--on", choices=sorted(VICTIMS), default="local")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="kill-spark-", ignore_cleanup_errors=True) as place:
+        found = kill_all(given.on, given.kills, given.seed, Path(place).resolve())
+    print(json.dumps({"on": given.on, "seed": given.seed, "kills": given.kills} | found))
+    wrong = found["lost"] or found["repeated"] or found["gaps"] or found["staged"]
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
