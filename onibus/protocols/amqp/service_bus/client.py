@@ -338,7 +338,7 @@ class Client:
         elif not sessions:
             raise InvalidOperation(f"{place.entity} has no sessions ({SESSION_FILTER} was given)")
         else:
-            SessionReceiverNode(self, link, place).accept(wanted[0])
+            SessionReceiverNode(self, link, place).accept(wanted)
 
     def message_bytes(self, place: Place) -> int:
         """Return how large a message of an entity can be."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from onibus.broker.entity_rules import by_name, without_rule
+from onibus.broker.namespace import ChangeRules
 from onibus.core.errors import InvalidArgument
 from onibus.core.rules.correlation import CorrelationFilter
 from onibus.core.rules.rule import FalseFilter, Rule, SqlAction, SqlFilter, TrueFilter
@@ -41,22 +42,25 @@ def add(node: ManagementNode, request: Request) -> None:
     """Add a rule."""
     name = str(request.argument("rule-name", str))
     rule = _rule(name, request.argument("rule-description", dict))
-    node.ask(
-        request,
-        lambda reply: node.broker.namespace.change_rules(
-            node.place.entity, lambda rules: [*rules, rule], reply
-        ),
-    )
+    _change(node, request, lambda rules: [*rules, rule])
 
 
 def remove(node: ManagementNode, request: Request) -> None:
     """Delete a rule."""
     name = str(request.argument("rule-name", str))
+    _change(node, request, lambda rules: without_rule(rules, name))
+
+
+def _change(node: ManagementNode, request: Request, change: ChangeRules) -> None:
+    """Change the rules now, or when the transaction of the request commits (P11)."""
+    transaction = node.transaction_of(request)
+    if transaction is not None:
+        transaction.change_rules(node.place.entity, change)
+        node.say(request, 200)
+        return
     node.ask(
         request,
-        lambda reply: node.broker.namespace.change_rules(
-            node.place.entity, lambda rules: without_rule(rules, name), reply
-        ),
+        lambda reply: node.broker.namespace.change_rules(node.place.entity, change, reply),
     )
 
 
@@ -128,7 +132,7 @@ def _filter(wanted: Any) -> bytes:
 
 OPERATIONS = {
     # As in the service, a receiver may choose what it receives.
-    "com.microsoft:add-rule": Operation(Right.LISTEN, add),
-    "com.microsoft:remove-rule": Operation(Right.LISTEN, remove),
+    "com.microsoft:add-rule": Operation(Right.LISTEN, add, True),
+    "com.microsoft:remove-rule": Operation(Right.LISTEN, remove, True),
     "com.microsoft:enumerate-rules": Operation(Right.LISTEN, enumerate_),
 }

@@ -13,11 +13,7 @@ from onibus.core.limits import BATCH_COUNT_MAX
 from onibus.core.message import Message, ReceivedMessage, Sent
 from onibus.protocols.amqp import encode as to
 from onibus.protocols.amqp.service_bus.incoming import read_message
-from onibus.protocols.amqp.service_bus.operations.operation import (
-    Operation,
-    numbers_of,
-    session_of,
-)
+from onibus.protocols.amqp.service_bus.operations.operation import Operation, numbers_of
 from onibus.protocols.amqp.service_bus.requests import Request
 from onibus.security.rights import Right
 
@@ -86,12 +82,7 @@ def receive_deferred(node: ManagementNode, request: Request) -> None:
     if node.place.transfer:
         raise MessageNotFound("the transfer dead-letter queue is always empty")
     mode = request.body.get("receiver-settle-mode")
-    session_id = session_of(request)
-    session = None
-    if session_id is not None:
-        accepted = node.held_session(session_id).accepted
-        assert accepted is not None
-        session = (session_id, accepted.token)
+    session = node.session_held(request)
     node.ask(
         request,
         lambda reply: settling.receive_deferred(
