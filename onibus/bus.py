@@ -41,7 +41,7 @@ from onibus.calls.staging import StagingCalls
 from onibus.core.block import NEVER
 from onibus.core.checks import check_whole
 from onibus.core.errors import InvalidArgument, InvalidOperation
-from onibus.core.inspection import Filter, SessionInfo
+from onibus.core.inspection import Filter, NonExclusive, SessionInfo
 from onibus.core.message import Message, ReceivedMessage, Sent, SentBatch
 from onibus.core.path.deduplicate import list_duplicates
 from onibus.core.path.session import list_sessions
@@ -201,14 +201,27 @@ class Bus(EntityCalls, StagingCalls, LogCalls, ClaimCalls):
         return Receiver(self, entity, dead_letters, delete)
 
     async def accept_session(
-        self, entity: str, session_id: str | None = None, *, owner: str = "", wait_ms: int = 0
+        self,
+        entity: str,
+        session_id: str | None = None,
+        *,
+        owner: str = "",
+        wait_ms: int = 0,
+        exclusive: bool = True,
+        lock_token: bytes | None = None,
     ) -> SessionReceiver:
         """Lock a session, a named one or the next available, and return its receiver.
 
-        `sessions` lists the holder of a session by the name `owner`.
+        `sessions` lists the holder of a session by the name `owner`. If `exclusive` is False, a
+        receiver that presents the `lock_token` of this one can take the session over (B9).
         """
+        sharing = None if exclusive else NonExclusive(lock_token)
+        if exclusive and lock_token is not None:
+            raise InvalidArgument("a lock token takes over a non-exclusive session only")
         found, seat, accepted = await self.ask(
-            lambda reply: receiving.accept(self.broker, entity, session_id, owner, wait_ms, reply)
+            lambda reply: receiving.accept(
+                self.broker, entity, session_id, owner, wait_ms, reply, sharing
+            )
         )
         return SessionReceiver(self, found, seat, accepted)
 

@@ -9,6 +9,7 @@ from uuid import uuid4
 
 from onibus.broker import receiving, settling
 from onibus.broker.entity import Entity, Seat
+from onibus.broker.settling import Held
 from onibus.core.errors import InvalidArgument, LockLost
 from onibus.core.inspection import AcceptedSession
 from onibus.core.lifecycle import Input
@@ -45,6 +46,8 @@ class Settler:
     def __init__(self, bus: Bus, entity: str) -> None:
         self.bus = bus
         self.entity = entity
+        #: the session that it holds, with the token that proves it
+        self.session: Held | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -70,7 +73,9 @@ class Settler:
         if not tokens:
             return
         await self.bus.ask(
-            lambda reply: settling.complete_all(self.bus.broker, self.entity, tokens, reply)
+            lambda reply: settling.complete_all(
+                self.bus.broker, self.entity, tokens, reply, self.session
+            )
         )
 
     async def abandon(
@@ -134,7 +139,9 @@ class Settler:
 
     async def _settle(self, token: bytes, act: Any) -> Any:
         return await self.bus.ask(
-            lambda reply: settling.settle_one(self.bus.broker, self.entity, token, act, reply)
+            lambda reply: settling.settle_one(
+                self.bus.broker, self.entity, token, act, reply, self.session
+            )
         )
 
 
@@ -177,14 +184,21 @@ class Receiver(Settler):
 
 
 class SessionReceiver(Settler):
-    """A receiver of one session, which it holds exclusively."""
+    """A receiver of one session, which no other receiver has at the same time.
+
+    A non-exclusive receiver loses the session to one that presents its `lock_token`, with the
+    messages that it holds: the new holder settles them (B9).
+    """
 
     def __init__(self, bus: Bus, entity: Entity, seat: Seat, accepted: AcceptedSession) -> None:
         super().__init__(bus, entity.name)
         self._entity = entity
         self._seat = seat
         self._token = accepted.token
+        self.session = (accepted.session_id, accepted.token)
         self.session_id = accepted.session_id
+        #: what takes this session over; None if it is held exclusively
+        self.lock_token = accepted.takeover
         self.locked_until_ms = accepted.locked_until_ms
 
     async def receive(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from onibus.broker import transacting
+from onibus.broker.entity_rules import with_rule_changed, without_rule
+from onibus.broker.namespace import ChangeRules
 from onibus.broker.transacting import COMMITTED, ROLLED_BACK, UNKNOWN, verb
-from onibus.core.errors import InvalidArgument, InvalidOperation
+from onibus.core.errors import InvalidArgument
 from onibus.core.message import Message, ReceivedMessage, Sent
 from onibus.core.rules.rule import Rule
 from onibus.core.staged import Change
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Transaction:
-    """Sends and settlements that happen atomically, on `commit`.
+    """Sends, settlements and changes of rules, done atomically by `commit` and not before.
 
     Name the source of a received message by its receiver or by the entity's name.
     """
@@ -77,17 +79,23 @@ class Transaction:
         change = verb("dead-letter", reason=reason, description=description, properties=properties)
         self._settle(source, [message], change)
 
-    def create_rule(self, subscription: str, rule: Rule) -> NoReturn:
-        """Raise: rules cannot change in a transaction (P11)."""
-        raise InvalidOperation("a rule cannot be added in a transaction: add it outside")
+    async def create_rule(self, subscription: str, rule: Rule) -> None:
+        """Add a rule to a subscription when the transaction commits (P11).
 
-    def change_rule(self, subscription: str, rule: Rule) -> NoReturn:
-        """Raise: rules cannot change in a transaction (P11)."""
-        raise InvalidOperation("a rule cannot be changed in a transaction: change it outside")
+        Messages that the transaction sends follow the new rules. A partitioned topic rejects this.
+        """
+        self._change_rules(subscription, lambda rules: [*rules, rule])
 
-    def delete_rule(self, subscription: str, name: str) -> NoReturn:
-        """Raise: rules cannot change in a transaction (P11)."""
-        raise InvalidOperation("a rule cannot be removed in a transaction: remove it outside")
+    async def change_rule(self, subscription: str, rule: Rule) -> None:
+        """Replace the rule of that name when the transaction commits."""
+        self._change_rules(subscription, lambda rules: with_rule_changed(rules, rule))
+
+    async def delete_rule(self, subscription: str, name: str) -> None:
+        """Remove a rule when the transaction commits."""
+        self._change_rules(subscription, lambda rules: without_rule(rules, name))
+
+    def _change_rules(self, subscription: str, change: ChangeRules) -> None:
+        self._bus.tell(lambda: self._gathered.change_rules(subscription, change))
 
     async def commit(self) -> list[Sent]:
         """Commit; return a `Sent` for each message sent, in order."""
@@ -102,8 +110,9 @@ class Transaction:
         self, source: Settler | str, messages: Sequence[ReceivedMessage | bytes], change: Change
     ) -> None:
         name = source.entity if isinstance(source, Settler) else source
+        session = source.session if isinstance(source, Settler) else None
         tokens = [token_of(message) for message in messages]
-        self._bus.tell(lambda: self._gathered.settle(name, tokens, change))
+        self._bus.tell(lambda: self._gathered.settle(name, tokens, change, session))
 
     async def __aenter__(self) -> Self:
         return self

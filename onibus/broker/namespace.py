@@ -64,6 +64,38 @@ REOPEN_MS = 1_000
 STORE_ROW = "store/"
 
 
+#: Returns the rules that a subscription gets, or refuses those that it has.
+ChangeRules = Callable[[list[Rule]], list[Rule]]
+
+
+class RuleDecision:
+    """Changes of rules that are part of a transaction: one commit decides both."""
+
+    def __init__(self, namespace: Namespace) -> None:
+        self._namespace = namespace
+        self.rules: dict[Entity, list[Rule]] = {}
+
+    def begin(self) -> None:
+        """Let no other change of these subscriptions be decided in between."""
+        self._namespace.under_way.update({entity.name: None for entity in self.rules})
+
+    def write(self, batch: WriteBatch) -> None:
+        """Add the rows to the commit that decides."""
+        for entity, rules in self.rules.items():
+            batch.put(ENTITIES, row_of(self._namespace.like(entity, entity.settings, rules)))
+
+    def decided(self) -> None:
+        """Carry the changes out: they are durable."""
+        self.end()
+        for entity, rules in self.rules.items():
+            self._namespace.take_rules(entity, rules)
+
+    def end(self) -> None:
+        """Allow other changes again."""
+        for entity in self.rules:
+            self._namespace.under_way.pop(entity.name, None)
+
+
 class Namespace:
     """All entities, and the store that decides which there are."""
 
@@ -148,7 +180,7 @@ class Namespace:
         if entity.settings != kept.settings:
             self._changed(entity, kept.settings)
         if entity.rules != kept.rules:
-            self._rules_changed(entity, kept.rules)
+            self.take_rules(entity, kept.rules)
 
     def reopen(self) -> None:
         """Open the store again after it failed."""
@@ -285,13 +317,11 @@ class Namespace:
         wanted = settings.change(entity.settings, given)
         check_targets(self._broker, entity.name, wanted)
         self._all_online(entity)
-        row = self._row(self._like(entity, wanted, entity.rules))
+        row = self._row(self.like(entity, wanted, entity.rules))
         self._decide(entity.name, row, reply, lambda: self._changed(entity, wanted), wanted)
 
     @needs_disks
-    def change_rules(
-        self, name: str, change: Callable[[list[Rule]], list[Rule]], reply: Reply
-    ) -> None:
+    def change_rules(self, name: str, change: ChangeRules, reply: Reply) -> None:
         """Change the rules of a subscription (P11)."""
         entity = self._broker.find(name)
         if entity.topic is None:
@@ -299,12 +329,35 @@ class Namespace:
                 f"{entity.name} is a {entity.kind}: only subscriptions have rules"
             )
         self._not_deciding(*_names(entity))
-        rules = check_rules(change(entity.rules), self.quotas.rules)
+        rules = self.rules_after(entity, [change])
+        self._all_online(entity)
+        row = self._row(self.like(entity, entity.settings, rules))
+        self._decide(entity.name, row, reply, lambda: self.take_rules(entity, rules))
+
+    def decide_rules(self, changes: dict[Entity, list[ChangeRules]]) -> RuleDecision:
+        """Check changes of rules that a transaction makes; return what its commit decides (P11).
+
+        The subscriptions stay as they are until then.
+        """
+        decision = RuleDecision(self)
+        for entity, several in changes.items():
+            if self.entities.get(entity.name) is not entity:
+                raise EntityNotFound(f"{entity.name} was deleted")
+            self._not_deciding(*_names(entity))
+            decision.rules[entity] = self.rules_after(entity, several)
+            self._all_online(entity)
+        if self.loop is None or self.stalled:
+            raise PartitionOffline(self.stalled or "the namespace's own store is down")
+        return decision
+
+    def rules_after(self, entity: Entity, several: Sequence[ChangeRules]) -> list[Rule]:
+        """Return the rules of a subscription after these changes, or reject them."""
+        rules = entity.rules
+        for change in several:
+            rules = check_rules(change(rules), self.quotas.rules)
         assert isinstance(entity.settings, SubscriptionSettings)
         check_sessions(rules, entity.settings, entity.partitioned)
-        self._all_online(entity)
-        row = self._row(self._like(entity, entity.settings, rules))
-        self._decide(entity.name, row, reply, lambda: self._rules_changed(entity, rules))
+        return rules
 
     @needs_disks
     def delete(self, name: str, reply: Reply) -> None:
@@ -337,7 +390,7 @@ class Namespace:
         batch = self.keys.written((entity, name), content, managed)
         self._decide(entity, batch, reply, lambda: self.keys.take((entity, name), content, managed))
 
-    def _like(self, entity: Entity, wanted: AnySettings, rules: list[Rule]) -> Entity:
+    def like(self, entity: Entity, wanted: AnySettings, rules: list[Rule]) -> Entity:
         """Return what an entity will be, for its row."""
         return Entity(
             entity.incarnation,
@@ -441,7 +494,8 @@ class Namespace:
         if entity.kind != TOPIC and not wanted.receives:
             entity.send_away(EntityDisabled(f"{entity.name} is {wanted.status}"))
 
-    def _rules_changed(self, entity: Entity, rules: list[Rule]) -> None:
+    def take_rules(self, entity: Entity, rules: list[Rule]) -> None:
+        """Use the rules that were decided, in every partition."""
         entity.set_rules(rules)
         entity.last_used = self._broker.clock.now()
         for seat in entity.seats:

@@ -162,7 +162,8 @@ class Probing:
         def looked() -> None:
             nonlocal left
             left -= 1
-            if left:
+            if left or reply.done():
+                # A caller that got its timeout must not find it done later.
                 return
             try:
                 act()

@@ -15,7 +15,7 @@ from onibus.core.errors import (
     OnibusError,
     PartitionOffline,
 )
-from onibus.core.inspection import AcceptedSession
+from onibus.core.inspection import AcceptedSession, NonExclusive
 from onibus.core.limits import BATCH_COUNT_MAX, ID_LENGTH_MAX, VISIBILITY_MS_MAX
 from onibus.core.message import ReceivedMessage
 from onibus.core.path.deliver import deliver, deliver_groups
@@ -185,9 +185,18 @@ def held_count(entity: Entity) -> int:
 
 
 def accept(
-    broker: Broker, name: str, session_id: str | None, owner: str, wait_ms: int, reply: Reply
+    broker: Broker,
+    name: str,
+    session_id: str | None,
+    owner: str,
+    wait_ms: int,
+    reply: Reply,
+    sharing: NonExclusive | None = None,
 ) -> Waiter | None:
-    """Lock a session: a named one at once, or the next that is free, waiting for one."""
+    """Lock a session: a named one at once, or the next that is free, waiting for one.
+
+    With `sharing` non-exclusively, or by taking over another receiver's lock (B9).
+    """
     entity = _receivable(broker, name, 1, wait_ms)
     if not entity.outlet_settings().requires_session:
         raise InvalidOperation(f"{entity.name} has no sessions: use receiver")
@@ -206,11 +215,18 @@ def accept(
                 entity,
                 seat,
                 lambda subscription, now, out: accept_session(
-                    subscription, session_id, owner, now, out
+                    subscription, session_id, owner, now, out, sharing
                 ),
             )
             if accepted is not None:
-                answer(waiter.reply, (entity, seat, accepted))
+                held = (entity, seat, accepted)
+                if sharing is not None and sharing.takeover is not None:
+                    # A crash must not return the session to the receiver that lost it.
+                    assert seat.store.loop is not None
+                    seat.store.loop.answer_after(waiter.reply, held)
+                    broker.start(seat.store)
+                else:
+                    answer(waiter.reply, held)
                 return True
         return False
 

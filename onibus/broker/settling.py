@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 Find = Callable[[Subscription, list[Any]], list[int]]
 Act = Callable[[Subscription, list[int], int, WriteBatch], Any]
+#: A session, and the token of the receiver that holds it.
+Held = tuple[str, bytes]
 ActOnEach = Callable[[Subscription, list[int], int, WriteBatch], list[Any]]
 
 #: Messages that one slice of a purge looks at.
@@ -76,22 +78,47 @@ def settle_one(
     token: bytes,
     act: Callable[[Subscription, int, WriteBatch], Any],
     reply: Reply,
+    session: Held | None = None,
 ) -> None:
-    """Do one thing to one held message; answered when it is durable."""
+    """Do one thing to one held message; answered when it is durable.
+
+    With `session`, only while the caller holds that session: it may have been taken over (B9).
+    """
     entity = broker.find(name)
     seat = seat_of_token(entity, token)
-    _after_commit(broker, seat, broker.use(entity, seat, act), reply)
+
+    def settle(subscription: Subscription, now: int, out: WriteBatch) -> Any:
+        check_holder(subscription, session)
+        return act(subscription, now, out)
+
+    _after_commit(broker, seat, broker.use(entity, seat, settle), reply)
 
 
-def complete_all(broker: Broker, name: str, tokens: Sequence[bytes], reply: Reply) -> None:
-    """Complete held messages: all of them, or none where a token does not hold."""
+def check_holder(subscription: Subscription, session: Held | None) -> None:
+    """Reject a receiver whose session is not its own any longer."""
+    if session is not None:
+        held_session(subscription, *session)
+
+
+def complete_all(
+    broker: Broker, name: str, tokens: Sequence[bytes], reply: Reply, session: Held | None = None
+) -> None:
+    """Complete held messages atomically: a token that does not hold rejects the call.
+
+    For `session` see `settle_one`.
+    """
     entity = broker.find(name)
+
+    def find(subscription: Subscription, chosen: list[Any]) -> list[int]:
+        check_holder(subscription, session)
+        return find_held(subscription, chosen)
+
     on_all(
         broker,
         entity,
         tokens,
         seat_of_token,
-        find_held,
+        find,
         lambda subscription, ordinals, now, out: complete(subscription, ordinals, out),
         reply,
     )
@@ -179,7 +206,7 @@ def receive_deferred(
     *,
     dead: bool = False,
     take: bool = False,
-    session: tuple[str, bytes] | None = None,
+    session: Held | None = None,
     bytes_max: int | None = None,
 ) -> None:
     """Receive deferred messages by their numbers: all of them, or none (L2)."""
@@ -408,6 +435,9 @@ class _Purging:
         """Delete the next slice once the last one is durable."""
         if outcome is not None and outcome.error is not None:
             fail(self._reply, outcome.error)
+            return
+        if self._reply.done():
+            # The caller does not wait any longer: delete nothing more.
             return
         left = None if self._most is None else self._most - self._count
         if not self._seats or left == 0:

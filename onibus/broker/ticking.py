@@ -31,6 +31,8 @@ def ring(broker: Broker, kind: str, subject: Any) -> None:
     """Do what is due."""
     if kind == "waiter":
         give_up(broker, subject)
+    elif kind == "timeout":
+        subject.time_out()
     elif kind == "clock":
         keep_time(broker)
     elif kind == "forward":

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from onibus.broker.entity import Entity, Seat
+from onibus.broker.namespace import ChangeRules
 from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.broker.routing import route, seat_of_key
 from onibus.broker.sending import check_takes, open_for_sends, take_in
-from onibus.broker.settling import seat_of_token
+from onibus.broker.settling import Held, check_holder, seat_of_token
 from onibus.broker.turns import Turn, waits
 from onibus.core.checks import check_properties, check_text, check_whole
 from onibus.core.errors import (
@@ -27,8 +28,10 @@ from onibus.core.errors import (
     QuotaExceeded,
     Refused,
 )
+from onibus.core.holds import Hold
 from onibus.core.lifecycle import DEAD
 from onibus.core.limits import REASON_LENGTH_MAX, TRANSACTION_MS_MAX
+from onibus.core.mark import Mark
 from onibus.core.message import Message, Sent, encode_properties
 from onibus.core.path.admit import Prepared, admit
 from onibus.core.path.plan import Plan
@@ -51,12 +54,16 @@ _ENDED = {
 class Settlement:
     """What is to become of one held message."""
 
-    __slots__ = ("change", "entity", "token")
+    __slots__ = ("change", "entity", "session", "token")
 
-    def __init__(self, entity: Entity, token: bytes, change: Change) -> None:
+    def __init__(
+        self, entity: Entity, token: bytes, change: Change, session: Held | None = None
+    ) -> None:
         self.entity = entity
         self.token = token
         self.change = change
+        #: the session that the settling receiver must hold (B9)
+        self.session = session
 
 
 class Transaction:
@@ -68,6 +75,8 @@ class Transaction:
         self._deadline = broker.clock.now() + TRANSACTION_MS_MAX
         self._sends: list[tuple[Entity, Prepared]] = []
         self._settlements: list[Settlement] = []
+        #: changes of the rules of subscriptions, in order
+        self._rules: dict[Entity, list[ChangeRules]] = {}
         self._keys: dict[str, str] = {}
         #: fan-outs that were computed before the commit
         self._plans: dict[Entity, Plan] = {}
@@ -94,8 +103,13 @@ class Transaction:
                 "partition_key or session_id: roll the transaction back"
             )
 
-    def settle(self, name: str, tokens: Sequence[bytes], change: Change) -> None:
-        """Add settlements, all or none; tokens must hold their messages now and at the commit."""
+    def settle(
+        self, name: str, tokens: Sequence[bytes], change: Change, session: Held | None = None
+    ) -> None:
+        """Add settlements atomically; tokens must hold their messages now and at the commit.
+
+        So must the receiver hold its `session`.
+        """
         self._open(len(tokens))
         _check(change)
         entity = self._broker.find(name)
@@ -103,17 +117,52 @@ class Transaction:
         settled = {one.token for one in self._settlements}
         for token in tokens:
             seat = seat_of_token(entity, token)
-            _, mark, _ = self._broker.look(entity, seat, Subscription.held_by, token)
+            _, mark, _ = self._broker.look(entity, seat, _held_by, token, session)
             if change.verb == "dead-letter" and mark.state in DEAD:
                 raise InvalidOperation("a dead-lettered message cannot be dead-lettered again")
             if token in settled:
                 raise InvalidArgument("the message is already settled in this transaction")
             settled.add(token)
-        self._settlements += [Settlement(entity, token, replace(change)) for token in tokens]
+        self._settlements += [
+            Settlement(entity, token, replace(change), session) for token in tokens
+        ]
+
+    def change_rules(self, name: str, change: ChangeRules) -> None:
+        """Add a change of a subscription's rules; not if its topic is partitioned (P11)."""
+        self._open(1)
+        entity = self._broker.find(name)
+        if entity.topic is None:
+            raise InvalidOperation(f"{entity.name} is a {entity.kind}: subscriptions have rules")
+        if entity.partitioned:
+            self.ended = "changes rules of a partitioned topic"
+            raise InvalidOperation(
+                f"{entity.topic.name} is partitioned: its rules cannot be changed in a "
+                "transaction; roll the transaction back"
+            )
+        several = [*self._rules.get(entity, ()), change]
+        self._broker.namespace.rules_after(entity, several)
+        self._rules[entity] = several
 
     def commit(self, reply: Reply) -> None:
         """Do all of it; the reply gets a `Sent` for each message sent, in order."""
         self._open(0)
+        if not self._rules:
+            self._begin(reply)
+            return
+        begun = False
+
+        def begin() -> None:
+            nonlocal begun
+            begun, self.ended = True, ""
+            self._begin(reply)
+
+        # As every decision of the namespace: not while a disk hangs.
+        self._broker.probing.before(begin, reply)
+        if not begun:
+            self.ended = COMMITTED
+
+    def _begin(self, reply: Reply) -> None:
+        """Commit, at once or after earlier sends to the same entities."""
         sent: dict[Entity, list[Prepared]] = {}
         for entity, prepared in self._sends:
             sent.setdefault(entity, []).append(prepared)
@@ -150,6 +199,7 @@ class Transaction:
         for settlement in self._settlements:
             self._find(settlement, parts)
         self._route(parts, positions)
+        rules = self._broker.namespace.decide_rules(self._rules) if self._rules else None
         for seat in positions:
             self._broker.advance(seat, now)
         self.ended = COMMITTED
@@ -166,11 +216,11 @@ class Transaction:
                     answers[position] = sent
             answer(reply, answers)
 
-        if not parts:
+        if not parts and rules is None:
             answer(reply, [])
             return
         try:
-            self._broker.works.do(parts, now, Outcome(done))
+            self._broker.works.do(parts, now, Outcome(done), rules)
         except OnibusError as error:
             self._not_committed(error)
             raise
@@ -183,7 +233,8 @@ class Transaction:
         entity, token = settlement.entity, settlement.token
         seat = seat_of_token(entity, token)
         ordinal, _, _ = self._broker.ask(
-            seat, lambda partition: entity.part_of(partition).held_by(token)
+            seat,
+            lambda partition: _held_by(entity.part_of(partition), token, settlement.session),
         )
         change = settlement.change
         change.subscription, change.ordinal = entity.number, ordinal
@@ -215,6 +266,7 @@ class Transaction:
             raise InvalidOperation(f"this transaction {_ENDED[self.ended]}")
         self._sends.clear()
         self._settlements.clear()
+        self._rules.clear()
         self.ended = ROLLED_BACK
 
     @property
@@ -229,8 +281,19 @@ class Transaction:
             self.ended = f"was open for longer than {TRANSACTION_MS_MAX // 1_000} s"
         if self.ended:
             raise InvalidOperation(f"this transaction {_ENDED.get(self.ended, self.ended)}")
-        if len(self._sends) + len(self._settlements) + more > self._limit:
-            raise QuotaExceeded(f"too many messages: a transaction has at most {self._limit}")
+        rules = sum(map(len, self._rules.values()))
+        if len(self._sends) + len(self._settlements) + rules + more > self._limit:
+            raise QuotaExceeded(
+                f"too many messages and rules: a transaction has at most {self._limit}"
+            )
+
+
+def _held_by(
+    subscription: Subscription, token: bytes, session: Held | None
+) -> tuple[int, Mark, Hold]:
+    """Return the message that a token holds, or reject the token or its receiver."""
+    check_holder(subscription, session)
+    return subscription.held_by(token)
 
 
 def _check(change: Change) -> None:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from onibus.broker.broker import Broker
     from onibus.broker.entity import Entity, Seat
     from onibus.broker.message_store import MessageStore
+    from onibus.broker.namespace import RuleDecision
     from onibus.core.partition import Partition
     from onibus.store.interface import Store
 
@@ -67,8 +68,8 @@ class Work:
     """A work over several stores that is under way."""
 
     __slots__ = (
-        "decided", "deciding", "id", "kept", "note", "order", "parts", "reply", "results", "size",
-        "waiting",
+        "decided", "deciding", "id", "kept", "note", "order", "parts", "reply", "results", "rules",
+        "size", "waiting",
     )  # fmt: skip
 
     def __init__(self, work: int, parts: dict[int, Part | None], note: Any, reply: Reply) -> None:
@@ -89,6 +90,8 @@ class Work:
         #: bytes of the messages that it will publish
         self.size = 0
         self.results: dict[int, Result] = {}
+        #: changes of rules that its decision brings (P11)
+        self.rules: RuleDecision | None = None
 
 
 class Works:
@@ -122,16 +125,18 @@ class Works:
 
     # A work, from its first step
 
-    def do(self, parts: Parts, now: int, reply: Reply) -> None:
+    def do(self, parts: Parts, now: int, reply: Reply, rules: RuleDecision | None = None) -> None:
         """Carry out a work; the reply gets `Results` when all of it is durable.
 
         The caller has brought the partitions to `now`, and found at that moment what is to change.
+        The row that decides changes `rules` too: messages that the work sends follow the new ones.
         """
         stores = list(dict.fromkeys(seat.store for seat in parts))
         for seat in parts:
             seat.online()
-        self.check_disks(parts, 1 if len(stores) == 1 else 2)
-        if len(stores) == 1:
+        at_once = len(stores) == 1 and rules is None
+        self.check_disks(parts, 1 if at_once else 2)
+        if at_once:
             self._at_once(stores[0], parts, now, reply)
             return
         by_id = {seat.id: seat for seat in parts}
@@ -145,7 +150,7 @@ class Works:
             else:
                 answer(reply, {by_id[one]: sent for one, sent in outcome.value.items()})
 
-        self.stage(parts, now, None, Outcome(published))
+        self.stage(parts, now, None, Outcome(published), rules)
 
     def check_disks(self, parts: Parts, times: int) -> None:
         """Reject a work that sends messages if a disk has no room for all of them.
@@ -181,7 +186,14 @@ class Works:
         store.loop.answer_after(reply, results)
         broker.start(store)
 
-    def stage(self, parts: Parts, now: int, note: Any, reply: Reply) -> int:
+    def stage(
+        self,
+        parts: Parts,
+        now: int,
+        note: Any,
+        reply: Reply,
+        rules: RuleDecision | None = None,
+    ) -> int:
         """Stage a work. Without a note it is decided and published as soon as it is staged.
 
         With one it waits for `decide`, and the reply gets its id when it is staged.
@@ -189,6 +201,9 @@ class Works:
         self._next += 1
         by_id: dict[int, Part | None] = {seat.id: part for seat, part in parts.items()}
         work = self._works[self._next] = Work(self._next, by_id, note, reply)
+        if rules is not None:
+            work.rules = rules
+            rules.begin()
         work.size = sum(part.size for part in parts.values())
         self._broker.disk.staged += work.size
         for seat, part in parts.items():
@@ -198,6 +213,9 @@ class Works:
                 self._abort(work, error)
                 break
             self._after_commit(seat, partial(self._staged, work, seat.id))
+        if not parts:
+            # It changes rules only. The caller knows its id before it is decided.
+            self._broker.call_soon(partial(self._record, work))
         return work.id
 
     def _staged(self, work: Work, seat_id: int, outcome: Outcome) -> None:
@@ -207,11 +225,18 @@ class Works:
             self._abort(work, outcome.error)
             return
         work.waiting.pop(seat_id, None)
-        if work.waiting:
+        if not work.waiting:
+            self._record(work)
+
+    def _record(self, work: Work) -> None:
+        """Write the row of a work that is staged; without a note, it decides."""
+        if work.id not in self._works:
             return
         row = WorkRow(work.note is None, list(work.parts), work.note)
         batch = WriteBatch()
         batch.put(WORKS, (work.id, encode_row(row)))
+        if work.rules is not None:
+            work.rules.write(batch)
         try:
             self._broker.namespace.commit(batch, Outcome(partial(self._recorded, work)))
         except OnibusError as error:
@@ -221,11 +246,15 @@ class Works:
         """The namespace's store has the work's row, or has failed over it."""
         if outcome.error is not None:
             # Whether the row is there shows when the namespace's store is open again.
+            if work.rules is not None:
+                work.rules.end()
             fail(work.reply, outcome.error)
         elif work.note is not None:
             self._keep(work)
             answer(work.reply, work.id)
         else:
+            if work.rules is not None:
+                work.rules.decided()
             self._decided(work)
 
     def _keep(self, work: Work) -> None:
@@ -248,6 +277,8 @@ class Works:
     def _abort(self, work: Work, error: BaseException) -> None:
         """A work will not happen: forget what was staged of it."""
         self._take_out(work.id)
+        if work.rules is not None:
+            work.rules.end()
         self._unstage(work)
         if isinstance(error, Unknown):
             # Nothing was decided, so nothing has happened, nor will.
@@ -335,6 +366,8 @@ class Works:
                 self._late(work, seat)
             else:
                 self._publish(work, seat, 0, work.parts[seat_id])
+        if not work.parts:
+            self._finish(work)
 
     def _late(self, work: Work, seat: Seat) -> None:
         fail(
@@ -370,7 +403,12 @@ class Works:
             fail(work.reply, outcome.error)
             return
         work.waiting.pop(seat_id, None)
-        if work.waiting or self._take_out(work.id) is None:
+        if not work.waiting:
+            self._finish(work)
+
+    def _finish(self, work: Work) -> None:
+        """Answer a work that every partition has done, and delete its row."""
+        if self._take_out(work.id) is None:
             return
         answer(work.reply, work.results)
         batch = WriteBatch()

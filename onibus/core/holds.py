@@ -88,3 +88,12 @@ def check_of(secret: bytes, partition: int, subscription: int, boot: int, epoch:
     """Return the check that tokens of a hold carry."""
     seed = _SEED.pack(partition, subscription, boot, epoch)
     return int.from_bytes(blake2b(seed, digest_size=4, key=secret).digest(), "big")
+
+
+def takeover_of(secret: bytes, partition: int, subscription: int, boot: int, epoch: int) -> bytes:
+    """Return the token by which a non-exclusive session lock is taken over (B9).
+
+    Its 16 bytes cannot be guessed: a receiver that has them takes the session.
+    """
+    seed = _SEED.pack(partition, subscription, boot, epoch)
+    return blake2b(seed, digest_size=TOKEN.size, key=secret, person=b"takeover").digest()

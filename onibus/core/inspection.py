@@ -98,6 +98,15 @@ class AcceptedSession(msgspec.Struct, frozen=True):
     session_id: str
     token: bytes
     locked_until_ms: int
+    #: the token that takes the session over, if it was accepted non-exclusively
+    takeover: bytes | None = None
+
+
+class NonExclusive(msgspec.Struct, frozen=True):
+    """A request to hold a session so that a receiver that knows its token can take it over (B9)."""
+
+    #: takes over the lock that has this token; None: locks a session that is free
+    takeover: bytes | None = None
 
 
 class SessionInfo(msgspec.Struct, frozen=True):

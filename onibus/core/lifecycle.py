@@ -140,4 +140,4 @@ def words(member: State | Input) -> str:
 @cache
 def _words(name: str) -> str:
     # By name: as numbers, members of State and Input are equal to each other.
-    return name.lower().replace("_", " ").replace("dead lettered", "dead-lettered")
+    return name.lower().replace("_", " ").replace("dead letter", "dead-letter")

@@ -5,7 +5,8 @@ columns are its key; `put` replaces the row of that key. Columns hold int, str, 
 `partition` is an entity's incarnation * 65,536 + the partition's index, so rows of an entity that
 was deleted never mix with those of one that was made again under its name.
 
-Format version 2 (1 had no `repairs`, and no `stamp` in `outcomes`):
+Format version 3 (2 had no `takeover` and no `state_set` in `sessions`; 1 had no `repairs`, and no
+`stamp` in `outcomes`):
 
     table        key                               other columns
     meta         name                              value
@@ -18,7 +19,8 @@ Format version 2 (1 had no `repairs`, and no `stamp` in `outcomes`):
                                                    overlay
     gone         partition, subscription, first    last: this run of ordinals has left
     holds        partition, subscription, epoch    until, duration, check, session, ordinals, owner
-    sessions     partition, subscription, session  state, until, duration, epoch, check, owner
+    sessions     partition, subscription, session  state, until, duration, epoch, check, owner,
+                                                   takeover, state_set
     attempts     partition, subscription, attempt  until, epochs
     recent_ids   entry                             partition, entries (core/id_runs.py)
     id_runs      run                               partition, tier, count, oldest, newest, chunks,
@@ -46,7 +48,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 Value = int | str | bytes | None
 Row = tuple[Value, ...]
@@ -90,7 +92,9 @@ HOLDS = _table(
     "holds", "partition subscription epoch", "until duration check session ordinals owner"
 )
 SESSIONS = _table(
-    "sessions", "partition subscription session", "state until duration epoch check owner"
+    "sessions",
+    "partition subscription session",
+    "state until duration epoch check owner takeover state_set",
 )
 ATTEMPTS = _table("attempts", "partition subscription attempt", "until epochs")
 RECENT_IDS = _table("recent_ids", "entry", "partition entries")

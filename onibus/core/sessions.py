@@ -23,11 +23,23 @@ Turn = tuple[int, int]
 
 
 class SessionLock:
-    """An exclusive hold on a session."""
+    """A hold on a session, by one receiver at a time.
 
-    __slots__ = ("check", "duration", "epoch", "holds", "owner", "until")
+    Its epoch and check are those of the receiver that has it now. A receiver that presents the
+    takeover token of a non-exclusive lock gets it, with the messages that it carries (B9).
+    """
 
-    def __init__(self, epoch: int, check: int, until: int, duration: int, owner: str) -> None:
+    __slots__ = ("check", "duration", "epoch", "holds", "owner", "takeover", "until")
+
+    def __init__(
+        self,
+        epoch: int,
+        check: int,
+        until: int,
+        duration: int,
+        owner: str,
+        takeover: bytes | None = None,
+    ) -> None:
         #: who says to hold it; for people, proves nothing
         self.owner = owner
         #: epochs of the holds that it carries
@@ -36,6 +48,8 @@ class SessionLock:
         self.check = check
         self.until = until
         self.duration = duration
+        #: the token by which another receiver takes it over; None if it is exclusive (B4)
+        self.takeover = takeover
 
 
 class Session:
@@ -63,7 +77,7 @@ class Session:
         self.turns: dict[int, Turn] | None = None
         self.lock: SessionLock | None = None
         self.state: bytes | None = None
-        #: when the state was set, by the wall clock; 0 if that was before the last start
+        #: when the state was set, by the wall clock; 0 if a version before format 3 set it
         self.state_set_ms = 0
 
     def barrier(self) -> int:

@@ -20,7 +20,7 @@ from onibus.core.block import NEVER
 from onibus.core.dead_letters import DeadLetters
 from onibus.core.errors import LockLost, MessageNotFound, SessionLockLost
 from onibus.core.fair_queue import FairQueue
-from onibus.core.holds import TOKEN, Attempt, Hold, check_of
+from onibus.core.holds import TOKEN, Attempt, Hold, check_of, takeover_of
 from onibus.core.lifecycle import ASIDE, DEAD, HELD, TIMED, UNLOCKED, Input, State, advance
 from onibus.core.mark import Mark
 from onibus.core.marks import Marks
@@ -188,6 +188,11 @@ class Subscription:
         epoch = partition.next_epoch()
         check = check_of(partition.secret, *self.key, partition.boot, epoch)
         return Hold(epoch, check, until, duration, session, owner)
+
+    def takeover_token(self, epoch: int) -> bytes:
+        """Return the token that takes over the session lock of an epoch (B9)."""
+        partition = self.partition
+        return takeover_of(partition.secret, *self.key, partition.boot, epoch)
 
     def held_ordinal(self, token: bytes) -> int:
         """Return the ordinal of the message that a token holds, or 0."""

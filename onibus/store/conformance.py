@@ -65,9 +65,9 @@ def commit_then_read(exercise: Exercise) -> None:
 
 def put_replaces_the_whole_row(exercise: Exercise) -> None:
     store = exercise.open()
-    store.commit(batch((SESSIONS, (1, 0, "s", b"state", 5, 6, 7, 8, "me"))))
-    store.commit(batch((SESSIONS, (1, 0, "s", None, 0, 0, 0, 0, ""))))
-    assert list(store.scan(SESSIONS)) == [(1, 0, "s", None, 0, 0, 0, 0, "")]
+    store.commit(batch((SESSIONS, (1, 0, "s", b"state", 5, 6, 7, 8, "me", b"t", 9))))
+    store.commit(batch((SESSIONS, (1, 0, "s", None, 0, 0, 0, 0, "", None, 0))))
+    assert list(store.scan(SESSIONS)) == [(1, 0, "s", None, 0, 0, 0, 0, "", None, 0)]
     store.close()
 
 

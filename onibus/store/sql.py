@@ -70,5 +70,11 @@ def _statements(table: Table) -> Statements:
 
 SCHEMA = tuple(create(table) for table in TABLES)
 #: Statements that migrate a store from a format to the next one.
-MIGRATIONS = {1: ('ALTER TABLE "outcomes" ADD COLUMN "stamp"', create(REPAIRS))}
+MIGRATIONS = {
+    1: ('ALTER TABLE "outcomes" ADD COLUMN "stamp"', create(REPAIRS)),
+    2: (
+        'ALTER TABLE "sessions" ADD COLUMN "takeover"',
+        'ALTER TABLE "sessions" ADD COLUMN "state_set"',
+    ),
+}
 STATEMENTS = {table.name: _statements(table) for table in TABLES}

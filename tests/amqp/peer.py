@@ -78,22 +78,49 @@ class Peer:
         self.heard()
 
     async def request(
-        self, operation: str, body: dict[str, bytes], handle: int = 100, state: bytes = to.NULL
+        self,
+        operation: str,
+        body: dict[str, bytes],
+        handle: int = 100,
+        state: bytes = to.NULL,
+        **properties: bytes,
     ) -> tuple[int, Any]:
         """Make a request; return the status of its answer, and its body."""
-        self.feed(self.framed_request(operation, body, handle, state))
+        told, value = await self.ask(operation, body, handle, state, **properties)
+        return told["statusCode"], value
+
+    async def ask(
+        self,
+        operation: str,
+        body: dict[str, bytes],
+        handle: int = 100,
+        state: bytes = to.NULL,
+        **properties: bytes,
+    ) -> tuple[dict[str, Any], Any]:
+        """Make a request; return the application properties of its answer, and its body."""
+        self.feed(self.framed_request(operation, body, handle, state, **properties))
+        return await self.response()
+
+    async def response(self) -> tuple[dict[str, Any], Any]:
+        """Return the application properties of an answer, and its body."""
         [answer] = await self.hear(say.TRANSFER)
         found = {code: value for code, _, value, _ in sections.split(answer.payload)}
         told, _ = decode(answer.payload, found[sections.APPLICATION_PROPERTIES])
-        return told["statusCode"], decode(answer.payload, found[sections.VALUE])[0]
+        return told, decode(answer.payload, found[sections.VALUE])[0]
 
     def say_request(self, operation: str, body: dict[str, bytes], handle: int = 100) -> None:
         self.feed(self.framed_request(operation, body, handle))
 
     def framed_request(
-        self, operation: str, body: dict[str, bytes], handle: int = 100, state: bytes = to.NULL
+        self,
+        operation: str,
+        body: dict[str, bytes],
+        handle: int = 100,
+        state: bytes = to.NULL,
+        **properties: bytes,
     ) -> bytes:
-        named = to.text_map({"operation": to.string(f"com.microsoft:{operation}")})
+        given = {name.replace("_", "-"): value for name, value in properties.items()}
+        named = to.text_map({"operation": to.string(f"com.microsoft:{operation}"), **given})
         payload = sections.section(sections.APPLICATION_PROPERTIES, named)
         payload += sections.section(sections.VALUE, to.text_map(body))
         self._requests += 1

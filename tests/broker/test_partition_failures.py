@@ -253,7 +253,7 @@ async def test_such_a_rule_that_was_stored_before_lets_no_send_fail(clock: Manua
         await bus.create_topic("t")
         await bus.create_subscription("t", "s", rules=[])
         entity = bus.broker.find("t/subscriptions/s")
-        bus.broker.namespace._rules_changed(entity, [from_plain(to_plain(SET_TOO_FAR))])
+        bus.broker.namespace.take_rules(entity, [from_plain(to_plain(SET_TOO_FAR))])
         await bus.send("t", msg("x", properties={"far": 1}))
         await bus.send("t", msg("y"))
         (dead,) = await get(bus, "t/subscriptions/s", dead_letters=True)

@@ -225,18 +225,23 @@ async def test_messages_of_fifo_queues(clock: ManualClock, stores: tuple[str, ..
 
 @pytest.mark.promise("P11")
 @run
-async def test_rules_are_no_part_of_transactions(clock: ManualClock) -> None:
+async def test_rules_of_partitioned_topics_are_no_part_of_transactions(
+    clock: ManualClock,
+) -> None:
     async with Bus.ephemeral(clock=clock) as bus:
         (left,) = await topic_with(bus, "left", enable_partitioning=True)
         rules = bus.subscription(left).rules
-        tx = bus.transaction()
         for act in (
-            lambda: tx.create_rule(left, Rule("more")),
-            lambda: tx.change_rule(left, rules[0]),
-            lambda: tx.delete_rule(left, rules[0].name),
+            lambda tx: tx.create_rule(left, Rule("more")),
+            lambda tx: tx.change_rule(left, rules[0]),
+            lambda tx: tx.delete_rule(left, rules[0].name),
         ):
+            transaction = bus.transaction()
+            with pytest.raises(InvalidOperation, match="partitioned"):
+                await act(transaction)
             with pytest.raises(InvalidOperation):
-                act()
+                await transaction.commit()
+            await transaction.rollback()
         assert bus.subscription(left).rules == rules
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from onibus.broker import settling
 from onibus.core import sessions, subscription
+from onibus.core.path import session
 from tests.simulation.mutating import Mutant
 
 _LOCKED = ("plain", "fading", "spread")
 _GROUPS = ("fifo", "content")
+_SESSIONS = ("sessions", "everything")
 
 
 def renew_and_write_nothing(original: Any) -> Any:
@@ -51,6 +54,29 @@ def lend_what_is_in_flight(original: Any) -> Any:
     return next_free
 
 
+def take_over_and_keep_both(original: Any) -> Any:
+    """A takeover after which the first receiver still has the session."""
+
+    def accepted(subscription: Any, held: Any, out: Any) -> Any:
+        lock = held.lock
+        known = vars(subscription).setdefault("first_holders", {}) if lock.takeover else {}
+        lock.epoch, lock.check = known.setdefault(lock.takeover, (lock.epoch, lock.check))
+        return original(subscription, held, out)
+
+    return accepted
+
+
+def take_over_without_a_token(original: Any) -> Any:
+    def compare(known: bytes, given: bytes) -> bool:
+        return True
+
+    return compare
+
+
+def let_anyone_settle(original: Any) -> Any:
+    return lambda subscription, held: None
+
+
 OF_HOLDS = {
     "a renewal is not stored": Mutant(
         subscription.Subscription, "renew", renew_and_write_nothing, _LOCKED
@@ -72,5 +98,14 @@ OF_HOLDS = {
     ),
     "a claim takes from a group in flight": Mutant(
         sessions.Sessions, "next_free", lend_what_is_in_flight, ("fifo",)
+    ),
+    "a takeover leaves the session to both": Mutant(
+        session, "_accepted", take_over_and_keep_both, _SESSIONS
+    ),
+    "any token takes a session over": Mutant(
+        session, "compare_digest", take_over_without_a_token, _SESSIONS
+    ),
+    "a receiver that was taken over settles": Mutant(
+        settling, "check_holder", let_anyone_settle, _SESSIONS
     ),
 }

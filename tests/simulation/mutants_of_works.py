@@ -10,6 +10,7 @@ from onibus.broker import (
     erasing,
     forwarding,
     moving,
+    namespace,
     producers,
     ticking,
     transacting,
@@ -290,7 +291,28 @@ _TOPICS = ("news", "new-news")
 _OVER_STORES = ("keyed", "spread", "plain")
 _CHAIN = ("hop-0",)
 
+
+def decide_without_rules(original: Any) -> Any:
+    """A transaction whose rules are in memory only."""
+    return lambda self, batch: None
+
+
+def use_rules_before_they_are_decided(original: Any) -> Any:
+    def begin(self: Any) -> None:
+        original(self)
+        for entity, rules in self.rules.items():
+            self._namespace.take_rules(entity, rules)
+
+    return begin
+
+
 OF_WORKS = {
+    "rules of a transaction are not stored": Mutant(
+        namespace.RuleDecision, "write", decide_without_rules, _TOPICS
+    ),
+    "rules of a transaction hold before it is decided": Mutant(
+        namespace.RuleDecision, "begin", use_rules_before_they_are_decided, _TOPICS
+    ),
     "a row goes while somebody wants it": Mutant(Fans, "release", release_too_much, _TOPICS),
     "unknown is true": Mutant(entity_module, "compile_rule", take_unknown_for_true, _TOPICS),
     "an overlay is lost at restart": Mutant(recover, "_recover_marks", lose_overlays, _TOPICS),

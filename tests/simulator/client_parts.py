@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from onibus.core.message import Message
 from tests.simulator.model_parts import EntityModel
+from tests.simulator.model_rows import Lock
 
 #: Every kind of queue; a run has some of them.
 KINDS: dict[str, dict[str, Any]] = {
@@ -205,16 +206,30 @@ class Held:
     def __init__(self, name: str, uid: int, number: int, lock: int, token: bytes) -> None:
         self.name, self.token = name, token
         self.proof = (uid, number, lock)
+        #: the session by which it was received
+        self.session: Session | None = None
 
 
 class Session:
     """A session that a client has accepted."""
 
-    def __init__(self, where: Any, entity: EntityModel, index: int, lock: int, real: Any) -> None:
+    def __init__(self, where: Any, entity: EntityModel, index: int, lock: Lock, real: Any) -> None:
         #: the entity and the partition, as the bus has them
         self.found, self.seat = where
         self.entity, self.index = entity, index
-        self.lock, self.token, self.id = lock, real.token, real.session_id
+        self.lock, self.token, self.id = lock.id, real.token, real.session_id
+        #: what takes it over, in the model and in the bus; 0 if it is exclusive
+        self.takeover, self.lock_token = lock.takeover, real.takeover
+
+
+def real_of(session: Session | None) -> tuple[str, bytes] | None:
+    """Return a session and the token of its receiver, as the bus takes them."""
+    return None if session is None else (session.id, session.token)
+
+
+def model_of(session: Session | None) -> tuple[str, int] | None:
+    """Return a session and the lock of its receiver, as the model takes them."""
+    return None if session is None else (session.id, session.lock)
 
 
 def brief(message: Message) -> str:

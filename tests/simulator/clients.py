@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from onibus.broker import receiving, sending, settling
+from onibus.core.inspection import NonExclusive
 from onibus.core.message import Message
 from onibus.core.path.settle import abandon, defer, reject, renew
 from tests.simulator.client_parts import (
@@ -20,7 +21,9 @@ from tests.simulator.client_parts import (
     Session,
     brief,
     given_for,
+    model_of,
     names_of,
+    real_of,
 )
 from tests.simulator.model import PartitionModel
 from tests.simulator.model_parts import Op
@@ -55,7 +58,7 @@ class Clients:
         if isinstance(op.value, tuple):
             found, seat, accepted = op.reply.value
             entity, index, _, lock, _ = op.value
-            self.sessions.append(Session((found, seat), entity, index, lock.id, accepted))
+            self.sessions.append(Session((found, seat), entity, index, lock, accepted))
             return
         if not isinstance(op.value, list):
             return
@@ -69,7 +72,9 @@ class Clients:
             number = row.number
             self.numbers.append((entity.name, number))
             if real.token is not None and row.lock is not None:
-                self.held.append(Held(entity.name, entity.uid, number, row.lock.id, real.token))
+                held = Held(entity.name, entity.uid, number, row.lock.id, real.token)
+                held.session = op.session
+                self.held.append(held)
 
     def entity(self) -> str:
         return self.random.choice(self.names)
@@ -188,13 +193,28 @@ class Clients:
     def _accept(self, name: str, wait: int) -> None:
         sim = self.sim
         session = self.random.choice((None, None, f"s{self.random.randrange(5)}"))
+        sharing, real = self._sharing(name)
+        if sharing:
+            session = real.id
+        wanted = None if sharing is None else NonExclusive(real.lock_token if sharing else None)
         self._try(
             name,
             wait,
-            f"accept {name} {session} wait={wait}",
-            lambda reply: receiving.accept(sim.broker, name, session, "me", wait, reply),
-            lambda op: sim.model.accept(op, name, session),
+            f"accept {name} {session} sharing={sharing} wait={wait}",
+            lambda reply: receiving.accept(sim.broker, name, session, "me", wait, reply, wanted),
+            lambda op: sim.model.accept(op, name, session, sharing),
         )
+
+    def _sharing(self, name: str) -> tuple[int | None, Any]:
+        """Draw how a session is accepted: exclusively, not, or by taking one over (B9)."""
+        choice = self.random.random()
+        if choice < 0.5:
+            return None, None
+        shared = [one for one in self.sessions if one.entity.name == name and one.takeover]
+        if choice < 0.8 or not shared:
+            return 0, None
+        chosen = self.random.choice(shared)
+        return chosen.takeover, chosen
 
     def _try(
         self,
@@ -241,13 +261,25 @@ class Clients:
         if self.random.random() < 0.3:
             chosen += [held for held in self.held if held.name == first.name][:2]
         name = first.name if self.random.random() < 0.97 else self.entity()
+        alike = all(held.session is first.session for held in chosen)
+        session = self.holder(first) if alike else None
         sim.do(
-            f"complete {name} {[held.proof for held in chosen]}",
+            f"complete {name} {[held.proof for held in chosen]} of {model_of(session)}",
             lambda reply: settling.complete_all(
-                sim.broker, name, [held.token for held in chosen], reply
+                sim.broker,
+                name,
+                [held.token for held in chosen],
+                reply,
+                real_of(session),
             ),
-            lambda op: sim.model.complete(op, name, [held.proof for held in chosen]),
+            lambda op: sim.model.complete(
+                op, name, [held.proof for held in chosen], model_of(session)
+            ),
         )
+
+    def holder(self, held: Held) -> Session | None:
+        """Draw a receiver that settles as the holder of a session, perhaps one that lost it."""
+        return held.session if self.random.random() < 0.7 else None
 
     def _settle(
         self,
@@ -258,18 +290,23 @@ class Clients:
         sim, held = self.sim, self.token()
         if held is None:
             return
-        now = sim.broker.clock.now()
+        now, session = sim.broker.clock.now(), self.holder(held)
         sim.do(
-            f"{verb} {held.name} {held.proof}",
+            f"{verb} {held.name} {held.proof} of {model_of(session)}",
             lambda reply: settling.settle_one(
                 sim.broker,
                 held.name,
                 held.token,
                 lambda subscription, now, out: real(subscription, held.token, now, out),
                 reply,
+                real_of(session),
             ),
             lambda op: sim.model.settle(
-                op, held.name, held.proof, lambda partition, row: model(partition, row, now)
+                op,
+                held.name,
+                held.proof,
+                lambda partition, row: model(partition, row, now),
+                model_of(session),
             ),
         )
 

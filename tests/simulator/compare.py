@@ -53,8 +53,9 @@ def compare_value(words: str, real: Any, model: Any) -> None:
                 compare_given(words, one, expected)
     elif isinstance(model, tuple):
         _, _, accepted = real
-        _, _, session, _, until = model
+        _, _, session, lock, until = model
         same(words, (accepted.session_id, accepted.locked_until_ms), (session, until))
+        same(f"{words}: non-exclusive", accepted.takeover is not None, lock.takeover > 0)
     else:
         same(words, real, model)
 

@@ -476,17 +476,31 @@ class PartitionModel:
 
     # Sessions
 
-    def accept(self, session: str | None, now: int) -> str | None:
-        """Lock a session, named or the next that is free."""
+    def accept(self, session: str | None, now: int, sharing: int | None = None) -> str | None:
+        """Lock a session, named or the next that is free; for `sharing` see `BusModel.accept`."""
         if session is None:
             session = next(iter(self.free_sessions()), None)
             if session is None:
                 return None
+        elif sharing:
+            return self._take_over(session, sharing, now)
         elif session in self.locks or self.in_flight(session):
             raise SessionLocked(session)
         duration = self.settings.lock_duration_ms
-        self.locks[session] = Lock(next_hold(), now + duration, duration)
+        hold = next_hold()
+        takeover = 0 if sharing is None else hold
+        self.locks[session] = Lock(hold, now + duration, duration, takeover=takeover)
         self.calm = 0
+        return session
+
+    def _take_over(self, session: str, takeover: int, now: int) -> str:
+        """Give a non-exclusive lock to another receiver; the messages stay locked (B9)."""
+        held = self.locks.get(session)
+        if held is None:
+            raise SessionLockLost(session)
+        if held.takeover != takeover:
+            raise SessionLocked(session)
+        self.locks[session] = replace(held, id=next_hold(), until=now + held.duration)
         return session
 
     def held_session(self, session: str, lock: int) -> Lock:

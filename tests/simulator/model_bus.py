@@ -132,7 +132,10 @@ class BusModel(Moves):
 
         op.entity, op.fetch = entity, fetch
 
-    def accept(self, op: Op, name: str, session: str | None) -> None:
+    def accept(self, op: Op, name: str, session: str | None, sharing: int | None = None) -> None:
+        """Lock a session exclusively, or as `sharing` says: 0 non-exclusively, else the lock
+        whose takeover token that is (B9).
+        """
         entity = self.receivable(name)
         if not entity.settings.requires_session:
             raise InvalidOperation(name)
@@ -146,8 +149,10 @@ class BusModel(Moves):
                     if session is not None or len(entity.partitions) == 1:
                         raise PartitionOffline(name)
                     continue
-                taken = self.part(entity, index).accept(session, self.time.now())
+                taken = self.part(entity, index).accept(session, self.time.now(), sharing)
                 if taken is not None:
+                    if sharing:
+                        self.part(entity, index, op)
                     op.errors.discard(NoSession)
                     lock = entity.partitions[index].locks[taken]
                     op.resolve((entity, index, taken, lock, self.time.shown(lock.until)))
@@ -210,8 +215,17 @@ class BusModel(Moves):
         partition.held_session(session, lock)
         op.resolve(act(self.part(entity, index, op)))
 
-    def complete(self, op: Op, name: str, held: Sequence[tuple[int, int, int]]) -> None:
-        """Complete what is held by (entity, number, lock): all, or none."""
+    def complete(
+        self,
+        op: Op,
+        name: str,
+        held: Sequence[tuple[int, int, int]],
+        session: tuple[str, int] | None = None,
+    ) -> None:
+        """Complete messages held by (entity, number, lock), atomically.
+
+        With `session`, only while its receiver has that lock (B9).
+        """
         entity = self.find(name)
         groups: dict[int, list[tuple[int, int, int]]] = {}
         for proof in held:
@@ -224,6 +238,8 @@ class BusModel(Moves):
             partition = parts[index]
             if any(uid != entity.uid for uid, _, _ in proofs):
                 raise LockLost(name)
+            if session is not None:
+                partition.held_session(*session)
             found = [partition.held(number, lock) for _, number, lock in proofs]
             if len({row.ordinal for row in found}) < len(found):
                 raise InvalidArgument(name)
@@ -240,6 +256,7 @@ class BusModel(Moves):
         name: str,
         held: tuple[int, int, int],
         act: Callable[[PartitionModel, Row], Any],
+        session: tuple[str, int] | None = None,
     ) -> None:
         uid, number, lock = held
         entity = self.find(name)
@@ -249,6 +266,8 @@ class BusModel(Moves):
         partition = self.part(entity, index)
         if uid != entity.uid:
             raise LockLost(name)
+        if session is not None:
+            partition.held_session(*session)
         value = act(partition, partition.held(number, lock))
         self.part(entity, index, op)
         op.resolve(value)

@@ -51,6 +51,8 @@ class Op:
         self.outcome: Callable[[], Any] | None = None
         #: that a receiver waits for
         self.entity: EntityModel | None = None
+        #: the session that a client receives from
+        self.session: Any = None
 
     def _answered(self, _: Outcome) -> None:
         self.answered = True

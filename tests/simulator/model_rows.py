@@ -52,6 +52,8 @@ class Lock(msgspec.Struct, frozen=True):
     work: int = 0
     #: the claim that has it
     owner: str = ""
+    #: of a session's lock: what takes it over; 0 if it is exclusive (B9)
+    takeover: int = 0
     #: when a receiver got it
     since: int = 0
 

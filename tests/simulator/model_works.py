@@ -73,6 +73,8 @@ class WorkModel:
         #: since which commit of the namespace's store it is being decided what becomes of it
         self.deciding = 0
         self.sent: list[tuple[int, int | None]] = []
+        #: the rules that subscriptions have once it is decided (P11)
+        self.rules: dict[EntityModel, list[str]] = {}
 
 
 class Written(msgspec.Struct, frozen=True):
@@ -124,6 +126,15 @@ class NamespaceModel:
             elif one.work is not None:
                 one.work.recorded = one.kind == "record"
 
+    def use_rules(self, written: list[Written]) -> None:
+        """The bus knows that these are durable: rules that they decided hold from now on."""
+        for one in written:
+            if one.work is not None and one.work.number in self.decided:
+                for entity, rules in one.work.rules.items():
+                    assert entity.topic is not None
+                    if entity.uid in entity.topic.rules:
+                        entity.topic.rules[entity.uid] = rules
+
 
 def outlet_of(partition: PartitionModel, uid: int) -> PartitionModel | None:
     """Return what an entity has of a partition; None for a subscription that is no more."""
@@ -145,11 +156,23 @@ class Works(Commits):
         """Return the stores whose commits an answer may wait for."""
         return {**self.stores, "namespace": self.namespace}
 
-    def do_work(self, op: Op, parts: dict[Place, WorkPart]) -> None:
-        """Carry out a work at once where one store has all of it, or stage it."""
+    def do_work(
+        self,
+        op: Op,
+        parts: dict[Place, WorkPart],
+        rules: dict[EntityModel, list[str]] | None = None,
+    ) -> None:
+        """Carry out a work at once where one store has all of it, or stage it.
+
+        What changes rules is always decided by the namespace's store (P11).
+        """
         for entity, index in parts:
             if not self.online(entity, index):
                 raise PartitionOffline(entity.name)
+        if rules:
+            self.stage(op, parts, None)
+            self.works[self.last_work].rules = rules
+            return
         if len({entity.stores[index] for entity, index in parts}) == 1:
             for (entity, index), part in parts.items():
                 self.carry_out(entity, index, part, op)
@@ -172,6 +195,10 @@ class Works(Commits):
                 outlet.pin(outlet.rows[change.ordinal], work.number)
             store = entity.stores[index]
             work.staging[store] = self.stores[store].started + 1
+
+    def changes_rules(self) -> bool:
+        """Return whether a transaction that changes rules is under way."""
+        return any(work.rules for work in self.works.values())
 
     def carry_out(
         self, entity: EntityModel, index: int, part: WorkPart, op: Op
@@ -248,6 +275,7 @@ class Works(Commits):
                 self.drop(one.work)
         for one in to_do:
             if one.work is not None and one.kind == "decide":
+                self.namespace.use_rules([one])
                 self.publish(one.work)
             elif one.work is not None and one.kind == "record":
                 one.op.left = 0
@@ -354,6 +382,7 @@ class Works(Commits):
         namespace.online = True
         namespace.producers = dict(namespace.kept)
         doubted, namespace.in_doubt = namespace.in_doubt, []
+        namespace.use_rules(doubted)
         works = list(dict.fromkeys(one.work for one in doubted if one.work is not None))
         works.sort(key=lambda work: namespace.order(work.number))
         for work in works:
@@ -384,6 +413,7 @@ class Works(Commits):
         before = self.namespace
         if kept.get("namespace"):
             before.keep(before.flying or [])
+        before.use_rules([*before.to_do, *(before.flying or []), *before.in_doubt])
         namespace = self.namespace = NamespaceModel()
         namespace.decided, namespace.kept = before.decided, before.kept
         namespace.orders = before.orders

@@ -50,6 +50,9 @@ class Owners(SessionClients):
     ) -> None:
         """Create, change or delete: decided by one commit, which a crash may keep or lose (P10)."""
         sim = self.sim
+        if sim.model.changes_rules():
+            # A transaction has a subscription to itself until it is decided.
+            return
         while NAME in sim.busy():
             sim.finish(NAME)
         op = sim.begin(words)
@@ -241,7 +244,7 @@ class Owners(SessionClients):
         """Ask for what cannot be: refused, and nothing changes."""
         sim, name = self.sim, self.entity()
         entity = sim.model.entities.get(name)
-        if entity is None:
+        if entity is None or sim.model.changes_rules():
             return
         choices: list[tuple[dict[str, Any], type[OnibusError]]] = [
             # (a topic has no such setting, and a subscription not the other one)

@@ -11,6 +11,7 @@ from onibus.core.path.session import end_session_lock, renew_session, set_sessio
 from tests.simulator.client_parts import Session
 from tests.simulator.clients import Clients
 from tests.simulator.model import PartitionModel
+from tests.simulator.model_parts import Op
 
 
 class SessionClients(Clients):
@@ -60,6 +61,13 @@ class SessionClients(Clients):
         sim, limit = self.sim, self.limit()
         take = self.random.random() < 0.15
         wait = self.random.choice((0, 0, 0, 1_500)) if self.waiting < 3 else 0
+
+        def expect(op: Op) -> None:
+            op.session = session
+            sim.model.receive_session(
+                op, session.entity, session.index, session.id, session.lock, limit, take
+            )
+
         self._try(
             session.entity.name,
             wait,
@@ -75,9 +83,7 @@ class SessionClients(Clients):
                 reply,
                 take=take,
             ),
-            lambda op: sim.model.receive_session(
-                op, session.entity, session.index, session.id, session.lock, limit, take
-            ),
+            expect,
         )
 
     def _deferred_of(self, session: Session) -> None:

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+from onibus.broker.entity_rules import without_rule
 from onibus.broker.transacting import Transaction, verb
-from onibus.core.errors import InvalidArgument, InvalidOperation, LockLost, OnibusError
+from onibus.core.errors import (
+    EntityExists,
+    EntityNotFound,
+    InvalidArgument,
+    InvalidOperation,
+    LockLost,
+    OnibusError,
+    PartitionOffline,
+)
 from onibus.core.message import Message
+from onibus.core.rules.rule import Rule
 from onibus.core.settings import TopicSettings
-from tests.simulator.client_parts import Held, brief
+from tests.simulator.client_parts import Held, Session, brief, model_of, real_of
 from tests.simulator.mismatch import check
 from tests.simulator.model_bus import BusModel
 from tests.simulator.model_parts import EntityModel, Op
 from tests.simulator.model_rows import Prepared, Row, prepare
+from tests.simulator.model_topics import RULES
 from tests.simulator.model_works import Change, Place, WorkPart
 from tests.simulator.owners import Owners
 
@@ -28,8 +40,10 @@ class TransactionModel:
         self.model = model
         self.deadline = model.time.now() + OPEN_MS
         self.sends: list[tuple[EntityModel, Prepared]] = []
-        self.settlements: list[tuple[EntityModel, Held, Change]] = []
+        self.settlements: list[tuple[EntityModel, Held, Change, Session | None]] = []
         self.keys: dict[str, str] = {}
+        #: rules that are added or removed, in order
+        self.rules: dict[EntityModel, list[str]] = {}
         self.ended = False
 
     def open(self) -> None:
@@ -47,16 +61,41 @@ class TransactionModel:
                 raise InvalidOperation("two keys, or none (P8)")
         self.sends += [(entity, one) for one in batch]
 
-    def settle(self, held: Held, change: Change) -> None:
+    def settle(self, held: Held, change: Change, session: Session | None) -> None:
         self.open()
         entity = self.model.find(held.name)
         self.reach(Op(""), entity, held)
-        row = self.find(entity, held)
+        row = self.find(entity, held, session)
         if change.verb == "dead-letter" and row.dead:
             raise InvalidOperation("it is a dead letter")
-        if any(other.token == held.token for _, other, _ in self.settlements):
+        if any(other.token == held.token for _, other, _, _ in self.settlements):
             raise InvalidArgument("settled twice")
-        self.settlements.append((entity, held, change))
+        self.settlements.append((entity, held, change, session))
+
+    def change_rule(self, name: str, rule: str, remove: bool) -> None:
+        self.open()
+        entity = self.model.find(name)
+        if entity.topic is None:
+            raise InvalidOperation(name)
+        if entity.topic.settings.enable_partitioning:
+            self.ended = True
+            raise InvalidOperation(name)
+        changes = [*self.rules.get(entity, ()), f"-{rule}" if remove else rule]
+        self.rules_after(entity, changes)
+        self.rules[entity] = changes
+
+    def rules_after(self, entity: EntityModel, changes: list[str]) -> list[str]:
+        """Return the rules that a subscription has then."""
+        assert entity.topic is not None
+        rules = list(entity.topic.rules[entity.uid])
+        for change in changes:
+            name = change.removeprefix("-")
+            if change.startswith("-") and name not in rules:
+                raise EntityNotFound(name)
+            if not change.startswith("-") and name in rules:
+                raise EntityExists(name)
+            rules = [one for one in rules if one != name] if name in rules else [*rules, name]
+        return rules
 
     def reach(self, op: Op, entity: EntityModel, held: Held) -> None:
         """Refuse what is not there, or offline."""
@@ -68,12 +107,14 @@ class TransactionModel:
         self.model.still_there(op, entity)
         self.model.part(entity, index)
 
-    def find(self, entity: EntityModel, held: Held) -> Row:
-        """Return the message that a token holds."""
+    def find(self, entity: EntityModel, held: Held, session: Session | None) -> Row:
+        """Return the message that a token holds, for a receiver that holds its session."""
         uid, number, lock = held.proof
         partition = entity.partition(entity.index_of(number))
         if uid != entity.uid:
             raise LockLost(entity.name)
+        if session is not None:
+            partition.held_session(session.id, session.lock)
         return partition.held(number, lock)
 
     def commit(self, op: Op) -> None:
@@ -84,10 +125,10 @@ class TransactionModel:
         entities = dict.fromkeys(entity for entity, _ in self.sends)
         self.model.take_in((one, index) for one in entities for index in range(len(one.parts)))
         parts: dict[Place, WorkPart] = {}
-        for entity, held, _ in self.settlements:
+        for entity, held, _, _ in self.settlements:
             self.reach(op, entity, held)
-        for entity, held, change in self.settlements:
-            row = self.find(entity, held)
+        for entity, held, change, session in self.settlements:
+            row = self.find(entity, held, session)
             index = entity.index_of(held.proof[1])
             part = parts.setdefault((entity.log, index), WorkPart())
             known = Change(entity.uid, row.ordinal, change.verb, change.delay, change.properties)
@@ -99,10 +140,17 @@ class TransactionModel:
             self.model.part(entity, index)
             part = parts.setdefault((entity, index), WorkPart())
             part.batch, part.places = [*part.batch, prepared], [*part.places, place]
+        rules = {}
+        for entity, changes in self.rules.items():
+            self.model.still_there(op, entity)
+            rules[entity] = self.rules_after(entity, changes)
+            self.model.part(entity, 0)
+        if rules and not self.model.namespace.online:
+            raise PartitionOffline("namespace")
         op.value = [None] * len(self.sends)
-        if parts:
+        if parts or rules:
             # What is refused here may be tried again.
-            self.model.do_work(op, parts)
+            self.model.do_work(op, parts, rules)
         else:
             op.left = 0
         self.ended = True
@@ -152,6 +200,9 @@ class Transactions(Owners):
         if len(model.sends) + len(model.settlements) >= LIMIT - 2:
             return
         held = self.token()
+        if self.random.random() < 0.15:
+            self._gather_rule(real, model)
+            return
         if held is None or self.random.random() < 0.5:
             name = self.target()
             messages = [self.message(name) for _ in range(self.random.randrange(1, 3))]
@@ -172,10 +223,28 @@ class Transactions(Owners):
         told = verb(word, delay_ms=delay, properties=given)
         if word == "dead-letter":
             told.reason, told.description = "why", "so"
+        session = self.holder(held)
         self._both(
-            f"  {word} {held.name} {held.proof}",
-            lambda: real.settle(held.name, [held.token], told),
-            lambda: model.settle(held, Change(0, 0, word, delay, given)),
+            f"  {word} {held.name} {held.proof} of {model_of(session)}",
+            lambda: real.settle(held.name, [held.token], told, real_of(session)),
+            lambda: model.settle(held, Change(0, 0, word, delay, given), session),
+        )
+
+    def _gather_rule(self, real: Transaction, model: TransactionModel) -> None:
+        """Add a rule to a subscription, or remove one (P11)."""
+        name = self.random.choice([one for one in self.sources if "/" in one] or self.sources)
+        entity = self.sim.model.entities.get(name)
+        if self.sim.model.changes_rules() or entity is None:
+            return
+        there = [] if entity.topic is None else entity.topic.rules[entity.uid]
+        rule, remove = self.random.choice(list(RULES)), self.random.random() < 0.2
+        if there and (len(there) > 3 or self.random.random() < 0.4):
+            rule, remove = self.random.choice(there), True
+        change = partial(without_rule, name=rule) if remove else partial(_with, rule)
+        self._both(
+            f"  rule {rule} of {name} remove={remove}",
+            lambda: real.change_rules(name, change),
+            lambda: model.change_rule(name, rule, remove),
         )
 
     def _end(self, real: Transaction, model: TransactionModel) -> None:
@@ -184,4 +253,13 @@ class Transactions(Owners):
             real.rollback()
             model.ended = True
             return
+        if model.rules and self.sim.model.changes_rules():
+            # Only one at a time: the other may have the same subscription.
+            real.rollback()
+            model.ended = True
+            return
         self.sim.do("commit transaction", real.commit, model.commit)
+
+
+def _with(name: str, rules: list[Rule]) -> list[Rule]:
+    return [*rules, RULES[name].rule]

@@ -300,11 +300,13 @@ def _ready_runs(subscription: Subscription, aside: list[int]) -> None:
 
 
 def _recover_sessions(subscription: Subscription, rows: list[Any]) -> None:
-    for _, _, session_id, state, until, duration, epoch, check, owner in rows:
+    for _, _, session_id, state, *held, takeover, state_set in rows:
         session = subscription.sessions.get(session_id)
-        session.state = state
+        # A store of format 2 does not know when a state was set.
+        session.state, session.state_set_ms = state, state_set or 0
+        until, duration, epoch, check, owner = held
         if until:
-            session.lock = SessionLock(epoch, check, until, duration, owner)
+            session.lock = SessionLock(epoch, check, until, duration, owner, takeover)
             subscription.timers.set(("session", session_id), until)
 
 

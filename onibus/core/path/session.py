@@ -1,12 +1,13 @@
-"""Sessions: taking one, keeping it, giving it back, and its state (B4)."""
+"""Sessions: accepting, renewing, taking over and releasing one, and its state (B4, B9)."""
 
 from __future__ import annotations
 
+from hmac import compare_digest
 from typing import TYPE_CHECKING
 
 from onibus.core.errors import InvalidArgument, SessionLocked, SessionLockLost
 from onibus.core.holds import TOKEN
-from onibus.core.inspection import AcceptedSession, SessionInfo
+from onibus.core.inspection import AcceptedSession, NonExclusive, SessionInfo
 from onibus.core.lifecycle import Input
 from onibus.core.limits import SESSION_STATE_BYTES_MAX
 from onibus.core.numbering import ORDINALS_END
@@ -19,15 +20,27 @@ if TYPE_CHECKING:
 
 
 def accept_session(
-    subscription: Subscription, session_id: str | None, owner: str, now: int, out: WriteBatch
+    subscription: Subscription,
+    session_id: str | None,
+    owner: str,
+    now: int,
+    out: WriteBatch,
+    sharing: NonExclusive | None = None,
 ) -> AcceptedSession | None:
-    """Lock a session by its id, or the next that is free; None when none is."""
+    """Lock a session by its id, or the next that is free; None when none is.
+
+    Without `sharing` the lock is exclusive.
+    """
     sessions = subscription.sessions
     if session_id is None:
+        if sharing is not None and sharing.takeover is not None:
+            raise InvalidArgument("name the session that a lock token takes over")
         free = sessions.next_free(subscription.log.visible_below, subscription.session_name)
         if free is None:
             return None
         session = free
+    elif sharing is not None and sharing.takeover is not None:
+        return _take_over(subscription, session_id, sharing.takeover, owner, now, out)
     else:
         session = sessions.get(session_id)
         if session.in_use:
@@ -35,10 +48,44 @@ def accept_session(
     duration = subscription.settings.lock_duration_ms
     hold = subscription.new_hold(now + duration, duration, None)
     session.lock = SessionLock(hold.epoch, hold.check, hold.until, duration, owner)
-    subscription.timers.set(("session", session.id), hold.until)
+    if sharing is not None:
+        session.lock.takeover = subscription.takeover_token(hold.epoch)
+    return _accepted(subscription, session, out)
+
+
+def _take_over(
+    subscription: Subscription,
+    session_id: str,
+    takeover: bytes,
+    owner: str,
+    now: int,
+    out: WriteBatch,
+) -> AcceptedSession:
+    """Give a non-exclusive lock, with the messages that it holds, to another receiver (B9)."""
+    if type(takeover) is not bytes:
+        raise InvalidArgument("a lock token is bytes")
+    session = subscription.sessions.find(session_id)
+    lock = None if session is None else session.lock
+    if session is None or lock is None:
+        raise SessionLockLost(
+            f"session {session_id!r} is not locked: accept it without a lock token"
+        )
+    if lock.takeover is None or not compare_digest(lock.takeover, takeover):
+        raise SessionLocked(f"session {session_id!r} is held by another receiver")
+    hold = subscription.new_hold(now + lock.duration, lock.duration, None)
+    lock.epoch, lock.check, lock.until, lock.owner = hold.epoch, hold.check, hold.until, owner
+    return _accepted(subscription, session, out)
+
+
+def _accepted(subscription: Subscription, session: Session, out: WriteBatch) -> AcceptedSession:
+    """Keep a lock that a receiver has just got, and return what proves it."""
+    lock = session.lock
+    assert lock is not None
+    subscription.timers.set(("session", session.id), lock.until)
     _write(subscription, session, out)
-    token = TOKEN.pack(subscription.numbering.number(0), hold.epoch, hold.check)
-    return AcceptedSession(session.id, token, subscription.partition.offsets.shown(hold.until))
+    token = TOKEN.pack(subscription.numbering.number(0), lock.epoch, lock.check)
+    shown = subscription.partition.offsets.shown(lock.until)
+    return AcceptedSession(session.id, token, shown, lock.takeover)
 
 
 def held_session(subscription: Subscription, session_id: str, token: bytes) -> Session:
@@ -50,7 +97,7 @@ def held_session(subscription: Subscription, session_id: str, token: bytes) -> S
         if lock is not None and (lock.epoch, lock.check) == (epoch, check):
             return session
     raise SessionLockLost(
-        f"the lock on session {session_id!r} expired or was released: accept it again"
+        f"the lock on session {session_id!r} expired, was released or taken over: accept it again"
     )
 
 
@@ -94,7 +141,7 @@ def set_session_state(
 
 
 def states_set_since(subscription: Subscription, since_ms: int) -> list[str]:
-    """Return the sessions whose state was set at this time or later, or before the last start."""
+    """Return the sessions whose state was set at this time or later, or before that was kept."""
     return [
         session.id
         for session in subscription.sessions.hot()
@@ -105,10 +152,10 @@ def states_set_since(subscription: Subscription, since_ms: int) -> list[str]:
 def _write(subscription: Subscription, session: Session, out: WriteBatch) -> None:
     key, lock = (*subscription.key, session.id), session.lock
     if lock is not None:
-        held = (lock.until, lock.duration, lock.epoch, lock.check, lock.owner)
-        out.put(SESSIONS, (*key, session.state, *held))
+        held = (lock.until, lock.duration, lock.epoch, lock.check, lock.owner, lock.takeover)
+        out.put(SESSIONS, (*key, session.state, *held, session.state_set_ms))
     elif session.state is not None:
-        out.put(SESSIONS, (*key, session.state, 0, 0, 0, 0, ""))
+        out.put(SESSIONS, (*key, session.state, 0, 0, 0, 0, "", None, session.state_set_ms))
     else:
         out.delete(SESSIONS, key)
 

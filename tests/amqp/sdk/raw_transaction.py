@@ -46,6 +46,19 @@ class RawTransactions:
     def __exit__(self, *error: object) -> None:
         self._client.close()
 
+    def accept(self, queue: str, wanted: bytes, name: str) -> int:
+        """Attach a receiver of a session with a filter; return its handle."""
+        handle = next(self._links)
+        filters = to.fields({name: wanted})
+        source = say.performative(say.SOURCE, [to.string(queue), *[to.NULL] * 6, filters])
+        self._client.attach(handle, say.RECEIVER, queue, "me", from_=source)
+        return handle
+
+    def detach(self, handle: int) -> None:
+        """Close a link."""
+        self._client.say(say.performative(say.DETACH, [to.uint(handle), to.boolean(True)]))
+        self._client.expect(say.DETACH)
+
     def declare(self) -> bytes:
         """Open a transaction; return its id, encoded."""
         told = self._coordinate(say.performative(say.DECLARE, [to.NULL]))

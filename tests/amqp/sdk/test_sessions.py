@@ -16,6 +16,8 @@ from azure.servicebus.exceptions import (
 )
 
 from onibus import Message
+from onibus.protocols.amqp import encode as to
+from tests.amqp.sdk.raw_transaction import RawTransactions
 from tests.amqp.sdk.stage import scenario
 from tests.amqp.sdk.world import (
     MINUTE,
@@ -146,3 +148,23 @@ async def test_sessions_are_listed(world: World) -> None:
 
 async def listed(sessions: AsyncIterator[str]) -> list[str]:
     return [one async for one in sessions]
+
+
+@pytest.mark.promise("B4", "B9")
+@scenario
+async def test_a_session_that_is_held_non_exclusively_is_locked_for_these_clients(
+    world: World,
+) -> None:
+    """The receiver that holds it is a raw one: these clients accept exclusively only."""
+    queue = await world.queue(requires_session=True)
+    sender = await world.sender(queue)
+    await sender.send_messages(msg("1", session_id="a"))
+    with RawTransactions(world.server) as raw:
+        name = "com.microsoft:non-exclusive-session-filter"
+        wanted = to.described(0x137000000E, to.list_([to.string("a"), to.NULL]))
+        handle = await asyncio.to_thread(raw.accept, queue, wanted, name)
+        await world.refused(SessionCannotBeLockedError, world.of(queue, session_id="a"))
+        await asyncio.to_thread(raw.detach, handle)
+        receiver = world.of(queue, session_id="a")
+        await world.open(receiver)
+        assert bodies(await get(receiver, 1)) == ["1"]

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from onibus.broker.broker import Broker
 from onibus.broker.replies import Outcome
+from onibus.core.errors import Unknown
 from onibus.protocols.amqp.connection import Connection
 
 
@@ -41,3 +43,35 @@ class Awaited(Outcome):
             if self.done():
                 raise
             self.set_exception(error)
+
+
+class Bounded(Awaited):
+    """An outcome that is answered within the time that its client gives the server.
+
+    If the time ends first, the client gets an error. A command that the broker is carrying out by
+    then may still be done, so the error says that the outcome is unknown.
+    """
+
+    __slots__ = ("_broker", "_timeout_ms")
+
+    def __init__(
+        self,
+        connection: Connection,
+        then: Callable[[Outcome], None],
+        broker: Broker,
+        timeout_ms: int,
+    ) -> None:
+        super().__init__(connection, then)
+        self._broker = broker
+        self._timeout_ms = timeout_ms
+        broker.timers.set(("timeout", self), broker.clock.now() + timeout_ms)
+
+    def let_go(self) -> None:
+        self._broker.timers.cancel(("timeout", self))
+        super().let_go()
+
+    def time_out(self) -> None:
+        """Answer the client: its time is over."""
+        if not self.done():
+            told = f"the request took longer than its server timeout of {self._timeout_ms} ms"
+            self.set_exception(Unknown(f"{told}; its outcome is unknown"))

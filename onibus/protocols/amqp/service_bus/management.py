@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from onibus.broker.broker import Broker
 from onibus.broker.replies import Outcome
+from onibus.broker.settling import Held
 from onibus.broker.transacting import Transaction
 from onibus.core.errors import InvalidOperation, SessionLockLost
 from onibus.core.message import ReceivedMessage
 from onibus.protocols.amqp import performatives as say
 from onibus.protocols.amqp.errors import NOT_IMPLEMENTED
-from onibus.protocols.amqp.service_bus.awaited import Awaited
+from onibus.protocols.amqp.service_bus.awaited import Awaited, Bounded
 from onibus.protocols.amqp.service_bus.operations import (
     locks,
     peeking,
@@ -20,7 +21,7 @@ from onibus.protocols.amqp.service_bus.operations import (
     scheduling,
     sessions,
 )
-from onibus.protocols.amqp.service_bus.operations.operation import Operation
+from onibus.protocols.amqp.service_bus.operations.operation import Operation, session_of
 from onibus.protocols.amqp.service_bus.places import Place
 from onibus.protocols.amqp.service_bus.requests import AnsweringNode, Request
 from onibus.protocols.service_bus_profile import Profile
@@ -28,6 +29,13 @@ from onibus.protocols.service_bus_profile import Profile
 if TYPE_CHECKING:
     from onibus.protocols.amqp.service_bus.client import Client
     from onibus.protocols.amqp.service_bus.session_receiver import SessionReceiverNode
+
+#: The link of the receiver or sender that makes a request.
+ASSOCIATED_LINK = "associated-link-name"
+
+#: How long the server may take for a request, in milliseconds.
+SERVER_TIMEOUT = "com.microsoft:server-timeout"
+_TIMEOUT_MS_MAX = 2**32 - 1
 
 OPERATIONS: dict[str, Operation] = {
     **peeking.OPERATIONS,
@@ -68,7 +76,7 @@ class ManagementNode(AnsweringNode):
             return
         self._client.grant(operation.right, f"{self.place.path}/$management")
         if request.delivery.state is not None and not operation.transacts:
-            raise InvalidOperation(f"{request.operation} is no part of a transaction")
+            raise InvalidOperation(f"{request.operation} cannot be part of a transaction")
         operation.run(self, request)
 
     def fail(self, request: Request, error: BaseException) -> None:
@@ -89,7 +97,7 @@ class ManagementNode(AnsweringNode):
             else:
                 self.say(request, 200, body=told(outcome.value))
 
-        self.awaited(done).ask(command)
+        self.awaited(request, done).ask(command)
 
     def transaction_of(self, request: Request) -> Transaction | None:
         """Return the transaction that a request is part of; None where it is for itself."""
@@ -101,16 +109,30 @@ class ManagementNode(AnsweringNode):
         )
         return found
 
-    def awaited(self, then: Callable[[Outcome], None]) -> Awaited:
-        """Return an outcome that the asker waits for."""
-        return Awaited(self._client.connection, then)
+    def awaited(self, request: Request, then: Callable[[Outcome], None]) -> Awaited:
+        """Return an outcome that the client waits for, as long as its request says."""
+        wait_ms = request.properties.get(SERVER_TIMEOUT)
+        if type(wait_ms) is not int or not 0 < wait_ms <= _TIMEOUT_MS_MAX:
+            # The client has no time left to wait for an answer, or sets no bound.
+            return Awaited(self._client.connection, then)
+        return Bounded(self._client.connection, then, self.broker, wait_ms)
 
-    def held_session(self, session_id: str) -> SessionReceiverNode:
-        """Return the receiver that holds a session for this client."""
+    def held_session(self, request: Request, session_id: str) -> SessionReceiverNode:
+        """Return the receiver that holds a session for this client.
+
+        Two receivers of one connection may name the same session: the one whose link the request
+        names may have lost it to the other (B9).
+        """
         found = self._client.sessions.get((self.place.entity, session_id))
-        if found is None:
-            raise SessionLockLost(f"this connection does not hold session {session_id!r}")
+        link_name = request.properties.get(ASSOCIATED_LINK)
+        if found is None or (isinstance(link_name, str) and link_name != found.link.name):
+            raise SessionLockLost(f"this receiver does not hold session {session_id!r}")
         return found
+
+    def session_held(self, request: Request) -> Held | None:
+        """Return the session that a request names, with its holder's token; None if none."""
+        session_id = session_of(request)
+        return None if session_id is None else self.held_session(request, session_id).held
 
     def detached(self, link: Any) -> None:
         super().detached(link)

@@ -1,19 +1,25 @@
-"""Receivers of one session: a named one, or the next that is free (B4).
+"""Receivers of one session: a named one, or the next that is free (B4, B9).
 
 The attach is answered when the session is held, with its id in the filter and the end of its lock
-among the properties. Closing the link gives the session back.
+among the properties. Closing the link releases the session.
+
+A client asks for a non-exclusive session by a second filter instead of the first. Its value is a
+described list of the session's id and of a lock token, each of which may be null. The answer has
+the same filter with the id and the lock token that were granted. Another receiver that attaches
+with both takes the session over; the first one sees that its session lock was lost.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import UUID
 
 from onibus.broker import receiving, settling
 from onibus.broker.entity import Entity, Seat
 from onibus.broker.receiving import Waiter
 from onibus.broker.replies import Outcome
-from onibus.core.errors import OnibusError, SessionLockLost
-from onibus.core.inspection import AcceptedSession
+from onibus.core.errors import InvalidArgument, OnibusError, SessionLockLost
+from onibus.core.inspection import AcceptedSession, NonExclusive
 from onibus.core.lifecycle import Input
 from onibus.core.path.session import end_session_lock
 from onibus.protocols.amqp import encode as to
@@ -30,6 +36,10 @@ if TYPE_CHECKING:
     from onibus.protocols.amqp.service_bus.client import Client
 
 SESSION_FILTER = "com.microsoft:session-filter"
+NON_EXCLUSIVE_FILTER = "com.microsoft:non-exclusive-session-filter"
+#: How the value of the second filter is described, by its number or by its name.
+_NON_EXCLUSIVE = 0x137000000E
+_NON_EXCLUSIVE_NAME = NON_EXCLUSIVE_FILTER + ":list"
 _LOCKED_UNTIL = "com.microsoft:locked-until-utc"
 _TIMEOUT = "com.microsoft:timeout"
 #: How long a client that does not say so waits for a session.
@@ -42,16 +52,58 @@ _TICKS_A_MS = 10_000
 _TICKS_OF_1970 = 621_355_968_000_000_000
 
 
-def session_filter(attach: Attach) -> tuple[str | None] | None:
-    """Return the session that is asked for, None in it for any; None where none is."""
+class Wanted(NamedTuple):
+    """The session that an attach asks for."""
+
+    #: None for the next one that is free
+    session_id: str | None
+    #: None for an exclusive lock
+    sharing: NonExclusive | None = None
+
+
+def session_filter(attach: Attach) -> Wanted | None:
+    """Return the session that an attach requests; None if it requests none."""
     fields = say.terminus_list(attach.source)
     found = fields[_FILTER_PLACE] if len(fields) > _FILTER_PLACE else None
-    if not isinstance(found, dict) or SESSION_FILTER not in found:
+    if not isinstance(found, dict):
+        return None
+    if NON_EXCLUSIVE_FILTER in found:
+        if SESSION_FILTER in found:
+            raise InvalidArgument(f"{SESSION_FILTER} and {NON_EXCLUSIVE_FILTER} exclude each other")
+        return _non_exclusive(found[NON_EXCLUSIVE_FILTER])
+    if SESSION_FILTER not in found:
         return None
     wanted = found[SESSION_FILTER]
     if isinstance(wanted, Described):
         wanted = wanted.value
-    return (None if wanted is None else string_of("a session id", wanted),)
+    return Wanted(None if wanted is None else string_of("a session id", wanted))
+
+
+def _non_exclusive(given: Any) -> Wanted:
+    """Return what a non-exclusive filter asks for: a list of session id and lock token."""
+    fields = given.value if isinstance(given, Described) else None
+    known = isinstance(given, Described) and given.descriptor in (
+        _NON_EXCLUSIVE,
+        _NON_EXCLUSIVE_NAME,
+    )
+    if not known or not isinstance(fields, list):
+        raise InvalidArgument(f"{NON_EXCLUSIVE_FILTER} must be a list described as its own")
+    session_id, token = (*fields, None, None)[:2]
+    if token is not None and not isinstance(token, UUID):
+        raise InvalidArgument("the lock token of a non-exclusive session must be a UUID")
+    return Wanted(
+        None if session_id is None else string_of("a session id", session_id),
+        NonExclusive(None if token is None else token.bytes),
+    )
+
+
+def granted_filter(accepted: AcceptedSession) -> bytes:
+    """Return the filter that names the granted session."""
+    session_id = to.string(accepted.session_id)
+    if accepted.takeover is None:
+        return to.fields({SESSION_FILTER: session_id})
+    fields = to.list_([session_id, to.uuid(UUID(bytes=accepted.takeover))])
+    return to.fields({NON_EXCLUSIVE_FILTER: to.described(_NON_EXCLUSIVE, fields)})
 
 
 def ticks(milliseconds: int) -> int:
@@ -59,7 +111,7 @@ def ticks(milliseconds: int) -> int:
 
 
 class SessionReceiverNode(ReceiverNode):
-    """A session, for the one who holds it."""
+    """A session, for the receiver that holds it."""
 
     def __init__(self, client: Client, link: OutgoingLink, place: Place) -> None:
         super().__init__(client, link, place)
@@ -69,7 +121,7 @@ class SessionReceiverNode(ReceiverNode):
         self._accepting: Waiter | None = None
         link.node = self
 
-    def accept(self, session_id: str | None) -> None:
+    def accept(self, wanted: Wanted) -> None:
         """Wait for the session, then answer the attach."""
         wait_ms = (self.link.attach.properties or {}).get(_TIMEOUT)
         if type(wait_ms) is not int or wait_ms < 0:
@@ -79,10 +131,11 @@ class SessionReceiverNode(ReceiverNode):
         self._accepting = receiving.accept(
             self.client.broker,
             self.place.entity,
-            session_id,
+            wanted.session_id,
             self.link.session.connection.container_id,
             wait_ms,
             Outcome(self._held),
+            wanted.sharing,
         )
 
     def _held(self, outcome: Outcome) -> None:
@@ -100,11 +153,17 @@ class SessionReceiverNode(ReceiverNode):
         if link.state is not LinkState.PENDING:
             self._give_back()
             return
-        granted = to.fields({SESSION_FILTER: to.string(self.accepted.session_id)})
-        link.source = say.source(link.attach.source, granted)
+        link.source = say.source(link.attach.source, granted_filter(self.accepted))
+        self._settling.session = self.held
         link.properties[_LOCKED_UNTIL] = to.long(ticks(self.accepted.locked_until_ms))
         self.client.sessions[self.place.entity, self.accepted.session_id] = self
         link.answer(self, 0)
+
+    @property
+    def held(self) -> settling.Held:
+        """The session, and the token that proves who holds it."""
+        assert self.accepted is not None
+        return self.accepted.session_id, self.accepted.token
 
     def ask(self, limit: int, wait_ms: int, reply: Outcome) -> Waiter | None:
         assert self.accepted is not None

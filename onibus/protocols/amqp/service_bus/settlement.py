@@ -59,7 +59,7 @@ class Verdict:
 def verdict_of(state: Any) -> Verdict:
     """Return what a delivery state means."""
     if not isinstance(state, Described):
-        raise InvalidArgument("a disposition says accepted, rejected, released or modified")
+        raise InvalidArgument("a disposition must be accepted, rejected, released or modified")
     code = state.descriptor
     code = _CODES.get(code, 0) if isinstance(code, str) else code
     fields = state.value if isinstance(state.value, list) else []
@@ -75,7 +75,7 @@ def verdict_of(state: Any) -> Verdict:
         return Verdict(change, say.performative(say.MODIFIED, echo))
     if code == say.REJECTED:
         return Verdict(_dead_letter(fields), say.rejected())
-    raise InvalidArgument("a disposition says accepted, rejected, released or modified")
+    raise InvalidArgument("a disposition must be accepted, rejected, released or modified")
 
 
 _COMPLETE = Verdict(verb("complete"), say.accepted())
@@ -133,6 +133,8 @@ class Settling:
         self._client = client
         self._link = link
         self._entity = entity
+        #: the session whose receiver settles: it must still hold it (B9)
+        self.session: settling.Held | None = None
         #: ids and tokens that are completed when the burst is over; None where nobody waits
         self._completing: list[tuple[int | None, bytes]] = []
 
@@ -167,7 +169,9 @@ class Settling:
 
         act = act_of(token, verdict.change)
         Awaited(self._client.connection, done).ask(
-            lambda reply: settling.settle_one(self._client.broker, self._entity, token, act, reply)
+            lambda reply: settling.settle_one(
+                self._client.broker, self._entity, token, act, reply, self.session
+            )
         )
 
     def flush(self) -> None:
@@ -181,7 +185,7 @@ class Settling:
         tokens = [token for _, token in chosen]
         reply = Awaited(self._client.connection, partial(self._completed, ids))
         try:
-            settling.complete_all(self._client.broker, self._entity, tokens, reply)
+            settling.complete_all(self._client.broker, self._entity, tokens, reply, self.session)
         except OnibusError as error:
             if len(chosen) == 1:
                 reply.set_exception(error)
@@ -198,11 +202,12 @@ class Settling:
         fields = state.value if isinstance(state.value, list) else []
         verdict = verdict_of(fields[1] if len(fields) > 1 else None)
         if verdict.change.verb == RELEASE:
-            raise InvalidArgument("a transaction completes, abandons, defers or dead-letters")
+            raise InvalidArgument("a transaction can only complete, abandon, defer or dead-letter")
         # Properties are counted roughly: they are few, and checked for themselves.
         size = len(taken) * len(repr(verdict.change.properties or ""))
         transaction, echo = self._client.transactions.of(state, verdict.echo, size)
-        transaction.settle(self._entity, [token for _, token in taken], verdict.change)
+        tokens = [token for _, token in taken]
+        transaction.settle(self._entity, tokens, verdict.change, self.session)
         if not settled:
             self._confirm([one for one, _ in taken], echo, None)
 

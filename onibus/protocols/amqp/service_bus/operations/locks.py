@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from onibus.broker import settling
 from onibus.broker.replies import Outcome
+from onibus.broker.settling import Held
 from onibus.broker.transacting import verb
 from onibus.core.errors import InvalidArgument
 from onibus.core.path.settle import renew
@@ -47,7 +48,7 @@ class _Gathered:
 
 def renew_locks(node: ManagementNode, request: Request) -> None:
     """Hold messages for another lock duration."""
-    _on_each(node, request, tokens_of(request), _renew, _expirations)
+    _on_each(node, request, tokens_of(request), _renew, _expirations, None)
 
 
 def _renew(token: bytes) -> Any:
@@ -59,36 +60,49 @@ def _expirations(moments: list[Any]) -> bytes:
 
 
 def _on_each(
-    node: ManagementNode, request: Request, tokens: list[bytes], act: Any, told: Any
+    node: ManagementNode,
+    request: Request,
+    tokens: list[bytes],
+    act: Any,
+    told: Any,
+    session: Held | None,
 ) -> None:
     gathered = _Gathered(node, request, len(tokens), told)
     for at, token in enumerate(tokens):
-        reply = node.awaited(partial(gathered.part, at))
+        reply = node.awaited(request, partial(gathered.part, at))
         try:
-            settling.settle_one(node.broker, node.place.entity, token, act(token), reply)
+            settling.settle_one(node.broker, node.place.entity, token, act(token), reply, session)
         except Exception as error:
             reply.set_exception(error)
             return
 
 
 def update_disposition(node: ManagementNode, request: Request) -> None:
-    """Settle messages by their tokens."""
+    """Settle messages by their tokens, if the session that the request names is the client's.
+
+    The holder of a session that was taken over settles what its first receiver got (B9).
+    """
     tokens = tokens_of(request)
     status = request.argument("disposition-status", str)
+    session = node.session_held(request)
     transaction = node.transaction_of(request)
     if transaction is not None:
         change = verb("complete") if status == "completed" else _change(request, status)
-        transaction.settle(node.place.entity, tokens, change)
+        transaction.settle(node.place.entity, tokens, change, session)
         node.say(request, 200)
         return
     if status == "completed":
         node.ask(
             request,
-            lambda reply: settling.complete_all(node.broker, node.place.entity, tokens, reply),
+            lambda reply: settling.complete_all(
+                node.broker, node.place.entity, tokens, reply, session
+            ),
         )
         return
     change = _change(request, status)
-    _on_each(node, request, tokens, lambda token: act_of(token, change), lambda results: b"")
+    _on_each(
+        node, request, tokens, lambda token: act_of(token, change), lambda results: b"", session
+    )
 
 
 def _change(request: Request, status: str) -> Change:
@@ -101,7 +115,7 @@ def _change(request: Request, status: str) -> Change:
         reason = request.body.get("deadletter-reason")
         description = request.body.get("deadletter-description")
         return verb("dead-letter", reason=reason, description=description, properties=properties)
-    raise InvalidArgument(f"disposition-status {status!r} is none that is known")
+    raise InvalidArgument(f"unknown disposition-status {status!r}")
 
 
 OPERATIONS = {

@@ -36,7 +36,7 @@ def peek(node: ManagementNode, request: Request) -> None:
     if node.place.transfer:
         _show(node, request, [])
         return
-    node.awaited(found).ask(
+    node.awaited(request, found).ask(
         lambda reply: settling.peek_in_slices(
             node.broker, node.place.entity, start, limit, wanted, node.place.dead, reply
         )
@@ -86,7 +86,7 @@ def delete_batch(node: ManagementNode, request: Request) -> None:
         return
     session = session_of(request)
     if session is not None:
-        node.held_session(session)
+        node.held_session(request, session)
     state = "dead-lettered" if node.place.dead else "active"
     wanted = Filter(state=state, enqueued_before_ms=int(before), session_id=session)
     node.ask(

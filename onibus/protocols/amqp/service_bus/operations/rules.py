@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from onibus.broker.entity_rules import by_name, without_rule
+from onibus.broker.namespace import ChangeRules
 from onibus.core.errors import InvalidArgument
 from onibus.core.rules.correlation import CorrelationFilter
 from onibus.core.rules.rule import FalseFilter, Rule, SqlAction, SqlFilter, TrueFilter
@@ -41,22 +42,25 @@ def add(node: ManagementNode, request: Request) -> None:
     """Add a rule."""
     name = str(request.argument("rule-name", str))
     rule = _rule(name, request.argument("rule-description", dict))
-    node.ask(
-        request,
-        lambda reply: node.broker.namespace.change_rules(
-            node.place.entity, lambda rules: [*rules, rule], reply
-        ),
-    )
+    _change(node, request, lambda rules: [*rules, rule])
 
 
 def remove(node: ManagementNode, request: Request) -> None:
     """Delete a rule."""
     name = str(request.argument("rule-name", str))
+    _change(node, request, lambda rules: without_rule(rules, name))
+
+
+def _change(node: ManagementNode, request: Request, change: ChangeRules) -> None:
+    """Change the rules now, or when the transaction of the request commits (P11)."""
+    transaction = node.transaction_of(request)
+    if transaction is not None:
+        transaction.change_rules(node.place.entity, change)
+        node.say(request, 200)
+        return
     node.ask(
         request,
-        lambda reply: node.broker.namespace.change_rules(
-            node.place.entity, lambda rules: without_rule(rules, name), reply
-        ),
+        lambda reply: node.broker.namespace.change_rules(node.place.entity, change, reply),
     )
 
 
@@ -91,22 +95,22 @@ def _rule(name: str, given: dict[Any, Any]) -> Rule:
 def _expression(name: str, given: Any) -> str:
     expression = given.get("expression") if isinstance(given, dict) else None
     if not isinstance(expression, str):
-        raise InvalidArgument(f"{name} has an expression")
+        raise InvalidArgument(f"{name} must have an expression")
     return str(expression)
 
 
 def _correlation(given: Any) -> CorrelationFilter:
     if not isinstance(given, dict):
-        raise InvalidArgument("correlation-filter is a map")
+        raise InvalidArgument("correlation-filter must be a map")
     fields = {
         field: str(given[word]) for word, field in _FIELDS.items() if given.get(word) is not None
     }
     wanted = given.get("properties") or {}
     if not isinstance(wanted, dict):
-        raise InvalidArgument("the properties of a correlation-filter are a map")
+        raise InvalidArgument("the properties of a correlation-filter must be a map")
     properties = {str(name): plain_value(value) for name, value in wanted.items()}
     if UNKNOWN in properties.values():
-        raise InvalidArgument("a property of the filter has a type that messages lack")
+        raise InvalidArgument("a property of the filter has an unsupported type")
     return CorrelationFilter(**fields, properties=properties)
 
 
@@ -128,7 +132,7 @@ def _filter(wanted: Any) -> bytes:
 
 OPERATIONS = {
     # As in the service, a receiver may choose what it receives.
-    "com.microsoft:add-rule": Operation(Right.LISTEN, add),
-    "com.microsoft:remove-rule": Operation(Right.LISTEN, remove),
+    "com.microsoft:add-rule": Operation(Right.LISTEN, add, True),
+    "com.microsoft:remove-rule": Operation(Right.LISTEN, remove, True),
     "com.microsoft:enumerate-rules": Operation(Right.LISTEN, enumerate_),
 }

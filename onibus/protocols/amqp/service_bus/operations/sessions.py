@@ -35,7 +35,7 @@ def _held(node: ManagementNode, request: Request) -> SessionReceiverNode:
     session_id = session_of(request)
     if session_id is None:
         raise InvalidArgument(f"{request.operation}: session-id is missing")
-    return node.held_session(session_id)
+    return node.held_session(request, session_id)
 
 
 def renew_lock(node: ManagementNode, request: Request) -> None:
