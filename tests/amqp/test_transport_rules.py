@@ -47,11 +47,9 @@ async def test_rules_by_type_of_message() -> None:
         peer = Peer(bus)
         peer.greet()
         peer.open_requests("t/Subscriptions/s/$management")
-        assert await peer.request("remove-rule", {"rule-name": to.string("$Default")}) == (
-            200,
-            None,
-        )
-        tracking = {"com.microsoft:tracking-id": to.string(str(uuid4()))}
+        default = {"rule-name": to.string("$Default")}
+        assert await peer.request("remove-rule", default) == (200, None)
+        tracking: Any = {"com.microsoft:tracking-id": to.string(str(uuid4()))}
         for rule, filter_ in (
             ("like", sql(f"[{TYPES}] LIKE '%Sales.OrderPlaced%'")),
             ("type", correlation(Sales_OrderBilled=to.boolean(True))),

@@ -1,6 +1,6 @@
 """The entities that MassTransit, NServiceBus and Azure Functions create, as they create them.
 
-These programs run on .NET. Their administration calls are made here by the client of Python.
+These programs run on .NET. Here the SDK for Python makes their administration calls.
 """
 
 from __future__ import annotations
