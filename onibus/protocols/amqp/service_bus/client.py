@@ -331,7 +331,7 @@ class Client:
             link.answer(EmptyNode(self), 0)
         elif wanted is None:
             if sessions:
-                raise InvalidOperation(f"{place.entity} has sessions: accept one to receive")
+                raise InvalidOperation(f"{place.entity} requires sessions: accept one to receive")
             link.answer(ReceiverNode(self, link, place), self.message_bytes(place))
         elif not sessions:
             raise InvalidOperation(f"{place.entity} has no sessions ({SESSION_FILTER} was given)")
