@@ -35,9 +35,9 @@ class SearchOut(msgspec.Struct):
 
 
 class TailIn(msgspec.Struct, forbid_unknown_fields=True):
-    """Which arriving messages to show; default: all."""
+    """Which arriving messages to show; an empty filter shows all."""
 
-    where: FilterIn | None = None
+    where: FilterIn
 
 
 class Reason(msgspec.Struct):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 
 from onibus.cli import exits
+from onibus.cli.printing import print_error
 from onibus.extras import advice
 
 #: The extras of commands that need more than one.
@@ -26,5 +27,5 @@ def main() -> None:
         sentence = advice(error, _WANTED.get(" ".join(sys.argv[1:2])))
         if sentence is None:
             raise
-        print(f"onibus: {sentence}", file=sys.stderr)
+        print_error(f"onibus: {sentence}")
         sys.exit(exits.USAGE)

@@ -49,16 +49,21 @@ class _Second:
         self.before: dict[str, int] = {}
         self.before_all = 0
 
-    def add(self, group: str | None, received: int, now: int, count: int = 1) -> None:
-        """Count messages of a group that were received and released at these times."""
-        spent = min(now - received, WINDOW_MS)
-        before = min(max(self.number * SECOND_MS - received, 0), WINDOW_MS)
-        self.spent_all += spent * count
-        self.before_all += before * count
-        if group is not None:
-            self.spent[group] = self.spent.get(group, 0) + spent
-            if before:
-                self.before[group] = self.before.get(group, 0) + before
+    def add(self, landed: Iterable[tuple[str | None, int, int]], now: int) -> None:
+        """Count released messages: of each its group, when it was received, and how many."""
+        by_group, before_by_group = self.spent, self.before
+        known, spent, before = -1, 0, 0
+        for group, received, count in landed:
+            if received != known:
+                # Messages of one hold were received together.
+                known, spent = received, min(now - received, WINDOW_MS)
+                before = min(max(self.number * SECOND_MS - received, 0), WINDOW_MS)
+            self.spent_all += spent * count
+            self.before_all += before * count
+            if group is not None:
+                by_group[group] = by_group.get(group, 0) + spent
+                if before:
+                    before_by_group[group] = before_by_group.get(group, 0) + before
 
 
 class Noise:
@@ -90,11 +95,19 @@ class Noise:
     ) -> None:
         """Count messages that a receiver gets."""
         groups = hold.fair = {}
+        in_flight, active = self.in_flight, self._active
         for ordinal, view in zip(ordinals, views, strict=True):
-            group = group_of(view.message)
-            if group is not None:
-                groups[ordinal] = group
+            message = view.message
+            group = message.partition_key if message.session_id is None else message.session_id
+            if group is None:
+                continue
+            groups[ordinal] = group
+            if group in in_flight:
                 self._add(group, now)
+            else:
+                # Mostly it is the first of its group.
+                in_flight[group] = 1
+                active.setdefault(group, now)
 
     def _add(self, group: str, since: int) -> None:
         count = self.in_flight[group] = self.in_flight.get(group, 0) + 1
@@ -133,8 +146,7 @@ class Noise:
             active = {one: self._active[one] for one, _, _ in self._landed if one is not None}
             self._roll(second)
             self._active.update(active)
-        for group, received, count in self._landed:
-            self._open.add(group, received, now, count)
+        self._open.add(self._landed, now)
         self._landed.clear()
 
     def take_up(self, holds: Iterable[Hold]) -> None:

@@ -74,4 +74,4 @@ async def test_a_server_without_keys_takes_none_and_no_web_pages() -> None:
             key = "<AuthorizationRule><KeyName>k</KeyName><Rights><AccessRights>Send</AccessRights>"
             rules = f"<AuthorizationRules>{key}</Rights></AuthorizationRule></AuthorizationRules>"
             refused = await client.put("/other", content=body(rules))
-            assert (refused.status_code, "keeps no keys" in refused.text) == (400, True)
+            assert (refused.status_code, "has no keys" in refused.text) == (400, True)

@@ -437,7 +437,7 @@ async def test_a_reader_of_messages_belongs_to_the_topic(clock: ManualClock) -> 
     async with Disks().bus(clock) as bus:
         await bus.create_topic("t")
         name = await bus.create_subscription("t", "s")
-        with pytest.raises(errors.InvalidOperation, match="read that of its topic, t"):
+        with pytest.raises(errors.InvalidOperation, match="read that of t"):
             await bus.create_reader(name, "r")
         await bus.create_reader(name, "r", log="outcomes")
         await bus.create_reader("t", "r")

@@ -162,7 +162,7 @@ async def test_a_tail_shows_what_arrives_and_changes_nothing() -> None:
                     bodies.add(json.loads(line)["body"])
             assert bodies == {f"wanted {at}" for at in range(20)}
         assert bus.queue("orders").held_count == 0
-        await client.refused(404, "entity-not-found", "POST", "/entities/none/tail", {})
+        await client.refused(404, "entity-not-found", "POST", "/entities/none/tail", {"where": {}})
 
 
 @run

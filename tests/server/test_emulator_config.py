@@ -262,11 +262,11 @@ def test_what_means_nothing_is_left_aside_and_told(
         (3, "UserConfig.Namespaces[0]: write a table"),
         ({"Queues": 3}, "Namespaces[0].Queues: write a list"),
         ({"Queues": [{}]}, "Queues[0]: Name: write a string"),
-        ({"Queues": [{"Name": "-"}]}, "Queues[0]: '-': an entity's name"),
+        ({"Queues": [{"Name": "-"}]}, "Queues[0]: invalid entity name '-'"),
         ({"Queues": [{"Name": "a"}, {"Name": "A"}]}, "Queues[1]: a is already in"),
         (
             {"Queues": [{"Name": "a", "Properties": {"LockDuration": "1 minute"}}]},
-            "Queues[0].Properties.LockDuration: '1 minute' is no duration: write PT30S",
+            "Queues[0].Properties.LockDuration: '1 minute' is not a duration: write PT30S",
         ),
         (
             {"Queues": [{"Name": "a", "Properties": {"LockDuration": 60}}]},

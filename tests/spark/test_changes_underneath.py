@@ -102,7 +102,9 @@ def test_retention_has_passed_a_reader_that_stood_still(
     fill(client, entity, 1)
     [reader] = client.readers(entity)
     assert reader.positions == (6,)
-    with pytest.raises(PySparkException, match=r"partition 0: messages 6 to \d+ are lost"):
+    with pytest.raises(
+        PySparkException, match=r"partition 0: messages 6 to \d+ are no longer retained"
+    ):
         reads.run(rows, tmp_path)
     found: list[Row] = []
     passing = reads.stream(reader="lake", columns="sequence_number", failOnGap="false")

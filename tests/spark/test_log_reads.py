@@ -117,7 +117,9 @@ def test_a_gap_is_loud_unless_told_otherwise(client: Client, entity: str, reads:
 
     assert [row.sequence_number for row in reads.read().collect()] == [6, 7, 8]
     old = {"startingPosition": '{"0": 2}'}
-    with pytest.raises(PySparkException, match="partition 0: messages 2 to 5 are lost"):
+    with pytest.raises(
+        PySparkException, match="partition 0: messages 2 to 5 are no longer retained"
+    ):
         reads.read(**old).collect()
     kept = reads.read(**old, failOnGap="false").collect()
     assert [row.sequence_number for row in kept] == [6, 7, 8]

@@ -328,7 +328,7 @@ class Connection:
         kind, channel, body = one
         if (kind == SASL) != (self.state is State.SASL) or kind not in (AMQP, SASL):
             raise ConnectionFailed(
-                FRAMING_ERROR, f"a frame of type {kind} while {self.state.value}"
+                FRAMING_ERROR, f"unexpected frame of type {kind} in state {self.state.value}"
             )
         if kind == SASL:
             try:
@@ -362,10 +362,10 @@ class Connection:
     def _take_open(self, channel: int, performative: say.Open) -> None:
         self._advance("open")
         if channel:
-            raise ConnectionFailed(NOT_ALLOWED, "an open on a channel other than 0")
+            raise ConnectionFailed(NOT_ALLOWED, "open must be sent on channel 0")
         largest = performative.max_frame_size
         if largest is not None and largest < FRAME_BYTES_MIN:
-            raise ConnectionFailed(INVALID_FIELD, "frames have at least 512 bytes")
+            raise ConnectionFailed(INVALID_FIELD, "max-frame-size must be at least 512 bytes")
         self.peer_frame_max = min(_OUT_BYTES_MAX, largest or _OUT_BYTES_MAX)
         idle_s = (performative.idle_time_out or 0) / 1_000
         self._peer_idle_s = max(idle_s, _IDLE_S_MIN) if idle_s else 0.0
@@ -379,18 +379,18 @@ class Connection:
         session = self.sessions.get(channel)
         if code == say.BEGIN:
             if session is not None:
-                raise ConnectionFailed(ILLEGAL_STATE, f"channel {channel} has a session already")
+                raise ConnectionFailed(ILLEGAL_STATE, f"channel {channel} already has a session")
             if channel > CHANNEL_MAX:
-                raise ConnectionFailed(NOT_ALLOWED, f"channels go up to {CHANNEL_MAX}")
+                raise ConnectionFailed(NOT_ALLOWED, f"channel out of range: at most {CHANNEL_MAX}")
             if given.remote_channel is not None:
-                raise ConnectionFailed(ILLEGAL_STATE, "a begin answers one that nobody said")
+                raise ConnectionFailed(ILLEGAL_STATE, "begin has an unknown remote-channel")
             if len(self.sessions) >= self.sessions_max:
                 told = f"a connection has at most {self.sessions_max} sessions"
                 raise ConnectionFailed(RESOURCE_LIMIT_EXCEEDED, told)
             self.sessions[channel] = Session(self, channel, given)
             return
         if session is None:
-            raise ConnectionFailed(ILLEGAL_STATE, f"there is no session on channel {channel}")
+            raise ConnectionFailed(ILLEGAL_STATE, f"no session on channel {channel}")
         if code == say.END:
             answered = session.state is SessionState.ENDING
             session.advance("ended")
@@ -464,7 +464,7 @@ class Connection:
     def _advance(self, event: str) -> None:
         following = STATES.get((self.state, event))
         if following is None:
-            raise ConnectionFailed(ILLEGAL_STATE, f"{event} while {self.state.value}")
+            raise ConnectionFailed(ILLEGAL_STATE, f"unexpected {event} in state {self.state.value}")
         self.state = following
 
     # Time

@@ -76,7 +76,7 @@ def decode(data: bytes, at: int = 0, depth: int = 0) -> tuple[Any, int]:
     except DecodeError:
         raise
     except UNREADABLE as error:
-        raise DecodeError(f"a value cannot be read: {error}") from None
+        raise DecodeError(f"invalid value: {error}") from None
 
 
 def skip(data: bytes, at: int, depth: int = 0) -> int:
@@ -86,7 +86,7 @@ def skip(data: bytes, at: int, depth: int = 0) -> int:
         at += 1
         if code == 0:
             if depth > DEPTH_MAX:
-                raise DecodeError("descriptions are nested too deep")
+                raise DecodeError("descriptors are nested too deep")
             return skip(data, skip(data, at, depth + 1), depth + 1)
         width = code >> 4
         if width in (0xA, 0xC, 0xE):
@@ -96,9 +96,9 @@ def skip(data: bytes, at: int, depth: int = 0) -> int:
         else:
             at += _WIDTHS[width]
     except (IndexError, KeyError, struct.error):
-        raise DecodeError("a value has no end") from None
+        raise DecodeError("incomplete value") from None
     if at > len(data):
-        raise DecodeError("a value goes on after its end")
+        raise DecodeError("a value exceeds its length")
     return at
 
 
@@ -106,7 +106,7 @@ _WIDTHS = {4: 0, 5: 1, 6: 2, 7: 4, 8: 8, 9: 16}
 
 
 def _unknown(data: bytes, at: int, depth: int) -> tuple[Any, int]:
-    raise DecodeError(f"there is no type 0x{data[at - 1]:02x}")
+    raise DecodeError(f"unknown type 0x{data[at - 1]:02x}")
 
 
 def _described(data: bytes, at: int, depth: int) -> tuple[Any, int]:
@@ -132,7 +132,7 @@ def _bytes(data: bytes, at: int, width: int) -> tuple[bytes, int]:
     start = at + width
     end = start + length
     if end > len(data):
-        raise DecodeError(f"a value of {length} bytes goes on after its end")
+        raise DecodeError(f"a value of {length} bytes exceeds the data")
     return data[start:end], end
 
 
@@ -143,7 +143,7 @@ def _uuid(data: bytes, at: int, depth: int) -> tuple[UUID, int]:
 def _decimal(width: int) -> Read:
     def read(data: bytes, at: int, depth: int) -> tuple[Decimal, int]:
         if at + width > len(data):
-            raise DecodeError("a decimal goes on after its end")
+            raise DecodeError("a decimal exceeds the data")
         return Decimal(data[at - 1], bytes(data[at : at + width])), at + width
 
     return read
@@ -152,7 +152,7 @@ def _decimal(width: int) -> Read:
 def _char(data: bytes, at: int, depth: int) -> tuple[str, int]:
     code = _u32(data, at)[0]
     if 0xD800 <= code < 0xE000:
-        raise DecodeError("half of a pair is no character")
+        raise DecodeError("an unpaired surrogate")
     return chr(code), at + 4
 
 
@@ -166,7 +166,7 @@ def _binary(width: int) -> Read:
 def _string8(data: bytes, at: int, depth: int) -> tuple[str, int]:
     end = at + 1 + data[at]
     if end > len(data):
-        raise DecodeError("a text goes on after its end")
+        raise DecodeError("a string exceeds the data")
     return str(data[at + 1 : end], "utf-8"), end
 
 
@@ -199,10 +199,10 @@ def _compound(data: bytes, at: int, width: int, depth: int) -> tuple[int, int, i
         size, count = _u32(data, at)[0], _u32(data, at + 4)[0]
     end = at + width + size
     if size < width or end > len(data):
-        raise DecodeError(f"a compound of {size} bytes goes on after its end")
+        raise DecodeError(f"a compound of {size} bytes exceeds the data")
     _left = (VALUES_MAX if depth == 0 else _left) - count
     if _left < 0:
-        raise DecodeError(f"more than {VALUES_MAX} values in one")
+        raise DecodeError(f"more than {VALUES_MAX} values in a compound")
     return count, at + 2 * width, end
 
 
@@ -217,7 +217,7 @@ def _list(width: int) -> Read:
             value, at = READERS[data[at]](data, at + 1, depth)
             found.append(value)
         if at != end:
-            raise DecodeError("the elements of a list are not as long as the list")
+            raise DecodeError("the elements of a list do not fill the list")
         return found, end
 
     return read
@@ -235,7 +235,7 @@ def _map(width: int) -> Read:
             value, at = READERS[data[at]](data, at + 1, depth)
             found[key] = value
         if at != end:
-            raise DecodeError("the elements of a map are not as long as the map")
+            raise DecodeError("the elements of a map do not fill the map")
         return found, end
 
     return read
@@ -261,7 +261,7 @@ def _array(width: int) -> Read:
             value, at = element(data, at, depth + 1)
             found.append(Described(descriptor, value) if described else value)
         if at != end:
-            raise DecodeError("the elements of an array are not as long as the array")
+            raise DecodeError("the elements of an array do not fill the array")
         return found, end
 
     return read

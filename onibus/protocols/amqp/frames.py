@@ -106,7 +106,7 @@ class Cutter:
                     break
                 raise ConnectionFailed(
                     FRAMING_ERROR,
-                    f"a frame of {size} bytes, its body at {body}; the most is {self.size_max}",
+                    f"a frame of {size} bytes, body at {body}: at most {self.size_max}",
                 )
             if end - at < size:
                 need = size

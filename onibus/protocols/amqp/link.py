@@ -125,7 +125,9 @@ class Link:
         """Take the link to its next state."""
         following = LINK_STATES.get((self.state, event))
         if following is None:
-            raise SessionFailed(ILLEGAL_STATE, f"{event} on a link that is {self.state.value}")
+            raise SessionFailed(
+                ILLEGAL_STATE, f"unexpected {event} on a link in state {self.state.value}"
+            )
         self.state = following
 
     def answer(self, node: Node, message_bytes_max: int) -> None:
@@ -238,10 +240,14 @@ class IncomingLink(Link):
             self.session.connection.passed_over(transfer.state)
             return
         if self.node is None:
-            raise SessionFailed(ILLEGAL_STATE, f"a transfer on link {self.name!r}: not attached")
+            raise SessionFailed(
+                ILLEGAL_STATE, f"transfer on link {self.name!r}, which is not attached"
+            )
         if self._first is None:
             if transfer.delivery_id is None:
-                raise LinkFailed(INVALID_FIELD, "the first transfer of a delivery lacks its id")
+                raise LinkFailed(
+                    INVALID_FIELD, "the first transfer of a delivery has no delivery-id"
+                )
             if not transfer.more and not transfer.aborted:
                 self._take(transfer, payload, len(payload))
                 return

@@ -200,9 +200,9 @@ def read_list(body: bytes) -> tuple[int, list[Any], int]:
             code = _NAMES.get(descriptor, -1) if isinstance(descriptor, str) else descriptor
         fields, at = READERS[body[at]](body, at + 1, 0)
     except UNREADABLE as error:
-        raise DecodeError(f"a performative cannot be read: {error}") from None
+        raise DecodeError(f"invalid performative: {error}") from None
     if type(fields) is not list or type(code) is not int:
-        raise DecodeError("a performative is no list")
+        raise DecodeError("a performative must be a list")
     return code, fields, at
 
 
@@ -210,7 +210,7 @@ def read(code: int, fields: list[Any]) -> Any:
     """Return a performative with its fields checked."""
     known = _KNOWN.get(code)
     if known is None:
-        raise DecodeError(f"there is no performative 0x{code:x}")
+        raise DecodeError(f"unknown performative 0x{code:x}")
     make, mandatory, types = known
     values = []
     for position, (value, (kind, low, high)) in enumerate(zip(fields, types, strict=False)):
@@ -219,7 +219,7 @@ def read(code: int, fields: list[Any]) -> Any:
                 break
         elif not isinstance(value, kind) or (kind is int and not _is_between(value, low, high)):
             name = f"{make.__name__.lower()}.{make._fields[position]}"
-            raise ConnectionFailed(INVALID_FIELD, f"{name} has a wrong type or value")
+            raise ConnectionFailed(INVALID_FIELD, f"{name} has the wrong type or value")
         values.append(value)
     if mandatory and len(values) <= mandatory[-1]:
         raise ConnectionFailed(INVALID_FIELD, f"{make.__name__.lower()} lacks mandatory fields")

@@ -38,7 +38,7 @@ def is_let_in(body: bytes, check: Check) -> bool:
     """Tell whether what a peer has chosen and shown lets it in."""
     code, fields, _ = read_list(body)
     if code != INIT or not fields or not isinstance(fields[0], str):
-        raise ConnectionFailed(NOT_ALLOWED, "a mechanism is chosen first, by sasl-init")
+        raise ConnectionFailed(NOT_ALLOWED, "send sasl-init first")
     if fields[0] in NAMELESS:
         return True
     if fields[0] != PLAIN:
@@ -49,5 +49,5 @@ def is_let_in(body: bytes, check: Check) -> bool:
     try:
         parts = shown.decode().split("\0")
     except UnicodeDecodeError:
-        raise DecodeError("a name and a secret are texts") from None
+        raise DecodeError("name and secret must be strings") from None
     return len(parts) == 3 and check(parts[1], parts[2])

@@ -177,11 +177,15 @@ class Session:
 
     def take_attach(self, attach: Attach) -> None:
         if attach.handle > HANDLE_MAX:
-            raise SessionFailed(RESOURCE_LIMIT_EXCEEDED, f"handles go up to {HANDLE_MAX}")
+            raise SessionFailed(
+                RESOURCE_LIMIT_EXCEEDED, f"handle out of range: at most {HANDLE_MAX}"
+            )
         if attach.handle in self.links:
             raise SessionFailed(HANDLE_IN_USE, f"handle {attach.handle} is in use")
         if self.connection.link_count >= LINKS_MAX:
-            raise SessionFailed(RESOURCE_LIMIT_EXCEEDED, f"a connection has {LINKS_MAX} links")
+            raise SessionFailed(
+                RESOURCE_LIMIT_EXCEEDED, f"too many links: a connection has at most {LINKS_MAX}"
+            )
         incoming = attach.role == say.SENDER
         if incoming and attach.initial_delivery_count is None:
             attach = attach._replace(initial_delivery_count=0)
@@ -237,7 +241,7 @@ class Session:
         self.count_in(1)
         link = self._link(transfer.handle)
         if not isinstance(link, IncomingLink):
-            raise SessionFailed(ILLEGAL_STATE, "a transfer on a link on which the peer receives")
+            raise SessionFailed(ILLEGAL_STATE, "transfer on a link on which the client receives")
         try:
             link.transfer(transfer, payload)
         except LinkFailed as error:
@@ -300,7 +304,9 @@ class Session:
     def advance(self, event: str) -> None:
         following = SESSION_STATES.get((self.state, event))
         if following is None:
-            raise SessionFailed(ILLEGAL_STATE, f"{event} on a session that is {self.state.value}")
+            raise SessionFailed(
+                ILLEGAL_STATE, f"unexpected {event} on a session in state {self.state.value}"
+            )
         self.state = following
 
     def forget(self) -> None:
@@ -317,7 +323,7 @@ class Session:
     def _link(self, handle: int) -> Link:
         link = self.links.get(handle)
         if link is None:
-            raise SessionFailed(UNATTACHED_HANDLE, f"nothing is attached to handle {handle}")
+            raise SessionFailed(UNATTACHED_HANDLE, f"no link is attached to handle {handle}")
         return link
 
 

@@ -124,7 +124,9 @@ class AtomApp:
             except Exception as error:
                 return self._refusal(request, error)
             return None
-        return _refused(request, BodyTooLarge(f"a body has at most {BODY_BYTES_MAX} bytes"))
+        return _refused(
+            request, BodyTooLarge(f"the body is too large: at most {BODY_BYTES_MAX} bytes")
+        )
 
     def known(self, request: Request, credentials: str | None) -> Granted:
         """Return what the credentials of a request allow, or reject them."""
@@ -132,7 +134,7 @@ class AtomApp:
             request.peer.know()
             return Granted("", ALL)
         if credentials is None:
-            raise Unauthorized("show a shared access signature in the Authorization header")
+            raise Unauthorized("send a shared access signature in the Authorization header")
         return request.peer.authenticate(self._keys, credentials, time.time())
 
     def _call(self, request: Request) -> tuple[Call, Action]:
@@ -143,7 +145,7 @@ class AtomApp:
         actions = ACTIONS[place.kind]
         method = "GET" if request.method == "HEAD" else request.method
         if method not in actions:
-            raise NoSuchMethod(f"this path is asked by {', '.join(actions)}")
+            raise NoSuchMethod(f"method not allowed: use {', '.join(actions)}")
         request.route = (method, f"/atom/{place.kind}")
         return Call(self, request, place, granted), actions[method]
 

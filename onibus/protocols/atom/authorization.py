@@ -46,9 +46,9 @@ def read_keys(kept: KeptKeys | None, description: Element, entity: str) -> list[
         return None
     found = [_read(rule, entity) for rule in rules]
     if found and kept is None:
-        raise InvalidArgument("this server keeps no keys: leave AuthorizationRules out")
+        raise InvalidArgument("this server has no keys: omit AuthorizationRules")
     if len({key.name for key in found}) < len(found):
-        raise InvalidArgument("two authorization rules have one name")
+        raise InvalidArgument("two authorization rules have the same name")
     return found
 
 
@@ -57,12 +57,12 @@ def _read(rule: Element, entity: str) -> AccessKey:
         return text_of(rule.find(f"{{{SERVICE_BUS}}}{name}"))
 
     if type_of(rule) not in ("", _KIND):
-        raise InvalidArgument(f"an authorization rule is a {_KIND}")
+        raise InvalidArgument(f"an authorization rule must be a {_KIND}")
     known = {right.value: right for right in _RIGHTS}
     rights = set()
     for right in rule.iterfind(f"{{{SERVICE_BUS}}}Rights/{{{SERVICE_BUS}}}AccessRights"):
         if text_of(right) not in known:
-            raise InvalidArgument("AccessRights are Send, Listen and Manage")
+            raise InvalidArgument("AccessRights must be Send, Listen or Manage")
         rights.add(known[text_of(right)])
     key = AccessKey(
         name=text("KeyName"),

@@ -82,7 +82,7 @@ def messages_of(body: bytes) -> list[Message]:
     try:
         entries = _decode_batch(body)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        raise InvalidArgument(f"a batch is a JSON array of messages: {error}") from None
+        raise InvalidArgument(f"a batch must be a JSON array of messages: {error}") from None
     if not 0 < len(entries) <= BATCH_COUNT_MAX:
         raise InvalidArgument(f"a batch has 1 to {BATCH_COUNT_MAX} messages")
     return [
@@ -95,7 +95,7 @@ def _message(
     body: bytes, given: Any, properties: dict[str, Any], content_type: str | None
 ) -> Message:
     if not isinstance(given, dict):
-        raise InvalidArgument("BrokerProperties is a JSON object")
+        raise InvalidArgument("BrokerProperties must be a JSON object")
     message = Message(body=body, properties=properties)
     message.content_type = given.get("ContentType") or content_type
     for name, field in _STRINGS.items():

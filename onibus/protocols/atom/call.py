@@ -84,7 +84,9 @@ class Call:
         root = parse(self.request.body)
         content = root.find(f"{{{ATOM}}}content")
         if root.tag != f"{{{ATOM}}}entry" or content is None or len(content) != 1:
-            raise InvalidArgument("the body is no entry of Atom with a description in its content")
+            raise InvalidArgument(
+                "the body must be an Atom entry with a description in its content"
+            )
         if local(content[0]) not in kinds:
             raise InvalidArgument(f"{local(content[0])!r}: write {' or '.join(kinds)} here")
         return content[0]
@@ -94,7 +96,7 @@ class Call:
         query = self.request.query
         skip, top = whole(query.get("$skip", "0")), whole(query.get("$top", str(PAGE_COUNT_MAX)))
         if skip < 0 or top < 1:
-            raise InvalidArgument("$skip is 0 or more, $top 1 or more")
+            raise InvalidArgument("$skip must be 0 or more, $top 1 or more")
         return skip, min(top, PAGE_COUNT_MAX)
 
     def grant_forwarding(self, settings: dict[str, object]) -> None:

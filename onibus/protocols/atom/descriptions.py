@@ -358,10 +358,10 @@ def _given(description: Element, kind: type[Any]) -> list[tuple[Field, str]]:
         if name == DEFAULT_RULE_DESCRIPTION and kind is SubscriptionSettings:
             continue
         if name not in known or name in found:
-            raise InvalidArgument(f"{local(description)}: {name!r} is unknown, or there twice")
+            raise InvalidArgument(f"{local(description)}: {name!r} is unknown or repeated")
         found[name] = known[name], text_of(element)
     if "IsAnonymousAccessible" in found and flag(found["IsAnonymousAccessible"][1]):
-        raise InvalidArgument("IsAnonymousAccessible: nobody is let in without a key")
+        raise InvalidArgument("IsAnonymousAccessible must be false: clients need a key")
     return list(found.values())
 
 
@@ -371,5 +371,5 @@ def _read(field: Field, text: str) -> Any:
     except InvalidArgument as error:
         raise InvalidArgument(f"{field.name}: {error}") from None
     if value is None and field is _LOCK:
-        raise InvalidArgument("LockDuration: a lock has an end")
+        raise InvalidArgument("LockDuration must be finite")
     return value

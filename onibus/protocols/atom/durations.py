@@ -39,7 +39,7 @@ def microseconds(text: str) -> int:
 def _milliseconds(text: str) -> Decimal:
     match = _FORM.fullmatch(text) if len(text) <= _LENGTH_MAX else None
     if match is None:
-        raise InvalidArgument(f"{text[:_LENGTH_MAX]!r} is no duration: write PT30S, PT5M or P7D")
+        raise InvalidArgument(f"{text[:_LENGTH_MAX]!r} is not a duration: write PT30S, PT5M or P7D")
     parts = zip(match.groups(), _UNITS, strict=True)
     return sum((Decimal(number) * unit for number, unit in parts if number), Decimal(0))
 

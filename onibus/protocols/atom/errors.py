@@ -64,7 +64,7 @@ def refusal(
 ) -> Response:
     """Return the answer that tells of an error; of a fault of ours only that it is one."""
     if not isinstance(error, OnibusError) or isinstance(error, errors.Failed):
-        error = errors.Failed("something went wrong on our side; the log has the details")
+        error = errors.Failed("the server failed: see its log for details")
     status = status_of(error, statuses)
     detail = tracking.description(error, host, unquote(path).strip("/"))
     inner = tag("Code", str(status)) + tag("Detail", escaped(detail))

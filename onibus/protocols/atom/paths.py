@@ -99,7 +99,7 @@ def place_of(path: str, method: str = "GET") -> Place:
     if lower in ("$resources/queues", "$resources/topics"):
         return Place(lower.removeprefix("$resources/"), lower)
     if not text or lower.startswith("$"):
-        raise EntityNotFound(f"{text!r} is no entity")
+        raise EntityNotFound(f"{text!r} is not an entity")
     match = _BELOW_A_TOPIC.fullmatch(text)
     if match is None:
         return Place(ENTITY, text, text)

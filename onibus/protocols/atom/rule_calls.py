@@ -35,7 +35,7 @@ async def show_rule(call: Call) -> Response:
     for rule in found.rules:
         if rule.name.casefold() == wanted:
             return answer(_entry(call, found, rule))
-    raise EntityNotFound(f"there is no rule {call.place.rule!r}")
+    raise EntityNotFound(f"no rule {call.place.rule!r}")
 
 
 async def delete_rule(call: Call) -> Response:

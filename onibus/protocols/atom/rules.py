@@ -52,7 +52,7 @@ def _filter(given: Element | None) -> Filter:
         return TrueFilter()
     if kind == "FalseFilter":
         return FalseFilter()
-    raise InvalidArgument(f"a filter is no {kind!r}: write SqlFilter or CorrelationFilter")
+    raise InvalidArgument(f"unknown filter {kind!r}: use SqlFilter or CorrelationFilter")
 
 
 def _correlation(given: Element) -> CorrelationFilter:
@@ -70,7 +70,7 @@ def _action(given: Element | None) -> SqlAction | None:
     if given is None or type_of(given) == "EmptyRuleAction":
         return None
     if type_of(given) != "SqlRuleAction":
-        raise InvalidArgument(f"an action is no {type_of(given)!r}: write SqlRuleAction")
+        raise InvalidArgument(f"unknown action {type_of(given)!r}: use SqlRuleAction")
     parameters = read_values(_part(given, "Parameters"))
     return SqlAction(text_of(_part(given, "SqlExpression")), parameters)
 

@@ -78,7 +78,7 @@ async def receive_and_delete(call: Call) -> Response:
 async def _receive(call: Call, take: bool) -> list[ReceivedMessage]:
     timeout = whole(call.request.query.get("timeout", str(_TIMEOUT_S)))
     if timeout < 0:
-        raise InvalidArgument("timeout is a number of seconds, 0 or more")
+        raise InvalidArgument("timeout must be a number of seconds, 0 or more")
     bus, place = call.bus, call.place
     bus.check_alive()
     reply: asyncio.Future[list[ReceivedMessage]] = asyncio.get_running_loop().create_future()

@@ -33,7 +33,7 @@ def whole(text: str) -> int:
     """Return a whole number."""
     word = text.strip()
     if not word.removeprefix("-").isdigit() or not word.isascii() or len(word) > 20:
-        raise InvalidArgument(f"{text[:64]!r} is no whole number")
+        raise InvalidArgument(f"{text[:64]!r} is not a whole number")
     return int(word)
 
 
@@ -72,11 +72,11 @@ def read_values(parent: Element | None) -> dict[str, Any]:
             raise InvalidArgument(f"{local(pair)}: write {_PAIR} with Key and Value")
         name, kind = text_of(key), type_of(value)
         if kind not in _READ or name in found:
-            raise InvalidArgument(f"{name!r}: there twice, or of an unknown type {kind!r}")
+            raise InvalidArgument(f"{name!r}: repeated, or of the unknown type {kind!r}")
         try:
             found[name] = _READ[kind](text_of(value))
         except (ValueError, OverflowError, binascii.Error):
-            raise InvalidArgument(f"{name!r} is no {kind}") from None
+            raise InvalidArgument(f"{name!r} is not a {kind}") from None
     return found
 
 

@@ -39,7 +39,7 @@ class _Reader:
         self._depth += 1
         self._count += 1
         if self._depth > DEPTH_MAX or self._count > ELEMENT_COUNT_MAX:
-            raise InvalidArgument("the body is too deep, or has too many elements")
+            raise InvalidArgument("the body is nested too deep, or has too many elements")
         given: dict[Any, Any] = {_name(key): value for key, value in attributes.items()}
         self._tree.start(_name(name), given)
 
@@ -51,7 +51,7 @@ class _Reader:
         self._tree.data(text)
 
     def refuse(self, *ignored: object) -> NoReturn:
-        raise InvalidArgument("the body has a document type: leave it out")
+        raise InvalidArgument("the body has a document type: remove it")
 
     def close(self) -> Element:
         return self._tree.close()
@@ -64,7 +64,7 @@ def _name(found: str) -> str:
 def parse(body: bytes) -> Element:
     """Return the root of a document, or refuse it."""
     if len(body) > BODY_BYTES_MAX:
-        raise InvalidArgument(f"a body has at most {BODY_BYTES_MAX} bytes")
+        raise InvalidArgument(f"the body is too large: at most {BODY_BYTES_MAX} bytes")
     parser, reader = expat.ParserCreate("utf-8", "}"), _Reader()
     parser.buffer_text = True
     parser.StartElementHandler = reader.begin
@@ -74,7 +74,7 @@ def parse(body: bytes) -> Element:
     try:
         parser.Parse(body, True)
     except expat.ExpatError as error:
-        raise InvalidArgument(f"the body is no XML: {error}") from None
+        raise InvalidArgument(f"the body is not XML: {error}") from None
     return reader.close()
 
 

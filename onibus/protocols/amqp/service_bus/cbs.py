@@ -28,9 +28,9 @@ class TokenNode(AnsweringNode):
     def answer(self, request: Request) -> None:
         name = request.properties.get("name")
         if request.operation != PUT_TOKEN or not isinstance(name, str):
-            raise InvalidArgument("$cbs takes put-token, with the name of a resource")
+            raise InvalidArgument("$cbs requires operation put-token and a resource name")
         # Clients name different types; what a token is shows in itself.
         if not isinstance(request.body, str):
-            raise InvalidArgument("a token is a text")
+            raise InvalidArgument("a token must be a string")
         self._client.put_token(name, str(request.body))
         self.say(request, _ACCEPTED, "Accepted")

@@ -147,7 +147,7 @@ class Client:
         keys = self._keys
         if keys is not None:
             if len(self._granted) >= TOKENS_MAX and resource not in self._granted:
-                raise Forbidden(f"a connection has at most {TOKENS_MAX} tokens")
+                raise Forbidden(f"too many tokens: a connection has at most {TOKENS_MAX}")
             self._take(resource, lambda now: keys.check(token, now))
         path = path_of(resource)
         # The service refuses a token for an entity that does not exist, and keeps none.
@@ -155,7 +155,7 @@ class Client:
         if path and not path.startswith("$") and place_of(path).entity not in known:
             self._granted.pop(resource, None)
             self._asks.pop(resource, None)
-            raise EntityNotFound(f"there is no entity {path!r}", path)
+            raise EntityNotFound(f"no entity {path!r}", path)
 
     def _take(self, resource: str, ask: Callable[[float], Granted]) -> None:
         self._peer.check_attempts()
@@ -196,7 +196,7 @@ class Client:
 
     def _check_known(self) -> None:
         if not self._granted:
-            raise Unauthorized("put a token to $cbs first")
+            raise Unauthorized("no token: put one to $cbs first")
 
     def _grant_link(self, kind: str, path: str) -> None:
         """Let the client have a link, or refuse."""
@@ -317,7 +317,7 @@ class Client:
             place = place_of(onward)
             self._grant_link(SENDER, place.path)
         if place.dead or place.management:
-            raise InvalidOperation("nobody sends to a dead-letter queue")
+            raise InvalidOperation("cannot send to a dead-letter queue")
         node = SenderNode(self, link, place.entity)
         self._links[link] = (SENDER, place.path)
         link.properties[BATCH_BYTES_MAX] = to.ulong(node.batch_bytes_max)
@@ -331,7 +331,9 @@ class Client:
             link.answer(EmptyNode(self), 0)
         elif wanted is None:
             if sessions:
-                raise InvalidOperation(f"{place.entity} requires sessions: accept one to receive")
+                raise InvalidOperation(
+                    f"{place.entity} requires sessions: accept a session to receive"
+                )
             link.answer(ReceiverNode(self, link, place), self.message_bytes(place))
         elif not sessions:
             raise InvalidOperation(f"{place.entity} has no sessions ({SESSION_FILTER} was given)")

@@ -61,7 +61,7 @@ def read_batch(payload: bytes) -> list[Message]:
         if code == DATA:
             found.append(read_message(payload, sections.binary_start(payload, value), end))
             if len(found) > BATCH_COUNT_MAX:
-                raise InvalidArgument(f"a batch has at most {BATCH_COUNT_MAX} messages")
+                raise InvalidArgument(f"too many messages: a batch has at most {BATCH_COUNT_MAX}")
     return found
 
 
@@ -210,7 +210,7 @@ def id_text(value: Any) -> str:
         return value.hex()
     if isinstance(value, (int, UUID)):
         return str(value)
-    raise InvalidArgument("an id is a text, a number, a UUID or bytes")
+    raise InvalidArgument("an id must be a string, a number, a UUID or bytes")
 
 
 def string_of(name: str, value: object) -> str:
@@ -227,7 +227,7 @@ def string_of(name: str, value: object) -> str:
 
 def _whole(name: str, value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
-        raise InvalidArgument(f"{name} is a number of milliseconds")
+        raise InvalidArgument(f"{name} must be a number of milliseconds")
     return int(value)
 
 

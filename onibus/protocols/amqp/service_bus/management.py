@@ -76,7 +76,7 @@ class ManagementNode(AnsweringNode):
             return
         self._client.grant(operation.right, f"{self.place.path}/$management")
         if request.delivery.state is not None and not operation.transacts:
-            raise InvalidOperation(f"{request.operation} is no part of a transaction")
+            raise InvalidOperation(f"{request.operation} cannot be part of a transaction")
         operation.run(self, request)
 
     def fail(self, request: Request, error: BaseException) -> None:

@@ -40,7 +40,7 @@ class Place(NamedTuple):
 def path_of(address: str) -> str:
     """Return the path in an address, in lower case."""
     if len(address) > _LENGTH_MAX:
-        raise EntityNotFound(f"an address has at most {_LENGTH_MAX} characters")
+        raise EntityNotFound(f"the address is too long: at most {_LENGTH_MAX} characters")
     _, mark, rest = address.partition("://")
     path = rest.partition("/")[2] if mark else address
     return path.strip("/").lower()

@@ -51,7 +51,7 @@ class Request:
         """Return a value of the body's map, of one of these types."""
         value = self.body.get(name) if isinstance(self.body, dict) else None
         if not isinstance(value, kinds):
-            raise InvalidArgument(f"{self.operation}: {name} is missing, or of a wrong type")
+            raise InvalidArgument(f"{self.operation}: {name} is missing or has the wrong type")
         return value
 
 

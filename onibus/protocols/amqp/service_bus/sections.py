@@ -39,7 +39,7 @@ def split(data: bytes) -> list[Section]:
     start, length = 0, len(data)
     while start < length:
         if data[start] != 0:
-            raise DecodeError("a message has something between its sections")
+            raise DecodeError("a message has bytes between its sections")
         # Nearly all descriptors are a small ulong, of one byte.
         if start + 3 < length and data[start + 1] == 0x53:
             code, value = data[start + 2], start + 3
@@ -49,7 +49,7 @@ def split(data: bytes) -> list[Section]:
                 descriptor = _NAMES.get(descriptor)
             code = descriptor if type(descriptor) is int else 0
         if code not in _CODES:
-            raise DecodeError("a message has a section of an unknown kind")
+            raise DecodeError("a message has an unknown section")
         end = skip(data, value)
         found.append((code, start, value, end))
         if len(found) > SECTIONS_MAX:
@@ -71,7 +71,7 @@ def check_once(found: list[Section]) -> None:
     for code, _, _, _ in found:
         alike = _BODY if code in _BODY else (code,)
         if not seen.isdisjoint(alike) and not (code == before and code in (DATA, SEQUENCE)):
-            raise DecodeError("a message has a section twice, or a body of two kinds")
+            raise DecodeError("a message has a repeated section, or two kinds of body")
         seen.add(code)
         before = code
 
@@ -84,10 +84,10 @@ def list_at(data: bytes, at: int) -> list[object]:
     try:
         value, _ = READERS[data[at]](data, at + 1, 0)
     except UNREADABLE as error:
-        raise DecodeError(f"a section cannot be read: {error}") from None
+        raise DecodeError(f"invalid section: {error}") from None
     # An array is read as a list, too, but is none.
     if type(value) is not list or data[at] not in (0x45, 0xC0, 0xD0):
-        raise DecodeError("a section that is a list has something else")
+        raise DecodeError("a list section must contain a list")
     return value
 
 
@@ -96,11 +96,11 @@ def map_at(data: bytes, at: int) -> dict[object, object]:
     try:
         value, _ = READERS[data[at]](data, at + 1, 0)
     except UNREADABLE as error:
-        raise DecodeError(f"a section cannot be read: {error}") from None
+        raise DecodeError(f"invalid section: {error}") from None
     if value is None:
         return {}
     if type(value) is not dict:
-        raise DecodeError("a section that is a map has something else")
+        raise DecodeError("a map section must contain a map")
     return value
 
 
@@ -116,7 +116,7 @@ def binary_start(data: bytes, at: int) -> int:
         return at + 5
     if code == 0xA0:
         return at + 2
-    raise DecodeError("a section that is data has something else")
+    raise DecodeError("a data section must contain binary")
 
 
 def text(data: bytes, start: int, end: int) -> str:
@@ -124,7 +124,7 @@ def text(data: bytes, start: int, end: int) -> str:
     try:
         return str(data[start:end], "utf-8")
     except UnicodeDecodeError as error:
-        raise DecodeError(f"a section cannot be read: {error}") from None
+        raise DecodeError(f"invalid section: {error}") from None
 
 
 def elements(data: bytes, at: int) -> list[bytes]:

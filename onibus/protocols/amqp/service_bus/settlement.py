@@ -59,7 +59,7 @@ class Verdict:
 def verdict_of(state: Any) -> Verdict:
     """Return what a delivery state means."""
     if not isinstance(state, Described):
-        raise InvalidArgument("a disposition says accepted, rejected, released or modified")
+        raise InvalidArgument("a disposition must be accepted, rejected, released or modified")
     code = state.descriptor
     code = _CODES.get(code, 0) if isinstance(code, str) else code
     fields = state.value if isinstance(state.value, list) else []
@@ -75,7 +75,7 @@ def verdict_of(state: Any) -> Verdict:
         return Verdict(change, say.performative(say.MODIFIED, echo))
     if code == say.REJECTED:
         return Verdict(_dead_letter(fields), say.rejected())
-    raise InvalidArgument("a disposition says accepted, rejected, released or modified")
+    raise InvalidArgument("a disposition must be accepted, rejected, released or modified")
 
 
 _COMPLETE = Verdict(verb("complete"), say.accepted())
@@ -202,7 +202,7 @@ class Settling:
         fields = state.value if isinstance(state.value, list) else []
         verdict = verdict_of(fields[1] if len(fields) > 1 else None)
         if verdict.change.verb == RELEASE:
-            raise InvalidArgument("a transaction completes, abandons, defers or dead-letters")
+            raise InvalidArgument("a transaction can only complete, abandon, defer or dead-letter")
         # Properties are counted roughly: they are few, and checked for themselves.
         size = len(taken) * len(repr(verdict.change.properties or ""))
         transaction, echo = self._client.transactions.of(state, verdict.echo, size)

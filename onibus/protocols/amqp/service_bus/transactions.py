@@ -57,7 +57,8 @@ class Transactions:
             self.take(late).rollback()
         if len(self._open) >= OPEN_MAX:
             raise LinkFailed(
-                RESOURCE_LIMIT_EXCEEDED, f"a connection has at most {OPEN_MAX} transactions"
+                RESOURCE_LIMIT_EXCEEDED,
+                f"too many transactions: a connection has at most {OPEN_MAX}",
             )
         name = secrets.token_bytes(16)
         self._open[name] = Transaction(self._broker, TRANSACTION_COUNT_MAX)
@@ -72,13 +73,13 @@ class Transactions:
         """
         name = _name_of(state)
         if name is None:
-            raise LinkFailed(DECODE_ERROR, "that is no transactional state")
+            raise LinkFailed(DECODE_ERROR, "not a transactional state")
         transaction = self._open.get(name)
         if transaction is None:
-            raise LinkFailed(UNKNOWN_ID, "there is no such transaction, or it was discharged")
+            raise LinkFailed(UNKNOWN_ID, "transaction not found, or already discharged")
         if sum(self._sizes.values()) + size > OPEN_BYTES_MAX:
             raise QuotaExceeded(
-                f"the open transactions of a connection have at most {OPEN_BYTES_MAX} bytes: "
+                f"the open transactions of the connection exceed {OPEN_BYTES_MAX} bytes: "
                 "discharge them"
             )
         self._sizes[name] += size
@@ -98,7 +99,7 @@ class Transactions:
         """Return a transaction that is about to be discharged."""
         transaction = self._open.pop(name, None)
         if transaction is None:
-            raise LinkFailed(UNKNOWN_ID, "there is no such transaction, or it was discharged")
+            raise LinkFailed(UNKNOWN_ID, "transaction not found, or already discharged")
         del self._sizes[name], self._declared_by[name]
         return transaction
 
@@ -153,7 +154,7 @@ class CoordinatorNode:
             or not fields
             or not isinstance(fields[0], bytes)
         ):
-            raise LinkFailed(DECODE_ERROR, "a coordinator takes declare and discharge")
+            raise LinkFailed(DECODE_ERROR, "a coordinator accepts only declare and discharge")
         transaction = self._transactions.take(fields[0])
         if len(fields) > 1 and fields[1]:
             transaction.rollback()
@@ -184,7 +185,7 @@ def _request(payload: bytes) -> Described:
             asked, _ = decode(payload, value)
             if isinstance(asked, Described):
                 return asked
-    raise DecodeError("a coordinator takes declare and discharge")
+    raise DecodeError("a coordinator accepts only declare and discharge")
 
 
 def _refused(error: BaseException, link: Link) -> bytes:

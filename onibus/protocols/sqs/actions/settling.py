@@ -122,7 +122,7 @@ def _change(
         ):
             return
         if state is not State.ACTIVE:
-            raise NotVisible("the message is gone, or another receiver has it") from None
+            raise NotVisible("message settled, or held by another receiver") from None
         raise
     except InvalidArgument as error:
         raise TooLong(str(error)) from None

@@ -115,7 +115,7 @@ def _change(request: Request, status: str) -> Change:
         reason = request.body.get("deadletter-reason")
         description = request.body.get("deadletter-description")
         return verb("dead-letter", reason=reason, description=description, properties=properties)
-    raise InvalidArgument(f"disposition-status {status!r} is none that is known")
+    raise InvalidArgument(f"unknown disposition-status {status!r}")
 
 
 OPERATIONS = {

@@ -29,7 +29,7 @@ def numbers_of(request: Request, name: str = "sequence-numbers") -> list[int]:
     """Return the sequence numbers that a request names."""
     found = request.argument(name, list)
     if not 0 < len(found) <= BATCH_COUNT_MAX or not all(type(one) is int for one in found):
-        raise InvalidArgument(f"{name} is an array of 1 to {BATCH_COUNT_MAX} numbers")
+        raise InvalidArgument(f"{name} must be an array of 1 to {BATCH_COUNT_MAX} numbers")
     return list(found)
 
 
@@ -37,7 +37,7 @@ def tokens_of(request: Request) -> list[bytes]:
     """Return the tokens that a request names, as UUIDs."""
     found = request.argument("lock-tokens", list)
     if not 0 < len(found) <= BATCH_COUNT_MAX or not all(type(one) is UUID for one in found):
-        raise InvalidArgument(f"lock-tokens is an array of 1 to {BATCH_COUNT_MAX} UUIDs")
+        raise InvalidArgument(f"lock-tokens must be an array of 1 to {BATCH_COUNT_MAX} UUIDs")
     return [one.bytes for one in found]
 
 

@@ -95,22 +95,22 @@ def _rule(name: str, given: dict[Any, Any]) -> Rule:
 def _expression(name: str, given: Any) -> str:
     expression = given.get("expression") if isinstance(given, dict) else None
     if not isinstance(expression, str):
-        raise InvalidArgument(f"{name} has an expression")
+        raise InvalidArgument(f"{name} must have an expression")
     return str(expression)
 
 
 def _correlation(given: Any) -> CorrelationFilter:
     if not isinstance(given, dict):
-        raise InvalidArgument("correlation-filter is a map")
+        raise InvalidArgument("correlation-filter must be a map")
     fields = {
         field: str(given[word]) for word, field in _FIELDS.items() if given.get(word) is not None
     }
     wanted = given.get("properties") or {}
     if not isinstance(wanted, dict):
-        raise InvalidArgument("the properties of a correlation-filter are a map")
+        raise InvalidArgument("the properties of a correlation-filter must be a map")
     properties = {str(name): plain_value(value) for name, value in wanted.items()}
     if UNKNOWN in properties.values():
-        raise InvalidArgument("a property of the filter has a type that messages lack")
+        raise InvalidArgument("a property of the filter has an unsupported type")
     return CorrelationFilter(**fields, properties=properties)
 
 

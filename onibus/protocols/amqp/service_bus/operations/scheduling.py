@@ -31,7 +31,7 @@ def schedule(node: ManagementNode, request: Request) -> None:
     """
     entries = request.argument("messages", list)
     if not 0 < len(entries) <= BATCH_COUNT_MAX:
-        raise InvalidArgument(f"messages is a list of 1 to {BATCH_COUNT_MAX}")
+        raise InvalidArgument(f"messages must be a list of 1 to {BATCH_COUNT_MAX}")
     settings = sending.open_for_sends(node.broker, node.place.entity).log_settings
     check = partial(node.profile.check_message, settings=settings)
     messages = [_scheduled(entry, check) for entry in entries]
@@ -59,11 +59,11 @@ def _numbers(numbers: Iterable[int]) -> bytes:
 def _scheduled(entry: Any, check: Callable[[int], None]) -> Message:
     content = entry.get("message") if isinstance(entry, dict) else None
     if not isinstance(content, bytes):
-        raise InvalidArgument("each of messages has a message, encoded")
+        raise InvalidArgument("each of messages must have an encoded message")
     check(len(content))
     message = read_message(content)
     if message.scheduled_enqueue_time_ms is None:
-        raise InvalidArgument("a message that is to be scheduled names its time")
+        raise InvalidArgument("a scheduled message must have an enqueue time")
     return message
 
 
@@ -80,7 +80,7 @@ def receive_deferred(node: ManagementNode, request: Request) -> None:
     """Receive deferred messages by their numbers: all of them, or none."""
     numbers = numbers_of(request)
     if node.place.transfer:
-        raise MessageNotFound("nothing is ever transferred: there are no messages here")
+        raise MessageNotFound("the transfer dead-letter queue is always empty")
     mode = request.body.get("receiver-settle-mode")
     session = node.session_held(request)
     node.ask(
