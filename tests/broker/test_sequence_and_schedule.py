@@ -218,6 +218,23 @@ async def test_cancel_deletes_several_all_or_none(clock: ManualClock, partitione
                 await bus.cancel_scheduled("q", [number])
 
 
+@pytest.mark.promise("S6", "S7")
+@run
+async def test_a_receiver_learns_after_a_restart_that_a_message_was_scheduled(
+    clock: ManualClock, tmp_path: Path
+) -> None:
+    async with Bus.open(tmp_path, clock=clock) as bus:
+        await bus.create_queue("q")
+        await bus.schedule("q", msg("later"), clock.wall() + MINUTE)
+        await bus.send("q", msg("past", scheduled_enqueue_time_ms=clock.wall() - HOUR))
+        await pass_ms(bus, clock, MINUTE)
+    async with Bus.open(tmp_path, clock=clock) as bus:
+        found = await get(bus, "q", 2)
+        assert [(one.body, one.was_scheduled) for one in found] == [
+            *((b"past", False), (b"later", True))
+        ]
+
+
 @pytest.mark.promise("S6")
 @run
 async def test_at_its_time_and_not_before_it_is_enqueued_as_if_sent_now(

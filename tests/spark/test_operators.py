@@ -136,8 +136,8 @@ def test_columns_that_are_wrong_are_refused_before_anything_runs(spark: SparkSes
             rows, arrival=AT, message_id="number"
         ),
         "no column 'body'": lambda: operators.deduplicate(rows, by="content", arrival=AT),
-        "by is id": lambda: operators.deduplicate(rows, by="name", arrival=AT),
-        "have sequence_number already": lambda: operators.enqueue(rows, settings, arrival=AT),
+        "by is 'name'": lambda: operators.deduplicate(rows, by="name", arrival=AT),
+        "already have sequence_number": lambda: operators.enqueue(rows, settings, arrival=AT),
         "use 1 to": lambda: operators.assign_partitions(rows, 0, arrival=AT),
         "no default_time_to_live_ms": lambda: operators.expire(rows, enqueued="at"),
         "no column 'who'": lambda: operators.hold_for_partner(

@@ -50,7 +50,7 @@ def test_a_chunk_that_is_short_is_refused() -> None:
     chunk = Chunk(5, ((0, 3, 7), (2, 40, 41)))
     check_whole(chunk, 5)
     for found in (4, 6, 0):
-        with pytest.raises(InvalidOperation, match=f"partition 2, 40 to 41, and {found} are"):
+        with pytest.raises(InvalidOperation, match=f"partition 2, 40 to 41, but found {found}:"):
             check_whole(chunk, found)
 
 

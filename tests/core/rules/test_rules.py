@@ -24,6 +24,7 @@ from onibus.core.rules.rule import (
     to_plain,
 )
 from onibus.core.rules.sql_action import compile_action
+from onibus.core.rules.values import ZONELESS
 from tests.core.rules.helpers import subject
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -218,6 +219,7 @@ RULES = [
         SqlAction("SET a = @n", {"n": None, "b": True, "i": (1 << 63) - 1}),
     ),
     Rule("correlation", CorrelationFilter(subject="s", properties={"raw": b"\0\xff", "t": NOON})),
+    Rule("zoneless", SqlFilter("a = @t", {"t": NOON.replace(tzinfo=ZONELESS)})),
 ]
 
 
