@@ -19,7 +19,7 @@ def as_known(shown: Any, known: Any) -> Any:
         return {
             key: as_known(value, known.get(key))
             for key, value in shown.items()
-            if key in known or value is not None
+            if key in known or value not in (None, False)
         }
     if isinstance(shown, list) and isinstance(known, list) and len(shown) == len(known):
         return [as_known(*pair) for pair in zip(shown, known, strict=True)]
