@@ -36,7 +36,9 @@ def draw_batch(rng: random.Random, number: int) -> WriteBatch:
     batch.put(BLOCKS, (number, payload))
     batch.delete(BLOCKS, (number - BLOCKS_KEPT,))
     batch.put(COUNTERS, (0, number, rng.getrandbits(40), 0, 0, 0, 0, 0, 0))
-    batch.put(SESSIONS, (0, 0, f"s{rng.randrange(20)}", b"state %d" % number, 0, 0, number, 0, ""))
+    batch.put(
+        SESSIONS, (0, 0, f"s{rng.randrange(20)}", b"state %d" % number, 0, 0, number, 0, "", b"", 0)
+    )
     if rng.random() < 0.5:
         batch.put(GONE, (0, 0, rng.randrange(50), number))
         batch.delete(GONE, (0, 0, rng.randrange(50)))
