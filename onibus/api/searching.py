@@ -51,5 +51,7 @@ class ReasonsOut(msgspec.Struct):
     """Dead-lettered messages by reason, the most frequent first."""
 
     reasons: list[Reason]
+    #: messages with further reasons, which are not listed
+    others: int
     #: whether every dead-lettered message was counted
     complete: bool

@@ -16,7 +16,7 @@ from onibus.broker.settling import first_ordinal
 from onibus.core.errors import EntityNotFound, InvalidArgument
 from onibus.core.inspection import Filter
 from onibus.core.lifecycle import State
-from onibus.core.limits import BATCH_COUNT_MAX
+from onibus.core.limits import BATCH_COUNT_MAX, PEEK_BYTES_MAX
 from onibus.core.message import ReceivedMessage
 from onibus.core.numbering import partition_index
 from onibus.core.path.peek import Page, live_ordinals, states_of
@@ -28,10 +28,11 @@ if TYPE_CHECKING:
 
 #: Messages looked at before other clients have their turn.
 A_SLICE = 200
-#: Messages of a partition that a look at the tail returns at most; earlier ones are skipped.
+#: Messages of a partition that a look at the tail returns at most; earlier ones are skipped, and so
+#: are those beyond the bytes of a peek.
 TAIL_MAX = 50
 #: Reasons that are counted one by one; further ones are counted together.
-REASONS_MAX = 200
+REASONS_MAX = 2_000
 
 
 class Found(msgspec.Struct):
@@ -61,10 +62,11 @@ def search(
         page = Page(limit, wanted, dead)
         number = start if seat.index == index else 0
         ordinal = broker.look(entity, seat, first_ordinal, number)
-        while ordinal and looked < looks:
-            ordinal = broker.look(entity, seat, page.fill, ordinal, A_SLICE)
-            looked += A_SLICE
+        while ordinal and looked + page.looked < looks:
+            slice_looks = min(A_SLICE, looks - looked - page.looked)
+            ordinal = broker.look(entity, seat, page.fill, ordinal, slice_looks)
             yield None
+        looked += page.looked
         if page.messages or ordinal:
             yield Found(page.messages, _next(entity, seat, page, ordinal), looked)
             return
@@ -91,6 +93,8 @@ class Tail:
         self._entity.outlet_settings()
         self._states = states_of(wanted, dead=False)
         self._wanted = wanted
+        #: bytes of bodies in the current look
+        self._size = 0
         #: where each partition's log ended at the last look; offline ones are looked at later
         self._ends = {
             seat: seat.partition.log.visible_below
@@ -101,6 +105,7 @@ class Tail:
     def look(self) -> list[ReceivedMessage]:
         """Return some of the messages that arrived since the last look."""
         found: list[ReceivedMessage] = []
+        self._size = 0
         for seat in self._entity.seats:
             if seat.deleted:
                 raise EntityNotFound(f"{self._entity.name} was deleted")
@@ -116,6 +121,9 @@ class Tail:
         start = max(min(start, below) if start else below, below - TAIL_MAX)
         for ordinal in live_ordinals(subscription, start, self._states):
             message = subscription.view(ordinal)
+            if self._size > PEEK_BYTES_MAX:
+                break
+            self._size += len(message.body)
             if self._wanted.matches(message):
                 found.append(message)
         return below
@@ -125,6 +133,8 @@ class Reasons(msgspec.Struct):
     """Dead-lettered messages by reason."""
 
     counts: dict[str, int]
+    #: messages with other reasons than those counted
+    others: int
     #: whether every dead-lettered message was counted
     complete: bool
 
@@ -133,7 +143,7 @@ def dead_letter_reasons(broker: Broker, name: str) -> Iterator[Reasons | None]:
     """Count dead-lettered messages by reason; yield None after each slice, then the counts."""
     entity = broker.find(name)
     states = states_of(Filter(), dead=True)
-    counts: dict[str, int] = {}
+    counts: dict[str | None, int] = {}
     looked = 0
     for seat in entity.seats:
         start = 1
@@ -142,21 +152,25 @@ def dead_letter_reasons(broker: Broker, name: str) -> Iterator[Reasons | None]:
             looked += A_SLICE
             yield None
         if start and seat.partition is not None:
-            yield Reasons(counts, complete=False)
+            yield _reasons(counts, complete=False)
             return
     online = all(seat.partition is not None for seat in entity.seats)
-    yield Reasons(counts, complete=online)
+    yield _reasons(counts, complete=online)
+
+
+def _reasons(counts: dict[str | None, int], complete: bool) -> Reasons:
+    others = counts.pop(None, 0)
+    return Reasons({reason or "": count for reason, count in counts.items()}, others, complete)
 
 
 def _count(
-    subscription: Subscription, states: frozenset[State], start: int, counts: dict[str, int]
+    subscription: Subscription, states: frozenset[State], start: int, counts: dict[str | None, int]
 ) -> int:
     """Count a slice of dead-lettered messages; return where to continue, 0 at the end."""
     for looked, ordinal in enumerate(live_ordinals(subscription, start, states)):
         if looked == A_SLICE:
             return ordinal
         reason = subscription.view(ordinal).dead_letter_reason or ""
-        if reason not in counts and len(counts) >= REASONS_MAX:
-            reason = "…"
-        counts[reason] = counts.get(reason, 0) + 1
+        key = None if reason not in counts and len(counts) > REASONS_MAX else reason
+        counts[key] = counts.get(key, 0) + 1
     return 0

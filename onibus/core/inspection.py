@@ -54,7 +54,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             and (self.body_contains is None or self.body_contains in message.body)
             and (self.enqueued_from_ms is None or stamp >= self.enqueued_from_ms)
             and (self.enqueued_before_ms is None or stamp < self.enqueued_before_ms)
-            and self.dead_letter_reason in (None, message.dead_letter_reason)
+            and self.dead_letter_reason in (None, message.dead_letter_reason or "")
             and (self.body_path is None or self._has_field(message.body))
             and (self.sql is None or self._selects(message))
         )

@@ -94,6 +94,6 @@ def _oldest_in(broker: Broker, entity: Entity, seat: Seat) -> int | None:
 
 def _first_waiting(part: Subscription) -> int:
     if not part.settings.requires_session:
-        return part.ready.firsts[0] if part.ready.count else ORDINALS_END
+        return part.ready.first()
     hot = (session.ready[0] for session in part.sessions.hot() if session.ready)
     return min(min(hot, default=ORDINALS_END), part.sessions.first_cold())

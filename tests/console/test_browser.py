@@ -97,6 +97,7 @@ async def test_a_key_signs_in_and_shows_what_it_allows() -> None:
     )
     bus = await Bus.ephemeral()
     await bus.create_queue("orders")
+    await bus.send("orders", Message(body=b"for a listener"))
     async with Server(bus, Keyring([owner, listener]), http_port=0) as server:
         await asyncio.to_thread(
             run_node,

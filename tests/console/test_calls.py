@@ -123,7 +123,7 @@ async def test_a_search_looks_in_steps_and_ends_with_everything_found() -> None:
             steps = 0
             while start is not None:
                 page = await client.on(
-                    "orders", "search", start=start, limit=7, looks=200, where=where
+                    "orders", "search", start=start, limit=7, looks=100, where=where
                 )
                 found += [one["message_id"] for one in page["messages"]]
                 assert len(page["messages"]) <= 7

@@ -60,7 +60,7 @@ def test_everything_that_can_be_asked_is_in_it() -> None:
     # Requests that need nothing say nothing of entities and messages.
     assert {row.request for row in ROWS if NOTHING in row.enough} == {
         *("GET /livez", "GET /readyz", "GET /health", "GET /openapi.json"),
-        *("GET /console/", "GET /console/about.json", "GET /console/{file}"),
+        *("GET /console", "GET /console/", "GET /console/about.json", "GET /console/{file}"),
         links.TOKENS,
     }
     assert all("Manage" in row.enough for row in ROWS)

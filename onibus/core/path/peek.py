@@ -55,6 +55,10 @@ def states_of(wanted: Filter, dead: bool) -> frozenset[State]:
     return STATES[wanted.state]
 
 
+#: Bytes of bodies that a filter reads before other clients have their turn.
+SLICE_BYTES = 512 << 10
+
+
 class Page:
     """What a peek finds in a partition: at most `limit` messages, and 256 KB, but one at least."""
 
@@ -66,15 +70,20 @@ class Page:
         self._size = 0
         #: there may be more that match: the page has no room
         self.is_full = False
+        #: messages looked at
+        self.looked = 0
 
     def fill(self, subscription: Subscription, start: int, looks: int) -> int:
         """Look at the next messages from an ordinal on; return where to go on, 0 at the end."""
+        size = 0
         for looked, ordinal in enumerate(_candidates(subscription, start, self._states)):
-            if looked == looks:
+            if looked == looks or size > SLICE_BYTES:
                 return ordinal
             if subscription.state(ordinal) not in self._states:
                 continue
             message = subscription.view(ordinal)
+            size += len(message.body)
+            self.looked += 1
             if self._wanted.matches(message) and not self._take(message):
                 break
         return 0

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from onibus.core.block import NEVER
 from onibus.core.errors import MessageNotFound
 from onibus.core.inspection import Filter
 from onibus.core.lifecycle import HELD, Input, State
-from onibus.core.path.peek import live_ordinals, states_of
+from onibus.core.path.peek import SLICE_BYTES, live_ordinals, states_of
 from onibus.core.records import WriteBatch
 
 if TYPE_CHECKING:
@@ -37,15 +36,25 @@ def purge(
     states = states_of(wanted, dead=False)
     if not held:
         states -= HELD
-    looked_at = list(islice(live_ordinals(subscription, start, states), limit))
-    meant = (ordinal for ordinal in looked_at if wanted.matches(subscription.view(ordinal)))
-    chosen = list(islice(meant, most))
+    chosen: list[int] = []
+    after = size = 0
+    for looked, ordinal in enumerate(live_ordinals(subscription, start, states)):
+        if looked == limit or size > SLICE_BYTES:
+            after = ordinal
+            break
+        message = subscription.view(ordinal)
+        size += len(message.body)
+        if wanted.matches(message):
+            chosen.append(ordinal)
+            if len(chosen) == most:
+                after = ordinal + 1
+                break
     if held:
         chosen = [ordinal for ordinal in chosen if _take_back(subscription, ordinal, out)]
     for ordinal in chosen:
         subscription.change(ordinal, Input.PURGE, out)
     subscription.depart(chosen, out)
-    return len(chosen), looked_at[-1] + 1 if len(looked_at) == limit else 0
+    return len(chosen), after
 
 
 def _take_back(subscription: Subscription, ordinal: int, out: WriteBatch) -> bool:

@@ -99,7 +99,7 @@ class HttpApp:
                 request.head.found = found
             route, names = found
             request.route = route.key
-            call = Call(self, route, request, names, self._grant(route, request, names), respond)
+            call = Call(self, route, request, names, self.grant(route, request, names), respond)
             compressed = "content-encoding" in request.head.headers and is_encoded(request.headers)
             # A call without a body may need no right: leave a stranger's body untouched.
             if compressed and route.takes is not None:
@@ -145,7 +145,7 @@ class HttpApp:
             found = self._find(request)
             if isinstance(found, Response):
                 return found
-            self._grant(found[0], request, found[1])
+            self.grant(found[0], request, found[1])
             is_encoded(request.headers)
         except OnibusError as error:
             return problem(error)
@@ -170,7 +170,7 @@ class HttpApp:
             405, f"method not allowed for {request.path}: use {allowed}", (("allow", allowed),)
         )
 
-    def _grant(self, route: Route, request: Request, names: dict[str, str]) -> Granted:
+    def grant(self, route: Route, request: Request, names: dict[str, str]) -> Granted:
         """Check the right that a route needs, and return the caller's rights."""
         if not route.probe:
             self._origins.check(request.head.headers)

@@ -73,6 +73,10 @@ class Call:
         """Check a right on an entity that is not in the path."""
         self.granted.grant(right, entity, time.time())
 
+    def check_again(self) -> None:
+        """Check the caller's right once more: a stream outlives tokens and keys."""
+        self.granted = self.app.grant(self.route, self.request, self.names)
+
     def decode(self, kind: Any) -> Any:
         """Return the body as the type of the route, or reject it."""
         return self.read(decoder_of(kind))

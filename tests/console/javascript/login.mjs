@@ -22,5 +22,8 @@ await walk(async (page) => {
   await button(page, "Sign out").click();
   await signIn(page, connection("listener", process.env.LISTENER, "EntityPath=orders"));
   await page.getByRole("link", { name: "orders", exact: true }).click();
-  await page.getByRole("alert").filter({ hasText: "Manage" }).waitFor();
+  await page.getByRole("heading", { name: "Entities / orders" }).waitFor();
+  await page.getByRole("link", { name: "Messages", exact: true }).click();
+  await page.getByRole("row", { name: /for a listener/ }).waitFor();
+  for (const name of ["Send", "Purge", "Delete"]) assert.equal(await button(page, name).count(), 0);
 });

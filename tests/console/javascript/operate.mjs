@@ -65,7 +65,8 @@ await walk(async (page) => {
   await search(page, {});
   await page.getByText("1 found").waitFor();
   await click(rows.first().getByRole("button"));
-  await click(page.getByLabel("Message", { exact: true }).getByRole("button", { name: "Cancel" }));
+  await click(page.getByLabel("Message", { exact: true }).getByRole("button", { name: "Cancel", exact: true }).first());
+  await click(button(page, "Cancel the message"));
   await notice(page, "cancelled");
 
   begin("follow arriving messages");
@@ -103,6 +104,7 @@ await walk(async (page) => {
   await go(page, "entity/made-here/settings");
   await page.getByRole("row", { name: "requires_session true" }).waitFor();
   await click(button(page, "Pause"));
+  await click(button(page, "Pause now"));
   await page.getByText("disabled").first().waitFor();
   await click(button(page, "Delete"));
   await page.getByLabel("Type made-here to confirm").fill("made-here");
@@ -115,7 +117,7 @@ await walk(async (page) => {
   await page.getByLabel("Name", { exact: true }).fill("urgent");
   await page.getByLabel("SQL filter").fill("priority > 3");
   await click(button(page, "Test against waiting messages"));
-  await page.getByText("matches 1 of").waitFor();
+  await page.getByText("matches 1 of the first 3").waitFor();
   await click(button(page, "Add"));
   await notice(page, "rule added");
   await page.getByRole("row", { name: /urgent/ }).waitFor();

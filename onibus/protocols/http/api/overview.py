@@ -19,6 +19,7 @@ from onibus.api.wire import NDJSON
 from onibus.broker.entity import Entity
 from onibus.broker.message_store import MessageStore
 from onibus.broker.namespace import Namespace
+from onibus.core.errors import OnibusError
 from onibus.operation.figures import Figures, figures_of, oldest_ms
 from onibus.operation.history import Points
 from onibus.protocols.http.messages import Response
@@ -206,6 +207,10 @@ async def _changes(call: Call, names: list[str], stopping: asyncio.Event) -> Asy
     loop = asyncio.get_running_loop()
     spoke = loop.time()
     while not stopping.is_set():
+        try:
+            call.check_again()
+        except OnibusError:
+            return
         lines = []
         for name in names:
             entity = entities.get(name)
@@ -240,6 +245,20 @@ async def readers(call: Call) -> Readers:
         if entity.readers:
             found += call.bus.readers(entity.name)
     return Readers(found)
+
+
+class Summary(OverviewRow, kw_only=True):
+    """An entity with its figures, for callers that may not manage it."""
+
+    requires_session: bool = False
+
+
+async def summary(call: Call) -> Summary:
+    """Return the figures of an entity."""
+    entity = call.bus.broker.find(call.entity)
+    row = row_of(call, entity, figures_of(entity))
+    sessions = getattr(entity.settings, "requires_session", False)
+    return Summary(**msgspec.structs.asdict(row), requires_session=sessions)
 
 
 class PartitionOut(msgspec.Struct, kw_only=True):
@@ -319,6 +338,15 @@ ROUTES = [
         right=Right.MONITOR,
         handler=readers,
         gives=Readers,
+        tag="watching",
+    ),
+    Route(
+        method="GET",
+        path="/v1/entities/{entity}/summary",
+        summary="Show the counts and rates of an entity.",
+        right=Right.LISTEN,
+        handler=summary,
+        gives=Summary,
         tag="watching",
     ),
     Route(

@@ -23,6 +23,7 @@ T = TypeVar("T")
 #: Seconds between two looks at the tail, and after which a silent stream shows life.
 _LOOK_SECONDS = 0.5
 _ALIVE_SECONDS = 20.0
+_REASONS_SHOWN = 200
 
 
 async def _in_slices(steps: Iterator[T | None]) -> T:
@@ -56,26 +57,30 @@ async def reasons(call: Call) -> ReasonsOut:
     """Count dead-lettered messages by reason."""
     found = await _in_slices(searching.dead_letter_reasons(call.bus.broker, call.entity))
     most = sorted(found.counts.items(), key=lambda one: -one[1])
-    return ReasonsOut([Reason(*one) for one in most], found.complete)
+    others = found.others + sum(count for _, count in most[_REASONS_SHOWN:])
+    shown = [Reason(*one) for one in most[:_REASONS_SHOWN]]
+    return ReasonsOut(shown, others, found.complete)
 
 
 async def tail(call: Call) -> Response:
     """Stream messages as they arrive, one JSON line each."""
     given: TailIn = call.decode(TailIn)
+    call.app.refuse_crowds()
     follower = searching.Tail(call.bus.broker, call.entity, filter_of(given.where))
     stopping = asyncio.Event()
     call.request.hurry = stopping.set
-    return Response(200, content_type=NDJSON, stream=_arrivals(follower, stopping))
+    return Response(200, content_type=NDJSON, stream=_arrivals(call, follower, stopping))
 
 
 async def _arrivals(
-    follower: searching.Tail, stopping: asyncio.Event
+    call: Call, follower: searching.Tail, stopping: asyncio.Event
 ) -> AsyncIterator[bytes | memoryview]:
     """Yield what arrived at each look; an empty line shows that the server is there."""
     silent = 0
     yield b"\n"
     while not stopping.is_set():
         try:
+            call.check_again()
             found = follower.look()
         except OnibusError:
             return

@@ -64,6 +64,11 @@ async def page(call: Call) -> Response:
     return _file("index.html")
 
 
+async def redirect(call: Call) -> Response:
+    """Send a browser that left out the slash to the page."""
+    return Response(302, headers=(("location", "/console/"),))
+
+
 async def file(call: Call) -> Response:
     """Return a file of the console."""
     return _file(call.names["file"])
@@ -95,6 +100,7 @@ def _route(path: str, summary: str, handler: object) -> Route:
 
 
 ROUTES = [
+    _route("/console", "Redirect to the console.", redirect),
     _route("/console/", "Show the console in a browser.", page),
     Route(
         method="GET",

@@ -13,19 +13,73 @@ export class Problem extends Error {
   }
 }
 
-// Sequence numbers exceed 2^53: long integers become strings, all other tokens stay as they are.
-const TOKENS = /"[^"\\]*(?:\\.[^"\\]*)*"|-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?/g;
+// Sequence numbers exceed 2^53: long integers become BigInt, all other tokens stay as they are.
+const NUMBERS = /-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?/g;
 const LONG = /^-?\d{16,}$/;
 
+/** Return where the string that begins at a quote ends. */
+function endOfString(text, open) {
+  for (let close = open + 1; ; close += 1) {
+    close = text.indexOf('"', close);
+    if (close < 0) return text.length;
+    let slashes = 0;
+    while (text[close - 1 - slashes] === "\\") slashes += 1;
+    if (slashes % 2 === 0) return close + 1;
+  }
+}
+
+/** Call back with each part of a JSON text: strings, and what is between them. */
+function eachPart(text, onString, onRest) {
+  for (let at = 0; at < text.length; ) {
+    const open = text.indexOf('"', at);
+    if (open !== at) onRest(text.slice(at, open < 0 ? text.length : open));
+    if (open < 0) return;
+    at = endOfString(text, open);
+    onString(text.slice(open, at));
+  }
+}
+
 export function parse(text) {
-  return JSON.parse(text.replace(TOKENS, (token) => (LONG.test(token) ? `"${token}"` : token)));
+  const mark = crypto.randomUUID();
+  const parts = [];
+  eachPart(text, (one) => parts.push(one), (rest) => {
+    parts.push(rest.replace(NUMBERS, (token) => (LONG.test(token) ? `"${mark}${token}"` : token)));
+  });
+  return JSON.parse(parts.join(""), (_, one) =>
+    typeof one === "string" && one.startsWith(mark) ? BigInt(one.slice(mark.length)) : one,
+  );
 }
 
 /** Encode a value; a BigInt becomes a plain number of any length. */
-export function encode(value) {
+export function encode(value, indent) {
   const mark = crypto.randomUUID();
-  const text = JSON.stringify(value, (_, one) => (typeof one === "bigint" ? mark + one : one));
-  return text.replaceAll(new RegExp(`"${mark}(-?\\d+)"`, "g"), "$1");
+  const marked = (_, one) => (typeof one === "bigint" ? mark + one : one);
+  return JSON.stringify(value, marked, indent).replaceAll(new RegExp(`"${mark}(-?\\d+)"`, "g"), "$1");
+}
+
+/** Indent a JSON text without a change to its values; other texts stay as they are. */
+export function indented(text) {
+  try {
+    JSON.parse(text);
+  } catch {
+    return text;
+  }
+  let depth = 0;
+  const out = [];
+  const line = () => `\n${"  ".repeat(depth)}`;
+  eachPart(text, (one) => out.push(one), (rest) => {
+    for (const sign of rest.replace(/\s+/g, "")) {
+      if (sign === "{" || sign === "[") {
+        depth += 1;
+        out.push(sign + line());
+      } else if (sign === "}" || sign === "]") {
+        depth -= 1;
+        out.push(line() + sign);
+      } else if (sign === ",") out.push(sign + line());
+      else out.push(sign === ":" ? ": " : sign);
+    }
+  });
+  return out.join("").replace(/([{[])\s+([}\]])/g, "$1$2");
 }
 
 export async function about() {

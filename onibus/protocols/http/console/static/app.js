@@ -7,7 +7,14 @@ import { Overview } from "./overview.js";
 import { Pipeline } from "./pipeline.js";
 import { Failure, Field } from "./widgets.js";
 
-const routeOf = () => location.hash.replace(/^#\/?/, "").split("/").map(decodeURIComponent);
+/** Return the parts of the fragment; an unreadable one opens the first view. */
+function routeOf() {
+  try {
+    return location.hash.replace(/^#\/?/, "").split("/").map(decodeURIComponent);
+  } catch {
+    return [""];
+  }
+}
 
 function useRoute() {
   const [route, setRoute] = useState(routeOf());
@@ -36,7 +43,7 @@ function Login({ onDone }) {
       <${Field} label="Connection string or key name" hint="The server writes one to connection-string in its data directory.">
         <input name="connection" autocomplete="off" spellcheck=${false} required autofocus />
       <//>
-      <${Field} label="Key" hint="Leave empty if you pasted a connection string.">
+      <${Field} label="Key" hint="Leave empty if you pasted a connection string. For a key of one entity, paste one with EntityPath.">
         <input name="key" type="password" autocomplete="off" />
       <//>
       <${Failure} text=${error} />
@@ -83,7 +90,7 @@ function App() {
     setRights(null);
   };
   return html`
-    <a class="skip" href="#content">Skip to the content</a>
+    <button class="skip" onClick=${() => document.getElementById("content").focus()}>Skip to the content</button>
     <header class="top">
       <a class="brand" href="#/"><img src="icon.svg" alt="" width="24" height="24" /> Onibus</a>
       <span class="soft">${server.version}</span>
@@ -94,7 +101,7 @@ function App() {
         : html`<span class="soft">${server.login === "none" ? "no key needed" : "development key"}</span>`}
     </header>
     <main id="content" tabindex="-1">
-      ${view === "entity"
+      ${view === "entity" && name
         ? html`<${Entity} key=${name} name=${name} tab=${tab || "figures"} can=${can} say=${setNotice} />`
         : rights.entity
           ? html`<${OneEntity} rights=${rights} />`

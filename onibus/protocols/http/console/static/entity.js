@@ -1,16 +1,32 @@
 // One entity: figures over time, messages, sessions, readers, partitions, settings and rules.
 
 import { html, useState } from "./preact.js";
-import { admin, at, get, patch, remove } from "./api.js";
+import { admin, at, encode, get, patch, remove } from "./api.js";
 import { ChangeSettings, EditRule, Purge, Send } from "./forms.js";
 import { Messages } from "./messages.js";
 import { link } from "./overview.js";
-import { Chart, Dialog, Failure, Tabs, age, bytes, number, time, useLoaded } from "./widgets.js";
+import { Chart, Confirm, Dialog, Failure, Tabs, age, bytes, number, time, useLoaded } from "./widgets.js";
 
 const KINDS = ["queue", "topic", "subscription"];
 
+/** Load what a key without Manage may see of an entity. */
+async function summary(name, listens, signal) {
+  const row = listens
+    ? await get(at(name, "/summary"), signal)
+    : (await get(`/v1/overview?limit=200&search=${encodeURIComponent(name)}`, signal)).rows.find((one) => one.name === name);
+  if (!row) throw new Error(`there is no entity ${name}`);
+  return {
+    name, kind: row.kind, size_bytes: row.size_bytes ?? 0, availability: row.offline ? "limited" : "available",
+    active_count: row.active ?? 0, held_count: row.held ?? 0, deferred_count: row.deferred ?? 0,
+    scheduled_count: row.scheduled ?? 0, dead_lettered_count: row.dead_lettered ?? 0,
+    duplicates_dropped: row.duplicates ?? 0,
+    settings: { status: row.status, requires_session: row.requires_session ?? false },
+  };
+}
+
 /** Load an entity whose kind only the server knows. */
-async function load(name, signal) {
+async function load(name, can, signal) {
+  if (!can("Manage")) return summary(name, can("Listen"), signal);
   const kinds = name.includes("/subscriptions/") ? ["subscription"] : KINDS.slice(0, 2);
   for (const [place, kind] of kinds.entries()) {
     try {
@@ -60,7 +76,7 @@ function Sessions({ name }) {
 function Readers({ name }) {
   const readers = useLoaded((signal) => get(at(name, "/readers"), signal), [name], 5);
   const claims = useLoaded((signal) => get(at(name, "/claims"), signal), [name], 5);
-  const json = (value) => JSON.stringify(value, null, 2);
+  const json = (value) => encode(value, 2);
   return html`<h2>Readers</h2><${Failure} text=${readers.error} />
     ${readers.value && (readers.value.readers.length
       ? html`<table><thead><tr><th scope="col">Reader</th><th scope="col">Progress</th></tr></thead><tbody>
@@ -86,6 +102,7 @@ function Partitions({ name }) {
 function Settings({ info, can, say, again }) {
   const [editing, setEditing] = useState(false);
   const [rule, setRule] = useState(null);
+  const [dropped, setDropped] = useState(null);
   const shown = Object.entries(info.settings);
   const dropRule = async (one) => {
     await remove(`${admin("subscription", info.name)}/rules/${encodeURIComponent(one.name)}`);
@@ -94,13 +111,14 @@ function Settings({ info, can, say, again }) {
   };
   return html`
     <div class="bar"><h2>Settings</h2><span class="grow"></span>${can("Manage") && html`<button onClick=${() => setEditing(true)}>Change settings</button>`}</div>
-    <table><tbody>${shown.map(([key, value]) => html`<tr key=${key}><th scope="row">${key}</th><td>${value === null ? "–" : String(value)}</td></tr>`)}</tbody></table>
+    <table><tbody>${shown.map(([key, value]) => html`<tr key=${key}><th scope="row">${key}</th><td>${value === null ? "–" : typeof value === "object" ? encode(value) : String(value)}</td></tr>`)}</tbody></table>
     ${info.rules && html`
       <div class="bar"><h2>Rules</h2><span class="grow"></span>${can("Manage") && html`<button onClick=${() => setRule({})}>Add rule</button>`}</div>
       <table><thead><tr><th scope="col">Rule</th><th scope="col">Filter</th><th scope="col">Action</th><th><span class="hidden">Actions</span></th></tr></thead>
-      <tbody>${info.rules.map((one) => html`<tr key=${one.name}><th scope="row">${one.name}</th><td><code>${JSON.stringify(one.filter)}</code></td><td><code>${one.action ? JSON.stringify(one.action) : "–"}</code></td>
-        <td>${can("Manage") && html`<button class="danger" onClick=${() => dropRule(one)}>Delete</button>`}</td></tr>`)}</tbody></table>`}
+      <tbody>${info.rules.map((one) => html`<tr key=${one.name}><th scope="row">${one.name}</th><td><code>${encode(one.filter)}</code></td><td><code>${one.action ? encode(one.action) : "–"}</code></td>
+        <td>${can("Manage") && html`<button class="danger" onClick=${() => setDropped(one)}>Delete</button>`}</td></tr>`)}</tbody></table>`}
     ${editing && html`<${ChangeSettings} info=${info} onClose=${() => setEditing(false)} onDone=${() => { say("settings changed"); again(); }} />`}
+    ${dropped && html`<${Confirm} title=${`Delete rule ${dropped.name}`} text="Messages that only this rule selects no longer reach the subscription." submit="Delete rule" onSubmit=${() => dropRule(dropped)} onClose=${() => setDropped(null)} />`}
     ${rule && html`<${EditRule} name=${info.name} onClose=${() => setRule(null)} onDone=${() => { say("rule added"); again(); }} />`}`;
 }
 
@@ -118,7 +136,7 @@ function Delete({ info, onClose }) {
 }
 
 export function Entity({ name, tab, can, say }) {
-  const { value: info, error, again } = useLoaded((signal) => load(name, signal), [name], 5);
+  const { value: info, error, again } = useLoaded((signal) => load(name, can, signal), [name], 5);
   const [dialog, setDialog] = useState("");
   if (!info) return html`<section><h1>${name}</h1><${Failure} text=${error} /></section>`;
   const isTopic = info.kind === "topic";
@@ -129,8 +147,9 @@ export function Entity({ name, tab, can, say }) {
     ...(info.settings.requires_session ? [["sessions", "Sessions"]] : []),
     ["readers", "Readers and claims"],
     ["partitions", "Partitions"],
-    ["settings", info.rules ? "Settings and rules" : "Settings"],
+    ...(can("Manage") ? [["settings", info.rules ? "Settings and rules" : "Settings"]] : []),
   ];
+  if (!tabs.some(([key]) => key === tab)) tab = "figures";
   const paused = info.settings.status !== "active";
   const toggle = async () => {
     await patch(admin(info.kind, info.name), { status: paused ? "active" : "disabled" });
@@ -148,7 +167,7 @@ export function Entity({ name, tab, can, say }) {
       <span class="tag">${info.kind}</span>${paused && html`<span class="tag warn">${info.settings.status}</span>`}
       <span class="grow"></span>
       ${info.kind !== "subscription" && can("Send") && html`<button class="primary" onClick=${() => setDialog("send")}>Send</button>`}
-      ${can("Manage") && html`<button onClick=${toggle}>${paused ? "Resume" : "Pause"}</button>
+      ${can("Manage") && html`<button onClick=${() => setDialog("pause")}>${paused ? "Resume" : "Pause"}</button>
         <button onClick=${() => setDialog("purge")}>Purge</button>
         <button class="danger" onClick=${() => setDialog("delete")}>Delete</button>`}
     </div>
@@ -163,6 +182,7 @@ export function Entity({ name, tab, can, say }) {
     ${tab === "settings" && html`<${Settings} info=${info} can=${can} say=${say} again=${again} />`}
     ${dialog === "send" && html`<${Send} info=${info} onClose=${close} onDone=${done} />`}
     ${dialog === "purge" && html`<${Purge} info=${info} onClose=${close} onDone=${done} />`}
+    ${dialog === "pause" && html`<${Confirm} title=${`${paused ? "Resume" : "Pause"} ${info.name}`} text=${paused ? "The broker accepts and delivers messages again." : "The broker rejects sends and receives until you resume."} submit=${paused ? "Resume now" : "Pause now"} onSubmit=${toggle} onClose=${close} />`}
     ${dialog === "delete" && html`<${Delete} info=${info} onClose=${close} />`}
   </section>`;
 }

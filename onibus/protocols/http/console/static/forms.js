@@ -1,8 +1,8 @@
 // Dialogs that change something. Each says what it will do before it does it.
 
 import { html, useState } from "./preact.js";
-import { admin, at, get, patch, post, put } from "./api.js";
-import { Dialog, Failure, Field, number } from "./widgets.js";
+import { admin, at, encode, parse, patch, post, put } from "./api.js";
+import { Dialog, Field, number } from "./widgets.js";
 
 const BATCH = 1000;
 const optional = (form, name) => form.get(name) || undefined;
@@ -10,7 +10,7 @@ const optional = (form, name) => form.get(name) || undefined;
 /** Read properties written as JSON; an empty field has none. */
 function properties(text) {
   if (!text.trim()) return {};
-  const found = JSON.parse(text);
+  const found = parse(text);
   if (typeof found !== "object" || found === null || Array.isArray(found)) {
     throw new Error("properties must be a JSON object");
   }
@@ -18,6 +18,7 @@ function properties(text) {
 }
 
 export function Send({ info, message = {}, onClose, onDone }) {
+  const binary = message.body_base64 !== undefined;
   const submit = async (form) => {
     const file = form.get("file");
     if (file && file.size) {
@@ -25,13 +26,16 @@ export function Send({ info, message = {}, onClose, onDone }) {
       return;
     }
     const given = {
-      body: form.get("body"),
+      ...(binary ? { body_base64: message.body_base64 } : { body: form.get("body") }),
       message_id: optional(form, "message_id"),
       session_id: optional(form, "session_id"),
       partition_key: optional(form, "partition_key"),
       subject: optional(form, "subject"),
       content_type: optional(form, "content_type"),
       correlation_id: optional(form, "correlation_id"),
+      to: message.to,
+      reply_to: message.reply_to,
+      reply_to_session_id: message.reply_to_session_id,
       properties: properties(form.get("properties")),
     };
     const seconds = Number(form.get("ttl"));
@@ -47,7 +51,9 @@ export function Send({ info, message = {}, onClose, onDone }) {
     );
   };
   return html`<${Dialog} title=${`Send to ${info.name}`} submit="Send" onSubmit=${submit} onClose=${onClose}>
-    <${Field} label="Body"><textarea name="body" rows="6" spellcheck=${false}>${message.body || ""}</textarea><//>
+    ${binary
+      ? html`<p>The binary body is copied unchanged.</p>`
+      : html`<${Field} label="Body"><textarea name="body" rows="6" spellcheck=${false}>${message.body || ""}</textarea><//>`}
     <div class="two">
       <${Field} label="Message id"><input name="message_id" value=${message.message_id || ""} /><//>
       <${Field} label=${info.settings.requires_session ? "Session id (required)" : "Session id"}><input name="session_id" value=${message.session_id || ""} /><//>
@@ -58,15 +64,15 @@ export function Send({ info, message = {}, onClose, onDone }) {
       <${Field} label="Time to live, seconds"><input name="ttl" type="number" min="0" step="any" /><//>
       <${Field} label="Enqueue at"><input name="due" type="datetime-local" step="1" /><//>
     </div>
-    <${Field} label="Properties" hint="a JSON object"><textarea name="properties" rows="2" spellcheck=${false}>${Object.keys(message.properties || {}).length ? JSON.stringify(message.properties) : ""}</textarea><//>
+    <${Field} label="Properties" hint="a JSON object"><textarea name="properties" rows="2" spellcheck=${false}>${Object.keys(message.properties || {}).length ? encode(message.properties) : ""}</textarea><//>
     <${Field} label="Or many messages from a file" hint="One message per line: the body, or a JSON object with body and other fields of a message."><input name="file" type="file" /><//>
   <//>`;
 }
 
 async function sendFile(name, file) {
-  const messages = (await file.text()).split("\n").filter((line) => line.trim()).map((line) => {
+  const messages = (await file.text()).split(/\r?\n/).filter((line) => line.trim()).map((line) => {
     try {
-      const found = JSON.parse(line);
+      const found = parse(line);
       if (found && typeof found === "object" && ("body" in found || "body_base64" in found)) return found;
     } catch {
       // A line that is not JSON is a body.
@@ -74,7 +80,11 @@ async function sendFile(name, file) {
     return { body: line };
   });
   for (let start = 0; start < messages.length; start += BATCH) {
-    await post(at(name, "/batch"), { messages: messages.slice(start, start + BATCH) });
+    try {
+      await post(at(name, "/batch"), { messages: messages.slice(start, start + BATCH) });
+    } catch (problem) {
+      throw new Error(`sent the first ${number(start)} of ${number(messages.length)} messages, then: ${problem.message}`);
+    }
   }
   return messages.length;
 }
@@ -96,7 +106,7 @@ export function Purge({ info, onClose, onDone }) {
     onDone(`deleted ${number(done.count)} messages`);
   };
   return html`<${Dialog} title=${`Purge ${info.name}`} submit="Delete messages" danger onSubmit=${submit} onClose=${onClose}>
-    <p>This deletes every message that matches and that no receiver holds. You cannot undo it.</p>
+    <p>This deletes every message in the chosen state that matches all fields and that no receiver holds. You cannot undo it.</p>
     <${Field} label="State"><select name="state">${STATES.map((one) => html`<option key=${one} value=${one}>${one}: ${number(counts[one])} messages</option>`)}</select><//>
     <${Field} label="Older than, days"><input name="days" type="number" min="0" step="any" /><//>
     <${Field} label="Body contains"><input name="text" /><//>
@@ -118,7 +128,7 @@ export function NewEntity({ onClose, onDone }) {
     if (kind === "subscription" && !name.includes("/subscriptions/")) {
       throw new Error("name a subscription topic/subscriptions/name");
     }
-    const settings = JSON.parse(form.get("more") || "{}");
+    const settings = parse(form.get("more") || "{}");
     for (const choice of CHOICES[kind]) if (form.get(choice) === "on") settings[choice] = true;
     await put(admin(kind, name), settings);
     onDone(name);
@@ -132,10 +142,10 @@ export function NewEntity({ onClose, onDone }) {
 }
 
 export function ChangeSettings({ info, onClose, onDone }) {
-  const text = JSON.stringify(info.settings, null, 2);
+  const text = encode(info.settings, 2);
   const submit = async (form) => {
-    const wanted = JSON.parse(form.get("settings"));
-    const changed = Object.entries(wanted).filter(([key, value]) => JSON.stringify(value) !== JSON.stringify(info.settings[key]));
+    const wanted = parse(form.get("settings"));
+    const changed = Object.entries(wanted).filter(([key, value]) => encode([value]) !== encode([info.settings[key]]));
     if (!changed.length) throw new Error("nothing changed");
     await patch(admin(info.kind, info.name), Object.fromEntries(changed));
     onDone();

@@ -1,9 +1,9 @@
 // Messages: a filtered list that loads as it is read, one message in detail, and what to do with it.
 
 import { html, useEffect, useRef, useState } from "./preact.js";
-import { at, get, lines, post } from "./api.js";
+import { at, encode, get, indented, lines, post } from "./api.js";
 import { Resubmit, Send } from "./forms.js";
-import { Failure, number, time, useLoaded } from "./widgets.js";
+import { Confirm, Failure, number, time, useLoaded } from "./widgets.js";
 
 const PAGE = 50;
 const TAIL = 500;
@@ -22,12 +22,7 @@ function pretty(message, form) {
     const content = message.body_base64 ? null : new TextEncoder().encode(text);
     return content ? Array.from(content, (one) => one.toString(16).padStart(2, "0")).join(" ") : text;
   }
-  if (form !== "json") return text;
-  try {
-    return JSON.stringify(JSON.parse(text), null, 2);
-  } catch {
-    return text;
-  }
+  return form === "json" && message.body !== undefined ? indented(text) : text;
 }
 
 function Detail({ info, message, dead, can, say, onClose }) {
@@ -36,13 +31,9 @@ function Detail({ info, message, dead, can, say, onClose }) {
   const place = useRef(null);
   useEffect(() => place.current.focus(), [message.sequence_number]);
   const act = (path, text) => async () => {
-    try {
-      await post(at(info.name, path), { numbers: [BigInt(message.sequence_number)] });
-      say(text);
-      onClose();
-    } catch (problem) {
-      say(problem.message);
-    }
+    await post(at(info.name, path), { numbers: [BigInt(message.sequence_number)] });
+    say(text);
+    onClose();
   };
   const fields = Object.entries(message).filter(([key]) => !["body", "body_base64", "properties"].includes(key));
   const shown = (key, value) => (key.endsWith("_ms") && key !== "time_to_live_ms" ? time(value) : String(value));
@@ -51,16 +42,18 @@ function Detail({ info, message, dead, can, say, onClose }) {
     <div class="bar">
       ${dead && can("Manage") && html`<button class="primary" onClick=${() => setDialog("resubmit")}>Resubmit</button>`}
       ${info.kind !== "subscription" && can("Send") && html`<button onClick=${() => setDialog("copy")}>Edit and send a copy</button>`}
-      ${message.state === "deferred" && can("Listen") && html`<button onClick=${act("/undefer", "reactivated")}>Reactivate</button>`}
-      ${message.state === "scheduled" && can("Send") && html`<button class="danger" onClick=${act("/cancel-scheduled", "cancelled")}>Cancel</button>`}
+      ${message.state === "deferred" && can("Listen") && html`<button onClick=${() => setDialog("reactivate")}>Reactivate</button>`}
+      ${message.state === "scheduled" && can("Send") && html`<button class="danger" onClick=${() => setDialog("cancel")}>Cancel</button>`}
     </div>
     <div class="bar" role="group" aria-label="Show the body as">
       ${["json", "text", "hex"].map((one) => html`<button key=${one} aria-pressed=${one === form} onClick=${() => setForm(one)}>${one}</button>`)}
     </div>
     <pre class="body" tabindex="0" aria-label="Body">${pretty(message, form)}</pre>
-    ${message.properties && html`<h3>Properties</h3><table><tbody>${Object.entries(message.properties).map(([key, value]) => html`<tr key=${key}><th scope="row">${key}</th><td>${typeof value === "object" ? JSON.stringify(value) : String(value)}</td></tr>`)}</tbody></table>`}
+    ${message.properties && html`<h3>Properties</h3><table><tbody>${Object.entries(message.properties).map(([key, value]) => html`<tr key=${key}><th scope="row">${key}</th><td>${typeof value === "object" ? encode(value) : String(value)}</td></tr>`)}</tbody></table>`}
     <h3>Fields</h3>
     <table><tbody>${fields.map(([key, value]) => html`<tr key=${key}><th scope="row">${key}</th><td>${shown(key, value)}</td></tr>`)}</tbody></table>
+    ${dialog === "cancel" && html`<${Confirm} title="Cancel a scheduled message" text=${`This deletes message ${message.sequence_number}. You cannot undo it.`} submit="Cancel the message" onSubmit=${act("/cancel-scheduled", "cancelled")} onClose=${() => setDialog("")} />`}
+    ${dialog === "reactivate" && html`<${Confirm} title="Reactivate a deferred message" text=${`Receivers get message ${message.sequence_number} again.`} submit="Reactivate it" onSubmit=${act("/undefer", "reactivated")} onClose=${() => setDialog("")} />`}
     ${dialog === "copy" && html`<${Send} info=${info} message=${{ ...message, message_id: "" }} onClose=${() => setDialog("")} onDone=${say} />`}
     ${dialog === "resubmit" && html`<${Resubmit} info=${info} numbers=${[message.sequence_number]} count=${1} onClose=${() => setDialog("")} onDone=${(text) => { say(text); onClose(); }} />`}
   </aside>`;
@@ -78,6 +71,7 @@ function Reasons({ info, can, say, chosen, onChoose, total }) {
       <td class="num">${number(one.count)}</td>
       <td>${can("Manage") && html`<button onClick=${() => setAsked(one)}>Resubmit these ${number(one.count)}</button>`}</td></tr>`)}</tbody>
   </table>
+  ${value.others > 0 && html`<p class="soft">${number(value.others)} messages have other reasons.</p>`}
   ${!value.complete && html`<p class="soft">Only the first messages were counted.</p>`}
   ${asked && html`<${Resubmit} info=${info} reason=${asked.reason} count=${asked.count} onClose=${() => setAsked(null)} onDone=${say} />`}`;
 }
@@ -104,7 +98,7 @@ function useSearch(name, dead, where) {
       if (!control.signal.aborted) setState({ ...found, next, busy: false, error: problem.message });
     }
   };
-  const key = JSON.stringify([name, dead, where]);
+  const key = encode([name, dead, where]);
   useEffect(() => {
     run(0, null);
     return () => stop.current?.abort();
@@ -125,15 +119,16 @@ function useTail(name, where) {
   const [on, setOn] = useState(false);
   const [arrived, setArrived] = useState([]);
   const [error, setError] = useState("");
-  const key = JSON.stringify([name, where]);
+  const key = encode([name, where]);
   useEffect(() => {
     setArrived([]);
+    setError("");
     if (!on) return undefined;
     const stop = new AbortController();
     lines(at(name, "/tail"), { where }, (message) => {
       setArrived((before) => [message, ...before].slice(0, TAIL));
     }, stop.signal)
-      .then(() => setOn(false))
+      .then(() => setError("the server ended the stream: the entity was deleted, or the key is no longer valid"))
       .catch((problem) => {
         if (!stop.signal.aborted) {
           setError(problem.message);
@@ -196,7 +191,7 @@ export function Messages({ info, dead, can, say }) {
       sql: value("sql"),
       body_contains: value("text"),
       body_path: value("path"),
-      body_equals: value("path") ? value("equals") : undefined,
+      body_equals: value("equals"),
       session_id: value("session"),
       message_id: value("id"),
       enqueued_from_ms: value("from") ? new Date(value("from")).getTime() : undefined,
@@ -242,7 +237,7 @@ export function Messages({ info, dead, can, say }) {
         </tr>`)}</tbody>
       </table>
       ${!tail.on && html`<div class="bar">
-        <span class="soft" role="status">${number(search.messages.length)} found${search.looked > search.messages.length ? `, about ${number(search.looked)} looked at` : ""}</span>
+        <span class="soft" role="status">${number(search.messages.length)} found${search.looked > search.messages.length ? `, ${number(search.looked)} looked at` : ""}</span>
         ${search.busy && html`<progress></progress><button onClick=${search.halt}>Stop</button>`}
         ${!search.busy && search.next !== null && search.next !== 0 && html`<button onClick=${search.more}>Load more</button>`}
       </div>`}</div>

@@ -16,14 +16,16 @@ const COLUMNS = [
   ["duplicates", "Duplicates"],
 ];
 
+const TITLES = { accepted: "messages accepted since the start", gone: "messages gone since the start" };
+
 export const link = (name, tab = "figures") => `#/entity/${encodeURIComponent(name)}/${tab}`;
 
 /** Watch the rows that are visible; return the newest figures by name. */
 function useChanges(names) {
   const [changes, setChanges] = useState({});
   const [live, setLive] = useState(true);
+  useEffect(() => setChanges({}), [names.join("\n")]);
   useEffect(() => {
-    setChanges({});
     if (!names.length || !live) return undefined;
     const stop = new AbortController();
     const watch = async () => {
@@ -54,7 +56,7 @@ function Row({ row }) {
       ${row.offline > 0 && html`<span class="tag bad">${row.offline} offline</span>`}
     </th>
     <td class="num">${short(row.active || 0)}${row.held ? html`<small class="soft"> ${short(row.held)} held</small>` : ""}</td>
-    <td class="num">${short((row.scheduled || 0) + (row.deferred || 0))}</td>
+    <td class="num">${short(row.scheduled || 0)}${row.deferred ? html`<small class="soft"> ${short(row.deferred)} deferred</small>` : ""}</td>
     <td class=${`num ${warn}`}>${row.dead_lettered ? html`<a href=${link(row.name, "dead-lettered")}>${short(row.dead_lettered)}</a>` : "0"}</td>
     <td class="num">${rate(row.accepted_per_s || 0)}</td>
     <td class="num">${rate(row.gone_per_s || 0)}</td>
@@ -80,8 +82,14 @@ export function Overview({ can, say }) {
   const [asked, setAsked] = useState({ search: "", kind: "", only: "", sort: "name", start: 0 });
   const [making, setMaking] = useState(false);
   const query = new URLSearchParams({ ...asked, limit: PAGE });
-  const { value: found, error, again } = useLoaded((signal) => get(`/v1/overview?${query}`, signal), [String(query)], 30);
-  const [changes, live, setLive] = useChanges(found ? found.rows.map((row) => row.name) : []);
+  const [names, setNames] = useState([]);
+  const [changes, live, setLive] = useChanges(names);
+  const load = async (signal) => {
+    const value = await get(`/v1/overview?${query}`, signal);
+    setNames(value.rows.map((row) => row.name));
+    return value;
+  };
+  const { value: found, error, again } = useLoaded(load, [String(query), live], live ? 30 : 0);
   const set = (change) => setAsked((before) => ({ ...before, start: 0, ...change }));
   return html`<section>
     <div class="bar">
@@ -104,10 +112,10 @@ export function Overview({ can, say }) {
       <div class="scroll" tabindex="0" role="region" aria-label="Entities">
       <table>
         <thead><tr>
-          ${COLUMNS.map(([key, label]) => html`<th key=${key} scope="col" class=${key === "name" ? "" : "num"} aria-sort=${asked.sort === key ? (key === "name" ? "ascending" : "descending") : undefined}><button class="plain" onClick=${() => set({ sort: key })}>${label}</button></th>`)}
+          ${COLUMNS.map(([key, label]) => html`<th key=${key} scope="col" class=${key === "name" ? "" : "num"} aria-sort=${asked.sort === key ? (key === "name" ? "ascending" : "descending") : undefined}><button class="plain" title=${`Sort by ${TITLES[key] || label.toLowerCase()}`} onClick=${() => set({ sort: key })}>${label}</button></th>`)}
           <th scope="col" class="num">Oldest</th><th scope="col">Last 5 min</th>
         </tr></thead>
-        <tbody>${found.rows.map((row) => html`<${Row} key=${row.name} row=${{ ...row, ...changes[row.name] }} />`)}</tbody>
+        <tbody>${found.rows.map((row) => html`<${Row} key=${row.name} row=${changes[row.name] || row} />`)}</tbody>
       </table></div>
       ${found.count > PAGE && html`<div class="bar">
         <button disabled=${!asked.start} onClick=${() => set({ start: Math.max(0, asked.start - PAGE) })}>Previous</button>

@@ -8,7 +8,8 @@ const SHORT = new Intl.NumberFormat("en-GB", { notation: "compact", maximumFract
 export const number = (value) => (value === undefined || value === null ? "–" : NUMBER.format(value));
 export const short = (value) => (value < 10_000 ? number(value) : SHORT.format(value));
 export const rate = (value) => (value ? `${value < 10 ? value.toFixed(1) : number(Math.round(value))}/s` : "0");
-export const bytes = (value) => {
+export const bytes = (size) => {
+  let value = Number(size);
   const units = ["B", "KB", "MB", "GB", "TB"];
   let at = 0;
   for (; value >= 1000 && at < 4; at += 1) value /= 1000;
@@ -112,6 +113,11 @@ export function Tabs({ tabs, chosen, href }) {
   return html`<nav class="tabs" aria-label="Views">
     ${tabs.map(([key, label]) => html`<a key=${key} href=${href(key)} aria-current=${key === chosen ? "page" : undefined}>${label}</a>`)}
   </nav>`;
+}
+
+/** Ask before something happens that cannot be undone. */
+export function Confirm({ title, text, submit, onSubmit, onClose }) {
+  return html`<${Dialog} title=${title} submit=${submit} danger onSubmit=${onSubmit} onClose=${onClose}><p>${text}</p><//>`;
 }
 
 /** Load something now, again when `keys` change, and every `seconds` if given. */
