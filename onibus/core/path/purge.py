@@ -38,17 +38,14 @@ def purge(
         states -= HELD
     chosen: list[int] = []
     after = size = 0
-    for looked, ordinal in enumerate(live_ordinals(subscription, start, states)):
-        if looked == limit or size > SLICE_BYTES:
-            after = ordinal
-            break
+    for looked, ordinal in enumerate(live_ordinals(subscription, start, states), 1):
         message = subscription.view(ordinal)
         size += len(message.body)
         if wanted.matches(message):
             chosen.append(ordinal)
-            if len(chosen) == most:
-                after = ordinal + 1
-                break
+        if looked == limit or size > SLICE_BYTES or len(chosen) == most:
+            after = ordinal + 1
+            break
     if held:
         chosen = [ordinal for ordinal in chosen if _take_back(subscription, ordinal, out)]
     for ordinal in chosen:
