@@ -124,7 +124,7 @@ def scan_goes_by_key(exercise: Exercise) -> None:
     texts = ["b", "", "é", "a\x00b", "a", "Z", "\U0001f68c", "\uffee"]
     for number in numbers:
         store.commit(batch((RECENT_IDS, (number, 0, b""))))
-    rows = [(number % 3, number, text, None, 0, 0, 0, 0, "") for number in (2, 1) for text in texts]
+    rows = [(number % 3, number, text, None, 0, 0, 0, 0, "", None, 0) for number in (2, 1) for text in texts]
     store.commit(batch(*((SESSIONS, row) for row in rows)))
     assert [row[0] for row in store.scan(RECENT_IDS)] == sorted(numbers)
     assert [row[:3] for row in store.scan(SESSIONS)] == sorted(row[:3] for row in rows)
@@ -182,10 +182,10 @@ def every_table_takes_every_value(exercise: Exercise) -> None:
 def keys_of_several_kinds(exercise: Exercise) -> None:
     store = exercise.open()
     rows: list[Row] = [
-        (1, "sub", "session", b"x", 0, 0, 0, 0, ""),
-        (1, "sub", "Session", b"y", 0, 0, 0, 0, ""),
-        (1, "sub", "session ", b"z", 0, 0, 0, 0, ""),
-        (1, "Sub", "session", b"w", 0, 0, 0, 0, ""),
+        (1, "sub", "session", b"x", 0, 0, 0, 0, "", None, 0),
+        (1, "sub", "Session", b"y", 0, 0, 0, 0, "", None, 0),
+        (1, "sub", "session ", b"z", 0, 0, 0, 0, "", None, 0),
+        (1, "Sub", "session", b"w", 0, 0, 0, 0, "", None, 0),
     ]
     store.commit(batch(*((SESSIONS, row) for row in rows)))
     assert [store.read(SESSIONS, row[:3]) for row in rows] == rows

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from onibus.api.wire import ARROW, PROBLEM
+from onibus.api.wire import ARROW, NDJSON, PROBLEM
 from onibus.protocols.atom.xml import parse
 from tests.fuzz.registry import Feed
 from tests.fuzz.requests import Request
@@ -65,6 +65,9 @@ def check(answer: Answer) -> None:
     if kind == PROBLEM:
         problem = json.loads(answer.body)
         assert (problem["status"], problem["outcome"]) == (answer.status, "refused"), answer
+    elif kind == NDJSON:
+        for line in answer.body.splitlines():
+            assert not line or json.loads(line)
     elif "json" in kind:
         json.loads(answer.body)
     elif "xml" in kind:

@@ -79,7 +79,7 @@ def test_what_a_stopped_query_finds_changed(
     first = {"startingPosition": "earliest"}
     reads.run(reads.stream(**first), tmp_path)
     changes: list[tuple[Callable[[], None], str, dict[str, str]]] = [
-        (retention_passes, "partition 0: messages 6 to 10 are lost", {}),
+        (retention_passes, "partition 0: messages 6 to 10 are no longer retained", {}),
         (made_again, "was deleted and recreated: offset", {}),
         (lambda: client.delete_queue(entity), entity, {}),
         (make, "the checkpoint belongs to", {"entity": f"{entity}-2"}),
