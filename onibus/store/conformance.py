@@ -124,7 +124,11 @@ def scan_goes_by_key(exercise: Exercise) -> None:
     texts = ["b", "", "é", "a\x00b", "a", "Z", "\U0001f68c", "\uffee"]
     for number in numbers:
         store.commit(batch((RECENT_IDS, (number, 0, b""))))
-    rows = [(number % 3, number, text, None, 0, 0, 0, 0, "", None, 0) for number in (2, 1) for text in texts]
+    rows = [
+        (number % 3, number, text, None, 0, 0, 0, 0, "", None, 0)
+        for number in (2, 1)
+        for text in texts
+    ]
     store.commit(batch(*((SESSIONS, row) for row in rows)))
     assert [row[0] for row in store.scan(RECENT_IDS)] == sorted(numbers)
     assert [row[:3] for row in store.scan(SESSIONS)] == sorted(row[:3] for row in rows)

@@ -197,8 +197,8 @@ class Works(Commits):
             work.staging[store] = self.stores[store].started + 1
 
     def changes_rules(self) -> bool:
-        """Return whether a transaction that changes rules is under way."""
-        return any(work.rules for work in self.works.values())
+        """Return whether a transaction that changes rules is under way, or a send has to wait."""
+        return bool(self.waiting) or any(work.rules for work in self.works.values())
 
     def carry_out(
         self, entity: EntityModel, index: int, part: WorkPart, op: Op

@@ -197,7 +197,8 @@ class Transactions(Owners):
         check(alike, f"{words}: bus {errors[0]!r}, model {errors[1]!r}")
 
     def _gather(self, real: Transaction, model: TransactionModel) -> None:
-        if len(model.sends) + len(model.settlements) >= LIMIT - 2:
+        rules = sum(map(len, model.rules.values()))
+        if len(model.sends) + len(model.settlements) + rules >= LIMIT - 2:
             return
         held = self.token()
         if self.random.random() < 0.15:

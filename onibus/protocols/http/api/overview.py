@@ -191,12 +191,14 @@ class Watch(msgspec.Struct, forbid_unknown_fields=True):
     names: Annotated[list[str], Meta(min_length=1, max_length=ROWS_MAX)]
 
 
-async def watch(call: Call) -> Response:
+def watch(call: Call) -> None:
     """Stream a line of JSON for each watched entity whenever its figures change."""
     given: Watch = call.decode(Watch)
     stopping = asyncio.Event()
+    # Set before this returns: the client may have closed its side already.
     call.request.hurry = stopping.set
-    return Response(200, content_type=NDJSON, stream=_changes(call, given.names, stopping))
+    stream = _changes(call, given.names, stopping)
+    call.respond(Response(200, content_type=NDJSON, stream=stream))
 
 
 async def _changes(call: Call, names: list[str], stopping: asyncio.Event) -> AsyncIterator[bytes]:
@@ -326,7 +328,7 @@ ROUTES = [
         path="/v1/overview/watch",
         summary="Stream the rows of some entities, one JSON line per change.",
         right=Right.MONITOR,
-        handler=watch,
+        fast=watch,
         takes=Watch,
         gives_text=True,
         tag="watching",

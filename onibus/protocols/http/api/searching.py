@@ -62,14 +62,16 @@ async def reasons(call: Call) -> ReasonsOut:
     return ReasonsOut(shown, others, found.complete)
 
 
-async def tail(call: Call) -> Response:
+def tail(call: Call) -> None:
     """Stream messages as they arrive, one JSON line each."""
     given: TailIn = call.decode(TailIn)
     call.app.refuse_crowds()
     follower = searching.Tail(call.bus.broker, call.entity, filter_of(given.where))
     stopping = asyncio.Event()
+    # Set before this returns: the client may have closed its side already.
     call.request.hurry = stopping.set
-    return Response(200, content_type=NDJSON, stream=_arrivals(call, follower, stopping))
+    stream = _arrivals(call, follower, stopping)
+    call.respond(Response(200, content_type=NDJSON, stream=stream))
 
 
 async def _arrivals(
@@ -99,7 +101,7 @@ ROUTES = [
         path="/v1/entities/{entity}/tail",
         summary="Stream messages as they arrive, one JSON line each, without locking them.",
         right=Right.LISTEN,
-        handler=tail,
+        fast=tail,
         takes=TailIn,
         gives_text=True,
         tag="searching",
