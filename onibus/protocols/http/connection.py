@@ -300,6 +300,9 @@ class Connection(asyncio.Protocol):
             transport.write(self._head(response, len(response.body)))
         elif response.stream is not None:
             self._task = self.loop.create_task(self._stream(request, response, response.stream))
+            if self._ended:
+                # The client closed its side before: a stream without an end would never stop.
+                self._hurry()
             return
         elif not response.headers and response.is_plain and request.is_plain and not owner.closing:
             transport.write(plain(response))
