@@ -109,7 +109,7 @@ await walk(async (page) => {
   await click(button(page, "Delete"));
   await page.getByLabel("Type made-here to confirm").fill("made-here");
   await click(page.getByRole("dialog").getByRole("button", { name: "Delete" }));
-  await page.getByRole("heading", { name: "Entities" }).waitFor();
+  await page.getByRole("heading", { name: "Entities", exact: true }).waitFor();
 
   begin("add a rule after a test");
   await go(page, "entity/news%2Fsubscriptions%2Fall/settings");
