@@ -95,7 +95,7 @@ class Tail:
         self._wanted = wanted
         #: bytes of bodies in the current look
         self._size = 0
-        #: where each partition's log ended at the last look; offline ones are looked at later
+        #: where each partition's log ended at the last look; offline ones follow later
         self._ends = {
             seat: seat.partition.log.visible_below
             for seat in self._entity.seats
@@ -133,7 +133,7 @@ class Reasons(msgspec.Struct):
     """Dead-lettered messages by reason."""
 
     counts: dict[str, int]
-    #: messages with other reasons than those counted
+    #: messages whose reasons are not counted one by one
     others: int
     #: whether every dead-lettered message was counted
     complete: bool
