@@ -14,8 +14,9 @@ from onibus.core.inspection import json_steps
 from onibus.operation import history as history_module
 from onibus.operation.history import History
 from onibus.protocols.http.console import pages
+from onibus.security.keys import Keyring
 from tests.bus_helpers import run
-from tests.server.http_helpers import serving
+from tests.server.http_helpers import KEYS, serving, token
 
 
 async def make(bus: Bus) -> None:
@@ -163,6 +164,25 @@ async def test_a_tail_shows_what_arrives_and_changes_nothing() -> None:
             assert bodies == {f"wanted {at}" for at in range(20)}
         assert bus.queue("orders").held_count == 0
         await client.refused(404, "entity-not-found", "POST", "/entities/none/tail", {"where": {}})
+
+
+@run
+async def test_a_stream_ends_when_its_key_is_deleted() -> None:
+    bus = await Bus.ephemeral()
+    await bus.create_queue("orders")
+    keys = Keyring(KEYS)
+    async with serving(keys=keys, bus=bus) as client:
+        for name, key, path, body in (
+            ("listener", "listen-key", "/v1/entities/orders/tail", {"where": {}}),
+            ("watcher", "monitor-key", "/v1/overview/watch", {"names": ["orders"]}),
+        ):
+            headers = token("sb://localhost/", name, key)
+            async with client.http.stream("POST", path, json=body, headers=headers) as stream:
+                lines = stream.aiter_lines()
+                await anext(lines)
+                keys.replace([one for one in KEYS if one.name != name])
+                assert [line async for line in lines] == []
+            keys.replace(KEYS)
 
 
 @run
