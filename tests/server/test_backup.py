@@ -48,6 +48,12 @@ class Clients:
         clients = [self._batches, self._forwarded, self._plain, self._worker]
         self._tasks = [asyncio.create_task(client()) for client in clients * 2]
 
+    async def told_more(self) -> None:
+        """Wait until the clients were told of more than a batch, and of completions, anew."""
+        sent, completed = len(self.sent), len(self.completed)
+        while len(self.sent) <= sent + 2 * BATCH or len(self.completed) <= completed:
+            await asyncio.sleep(0.01)
+
     async def stop(self) -> None:
         self._stopped = True
         await asyncio.gather(*self._tasks)
@@ -133,14 +139,13 @@ async def under_load(
         clients = Clients(bus)
         await clients.start()
         for at in range(times):
-            await asyncio.sleep(0.2)
+            await clients.told_more()
             told.append((set(clients.sent), set(clients.completed)))
             await asyncio.to_thread(make, bus, tmp_path / "data", tmp_path / f"backup-{at}")
         await clients.stop()
         assert bus.alarms == []
     wrong = []
     for at, (sent, done) in enumerate(told):
-        assert len(sent) > BATCH
         found = await restored(tmp_path / f"backup-{at}", tmp_path / f"restored-{at}")
         wrong += wrongs(found, sent, clients, done)
     return wrong

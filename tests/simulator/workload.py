@@ -29,12 +29,12 @@ class Workload(LogReaders):
         super().__init__(simulation, kinds)
         for name in self.names:
             self.create(name)
-        table = self._table()
+        self.table = self._table()
         if simulation.sets_counters:
-            table.append((self.set_counter, 12))
-        self.commands = [command for command, _ in table]
+            self.table.append((self.set_counter, 12))
+        self.commands = [command for command, _ in self.table]
         #: added up: it need not be done for every command
-        self.weights = list(accumulate(weight for _, weight in table))
+        self.weights = list(accumulate(weight for _, weight in self.table))
 
     def _table(self) -> list[tuple[Callable[[], None], int]]:
         return [
