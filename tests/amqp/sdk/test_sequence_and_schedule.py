@@ -183,7 +183,7 @@ async def test_a_receiver_sees_that_a_message_was_scheduled(world: World) -> Non
 async def test_that_a_message_was_scheduled_shows_in_subscriptions_but_not_further_on(
     world: World,
 ) -> None:
-    """A message that is forwarded is enqueued anew: it was not scheduled there."""
+    """A forwarded message is enqueued a second time: it was not scheduled there."""
     topic, target = await world.topic("s"), await world.queue()
     forwarding = await world.queue(forward_to=target)
     due = await world.now() + timedelta(minutes=5)
