@@ -281,7 +281,7 @@ def test_tiers_limit_filters_and_keys(standard: Tier) -> None:
     )
     with pytest.raises(ResourceExistsError):
         standard.admin.create_subscription("filters", "last")
-    rights = [AccessRights.SEND]
+    rights: Any = [AccessRights.SEND]
     keys = [
         AuthorizationRule(
             type="SharedAccessAuthorizationRule", rights=rights, key_name=f"key-{n}",
