@@ -164,7 +164,7 @@ class Bus(EntityCalls, StagingCalls, LogCalls, ClaimCalls):
 
     async def send_arrow(self, entity: str, batch: pa.RecordBatch | pa.Table) -> SentBatch:
         """Store the rows of a batch, whose columns are fields of Message, atomically."""
-        admission = await self._admit_arrow(entity, batch)
+        admission = await self.admit_arrow(entity, batch)
         result: SentBatch = await self.ask(admission.send)
         return result
 

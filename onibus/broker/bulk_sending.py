@@ -109,7 +109,7 @@ def _send(broker: Broker, parts: list[Part], reply: Reply) -> None:
     if len(parts) == 1:
         seat, rows, _, keyless = parts[0]
         seat.store.check_disk(rows.size, routing=True)
-        one = Outcome(lambda outcome: collect(_of_one(seat, outcome)))
+        one = Outcome(lambda outcome: collect(_of_one(seat, outcome)), reply)
         put(broker, SendRequest(seat, rows, one, keyless, rows.size))
         return
     work = {seat: StagedPart(rows) for seat, rows, _, _ in parts}

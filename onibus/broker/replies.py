@@ -16,19 +16,47 @@ class Reply(Protocol):
     def set_exception(self, exception: BaseException) -> None: ...
 
 
+class OfClient:
+    """A reply to a client whose connection may end before it is given."""
+
+    __slots__ = ("_has_left", "_reply")
+
+    def __init__(self, reply: Reply, has_left: Callable[[], bool]) -> None:
+        self._reply = reply
+        self._has_left = has_left
+
+    def done(self) -> bool:
+        return self._reply.done()
+
+    def set_result(self, result: Any) -> None:
+        self._reply.set_result(result)
+
+    def set_exception(self, exception: BaseException) -> None:
+        self._reply.set_exception(exception)
+
+    def is_unwanted(self) -> bool:
+        return self._has_left()
+
+
 class Outcome:
-    """A reply that only keeps what it was told, and may pass it on."""
+    """A reply that only keeps what it was told, and may pass it on; `caller`: to whom."""
 
-    __slots__ = ("_answered", "_then", "error", "value")
+    __slots__ = ("_answered", "_caller", "_then", "error", "value")
 
-    def __init__(self, then: Callable[[Outcome], None] | None = None) -> None:
+    def __init__(
+        self, then: Callable[[Outcome], None] | None = None, caller: Reply | None = None
+    ) -> None:
         self._answered = False
         self._then = then
+        self._caller = caller
         self.value: Any = None
         self.error: BaseException | None = None
 
     def done(self) -> bool:
         return self._answered
+
+    def is_unwanted(self) -> bool:
+        return self._caller is not None and is_unwanted(self._caller)
 
     def set_result(self, result: Any) -> None:
         self._answered = True
@@ -57,6 +85,15 @@ class _Told:
 
 #: Replaces a reply that was given, so that the caller is not kept in memory.
 TOLD = _Told()
+
+
+def is_unwanted(reply: Reply) -> bool:
+    """Return whether the caller has stopped waiting, or its client has disconnected."""
+    if reply.done():
+        return True
+    # A future has no such method: its caller cancels it.
+    unwanted: Callable[[], bool] | None = getattr(reply, "is_unwanted", None)
+    return unwanted is not None and unwanted()
 
 
 def answer(reply: Reply, value: Any) -> None:

@@ -177,7 +177,7 @@ class Transaction:
             self._commit(reply)
 
         parts = [(seats[one], batch, partial(self._take, one)) for one, batch in sent.items()]
-        self._broker.turns.take(Turn(list(sent), parts, run, reply))
+        self._broker.turns.take(Turn(list(sent), parts, run, reply, stops=False))
         # Nothing can be added, and it cannot be rolled back.
         self.ended = COMMITTED
 

@@ -3,7 +3,8 @@
 The rules of a topic run before the messages are stored, in slices of counted steps
 (core/path/plan.py), with the requests of others in between. Until then later sends to the same
 entity wait in its lane, so that none overtakes. Turns are taken in the order in which they came;
-one that sends to several entities waits until it is the first in all of their lanes.
+one that sends to several entities waits until it is the first in all of their lanes. A send whose
+client disconnects before it runs is dropped, and computes no further slice.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from onibus.broker.replies import Reply, fail
-from onibus.core.errors import BusClosed, OnibusError
+from onibus.broker.replies import Reply, fail, is_unwanted
+from onibus.core.errors import BusClosed, InvalidOperation, OnibusError
 from onibus.core.path import enqueue
 from onibus.core.path.plan import Plan
 
@@ -39,7 +40,11 @@ class Turn:
         parts: Sequence[Planned],
         run: Callable[[], None],
         reply: Reply,
+        *,
+        stops: bool = True,
     ) -> None:
+        """Take what is sent; `stops`: it is dropped if its client disconnects before it runs."""
+        self.stops = stops
         self.entities = entities
         self.run = run
         self.reply = reply
@@ -144,6 +149,9 @@ class Turns:
         try:
             if self._broker.closed:
                 raise BusClosed("the bus is closed")
+            if turn.stops and is_unwanted(turn.reply):
+                # Nothing is stored yet, and no client waits for the response.
+                raise InvalidOperation("the client disconnected: nothing was stored")
             if turn.plan(self._broker, SLICE_STEPS):
                 self.soon(partial(self._step, turn))
                 return

@@ -41,7 +41,7 @@ class Caller:
         finally:
             self.arm()
 
-    async def _admit_arrow(
+    async def admit_arrow(
         self, entity: str, batch: pa.RecordBatch | pa.Table, to_stage: bool = False
     ) -> Admission:
         """Read the columns of a batch on a thread, while the event loop serves other callers."""

@@ -94,7 +94,7 @@ class StagingCalls(Caller):
     ) -> None:
         """Stage the rows of an Arrow batch as `stage` does messages."""
         note = Note(0, producer, batch, task, attempt, piece, 0, 0)
-        admission = await self._admit_arrow(entity, rows, to_stage=True)
+        admission = await self.admit_arrow(entity, rows, to_stage=True)
         await self.ask(
             lambda reply: self.broker.producers.stage(entity, admission, note, lease_ms, reply)
         )

@@ -31,13 +31,15 @@ class Peer:
 
     __slots__ = (
         *("_peers", "abort", "address", "held_bytes"),
-        *("is_known", "is_rejected", "is_stranger"),
+        *("has_left", "is_known", "is_rejected", "is_stranger"),
     )
 
     def __init__(self, peers: Peers | None, address: str) -> None:
         #: None once it has left
         self._peers = peers
         self.address = address
+        #: its connection has ended
+        self.has_left = False
         #: its last credentials were good
         self.is_known = False
         #: it has not authenticated, and is not being closed
@@ -90,6 +92,7 @@ class Peer:
     def leave(self) -> None:
         """Record the end of the connection."""
         peers, self._peers = self._peers, None
+        self.has_left = True
         self.abort = _nothing
         if peers is not None:
             peers.left(self)

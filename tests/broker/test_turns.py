@@ -12,8 +12,10 @@ import pytest
 
 from onibus import Bus, FalseFilter, Rule
 from onibus.broker import sending, turns
-from onibus.core.errors import EntityNotFound
+from onibus.broker.replies import OfClient, Reply
+from onibus.core.errors import EntityNotFound, InvalidOperation
 from onibus.core.lifecycle import State
+from onibus.core.message import Message
 from onibus.core.path import expire, fan_out
 from onibus.core.path.plan import Plan
 from tests.broker.topic_helpers import dead, sound, sql, there, topic_with
@@ -302,5 +304,44 @@ async def test_rows_in_columns_are_planned_too(
     expected = [*(str(at) for at in range(count) if at != 3), "after"]
     assert there(bus, names[0]) == expected == there(bus, names[19])
     assert bus.topic("t").scheduled_count == 1
+    sound(bus)
+    await bus.close()
+
+
+@pytest.mark.promise("B3")
+@run
+async def test_a_send_whose_client_left_is_computed_no_further(
+    clock: ManualClock, slices: list[int]
+) -> None:
+    bus = await Disks().bus(clock)
+    names = await topic_with(bus, *(f"s{at}" for at in range(10)))
+    held = Held(bus)
+    left = False
+
+    def send_to(reply: Reply, messages: list[Message]) -> None:
+        sending.send(bus.broker, "t", messages, OfClient(reply, lambda: left))
+
+    table = pa.table({"body": [b"columns"] * 300})
+    admission = await bus.admit_arrow("t", table)
+    gone = [
+        await held.begin(bus.ask(lambda reply: send_to(reply, [msg("rows")] * 300))),
+        await held.begin(bus.ask(lambda reply: admission.send(OfClient(reply, lambda: left)))),
+    ]
+    cancelled = await held.begin(bus.send_batch("t", [msg("cancelled")] * 300))
+    behind = await held.begin(bus.send("t", msg("behind")))
+
+    held.do(2)
+    computed = len(slices)
+    left = True
+    cancelled.cancel()
+    await asyncio.wait([cancelled])
+    held.do()
+    await behind
+    assert len(slices) == computed, "a slice was computed for a client that has left"
+    for one in gone:
+        with pytest.raises(InvalidOperation):
+            await one
+    assert [there(bus, name) for name in names] == [["behind"]] * 10
+    assert bus.broker.turns.waiting == 0
     sound(bus)
     await bus.close()

@@ -20,6 +20,7 @@ from urllib.parse import quote
 from uuid import UUID
 
 from onibus.broker import receiving, sending, settling
+from onibus.broker.replies import OfClient
 from onibus.core.errors import InvalidArgument
 from onibus.core.message import ReceivedMessage
 from onibus.core.path.settle import abandon, renew
@@ -50,7 +51,13 @@ async def send(call: Call) -> Response:
             profile.check_fields(message)
         strict = profile.strict_batches
         await call.bus.ask(
-            lambda reply: sending.send(call.bus.broker, entity, messages, reply, strict=strict)
+            lambda reply: sending.send(
+                call.bus.broker,
+                entity,
+                messages,
+                OfClient(reply, request.has_left),
+                strict=strict,
+            )
         )
     else:
         profile.check_message(len(request.body), settings)

@@ -80,6 +80,10 @@ class Request(msgspec.Struct, eq=False):
     #: the client that sent it
     peer: Peer = LOCAL
 
+    def has_left(self) -> bool:
+        """Return whether the client has disconnected."""
+        return self.peer.has_left
+
     @property
     def is_plain(self) -> bool:
         """Whether the response need not mention the connection."""

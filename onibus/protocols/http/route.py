@@ -128,6 +128,9 @@ class Answer:
     def done(self) -> bool:
         return self._done
 
+    def is_unwanted(self) -> bool:
+        return self._call.request.peer.has_left
+
     def set_result(self, result: Any) -> None:
         self._done = True
         call = self._call

@@ -90,6 +90,9 @@ class Answer(msgspec.Struct, eq=False):
     def done(self) -> bool:
         return self.answered
 
+    def is_unwanted(self) -> bool:
+        return self.call.request.peer.has_left
+
     def set_result(self, result: Any) -> None:
         self.answered = True
         call = self.call

@@ -9,6 +9,7 @@ from onibus.broker.replies import fail
 from onibus.core.errors import OnibusError
 from onibus.core.message import Message
 from onibus.protocols.amqp import performatives as say
+from onibus.protocols.amqp.connection import State
 from onibus.protocols.amqp.errors import AmqpError
 from onibus.protocols.amqp.link import Delivery, IncomingLink, Link, OutgoingLink
 from onibus.protocols.amqp.runs import Run
@@ -44,6 +45,11 @@ class Stored:
 
     def done(self) -> bool:
         return self._told
+
+    def is_unwanted(self) -> bool:
+        # What the client settled itself is stored even if it has closed the connection since.
+        ended = self._link.session.connection.state is State.CLOSED
+        return ended and all(one is not None for one in self._ids)
 
     def set_result(self, result: Any) -> None:
         self._settle(_ACCEPTED)

@@ -16,7 +16,8 @@ from onibus.api.delivery import Batch, MessageNumbers, Schedule, SentBatchOut
 from onibus.api.messages import MessageIn, SentOut, message_of, sent_out
 from onibus.api.wire import ARROW
 from onibus.broker import sending
-from onibus.core.message import Sent
+from onibus.broker.replies import OfClient
+from onibus.core.message import Sent, SentBatch
 from onibus.protocols.http.arrow import read_stream, table_response
 from onibus.protocols.http.messages import Response
 from onibus.protocols.http.route import Answer, Call, Route
@@ -72,12 +73,20 @@ def _batch_out(sent: list[Sent]) -> SentBatchOut:
 
 async def _send_many(call: Call) -> SentBatchOut:
     messages = await asyncio.to_thread(read_batch, call)
-    return _batch_out(await call.bus.send_batch(call.entity, messages))
+    sent: list[Sent] = await call.bus.ask(
+        lambda reply: sending.send(
+            call.bus.broker, call.entity, messages, OfClient(reply, call.request.has_left)
+        )
+    )
+    return _batch_out(sent)
 
 
 async def _send_arrow(call: Call) -> SentBatchOut | Response:
     table = await asyncio.to_thread(read_stream, call.body, call.app.limits.table_bytes_max)
-    result = await call.bus.send_arrow(call.entity, table)
+    admission = await call.bus.admit_arrow(call.entity, table)
+    result: SentBatch = await call.bus.ask(
+        lambda reply: admission.send(OfClient(reply, call.request.has_left))
+    )
     if not call.request.accepts(ARROW):
         return SentBatchOut(result.accepted, result.duplicates)
     import pyarrow as pa
