@@ -52,6 +52,7 @@ def backup(
     from onibus.server.backup import backup as copy
 
     source, places, reserve = places_of(data, config, stores)
+    refuse_unknown(source, stores)
     with session.out.progress() as progress:
         bars = _bars(progress, "copying")
         made = copy(source, target, places=places, progress=bars, reserve_bytes=reserve)
@@ -94,6 +95,26 @@ def places_of(
         raise typer.BadParameter(str(error)) from None
     elsewhere = found.stores | named(stores, "--store")
     return Path(found.options.data), elsewhere, found.options.reserve_bytes
+
+
+def refuse_unknown(data: Path, stores: list[str] | None) -> None:
+    """Reject `--store` with a name that the namespace does not record.
+
+    The configuration may name stores that the server has not created yet.
+    """
+    from onibus.broker.namespace import NAME
+    from onibus.core.errors import Damaged, StoreFailed
+    from onibus.server.data_directory import find_paths
+
+    given = named(stores, "--store")
+    try:
+        known = [name for name in find_paths(data) if name != NAME] if given else []
+    except (Damaged, StoreFailed):
+        # The command reports the damage.
+        return
+    for name in given:
+        if name not in known:
+            raise typer.BadParameter(f"unknown store {name!r} in --store: use {', '.join(known)}")
 
 
 def _bars(progress: Progress, what: str) -> Any:

@@ -11,7 +11,7 @@ import msgspec
 import typer
 
 from onibus.cli import exits
-from onibus.cli.copies import ConfigFile, Stores, places_of
+from onibus.cli.copies import ConfigFile, Stores, places_of, refuse_unknown
 from onibus.cli.output import bytes_text
 from onibus.cli.session import Session, command
 
@@ -35,6 +35,7 @@ def check(
     from onibus.server.check import check as look
 
     data, places, _ = places_of(directory, config, stores)
+    refuse_unknown(data, stores)
     with session.out.progress() as progress:
         bar = progress.add_task("checking", total=None)
         report = look(

@@ -75,7 +75,12 @@ def test_what_cannot_be_copied_or_restored(tmp_path: Path) -> None:
     with served("--config", config_of(tmp_path)):
         lost = ("backup", str(tmp_path / "copy"), "--data", str(tmp_path / "data"))
         assert "name its directory with --store" in NOBODY.run(*lost, code=1).stderr
+        unknown = ("--store", f"tow={tmp_path}/disk2")
+        assert "unknown store 'tow'" in NOBODY.run(*lost, *unknown, code=2).stderr
         NOBODY.run(*lost, "--store", f"two={tmp_path}/disk2")
+    unknown = ("check", str(tmp_path / "data"), "--store", f"tow={tmp_path}/disk2")
+    assert "unknown store 'tow'" in NOBODY.run(*unknown, code=2).stderr
+    NOBODY.run("check", str(tmp_path / "data"), "--store", f"two={tmp_path}/disk2")
     store = tmp_path / "copy" / "two.sqlite"
     store.write_bytes(store.read_bytes()[:-1])
     result = NOBODY.run("restore", str(tmp_path / "copy"), "--data", empty, code=6)
