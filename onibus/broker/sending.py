@@ -114,17 +114,20 @@ def send(
     reply: Reply,
     delays_ms: Sequence[int | None] | None = None,
     strict: bool = False,
+    admission: Admission | None = None,
 ) -> None:
     """Store messages; the reply gets a `Sent` for each when all are durable.
 
     `delays_ms`: of each message, as in `send_one`; only to a queue that is not partitioned.
     `strict`: reject a batch with several keys, whatever the entity's settings say (P13).
+    `admission`: of these messages, made before.
     """
     entity = open_for_sends(broker, name)
-    if type(messages) not in (list, tuple) or not 0 < len(messages) <= BATCH_COUNT_MAX:
-        raise InvalidArgument(f"a batch must be a list of 1 to {BATCH_COUNT_MAX} messages")
-    settings, secret = entity.log_settings, broker.namespace.secret
-    batch = [admit(message, settings, secret) for message in messages]
+    settings = entity.log_settings
+    if admission is None or admission.settings is not settings:
+        admission = Admission(broker, entity)
+        admission.admit(messages)
+    batch = admission.batch
     if strict or settings.strict_batches:
         check_strict(settings, [prepared.key for prepared in batch])
     if delays_ms is not None:
@@ -139,6 +142,22 @@ def send(
         put(broker, SendRequest(seat, batch, reply, keyless, size_of(batch)))
     else:
         _send_parts(broker, batch, parts, reply)
+
+
+class Admission:
+    """A batch on its way into an entity."""
+
+    def __init__(self, broker: Broker, entity: Entity) -> None:
+        self.settings = entity.log_settings
+        self._secret = broker.namespace.secret
+        self.batch: list[Prepared] = []
+
+    def admit(self, messages: Sequence[Message]) -> None:
+        """Check all messages; touches nothing of the broker, so any thread may do it."""
+        if type(messages) not in (list, tuple) or not 0 < len(messages) <= BATCH_COUNT_MAX:
+            raise InvalidArgument(f"a batch must be a list of 1 to {BATCH_COUNT_MAX} messages")
+        settings, secret = self.settings, self._secret
+        self.batch = [admit(message, settings, secret) for message in messages]
 
 
 def open_for_sends(broker: Broker, name: str) -> Entity:

@@ -3,8 +3,8 @@
 The rules of a topic run before the messages are stored, in slices of counted steps
 (core/path/plan.py), with the requests of others in between. Until then later sends to the same
 entity wait in its lane, so that none overtakes. Turns are taken in the order in which they came;
-one that sends to several entities waits until it is the first in all of their lanes. A send whose
-client disconnects before it runs is dropped, and computes no further slice.
+one that sends to several entities waits until it is the first in all of their lanes. The broker
+computes no further slice for a client that has closed its connection, and drops its send.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Turn:
         *,
         stops: bool = True,
     ) -> None:
-        """Take what is sent; `stops`: it is dropped if its client disconnects before it runs."""
+        """Take what is sent; `stops`: it is dropped if its client closes its connection."""
         self.stops = stops
         self.entities = entities
         self.run = run
@@ -57,14 +57,20 @@ class Turn:
     def plan(self, broker: Broker, steps: int) -> bool:
         """Run rules for about that number of steps; return whether more is left to do."""
         if self._running is None:
+            if sum(steps_of(seat.entity, batch) for seat, batch, _ in self._parts) <= steps:
+                return False
             self._running = self._plan(broker, steps)
+        if self.stops and is_unwanted(self.reply):
+            # Nothing is stored yet. A client that only closed its side gets this response.
+            raise InvalidOperation(
+                "the client closed the connection and nothing was stored: "
+                "keep it open until the response"
+            )
         return next(self._running, None) is not None
 
     def _plan(self, broker: Broker, a_slice: int) -> Iterator[int]:
         """Compute all plans; yield after each slice."""
         left = a_slice
-        if sum(steps_of(seat.entity, batch) for seat, batch, _ in self._parts) <= a_slice:
-            return
         for seat, batch, take in self._parts:
             if not seat.entity.subscriptions:
                 continue
@@ -97,11 +103,14 @@ def steps_of(entity: Entity, batch: Any) -> int:
     steps, costly = entity.rule_steps()
     if not steps:
         return 0
+    if type(batch) is not list:
+        from onibus.core.path.bulk import reading_steps
+
+        # The lengths of properties in columns are unknown: the size is an upper bound.
+        longest = costly * int(batch.size)
+        return steps * len(batch) + longest + reading_steps(batch.property_bytes())
     if not costly:
         return steps * len(batch)
-    if type(batch) is not list:
-        # The lengths of properties in columns are unknown: the size is an upper bound.
-        return steps * len(batch) + costly * int(batch.size)
     long = sum([len(one.row) - len(one.message.body) for one in batch])
     return steps * len(batch) + costly * long
 
@@ -149,9 +158,6 @@ class Turns:
         try:
             if self._broker.closed:
                 raise BusClosed("the bus is closed")
-            if turn.stops and is_unwanted(turn.reply):
-                # Nothing is stored yet, and no client waits for the response.
-                raise InvalidOperation("the client disconnected: nothing was stored")
             if turn.plan(self._broker, SLICE_STEPS):
                 self.soon(partial(self._step, turn))
                 return

@@ -38,7 +38,7 @@ class Peer:
         #: None once it has left
         self._peers = peers
         self.address = address
-        #: its connection has ended
+        #: its connection has ended, or it has closed its side
         self.has_left = False
         #: its last credentials were good
         self.is_known = False

@@ -22,6 +22,7 @@ from onibus.core.errors import (
     QuotaExceeded,
 )
 from onibus.core.message import encode_properties
+from onibus.core.path import bulk
 from onibus.core.path.route import partition_of
 from onibus.core.rules.rule import Rule, SqlAction, SqlFilter
 from tests.bus_helpers import (
@@ -476,3 +477,26 @@ async def test_stamps_do_not_go_back_with_the_clock(clock: ManualClock, count: i
     await bus.send_arrow("q", batch(count))
     assert len({message.enqueued_time_ms for message in bus.peek("q", limit=200)}) == 1
     await bus.close()
+
+
+@pytest.mark.promise("D1", "R3")
+@run
+async def test_few_large_rows_are_read_before_the_loop_stores_them(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    properties = [encode_properties({f"p{at}": row for at in range(50)}) for row in range(6)]
+    async with Bus.ephemeral(clock=clock) as bus:
+        await bus.create_queue("q", requires_duplicate_detection=True)
+        await bus.send("q", msg("known", message_id="2"))
+        admission = await bus.admit_arrow("q", batch(6, properties=properties))
+
+        def read(*_: Any) -> Any:
+            raise AssertionError("rows are read on the event loop")
+
+        monkeypatch.setattr(bulk, "messages_of", read)
+        sent = await bus.ask(admission.send)
+        monkeypatch.undo()
+        assert (sent.accepted, sent.duplicates) == (5, 1)
+        there = bus.peek("q")[1:]
+        assert [one.body for one in there] == [b"0", b"1", b"3", b"4", b"5"]
+        assert [one.properties["p49"] for one in there] == [0, 1, 3, 4, 5]

@@ -15,8 +15,8 @@ from onibus.broker import sending, turns
 from onibus.broker.replies import OfClient, Reply
 from onibus.core.errors import EntityNotFound, InvalidOperation
 from onibus.core.lifecycle import State
-from onibus.core.message import Message
-from onibus.core.path import expire, fan_out
+from onibus.core.message import Message, encode_properties
+from onibus.core.path import bulk, expire, fan_out
 from onibus.core.path.plan import Plan
 from tests.broker.topic_helpers import dead, sound, sql, there, topic_with
 from tests.bus_helpers import Disks, ManualClock, keys_of, msg, run, send, settle
@@ -343,5 +343,35 @@ async def test_a_send_whose_client_left_is_computed_no_further(
             await one
     assert [there(bus, name) for name in names] == [["behind"]] * 10
     assert bus.broker.turns.waiting == 0
+    sound(bus)
+    await bus.close()
+
+
+@pytest.mark.promise("B3")
+@run
+async def test_large_properties_in_columns_are_read_in_slices(
+    clock: ManualClock, slices: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "BYTES_READ", 400)
+    sizes: list[int] = []
+    original: Any = bulk.messages_of
+
+    def counted(rows: pa.RecordBatch) -> Any:
+        sizes.append(len(rows))
+        return original(rows)
+
+    properties = [encode_properties({f"p{at}": row for at in range(30)}) for row in range(12)]
+    assert 200 > len(properties[0]) > 100
+    bus = await Disks().bus(clock)
+    (name,) = await topic_with(bus, "one")
+    table = pa.table({"body": [b"x"] * 12, "properties": properties})
+    admission = await bus.admit_arrow("t", table)
+    monkeypatch.setattr(bulk, "messages_of", counted)
+    await bus.ask(admission.send)
+    # Two or three rows at a time, several slices, and once only.
+    assert sum(sizes) == 12
+    assert max(sizes) <= 3
+    assert len(slices) > 2
+    assert [one.properties["p29"] for one in bus.peek(name)] == list(range(12))
     sound(bus)
     await bus.close()

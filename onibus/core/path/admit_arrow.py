@@ -49,7 +49,9 @@ _STAGED = pa.schema(
 class PreparedBatch:
     """Messages in columns that were admitted together."""
 
-    __slots__ = ("bodies", "columns", "encoded", "hashes", "keys", "owners", "sizes", "ttls")
+    __slots__ = (
+        "bodies", "columns", "encoded", "hashes", "keys", "owners", "rows", "sizes", "ttls",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -73,6 +75,8 @@ class PreparedBatch:
         self.keys = keys
         #: (start, end) of a block's rows → its body, where it was encoded ahead
         self.bodies: dict[tuple[int, int], EncodedBody] = {}
+        #: position → its row, where that was encoded ahead
+        self.rows: dict[int, bytes] = {}
         #: what `encode` returns, where it was encoded ahead
         self.encoded: memoryview | None = None
 
@@ -82,6 +86,12 @@ class PreparedBatch:
     @property
     def size(self) -> int:
         return int(self.sizes.sum())
+
+    def property_bytes(self) -> Numbers:
+        """Return the size of each row's properties, which take the time when rows are read."""
+        lengths = pc.binary_length(self.columns.column("properties"))
+        found: Numbers = lengths.fill_null(0).to_numpy().astype(np.int64)
+        return found
 
     def take(self, positions: Sequence[int]) -> PreparedBatch:
         """Return the rows at these positions, which rise."""
@@ -93,13 +103,17 @@ class PreparedBatch:
             places = {position: place for place, position in enumerate(positions)}
             kept = [at for at, owner in enumerate(owners) if owner in places]
             hashes, owners = [hashes[at] for at in kept], [places[owners[at]] for at in kept]
-        return PreparedBatch(
+        taken = PreparedBatch(
             self.columns.take(pa.array(chosen)),
             hashes,
             owners,
             self.ttls[chosen],
             self.sizes[chosen],
         )
+        if self.rows:
+            rows = enumerate(map(self.rows.get, positions))
+            taken.rows = {place: row for place, row in rows if row is not None}
+        return taken
 
     def encode(self) -> memoryview:
         """Return it as bytes, to be stored without numbers until it is published (R6)."""

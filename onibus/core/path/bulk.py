@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 ARROW_ROWS_MIN = 64
 #: Rows made into messages at once, and the steps (core/rules/subject.py) of one, about.
 ROWS_READ, ROW_STEPS = 200, 50
+#: The same in bytes of properties: at once, and in one step.
+BYTES_READ, STEP_BYTES = 64 << 10, 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +67,12 @@ def find_duplicates(partition: Partition, batch: PreparedBatch, now: int) -> lis
 def encode_ahead(batch: PreparedBatch) -> None:
     """Encode the blocks that a batch becomes if all of it is new, as it mostly is."""
     for start, end in _blocks(batch.sizes):
+        columns = batch.columns.slice(start, end - start)
         if end - start >= ARROW_ROWS_MIN:
-            batch.bodies[start, end] = EncodedBody(batch.columns.slice(start, end - start))
+            batch.bodies[start, end] = EncodedBody(columns)
+        else:
+            for at, message in enumerate(messages_of(columns), start):
+                batch.rows[at] = encode(message)
 
 
 def send(
@@ -156,7 +162,10 @@ def _store_block(
         kinds[at] = SCHEDULED
     sessions, hashes, keys = _sessions(partition, columns.column("session_id"), first)
     if count < ARROW_ROWS_MIN:
-        encoded = [encode(message) for message in messages_of(columns)]
+        if all(at in batch.rows for at in range(start, end)):
+            encoded = [batch.rows[at] for at in range(start, end)]
+        else:
+            encoded = [encode(message) for message in messages_of(columns)]
         payload = encode_rows(
             first, moment, now, expires.tolist(), hashes.tolist(), kinds.tolist(), encoded
         )
@@ -179,18 +188,35 @@ def plan(partition: Partition, batch: PreparedBatch, now: int) -> Plan:
     """Return the fan-out of a batch, if all of it is new, to be computed before it is sent."""
 
     def fans() -> Iterator[Bit]:
+        lengths = batch.property_bytes()
         for start, end in _blocks(batch.sizes):
             messages: list[Message] = []
-            for at in range(start, end, ROWS_READ):
-                rows = batch.columns.slice(at, min(ROWS_READ, end - at))
-                messages += messages_of(rows)
-                yield ROW_STEPS * len(rows)
+            for at, count in _readings(lengths, start, end):
+                messages += messages_of(batch.columns.slice(at, count))
+                yield reading_steps(lengths[at : at + count])
             columns = batch.columns.slice(start, end - start)
             scheduled = _scheduled(columns, now + partition.offsets.moments)
             fan = FanOut(partition, messages, [at for at, _ in scheduled])
             yield (start, end), [batch], fan
 
     return Plan(partition, fans())
+
+
+def reading_steps(lengths: Numbers) -> int:
+    """Return the steps of reading rows whose properties have these sizes, about."""
+    return ROW_STEPS * len(lengths) + int(lengths.sum()) // STEP_BYTES
+
+
+def _readings(lengths: Numbers, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield the first row and the number of rows that are read at once."""
+    ends = np.cumsum(lengths[start:end])
+    at = 0
+    while at < len(ends):
+        full = (int(ends[at - 1]) if at else 0) + BYTES_READ
+        most = min(at + ROWS_READ, len(ends))
+        after = min(max(int(np.searchsorted(ends, full, side="right")), at + 1), most)
+        yield start + at, after - at
+        at = after
 
 
 def _scheduled(columns: pa.RecordBatch, moment: int) -> list[tuple[int, int]]:

@@ -108,7 +108,7 @@ class Connection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """Handle the end of input: send the pending responses, and wait for nothing more."""
-        self._ended = True
+        self._ended = self.peer.has_left = True
         self._hurry()
         return not self.is_secure and bool(self._current or self._queue or self._waiting)
 

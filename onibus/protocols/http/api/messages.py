@@ -17,7 +17,7 @@ from onibus.api.messages import MessageIn, SentOut, message_of, sent_out
 from onibus.api.wire import ARROW
 from onibus.broker import sending
 from onibus.broker.replies import OfClient
-from onibus.core.message import Sent, SentBatch
+from onibus.core.message import Message, Sent, SentBatch
 from onibus.protocols.http.arrow import read_stream, table_response
 from onibus.protocols.http.messages import Response
 from onibus.protocols.http.route import Answer, Call, Route
@@ -72,10 +72,22 @@ def _batch_out(sent: list[Sent]) -> SentBatchOut:
 
 
 async def _send_many(call: Call) -> SentBatchOut:
-    messages = await asyncio.to_thread(read_batch, call)
+    broker = call.bus.broker
+    admission = sending.Admission(broker, sending.open_for_sends(broker, call.entity))
+
+    def admit() -> list[Message]:
+        messages = read_batch(call)
+        admission.admit(messages)
+        return messages
+
+    messages = await asyncio.to_thread(admit)
     sent: list[Sent] = await call.bus.ask(
         lambda reply: sending.send(
-            call.bus.broker, call.entity, messages, OfClient(reply, call.request.has_left)
+            broker,
+            call.entity,
+            messages,
+            OfClient(reply, call.request.has_left),
+            admission=admission,
         )
     )
     return _batch_out(sent)
