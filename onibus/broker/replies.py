@@ -39,7 +39,7 @@ class OfClient:
 
 
 class Outcome:
-    """A reply that only keeps what it was told, and may pass it on; `caller`: to whom."""
+    """A reply that keeps its value or error, and may pass it on to `caller`."""
 
     __slots__ = ("_answered", "_caller", "_then", "error", "value")
 

@@ -13,6 +13,7 @@ import pytest
 from onibus import Bus, FalseFilter, Rule
 from onibus.broker import sending, turns
 from onibus.broker.replies import OfClient, Reply
+from onibus.core.arrow_block import messages_of
 from onibus.core.errors import EntityNotFound, InvalidOperation
 from onibus.core.lifecycle import State
 from onibus.core.message import Message, encode_properties
@@ -354,7 +355,7 @@ async def test_large_properties_in_columns_are_read_in_slices(
 ) -> None:
     monkeypatch.setattr(bulk, "BYTES_READ", 400)
     sizes: list[int] = []
-    original: Any = bulk.messages_of
+    original: Any = messages_of
 
     def counted(rows: pa.RecordBatch) -> Any:
         sizes.append(len(rows))

@@ -16,6 +16,7 @@ from onibus import Bus
 from onibus.api.wire import ARROW
 from onibus.broker import sending, turns
 from onibus.broker.replies import is_unwanted
+from onibus.core.path.admit import admit as admit_one
 from tests.bus_helpers import run
 from tests.server.http_helpers import serving
 
@@ -82,7 +83,7 @@ async def test_a_large_batch_is_admitted_beside_the_event_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     threads: set[threading.Thread] = set()
-    original: Any = sending.admit
+    original: Any = admit_one
 
     def admit(*given: Any) -> Any:
         threads.add(threading.current_thread())
