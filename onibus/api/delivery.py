@@ -150,6 +150,8 @@ class Purge(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     where: FilterIn | None = None
     #: discard their recorded ids, so duplicates are accepted again
     forget_ids: bool = False
+    #: count the messages and delete none
+    dry_run: bool = False
 
 
 class Counted(msgspec.Struct):
