@@ -135,7 +135,7 @@ class Overview(msgspec.Struct, kw_only=True):
     stores: list[StoreOut]
     node: NodeOut
     alarms: int
-    #: the last alarm, empty if there is none
+    #: the last alarm; empty without alarms
     last_alarm: str = ""
 
 
