@@ -250,6 +250,7 @@ def watch(call: Call) -> None:
     stopping = asyncio.Event()
     # Set before this returns: the client may have closed its side already.
     call.request.hurry = stopping.set
+    call.request.endless = True
     stream = _changes(call, given.names, stopping)
     call.respond(Response(200, content_type=NDJSON, stream=stream))
 

@@ -70,6 +70,7 @@ def tail(call: Call) -> None:
     stopping = asyncio.Event()
     # Set before this returns: the client may have closed its side already.
     call.request.hurry = stopping.set
+    call.request.endless = True
     stream = _arrivals(call, follower, stopping)
     call.respond(Response(200, content_type=NDJSON, stream=stream))
 

@@ -103,8 +103,8 @@ export function Chart({ title, times, series, points = false }) {
   return html`<figure class="chart"><figcaption>${title}</figcaption><div ref=${place}></div></figure>`;
 }
 
-/** A dialog with a form; `onSubmit` may reject it with an error, which is shown. */
-export function Dialog({ title, submit, danger, onSubmit, onClose, children }) {
+/** A dialog with a form; an error of `onSubmit` is shown, and the dialog stays after `false`. */
+export function Dialog({ title, submit, danger, onInput, onSubmit, onClose, children }) {
   const place = useRef(null);
   const [error, setError] = useState("");
   const [busy, setBusy] = useState(false);
@@ -116,8 +116,7 @@ export function Dialog({ title, submit, danger, onSubmit, onClose, children }) {
     setBusy(true);
     setError("");
     try {
-      await onSubmit(new FormData(event.target));
-      onClose();
+      if ((await onSubmit(new FormData(event.target))) !== false) onClose();
     } catch (problem) {
       setError(problem.message);
     } finally {
@@ -125,7 +124,7 @@ export function Dialog({ title, submit, danger, onSubmit, onClose, children }) {
     }
   };
   return html`<dialog ref=${place} aria-label=${title} onClose=${onClose} onCancel=${onClose}>
-    <form onSubmit=${run}>
+    <form onSubmit=${run} onInput=${onInput}>
       <h2>${title}</h2>
       ${children}
       ${error && html`<p class="error" role="alert">${error}</p>`}
