@@ -459,7 +459,7 @@ class Connection(asyncio.Protocol):
         if current is None:
             self._close()
         elif current.endless and self._unread is not None:
-            # Its client does not read: the stream has no end that could be waited for.
+            # Its client does not read, so the stream would not end.
             self.abort()
 
     def abort(self) -> None:
