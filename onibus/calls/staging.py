@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from onibus.api.delivery import Resubmitted
+from onibus.api.delivery import MOVES_MAX, Resubmitted
 from onibus.api.staging import ProducerInfo, Published, Staged
 from onibus.broker.producers import Note
 from onibus.broker.replies import Reply
-from onibus.broker.resubmitting import NO_LIMIT, Resubmission
+from onibus.broker.resubmitting import Resubmission
 from onibus.calls.caller import Caller
 from onibus.core.checks import check_whole
 from onibus.core.errors import InvalidArgument
@@ -67,7 +67,7 @@ class StagingCalls(Caller):
         numbers: Sequence[int] | None = None,
         *,
         where: Filter | None = None,
-        limit: int = NO_LIMIT,
+        limit: int = MOVES_MAX,
         dry_run: bool = False,
     ) -> Resubmitted:
         """Move active messages that no receiver holds to another queue or topic.
@@ -77,7 +77,7 @@ class StagingCalls(Caller):
         """
         if (numbers is None) == (where is None):
             raise InvalidArgument("choose the messages: pass numbers, or a filter as `where`")
-        check_whole("limit", limit, 1)
+        check_whole("limit", limit, 1, MOVES_MAX)
 
         def command(reply: Reply) -> None:
             source = self.broker.find(entity)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-from msgspec import Meta
 
+from onibus.api.delivery import Move, ResubmittedOut
 from onibus.api.messages import (
-    FilterIn,
     MessageOut,
     Number,
-    Numbers,
     filter_of,
     message_out,
     plain_value,
@@ -24,11 +22,9 @@ from onibus.protocols.amqp.decode import decode
 from onibus.protocols.amqp.errors import DecodeError
 from onibus.protocols.amqp.service_bus import sections
 from onibus.protocols.amqp.service_bus.outgoing import write_message
+from onibus.protocols.http.api.tidying import resubmitted_out
 from onibus.protocols.http.route import Call, Route
 from onibus.security.rights import Right
-
-#: Messages that one request moves at most; a client repeats it while `more` is true.
-MOVES_MAX = 20_000
 
 _HEADER = ("durable", "priority", "ttl", "first-acquirer", "delivery-count")
 _PROPERTIES = (
@@ -116,31 +112,7 @@ def _as_json(value: Any) -> Any:
     return int(value) if isinstance(value, int) else str(value)
 
 
-class Move(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Active messages to move: by sequence number, or by filter."""
-
-    #: the queue or topic that gets them
-    to: str
-    numbers: Numbers | None = None
-    where: FilterIn | None = None
-    #: how many at most
-    limit: Annotated[int, Meta(ge=1, le=MOVES_MAX)] = MOVES_MAX
-    #: change nothing
-    dry_run: bool = False
-
-
-class MovedOut(msgspec.Struct):
-    """How many messages were moved, or would be."""
-
-    count: int
-    #: messages that the destination rejects, which stay, and the first reason
-    refused: int
-    reason: str
-    #: the limit was reached: further messages may match
-    more: bool
-
-
-async def move(call: Call) -> MovedOut:
+async def move(call: Call) -> ResubmittedOut:
     """Move active messages that no receiver holds to another entity."""
     given: Move = call.decode(Move)
     call.grant(Right.SEND, given.to)
@@ -152,9 +124,7 @@ async def move(call: Call) -> MovedOut:
         limit=given.limit,
         dry_run=given.dry_run,
     )
-    refused = list(done.refused.values())
-    more = given.numbers is None and len(done.moved) >= given.limit
-    return MovedOut(len(done.moved), len(refused), refused[0] if refused else "", more)
+    return resubmitted_out(done)
 
 
 ROUTES = [
@@ -175,7 +145,7 @@ ROUTES = [
         right=Right.MANAGE,
         handler=move,
         takes=Move,
-        gives=MovedOut,
+        gives=ResubmittedOut,
         tag="tidying",
     ),
 ]

@@ -15,6 +15,7 @@ from onibus.api.delivery import (
     Peek,
     Purge,
     Resubmit,
+    Resubmitted,
     ResubmittedOut,
 )
 from onibus.api.messages import Messages, filter_of, messages_out
@@ -72,6 +73,11 @@ async def resubmit(call: Call) -> ResubmittedOut:
         to=given.to,
         dry_run=given.dry_run,
     )
+    return resubmitted_out(done)
+
+
+def resubmitted_out(done: Resubmitted) -> ResubmittedOut:
+    """Return the result of a resubmission or a move for a response."""
     return ResubmittedOut(
         [Moved(old, new) for old, new in done.moved.items()],
         [NotMoved(old, why) for old, why in done.refused.items()],

@@ -5,6 +5,8 @@ import { admin, at, encode, parse, patch, post, put } from "./api.js";
 import { Dialog, Field, number } from "./widgets.js";
 
 const BATCH = 1000;
+//: Messages that one call moves at most.
+const MOVES = 20_000;
 const optional = (form, name) => form.get(name) || undefined;
 
 /** Read properties written as JSON; an empty field has none. */
@@ -128,25 +130,24 @@ export function Purge({ info, onClose, onDone }) {
 export function Move({ info, numbers, where, onClose, onDone }) {
   const [counted, setCounted] = useState(null);
   const chosen = numbers ? { numbers: numbers.map(BigInt) } : { where: { ...where, state: "active" } };
-  const told = (done) => (done.refused ? `, ${number(done.refused)} stay: ${done.reason}` : "");
+  const told = ({ refused }) => (refused.length ? `, ${number(refused.length)} stay: ${refused[0].reason}` : "");
   const submit = async (form) => {
     const to = form.get("to").trim();
     if (!counted) {
-      const done = await post(at(info.name, "/move"), { ...chosen, to, dry_run: true });
-      setCounted(done);
+      setCounted(await post(at(info.name, "/move"), { ...chosen, to, dry_run: true }));
       return false;
     }
-    const total = { count: 0, refused: 0, reason: "" };
-    for (let more = true; more; ) {
-      const done = await post(at(info.name, "/move"), { ...chosen, to });
-      total.count += done.count;
-      Object.assign(total, { refused: done.refused, reason: done.reason });
-      more = done.more && done.count > 0;
+    let count = 0;
+    for (;;) {
+      const done = await post(at(info.name, "/move"), { ...chosen, to, limit: MOVES });
+      count += done.moved.length;
+      if (numbers || done.moved.length < MOVES) {
+        onDone(`moved ${number(count)}${told(done)}`);
+        return true;
+      }
     }
-    onDone(`moved ${number(total.count)}${told(total)}`);
-    return true;
   };
-  const many = counted && `${counted.more ? "at least " : ""}${number(counted.count)}`;
+  const many = counted && `${counted.moved.length === MOVES ? "at least " : ""}${number(counted.moved.length)}`;
   return html`<${Dialog} title=${`Move messages of ${info.name}`} submit=${counted ? `Move ${many}` : "Count messages"} onInput=${() => setCounted(null)} onSubmit=${submit} onClose=${onClose}>
     <p>${numbers ? "This moves the message" : "This moves every active message that matches the filter and that no receiver holds"} to another queue or topic. Each message leaves here and arrives there atomically, with a new sequence number.</p>
     <${Field} label="To" hint="a queue or topic"><input name="to" required autocomplete="off" spellcheck=${false} /><//>
