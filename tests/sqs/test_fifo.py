@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from typing import Any
@@ -249,21 +248,6 @@ def test_visibility_zero_gives_a_message_back_at_once(sqs: Any) -> None:
         )
         assert bodies(waiting.result(15)) == ["x"]
     assert len(get(sqs, new_fifo(sqs))) == 0
-
-
-def test_a_delete_wakes_who_waits_for_the_group(sqs: Any) -> None:
-    url = new_fifo(sqs)
-    put(sqs, url, "1")
-    put(sqs, url, "2")
-    (message,) = get(sqs, url, 1)
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(get, sqs, url, WaitTimeSeconds=20)
-        time.sleep(0.5)
-        assert not waiting.done(), "the group is in flight"
-        begun = time.monotonic()
-        delete(sqs, url, message)
-        assert bodies(waiting.result(20)) == ["2"]
-        assert time.monotonic() - begun < 5, "at once, on a machine that may be busy"
 
 
 @pytest.mark.promise("F10")
