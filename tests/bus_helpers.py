@@ -83,6 +83,28 @@ async def until(condition: Callable[[], Any]) -> None:
         await asyncio.sleep(0.001)
 
 
+def skip_seconds(seconds: float) -> None:
+    """Have timers of the running loop, which is asyncio's own, believe that time has passed.
+
+    Of `PATIENCE_S`, too: skip less in one test.
+    """
+    loop = asyncio.get_running_loop()
+    before = loop.time
+    loop.time = lambda: before() + seconds  # type: ignore[method-assign]
+
+
+async def until_waited_for(bus: Bus, name: str) -> None:
+    """Wait until a receiver waits for messages of an entity."""
+    entity = bus.broker.find(name)
+    await until(lambda: any(not waiter.reply.done() for waiter in entity.waiters))
+
+
+async def until_not_waited_for(bus: Bus, name: str) -> None:
+    """Wait until all receivers that waited for messages of an entity have ended."""
+    entity = bus.broker.find(name)
+    await until(lambda: all(waiter.reply.done() for waiter in entity.waiters))
+
+
 async def settle(bus: Bus) -> None:
     """Let the bus do what is due, and bring all of it to the disk."""
     for _ in range(3):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from tests.bus_helpers import run, until
+from tests.bus_helpers import run, until_not_waited_for
 from tests.sqs.clients import bodies
 from tests.sqs.signing import json_request
 from tests.sqs.still_clock import World, world
@@ -35,7 +35,7 @@ async def waiting(one: World, url: str, **how: Any) -> asyncio.Task[list[Any]]:
     # Receives before it are durable, so no commit wakes this one.
     await one.pass_seconds(0)
     receiving = asyncio.create_task(one.receive(url, **how))
-    await one.until_waited_for(one.bus.broker.find(url.rpartition("/")[2]))
+    await one.until_waited_for(url.rpartition("/")[2])
     return receiving
 
 
@@ -84,10 +84,9 @@ async def test_a_client_that_hangs_up_takes_no_message() -> None:
         head = ["POST / HTTP/1.1", f"Host: {host}:{port}", f"Content-Length: {len(body)}"]
         _, writer = await asyncio.open_connection(host, int(port))
         writer.write("\r\n".join([*head, *lines, "", ""]).encode() + body)
-        entity = one.bus.broker.find("q.fifo")
-        await one.until_waited_for(entity)
+        await one.until_waited_for("q.fifo")
         writer.close()
-        await until(lambda: all(waiter.reply.done() for waiter in entity.waiters))
+        await until_not_waited_for(one.bus, "q.fifo")
         await put(one, url, "x")
         assert bodies(await one.receive(url)) == ["x"]
 
