@@ -26,7 +26,7 @@ from tests.amqp.peer import Peer
 from tests.amqp.raw_client import RawClient, message, transfer
 from tests.amqp.sdk_helpers import Name, closing_sockets, receive
 from tests.bus_helpers import run
-from tests.server.processes import OWN_KEY_ONLY, Served, served
+from tests.server.processes import OWN_KEY_ONLY, PATIENCE_S, Served, served
 
 
 def test_tls_is_told_apart_on_the_same_port(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_the_ports_are_those_that_clients_know(tmp_path: Path) -> None:
         certificate = server.ready["certificate"]
         where = f"Endpoint=sb://{address};SharedAccessKeyName={ROOT_NAME};"
         where += f"SharedAccessKey={DEVELOPMENT_KEY}"
-        told = httpx.get(f"http://{address}:5300/health", trust_env=False)
+        told = httpx.get(f"http://{address}:5300/health", trust_env=False, timeout=PATIENCE_S)
         assert told.json() == {"status": "healthy", "message": "Service is healthy."}
         with ServiceBusAdministrationClient.from_connection_string(
             where.replace(address, f"{address}:5300"), connection_verify=certificate, retry_total=0

@@ -15,6 +15,7 @@ import httpx
 from onibus.server.backup import backup
 from onibus.server.check import check
 from onibus.server.restore import restore
+from tests.server.processes import PATIENCE_S
 from tests.source_tree import ROOT
 
 
@@ -33,7 +34,7 @@ def test_backup_beside_a_server_and_check_after_its_kill(tmp_path: Path) -> None
         assert server.stdout is not None
         ready = json.loads(server.stdout.readline())
         assert inbox.recv(100) == b"READY=1"
-        with httpx.Client(base_url=ready["http"], trust_env=False) as client:
+        with httpx.Client(base_url=ready["http"], trust_env=False, timeout=PATIENCE_S) as client:
             assert client.put("/v1/queues/q", json={}).is_success
             for n in range(20):
                 path = "/v1/entities/q/messages"

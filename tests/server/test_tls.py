@@ -18,7 +18,7 @@ from onibus.core.errors import InvalidArgument
 from onibus.protocols.http.limits import Limits
 from onibus.server import tls
 from onibus.server.server import Server
-from tests.bus_helpers import run, skip_seconds, until
+from tests.bus_helpers import PATIENCE_S, run, skip_seconds, until
 from tests.server.server_helpers import ROOT, serving, signed
 
 
@@ -35,10 +35,12 @@ async def test_one_port_speaks_tls_and_plain_text(tmp_path: Path) -> None:
         assert (await plain.get("/v1/keys", headers=signed())).status_code == 200
         for name in ("localhost", "127.0.0.1"):
             address = f"https://{name}:{server.http_port}"
-            async with httpx.AsyncClient(base_url=address, verify=theirs, trust_env=False) as safe:
+            async with httpx.AsyncClient(
+                base_url=address, verify=theirs, trust_env=False, timeout=PATIENCE_S
+            ) as safe:
                 for _ in range(2):
                     assert (await safe.get("/v1/keys", headers=signed())).status_code == 200
-        async with httpx.AsyncClient(trust_env=False) as stranger:
+        async with httpx.AsyncClient(trust_env=False, timeout=PATIENCE_S) as stranger:
             with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
                 await stranger.get(f"https://localhost:{server.http_port}/v1/keys")
 
@@ -50,7 +52,9 @@ async def test_plain_text_is_refused_where_the_operator_wants_tls(tmp_path: Path
         refused = await plain.get("/v1/keys", headers=signed())
         assert (refused.status_code, refused.json()["type"]) == (403, "plain-text")
         address = f"https://localhost:{server.http_port}"
-        async with httpx.AsyncClient(base_url=address, verify=theirs, trust_env=False) as safe:
+        async with httpx.AsyncClient(
+            base_url=address, verify=theirs, trust_env=False, timeout=PATIENCE_S
+        ) as safe:
             assert (await safe.get("/v1/keys", headers=signed())).status_code == 200
 
 

@@ -50,4 +50,6 @@ async def world(
     clock = clock or ManualClock()
     bus = await (disks or Disks()).bus(clock)
     async with Server(bus, None, http_port=0, sqs_port=0, sqs_profile=profile) as server:
-        yield World(bus, clock, client_of(f"http://127.0.0.1:{server.sqs_port}", read_timeout=PATIENCE_S))
+        yield World(
+            bus, clock, client_of(f"http://127.0.0.1:{server.sqs_port}", read_timeout=PATIENCE_S)
+        )
