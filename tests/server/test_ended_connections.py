@@ -101,7 +101,7 @@ async def check(
     assert port is not None
     left: dict[str, Counter[str]] = {}
     for name, sent in kinds.items():
-        # The first rounds fill caches. What is kept of connections grows with every round.
+        # The first rounds fill caches. A leak grows with every round.
         for _ in range(10):
             before = parts()
             await cut_some(server, port, sent, client)

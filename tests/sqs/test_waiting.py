@@ -1,6 +1,6 @@
 """Receives that wait: how long, what ends them, and attempts whose visibility timeout expired.
 
-The server's clock stands still, so only what a test does ends a wait.
+The server's clock does not move, so only what a test does ends a wait.
 """
 
 from __future__ import annotations
