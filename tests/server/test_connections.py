@@ -463,13 +463,13 @@ async def test_one_connection_too_many_is_told_so() -> None:
         kept[1].close()
         third.close()
 
-        async def status() -> int:
+        async def ask_anew() -> int:
             fourth = await client.raw()
             await fourth.write(get("/v1/queues"))
             return (await fourth.answer())[0]
 
         # Until the server sees that another has left.
-        while (told := await status()) == 503:
+        while (told := await ask_anew()) == 503:
             pass
         assert told == 200
 

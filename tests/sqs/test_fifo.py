@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
+from tests.server.processes import PATIENCE_S
 from tests.sqs.clients import bodies, delete, get, new_fifo, put
 
 EXPIRED = "Reason: The receipt handle has expired."
@@ -246,7 +247,7 @@ def test_visibility_zero_gives_a_message_back_at_once(sqs: Any) -> None:
         sqs.change_message_visibility(
             QueueUrl=url, ReceiptHandle=message["ReceiptHandle"], VisibilityTimeout=0
         )
-        assert bodies(waiting.result(15)) == ["x"]
+        assert bodies(waiting.result(PATIENCE_S)) == ["x"]
     assert len(get(sqs, new_fifo(sqs))) == 0
 
 
