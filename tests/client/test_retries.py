@@ -180,7 +180,7 @@ def test_receiving_goes_on_after_the_server_was_killed(tmp_path: Path) -> None:
     with ServerProcess(tmp_path) as server:
         retry = Retry(attempts=1_000, first_ms=50, longest_ms=500)
         with Client.connect(server.connection_string, retry=retry) as client:
-            client.create_queue("q", lock_duration_ms=1_000)
+            client.create_queue("q", lock_duration_ms=5_000)
             client.send_batch("q", [Message(body=b"%d" % at) for at in range(40)])
             seen: set[bytes] = set()
             with client.receiver("q") as receiver:
