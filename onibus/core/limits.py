@@ -117,3 +117,5 @@ RULE_STEPS_MAX = 100_000
 SQL_LIST_LENGTH_MAX = 256
 #: [SB] Size of one property: texts that a filter or action puts together stay within it.
 PROPERTY_LENGTH_MAX = 32 << 10
+#: The last millisecond of the year 9999, in milliseconds since 1970: clients read no later time.
+LAST_MOMENT_MS = 253_402_300_799_999

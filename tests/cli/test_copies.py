@@ -78,8 +78,8 @@ def test_what_cannot_be_copied_or_restored(tmp_path: Path) -> None:
         unknown = ("--store", f"tow={tmp_path}/disk2")
         assert "unknown store 'tow'" in NOBODY.run(*lost, *unknown, code=2).stderr
         NOBODY.run(*lost, "--store", f"two={tmp_path}/disk2")
-    unknown = ("check", str(tmp_path / "data"), "--store", f"tow={tmp_path}/disk2")
-    assert "unknown store 'tow'" in NOBODY.run(*unknown, code=2).stderr
+    result = NOBODY.run("check", str(tmp_path / "data"), *unknown, code=2)
+    assert "unknown store 'tow'" in result.stderr
     NOBODY.run("check", str(tmp_path / "data"), "--store", f"two={tmp_path}/disk2")
     store = tmp_path / "copy" / "two.sqlite"
     store.write_bytes(store.read_bytes()[:-1])

@@ -12,7 +12,7 @@ from uuid import UUID
 import msgspec
 
 from onibus.core.errors import InvalidArgument
-from onibus.core.limits import BATCH_COUNT_MAX
+from onibus.core.limits import BATCH_COUNT_MAX, LAST_MOMENT_MS
 from onibus.core.message import Message, ReceivedMessage
 from onibus.protocols.http.messages import Request
 
@@ -138,7 +138,8 @@ def _value(text: str) -> Any:
 
 def moment(ms: int) -> str:
     """Return a time as the service writes it in BrokerProperties."""
-    return format_datetime(datetime.fromtimestamp(ms // _MILLISECOND, UTC), usegmt=True)
+    seconds = min(ms, LAST_MOMENT_MS) // _MILLISECOND
+    return format_datetime(datetime.fromtimestamp(seconds, UTC), usegmt=True)
 
 
 def content_type_of(message: Message) -> str:

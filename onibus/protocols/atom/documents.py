@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
+from onibus.core.limits import LAST_MOMENT_MS
 from onibus.protocols.atom.xml import ATOM, INSTANCE, SERVICE_BUS, escaped, tag
 from onibus.protocols.http.messages import Response
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: The words of the service, by which people know that they reached one.
 _PUBLIC = "This is the list of publicly-listed services currently available."
 
@@ -18,7 +20,7 @@ FEED = "application/atom+xml;type=feed;charset=utf-8"
 
 def moment(ms: int) -> str:
     """Return a time as it is written."""
-    found = datetime.fromtimestamp(ms / 1000, UTC)
+    found = _EPOCH + timedelta(milliseconds=min(ms, LAST_MOMENT_MS))
     return found.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

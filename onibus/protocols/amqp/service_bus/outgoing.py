@@ -12,7 +12,7 @@ import struct
 from typing import Any
 
 from onibus.broker.forwarding import DEAD_LETTER_SOURCE
-from onibus.core.limits import COUNTER_BITS_PARTITIONED
+from onibus.core.limits import COUNTER_BITS_PARTITIONED, LAST_MOMENT_MS
 from onibus.core.message import Message, ReceivedMessage
 from onibus.protocols.amqp import encode as to
 from onibus.protocols.amqp.decode import decode
@@ -274,14 +274,10 @@ def _properties(received: ReceivedMessage, sent: list[bytes], life: int | None) 
         found[0] = to.string(f"{time_ms:016x}{number:016x}")
     if life is not None:
         found[_CREATION] = to.timestamp(received.enqueued_time_ms)
-        found[_EXPIRY] = to.timestamp(min(received.enqueued_time_ms + life, _LAST_MOMENT))
+        found[_EXPIRY] = to.timestamp(min(received.enqueued_time_ms + life, LAST_MOMENT_MS))
     while found and found[-1] == to.NULL:
         found.pop()
     return sections.section(PROPERTIES, to.list_(found)) if found else b""
-
-
-#: The end of the year 9999: clients read times no further.
-_LAST_MOMENT = 253_402_300_799_999
 
 
 def _application(received: ReceivedMessage, sent: list[bytes]) -> bytes:
