@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -13,8 +14,8 @@ import pyarrow as pa
 from onibus.client import Client
 from onibus.core.message import Message
 from onibus.spark.batch_reading import batch_reader
-from onibus.spark.jobs.capture import Captured, Capturing, capture_by, written
-from onibus.spark.lake import MESSAGES, NUMBERS, Lake
+from onibus.spark.jobs.capture import Captured, capture_by, capturing, written
+from onibus.spark.lake import KEEP_MS, MESSAGES, NUMBERS, Lake
 from onibus.spark.lake_capture import Ranges
 from onibus.spark.lake_manifest import FileRow
 from onibus.spark.options import Position, ReadOptions, read_options
@@ -68,10 +69,10 @@ class Captures:
             )
             reader = batch_reader(given, spark_schema(known_columns(given)))
             found: dict[str, list[FileRow]] = {}
-            for task, part in enumerate(reader.partitions()):
+            what = capturing(lake, table, "suspend")
+            for part in reader.partitions():
                 rows = pa.Table.from_batches(list(reader.read(part)))
-                what = Capturing(lake.place, lake.entity, table, "suspend")
-                for one in written(what, rows, str(task)).to_pylist():
+                for one in written(what, rows).to_pylist():
                     name, *row = one.values()
                     found.setdefault(name, []).append(FileRow(*row))
             return found
@@ -90,6 +91,19 @@ class Captures:
             yield from zip(
                 rows.column(NUMBERS[table]).to_pylist(), rows.column(last).to_pylist(), strict=True
             )
+
+
+def data_files(folder: Path) -> list[str]:
+    """The names of a table's files, whether they count or not."""
+    return sorted(path.name for path in folder.glob("*.parquet"))
+
+
+def make_old(folder: Path) -> None:
+    """Make all files older than the time for which files stay that do not count."""
+    past = time.time() - KEEP_MS / 1_000 - 60
+    for path in folder.rglob("*"):
+        if path.is_file():
+            os.utime(path, (past, past))
 
 
 def send(client: Client, entity: str, first: int, last: int) -> None:
