@@ -38,12 +38,21 @@ class Captures:
         return Lake(str(place), self.entity)
 
     def run(
-        self, place: Path, *, crash: str = "", most: int | None = None, **given: Any
+        self,
+        place: Path,
+        *,
+        crash: str = "",
+        most: int | None = None,
+        bad: Callable[[int], bool] | None = None,
+        **given: Any,
     ) -> Captured:
-        """Capture; `crash` ends it once tasks have `written` the first batch's files."""
+        """Capture; `crash` ends it once tasks have `written` the first batch's files.
+
+        The bodies of messages whose numbers are `bad` cannot be decoded.
+        """
         lake = self.lake(place)
         options = replace(self.options, max_messages_per_trigger=most)
-        files = self._files(options, lake)
+        files = self._files(options, lake, bad)
 
         def run(table: str, incarnation: int, ranges: Ranges) -> dict[str, list[FileRow]]:
             found = files(table, incarnation, ranges)
@@ -55,7 +64,7 @@ class Captures:
         return capture_by(run, options, lake, **given)
 
     def _files(
-        self, options: ReadOptions, lake: Lake
+        self, options: ReadOptions, lake: Lake, bad: Callable[[int], bool] | None
     ) -> Callable[[str, int, Ranges], dict[str, list[FileRow]]]:
         def run(table: str, incarnation: int, ranges: Ranges) -> dict[str, list[FileRow]]:
             given = replace(
@@ -69,9 +78,11 @@ class Captures:
             )
             reader = batch_reader(given, spark_schema(known_columns(given)))
             found: dict[str, list[FileRow]] = {}
-            what = capturing(lake, table, "suspend")
+            what = capturing(lake, table, "dead-letter")
             for part in reader.partitions():
                 rows = pa.Table.from_batches(list(reader.read(part)))
+                if bad is not None and table == MESSAGES:
+                    rows = with_bad_bodies(rows, bad)
                 for one in written(what, rows).to_pylist():
                     name, *row = one.values()
                     found.setdefault(name, []).append(FileRow(*row))
@@ -91,6 +102,14 @@ class Captures:
             yield from zip(
                 rows.column(NUMBERS[table]).to_pylist(), rows.column(last).to_pylist(), strict=True
             )
+
+
+def with_bad_bodies(rows: pa.Table, bad: Callable[[int], bool]) -> pa.Table:
+    """Return rows as Spark gives them to tasks that decode bodies."""
+    wrong = [bad(number) for number in rows.column("sequence_number").to_pylist()]
+    return rows.append_column("_raw_body", rows.column("body")).append_column(
+        "_wrong", pa.array(wrong)
+    )
 
 
 def data_files(folder: Path) -> list[str]:
