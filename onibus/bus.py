@@ -393,7 +393,11 @@ class OpeningBus:
         )
         bus = Bus(broker, loop)
         broker.open()
+        # Rules that a transaction changed are shown already: so are its messages.
+        published = loop.create_future()
+        broker.works.when_published(published)
         bus.arm()
+        await published
         return bus
 
     def __await__(self) -> Any:

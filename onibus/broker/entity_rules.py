@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from onibus.api.entities import SUBSCRIPTIONS
@@ -39,6 +40,14 @@ def check_rules(rules: Any, most: int) -> list[Rule]:
         names.add(rule.name.casefold())
         _check_times(rule)
     return list(rules)
+
+
+def topic_rules(broker: Broker, subscription: str, after: list[Rule]) -> Iterator[Rule]:
+    """Return the rules of a topic once one of its subscriptions has the rules `after`."""
+    entity = broker.find(subscription, "subscription")
+    assert entity.topic is not None
+    others = (one.rules for one in entity.topic.subscriptions.values() if one is not entity)
+    return chain(chain.from_iterable(others), after)
 
 
 def check_room(namespace: Namespace, wanted: LogSettings) -> None:

@@ -123,6 +123,29 @@ class Works:
             if row.decided and not known.decided:
                 self._decided(known)
 
+    def when_published(self, reply: Reply) -> None:
+        """Answer once stores that are open show what was decided before they were opened.
+
+        A store that fails over it is not waited for: it publishes when it is open again.
+        """
+        decided = [one for one in self._works.values() if one.decided]
+        seats = [seat for one in decided for seat in self._seats(one.waiting)]
+        stores = dict.fromkeys(seat.store for seat in seats if seat.partition is not None)
+        left = len(stores)
+
+        def published(outcome: Outcome) -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                answer(reply, None)
+
+        if not stores:
+            answer(reply, None)
+        for store in stores:
+            assert store.loop is not None
+            store.loop.answer_after(Outcome(published), None)
+            self._broker.start(store)
+
     # A work, from its first step
 
     def do(self, parts: Parts, now: int, reply: Reply, rules: RuleDecision | None = None) -> None:

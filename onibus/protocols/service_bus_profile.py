@@ -7,13 +7,36 @@ Sources: the quotas of the service, its errors, and document 002 on partitioning
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
-from onibus.core.errors import InvalidArgument, MessageTooLarge
+from onibus.core.errors import InvalidArgument, MessageTooLarge, QuotaExceeded
 from onibus.core.limits import MESSAGE_BYTES_MAX
+from onibus.core.message import Message
+from onibus.core.rules.correlation import CorrelationFilter
+from onibus.core.rules.rule import Rule
 from onibus.core.settings import LogSettings
 
 _KILOBYTE, _MEGABYTE = 1 << 10, 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class TierQuotas:
+    """Sizes and counts that the service limits in every tier, apart from the entities."""
+
+    #: queues and topics of a namespace, and those that are partitioned
+    entities: int
+    partitioned_entities: int = 100
+    #: bytes of one property, and of all fields of a message except its body
+    property_bytes: int = 32 * _KILOBYTE
+    header_bytes: int = 64 * _KILOBYTE
+    #: subscriptions of a topic, and its filters: SQL, true and false ones, and correlation filters
+    subscriptions: int = 2_000
+    sql_filters: int = 2_000
+    correlation_filters: int = 100_000
+    #: authorization rules of an entity
+    keys: int = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +59,8 @@ class Profile:
     partitions: bool
     #: a batch with several keys is rejected on a partitioned entity (P13)
     strict_batches: bool
+    #: what the service counts; None if only the limits of the bus apply
+    quotas: TierQuotas | None = None
 
     def message_bytes(self, settings: LogSettings) -> int:
         """Return how large a message of an entity can be."""
@@ -53,6 +78,58 @@ class Profile:
     def check_batch(self, size: int, settings: LogSettings) -> None:
         """Reject a batch that is too large for the tier."""
         _check_size("message batch", size, self.batch_bytes(settings))
+
+    def check_fields(self, message: Message) -> None:
+        """Reject a message whose properties are too large for the tier."""
+        if (quotas := self.quotas) is None:
+            return
+        sizes = {name: _bytes_of(value) for name, value in message.properties.items()}
+        for name, size in sizes.items():
+            if size > quotas.property_bytes:
+                raise MessageTooLarge(
+                    f"The property '{name}' of {size} bytes exceeds the limit "
+                    f"({quotas.property_bytes} bytes)."
+                )
+        header = sum(map(_bytes_of, sizes)) + sum(sizes.values())
+        header += sum(_bytes_of(getattr(message, name)) for name in _FIELDS)
+        if header > quotas.header_bytes:
+            raise MessageTooLarge(
+                "A serialization error occurred while processing the message header stream. The "
+                "serialization process return the following message: The size quota for this "
+                f"stream ({quotas.header_bytes}) has been exceeded."
+            )
+
+    def check_entities(self, partitioned: Iterable[bool], wanted: bool) -> None:
+        """Reject one more queue or topic than the tier has.
+
+        `partitioned`: of each existing entity, whether it is partitioned; `wanted`: of the new one.
+        """
+        if self.quotas is None:
+            return
+        there = list(partitioned)
+        _check_count("Entity", len(there) + 1, self.quotas.entities)
+        if wanted:
+            most = self.quotas.partitioned_entities
+            _check_count("EnablePartitioning == true", sum(there) + 1, most)
+
+    def check_subscriptions(self, count: int) -> None:
+        """Reject one more subscription than a topic of the tier has."""
+        if self.quotas is not None:
+            _check_count("Subscription", count, self.quotas.subscriptions)
+
+    def check_filters(self, rules: Iterable[Rule]) -> None:
+        """Reject more filters than a topic of the tier has."""
+        if self.quotas is None:
+            return
+        kinds = [isinstance(rule.filter, CorrelationFilter) for rule in rules]
+        correlation = sum(kinds)
+        _check_count("CorrelationFilter", correlation, self.quotas.correlation_filters)
+        _check_count("SqlFilter", len(kinds) - correlation, self.quotas.sql_filters)
+
+    def check_keys(self, count: int) -> None:
+        """Reject more authorization rules than an entity of the tier has."""
+        if self.quotas is not None:
+            _check_count("AuthorizationRule", count, self.quotas.keys)
 
     def check_partitioning(self, wanted: bool) -> None:
         """Reject EnablePartitioning where the tier has no partitioned entities."""
@@ -89,6 +166,30 @@ def _check_size(what: str, size: int, most: int) -> None:
         raise MessageTooLarge(f"The {what} of {size} bytes exceeds the limit ({most} bytes).")
 
 
+def _check_count(what: str, count: int, most: int) -> None:
+    if count > most:
+        raise QuotaExceeded(
+            f"SubCode=40300. The maximum number of resources of type {what} has been reached or "
+            f"exceeded. The limit is {most}."
+        )
+
+
+#: The fields of a message that belong to its header.
+_FIELDS = (
+    *("message_id", "session_id", "partition_key", "subject", "correlation_id", "content_type"),
+    *("to", "reply_to", "reply_to_session_id"),
+)
+
+
+def _bytes_of(value: Any) -> int:
+    """Return how many bytes a value takes, without its type."""
+    if isinstance(value, str):
+        return len(value) if value.isascii() else len(value.encode(errors="surrogatepass"))
+    if isinstance(value, bytes):
+        return len(value)
+    return 0 if value is None else 8
+
+
 STANDARD = Profile(
     name="standard",
     sku="Standard",
@@ -99,6 +200,7 @@ STANDARD = Profile(
     entity_megabytes=(1_024, 2_048, 3_072, 4_096, 5_120),
     partitions=True,
     strict_batches=True,
+    quotas=TierQuotas(entities=10_000),
 )
 PREMIUM = Profile(
     name="premium",
@@ -111,6 +213,8 @@ PREMIUM = Profile(
     # Document 002; existing partitioned entities continue to work.
     partitions=False,
     strict_batches=True,
+    # 1,000 for each messaging unit.
+    quotas=TierQuotas(entities=1_000),
 )
 RELAXED = Profile(
     name="relaxed",

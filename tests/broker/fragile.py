@@ -154,8 +154,12 @@ async def crash_everywhere(
     act: Act,
     happened: Happened,
     stores: tuple[str, ...] = ("a", "b"),
+    at_once: bool = False,
 ) -> int:
-    """Cut the power before each commit in turn; return how many commits there were."""
+    """Cut the power before each commit in turn; return how many commits there were.
+
+    `at_once`: what happened shows as soon as the bus is open.
+    """
     for commits in count():
         disks = FragileDisks()
         bus = await disks.bus(clock, *stores)
@@ -166,6 +170,8 @@ async def crash_everywhere(
         crash(bus)
         disks.mend()
         bus = await disks.bus(clock, *stores)
+        if at_once:
+            await happened(bus, made)
         await recover(bus, clock)
         await _look_after(bus, disks, clock, error, made, happened, stores)
         if not disks.struck:

@@ -9,7 +9,7 @@ from xml.etree.ElementTree import Element
 
 from onibus.api.entities import SUBSCRIPTIONS, EntityInfo
 from onibus.broker.entity_info import info
-from onibus.core.rules.rule import DEFAULT_RULE
+from onibus.core.rules.rule import DEFAULT_RULE, Rule
 from onibus.core.settings import QueueSettings, SubscriptionSettings, TopicSettings
 from onibus.protocols.atom import descriptions
 from onibus.protocols.atom.authorization import keys_of, read_keys, set_keys
@@ -33,6 +33,7 @@ async def put_entity(call: Call) -> Response:
     description = call.description(_QUEUE, _TOPIC)
     is_queue = local(description) == _QUEUE
     keys = read_keys(call.kept_keys, description, name)
+    call.profile.check_keys(len(keys or ()))
     if call.changes:
         about = _about(call, bus.queue(name) if is_queue else bus.topic(name))
         settings = descriptions.read_changes(description, about)
@@ -52,7 +53,12 @@ def _check_tier(call: Call, wanted: dict[str, Any]) -> None:
     """Reject settings that the server's tier does not have."""
     profile = call.profile
     if not call.changes:
-        profile.check_partitioning(wanted.get("enable_partitioning", False))
+        partitioned = wanted.get("enable_partitioning", False)
+        profile.check_partitioning(partitioned)
+        there = call.bus.broker.namespace.entities
+        if call.place.entity.lower() not in there:
+            kinds = (one.partitioned for one in there.values() if one.topic is None)
+            profile.check_entities(kinds, partitioned)
     if "max_size_bytes" in wanted:
         profile.check_entity_size(wanted["max_size_bytes"] >> 20)
     if "max_message_bytes" in wanted:
@@ -85,8 +91,20 @@ async def put_subscription(call: Call) -> Response:
         settings = descriptions.read(description, SubscriptionSettings)
         call.grant_forwarding(settings)
         rules = _first_rule(description)
+        _check_room(call, rules)
         await bus.create_subscription(place.entity, place.subscription, rules=rules, **settings)
     return _shown(call, place.whole_name)
+
+
+def _check_room(call: Call, rules: list[Rule] | None) -> None:
+    """Reject a subscription that is one more than a topic of the tier has, or its filters."""
+    entities = call.bus.broker.namespace.entities
+    topic = entities.get(call.place.entity.lower())
+    if topic is None or call.place.whole_name.lower() in entities:
+        return
+    there = topic.subscriptions.values()
+    call.profile.check_subscriptions(len(there) + 1)
+    call.profile.check_filters(chain(*(one.rules for one in there), rules or [Rule(DEFAULT_RULE)]))
 
 
 def _first_rule(description: Element) -> Any:

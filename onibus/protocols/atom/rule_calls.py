@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from onibus.api.entities import EntityInfo
-from onibus.broker.entity_rules import by_name
+from onibus.broker.entity_rules import by_name, topic_rules
 from onibus.core.errors import EntityNotFound
 from onibus.core.rules.rule import Rule
 from onibus.core.settings import SubscriptionSettings
@@ -21,6 +21,10 @@ async def put_rule(call: Call) -> Response:
     """Add a rule, or change one."""
     place, bus = call.place, call.bus
     rule = read_rule(call.description(_RULE), place.rule)
+    name = rule.name.casefold()
+    there = bus.broker.find(place.whole_name, "subscription").rules
+    others = [one for one in there if one.name.casefold() != name]
+    call.profile.check_filters(topic_rules(bus.broker, place.whole_name, [*others, rule]))
     if call.changes:
         await bus.change_rule(place.whole_name, rule)
     else:

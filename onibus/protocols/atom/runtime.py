@@ -46,13 +46,17 @@ async def send(call: Call) -> Response:
     if request.content_type == BATCH:
         profile.check_batch(len(request.body), settings)
         messages = messages_of(request.body)
+        for message in messages:
+            profile.check_fields(message)
         strict = profile.strict_batches
         await call.bus.ask(
             lambda reply: sending.send(call.bus.broker, entity, messages, reply, strict=strict)
         )
     else:
         profile.check_message(len(request.body), settings)
-        await call.bus.send(entity, message_of(request))
+        message = message_of(request)
+        profile.check_fields(message)
+        await call.bus.send(entity, message)
     return Response(201)
 
 

@@ -178,6 +178,31 @@ async def test_a_receiver_sees_that_a_message_was_scheduled(world: World) -> Non
     assert (await get_one(dead)).state == ACTIVE
 
 
+@pytest.mark.promise("S6", "B3", "B6")
+@scenario
+async def test_that_a_message_was_scheduled_shows_in_subscriptions_but_not_further_on(
+    world: World,
+) -> None:
+    """A forwarded message is enqueued a second time: it was not scheduled there."""
+    topic, target = await world.topic("s"), await world.queue()
+    forwarding = await world.queue(forward_to=target)
+    due = await world.now() + timedelta(minutes=5)
+    for name in (topic, forwarding):
+        sender = await world.sender(name)
+        await sender.schedule_messages(msg(name), due)
+    subscribed, arrived = await world.open(world.of(f"{topic}/s"), world.of(target))
+    await world.advance(5 * MINUTE)
+    found = await get_one(subscribed)
+    assert found.state == SCHEDULED
+    await subscribed.abandon_message(found)
+    found = await get_one(subscribed)
+    assert found.state == SCHEDULED, "however often it is received"
+    await subscribed.dead_letter_message(found)
+    dead = await world.receiver(f"{topic}/s", sub_queue=ServiceBusSubQueue.DEAD_LETTER)
+    assert (await get_one(dead)).state == ACTIVE
+    assert (await get_one(arrived)).state == ACTIVE
+
+
 @pytest.mark.promise("S5")
 @scenario
 async def test_cancel_deletes_several_all_or_none(world: World) -> None:

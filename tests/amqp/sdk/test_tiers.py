@@ -10,11 +10,19 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from azure.core.exceptions import HttpResponseError
+from azure.core.exceptions import HttpResponseError, ResourceExistsError
 from azure.servicebus import ServiceBusClient
 from azure.servicebus.exceptions import MessageSizeExceededError, ServiceBusError
-from azure.servicebus.management import ServiceBusAdministrationClient
+from azure.servicebus.management import (
+    AccessRights,
+    AuthorizationRule,
+    CorrelationRuleFilter,
+    ServiceBusAdministrationClient,
+    SqlRuleFilter,
+)
 
+from onibus import Rule, SqlFilter
+from onibus.client import Client
 from tests.amqp.sdk.world import bodies, msg
 from tests.bus_helpers import KEYS
 from tests.server.processes import PATIENCE_S, Served, served
@@ -205,3 +213,100 @@ def test_relaxed_is_the_default_and_has_our_own_limits(relaxed: Tier) -> None:
     ):
         sender.send_messages(msg("x" * 5 * KILOBYTE))
     assert len(relaxed.take("q", 3)) == 3
+
+
+@pytest.mark.promise("P13", "B7")
+def test_rules_of_batches_apply_to_scheduled_messages(standard: Tier, relaxed: Tier) -> None:
+    later = datetime.now(UTC) + timedelta(hours=1)
+    several = [msg(key, partition_key=key) for key in KEYS[:2]]
+    large = [msg("x" * 200 * KILOBYTE) for _ in range(2)]
+    standard.admin.create_queue("later", enable_partitioning=True)
+    relaxed.admin.create_queue("later", enable_partitioning=True)
+    with standard.client.get_queue_sender("later") as sender:
+        with pytest.raises(ServiceBusError, match="Batching brokered messages"):
+            sender.schedule_messages(several, later)
+        with pytest.raises(ServiceBusError, match=r"message batch of .* exceeds the limit"):
+            sender.schedule_messages(large, later)
+        one_key = [msg(body, partition_key="k") for body in ("1", "2")]
+        assert len(sender.schedule_messages(one_key, later)) == 2
+    about = standard.admin.get_queue_runtime_properties("later")
+    assert about.scheduled_message_count == 2, "nothing of the others is stored"
+    with relaxed.client.get_queue_sender("later") as sender:
+        assert len(sender.schedule_messages([*several, *large], later)) == 4
+
+
+@pytest.mark.promise("B7", "B11")
+def test_tiers_limit_properties(standard: Tier, relaxed: Tier) -> None:
+    one: Any = {"stack": "x" * (33 * KILOBYTE)}
+    many: Any = {f"part-{number}": "é" * 8 * KILOBYTE for number in range(4)}
+    good: Any = {"stack": "x" * 32 * KILOBYTE}
+    for tier_, refused in ((standard, True), (relaxed, False)):
+        tier_.admin.create_queue("properties")
+        with tier_.client.get_queue_sender("properties") as sender:
+            for properties, told in ((one, "The property 'stack'"), (many, "size quota for this")):
+                for messages in (
+                    msg("x", application_properties=properties),
+                    [msg("first"), msg("second", application_properties=properties)],
+                ):
+                    if refused:
+                        with pytest.raises(MessageSizeExceededError, match=told):
+                            sender.send_messages(messages)
+                    else:
+                        sender.send_messages(messages)
+            sender.send_messages(msg("good", application_properties=good))
+    with standard.server.client(headers=developing()) as client:
+        answer = client.post(
+            "/properties/messages", content="x", headers={"stack": f'"{"x" * 33 * KILOBYTE}"'}
+        )
+        assert answer.status_code == 403, "over REST too"
+    assert standard.take("properties", 1) == ["good"]
+    assert len(relaxed.take("properties", 7)) == 7
+
+
+@pytest.mark.promise("B7")
+def test_tiers_limit_filters_and_keys(standard: Tier) -> None:
+    standard.admin.create_topic("filters")
+    rules = [Rule(str(number), SqlFilter("a = 1")) for number in range(1_999)]
+    with Client.connect(standard.server.ready["development"]) as owner:
+        owner.create_subscription("filters", "most", rules=rules)
+    standard.admin.create_subscription("filters", "last")
+    told = "SubCode=40300. The maximum number of resources of type SqlFilter"
+    with pytest.raises(HttpResponseError, match=told) as caught:
+        standard.admin.create_subscription("filters", "more")
+    assert caught.value.status_code == 403
+    with pytest.raises(HttpResponseError, match=told):
+        standard.admin.create_rule("filters", "last", "more", filter=SqlRuleFilter("a = 2"))
+    standard.admin.create_rule(
+        "filters", "last", "other", filter=CorrelationRuleFilter(correlation_id="1")
+    )
+    with pytest.raises(ResourceExistsError):
+        standard.admin.create_subscription("filters", "last")
+    rights: Any = [AccessRights.SEND]
+    keys = [
+        AuthorizationRule(
+            type="SharedAccessAuthorizationRule", rights=rights, key_name=f"key-{n}",
+            primary_key="p" * 44, secondary_key="s" * 44, claim_type="SharedAccessKey",
+            claim_value="None",
+        )
+        for n in range(13)
+    ]  # fmt: skip
+    with pytest.raises(HttpResponseError, match=r"type AuthorizationRule .* limit is 12"):
+        standard.admin.create_queue("keys", authorization_rules=keys)
+    standard.admin.create_queue("keys", authorization_rules=keys[:12])
+
+
+@pytest.mark.promise("B7")
+def test_premium_has_a_thousand_entities(premium: Tier) -> None:
+    with premium.server.client(headers=developing()) as client:
+        there = [*premium.admin.list_queues(), *premium.admin.list_topics()]
+        for number in range(len(there), 1_000):
+            assert client.put(f"/v1/queues/many-{number}", json={}).status_code in (200, 201)
+        told = "SubCode=40300. The maximum number of resources of type Entity .* limit is 1000"
+        with pytest.raises(HttpResponseError, match=told) as caught:
+            premium.admin.create_topic("one-more")
+        assert caught.value.status_code == 403
+        with pytest.raises(ResourceExistsError):
+            premium.admin.create_queue("many-999")
+        premium.admin.delete_queue("many-999")
+        premium.admin.create_topic("one-more")
+        assert client.put("/v1/queues/native", json={}).status_code in (200, 201), "not for others"

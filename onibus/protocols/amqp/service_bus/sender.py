@@ -111,6 +111,8 @@ class SenderNode:
         connection.under_way += 1
         try:
             message = read_message(data, start, end)
+            if self._profile.quotas is not None:
+                self._profile.check_fields(message)
         except Exception as error:
             fail(Stored(self._link, [delivery_id], size), error)
             return
@@ -128,6 +130,8 @@ class SenderNode:
         try:
             self._profile.check_batch(len(payload), self._settings)
             batch = read_batch(payload)
+            for message in batch:
+                self._profile.check_fields(message)
             # What came before it stays before it.
             self.flush()
             strict = self._profile.strict_batches
@@ -166,6 +170,8 @@ class SenderNode:
                 messages = read_batch(delivery.payload)
             else:
                 messages = [read_message(delivery.payload)]
+            for message in messages:
+                self._profile.check_fields(message)
             # What came before it stays before it.
             self.flush()
             transaction.send(self._entity, messages)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from onibus.broker.entity_rules import by_name, without_rule
+from onibus.broker.entity_rules import by_name, topic_rules, without_rule
 from onibus.broker.namespace import ChangeRules
 from onibus.core.errors import InvalidArgument
 from onibus.core.rules.correlation import CorrelationFilter
@@ -42,7 +42,13 @@ def add(node: ManagementNode, request: Request) -> None:
     """Add a rule."""
     name = str(request.argument("rule-name", str))
     rule = _rule(name, request.argument("rule-description", dict))
-    _change(node, request, lambda rules: [*rules, rule])
+
+    def added(rules: list[Rule]) -> list[Rule]:
+        after = [*rules, rule]
+        node.profile.check_filters(topic_rules(node.broker, node.place.entity, after))
+        return after
+
+    _change(node, request, added)
 
 
 def remove(node: ManagementNode, request: Request) -> None:

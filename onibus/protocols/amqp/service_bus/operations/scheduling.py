@@ -33,8 +33,13 @@ def schedule(node: ManagementNode, request: Request) -> None:
     if not 0 < len(entries) <= BATCH_COUNT_MAX:
         raise InvalidArgument(f"messages must be a list of 1 to {BATCH_COUNT_MAX}")
     settings = sending.open_for_sends(node.broker, node.place.entity).log_settings
-    check = partial(node.profile.check_message, settings=settings)
+    profile = node.profile
+    check = partial(profile.check_message, settings=settings)
     messages = [_scheduled(entry, check) for entry in entries]
+    for message in messages:
+        profile.check_fields(message)
+    if len(entries) > 1:
+        profile.check_batch(sum(len(entry["message"]) for entry in entries), settings)
 
     transaction = node.transaction_of(request)
     if transaction is not None:
@@ -47,7 +52,9 @@ def schedule(node: ManagementNode, request: Request) -> None:
 
     node.ask(
         request,
-        lambda reply: sending.send(node.broker, node.place.entity, messages, reply),
+        lambda reply: sending.send(
+            node.broker, node.place.entity, messages, reply, strict=profile.strict_batches
+        ),
         told,
     )
 
