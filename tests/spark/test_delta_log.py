@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -138,9 +139,10 @@ def test_a_table_that_another_program_changed_is_refused_and_nothing_is_written(
         table.delete("sequence_number <= 2")
     elif change == "column":
         table.alter.add_columns(schema_field("extra"))
+    elif change == "append":
+        write_deltalake(table, table.to_pyarrow_table().slice(0, 1), mode="append")
     else:
-        mode = "append" if change == "append" else "overwrite"
-        write_deltalake(table, table.to_pyarrow_table().slice(0, 1), mode=mode)
+        write_deltalake(table, table.to_pyarrow_table().slice(0, 1), mode="overwrite")
     send(bus, captures.entity, 5, 5)
     before = content(tmp_path)
     with pytest.raises(LakeFailed, match=r"another program has changed the table .*messages"):
@@ -160,7 +162,7 @@ def schema_field(name: str) -> list:
     return [Field(name, PrimitiveType("string"))]
 
 
-def no_spark() -> None:
+def no_spark() -> Any:
     raise AssertionError("a small lake needs no Spark")
 
 

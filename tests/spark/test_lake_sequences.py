@@ -10,6 +10,7 @@ import random
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -103,7 +104,10 @@ class Sequence:
         lake = lake or self.random.choice("abc")
         before = self._rows(lake)
         place, crash = self._place / lake, self.random.choice(["", "", "written", "told"])
-        given = {"most": self.random.choice([None, 1, 3]), "accept_gap": self.random.random() < 0.3}
+        given: dict[str, Any] = {
+            "most": self.random.choice([None, 1, 3]),
+            "accept_gap": self.random.random() < 0.3,
+        }
 
         def told(done: Captured) -> None:
             if crash == "told" and done.files:
