@@ -83,7 +83,7 @@ def path_of(row: FileRow) -> str:
 
 
 def row_of(path: str, size: int, rows: int) -> FileRow | None:
-    """Return what the name of a file says; None if it is not a name of ours."""
+    """Return what the name of a file says; None if Onibus gives no such name."""
     found = _FILE.fullmatch(path)
     if found is None:
         return None

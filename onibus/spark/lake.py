@@ -12,8 +12,8 @@ A slash in an entity's name is an @ in that of its folder. Dates are those of th
 digits each. Such a range never changes (R3). <attempt> begins with the digest of the file's bytes
 and ends with random digits: no file is ever written twice.
 
-A file counts once the Delta log of its table lists it. What was cut off leaves files that no reader
-sees; a later capture removes them when they are old (`vacuum`). Lakes of earlier versions have
+A file counts once the Delta log of its table lists it. An interrupted batch leaves files that no
+reader sees; a later capture removes them when they are old (`vacuum`). Lakes of earlier versions have
 another layout (lake_earlier.py), until a capture converts them.
 """
 

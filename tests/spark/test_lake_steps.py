@@ -1,7 +1,7 @@
 """A capture that is cut off before any of its steps: readers see each row once at every moment.
 
 A step is one change of the lake's files, or a move of the lake's reader. Each is cut off once, in a
-lake and a queue of its own; then readers look, and the capture is run again.
+separate lake of a separate queue; then readers look, and the capture is run again.
 
 The long form cuts off every step, not every third: ONIBUS_STEPS=1 pytest
 tests/spark/test_lake_steps.py
@@ -40,7 +40,7 @@ _CHANGES = ("put", "put_new", "give_name", "rename", "delete", "delete_folder")
 
 
 class Steps:
-    """Counts steps and ends the process before one; a dead process makes no more."""
+    """Counts steps and ends the process before one; a dead process makes no further ones."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self._patch = patch

@@ -36,10 +36,13 @@ def steps(port: int) -> list[tuple[str, int, str, str]]:
             assert match[1] in {"pyspark", "sh", *SHOWN}, f"{page}:{line}"
             if match[1] not in SHOWN:
                 found.append((page, line, match[1], match[2].replace(":5300", f":{port}")))
-    pipeline = PAGES[-1]
-    return sorted(
-        found, key=lambda one: (one[2] != "pyspark") + 2 * (one[::2] == (pipeline, "pyspark"))
-    )
+
+    def turn(one: tuple[str, int, str, str]) -> int:
+        if one[2] != "pyspark":
+            return 1
+        return 2 if one[0] == PAGES[-1] else 0
+
+    return sorted(found, key=turn)
 
 
 def put_files(place: Path) -> None:
