@@ -13,8 +13,8 @@ digits each. Such a range never changes (R3). <attempt> begins with the digest o
 and ends with random digits: no file is ever written twice.
 
 A file counts once the Delta log of its table lists it. An interrupted batch leaves files that no
-reader sees; a later capture removes them when they are old (`vacuum`). Lakes of earlier versions have
-another layout (lake_earlier.py), until a capture converts them.
+reader sees; a later capture removes them when they are old (`vacuum`). Lakes of earlier versions
+have another layout (lake_earlier.py), until a capture converts them.
 """
 
 from __future__ import annotations
