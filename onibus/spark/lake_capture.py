@@ -121,6 +121,7 @@ class LakeCapture:
         writer.commit(tokens=[writer.token])
         retire_shared_readers(self._client, self._lake, IDLE_MS)
         self._lake.store.delete_folder("_checkpoint")
+        # After a commit: a former writer removes nothing.
         self._lake.vacuum(writer.logs, time.time() * 1_000)
 
     def finish(self) -> None:

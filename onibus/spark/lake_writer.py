@@ -162,6 +162,12 @@ class LakeWriter:
             raise self._replaced()
         self.manifest = following
 
+    def check_holder(self) -> None:
+        """Raise if another writer has taken the lake over."""
+        newest = self.lake.stored_manifest()
+        if newest is None or newest.token != self.token:
+            raise self._replaced()
+
     def _replaced(self) -> LakeBusy:
         newest = self.lake.stored_manifest()
         holder = "another process" if newest is None else newest.holder
@@ -181,9 +187,7 @@ class LakeWriter:
         same_rows: bool = False,
     ) -> None:
         """Have files of a table count, and others not, by a commit of its Delta log."""
-        newest = self.lake.stored_manifest()
-        if newest is None or newest.token != self.token:
-            raise self._replaced()
+        self.check_holder()
         self.logs[table].commit(operation, add, remove, reached, same_rows=same_rows)
         self.read_logs()
 
