@@ -8,6 +8,7 @@ process.
 import sqlite3
 import struct
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -66,17 +67,16 @@ def payload_of(path: str, block: int, payload: bytes | int) -> bytes:
 
 def read_store(path: str) -> pd.DataFrame:
     """Return the log of every partition in a store: all stored messages, settled or not."""
-    store = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
-    blocks = store.execute(
-        "SELECT partition, block, payload FROM block_index JOIN blocks USING (block) "
-        "ORDER BY partition, first"
-    )
-    rows = [
-        {"partition": partition} | message
-        for partition, block, payload in blocks
-        for message in messages_of(payload_of(path, block, payload))
-    ]
-    store.close()
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as store:
+        blocks = store.execute(
+            "SELECT partition, block, payload FROM block_index JOIN blocks USING (block) "
+            "ORDER BY partition, first"
+        )
+        rows = [
+            {"partition": partition} | message
+            for partition, block, payload in blocks
+            for message in messages_of(payload_of(path, block, payload))
+        ]
     return pd.DataFrame(
         rows, columns=["partition", "ordinal", "enqueued_time_ms", *FIELDS], dtype=object
     )  # objects keep None and exact integers

@@ -18,7 +18,7 @@ from onibus.store.memory import MemoryStore, Tables
 P = ParamSpec("P")
 
 #: Longer than any test takes; one that hangs fails instead.
-_PATIENCE_S = 180
+PATIENCE_S = 180
 SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
 
 
@@ -56,7 +56,7 @@ class ManualClock:
 
 
 def run(
-    test: Callable[P, Coroutine[Any, Any, None]], patience_s: float = _PATIENCE_S
+    test: Callable[P, Coroutine[Any, Any, None]], patience_s: float = PATIENCE_S
 ) -> Callable[P, None]:
     """Run a test that is a coroutine; what goes wrong beside it, in a callback, fails it too."""
 
@@ -75,6 +75,34 @@ def run(
 
 
 # Time and stops
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    """Wait until a condition holds; `run` ends a test that waits too long."""
+    while not condition():
+        await asyncio.sleep(0.001)
+
+
+def skip_seconds(seconds: float) -> None:
+    """Have timers of the running loop, which is asyncio's own, believe that time has passed.
+
+    Of `PATIENCE_S`, too: skip less in one test.
+    """
+    loop = asyncio.get_running_loop()
+    before = loop.time
+    loop.time = lambda: before() + seconds  # type: ignore[method-assign]
+
+
+async def until_waited_for(bus: Bus, name: str) -> None:
+    """Wait until a receiver waits for messages of an entity."""
+    entity = bus.broker.find(name)
+    await until(lambda: any(not waiter.reply.done() for waiter in entity.waiters))
+
+
+async def until_not_waited_for(bus: Bus, name: str) -> None:
+    """Wait until all receivers that waited for messages of an entity have ended."""
+    entity = bus.broker.find(name)
+    await until(lambda: all(waiter.reply.done() for waiter in entity.waiters))
 
 
 async def settle(bus: Bus) -> None:

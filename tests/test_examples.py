@@ -19,6 +19,7 @@ from onibus.core.arrow_block import SCHEMA, encode_arrow
 from onibus.core.block import Block
 from onibus.core.records import BLOCKS, WriteBatch
 from onibus.store.sqlite import SqliteStore
+from tests.server.processes import PATIENCE_S
 from tests.source_tree import ROOT, imports_of
 
 SCRIPT = ROOT / "examples/read_block.py"
@@ -162,7 +163,7 @@ def test_the_demonstration_runs_and_leaves_nothing_out(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "examples/demonstration.py"), str(tmp_path / "bus")]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        command, capture_output=True, text=True, check=True, timeout=60, env=environment
+        command, capture_output=True, text=True, check=True, timeout=PATIENCE_S, env=environment
     )
     for words in (
         "dropped: duplicate of that number",

@@ -29,6 +29,7 @@ from onibus.broker.store_threads import StoreThreads
 from onibus.broker.writer import Writer
 from onibus.core import limits, settings
 from onibus.core.errors import (
+    Busy,
     Damaged,
     EntityDisabled,
     EntityExists,
@@ -343,7 +344,9 @@ class Namespace:
         for entity, several in changes.items():
             if self.entities.get(entity.name) is not entity:
                 raise EntityNotFound(f"{entity.name} was deleted")
-            self._not_deciding(*_names(entity))
+            if any(name in self.under_way for name in _names(entity)):
+                # Nothing was changed: the same transaction may be committed again.
+                raise Busy(f"another change of {entity.name!r} is in progress: try again")
             decision.rules[entity] = self.rules_after(entity, several)
             self._all_online(entity)
         if self.loop is None or self.stalled:

@@ -109,10 +109,11 @@ class LakeCapture:
         self._check_files()
         if identity is None or self._new_identity:
             identity = self._lake.set_identity(self.incarnation)
-        self._lake.sweep(self._writer.manifest)
         for table in self._tables:
             self._take_table(identity, table)
         self._writer.commit(tokens=[self._writer.token])
+        # After a commit: files of a writer that took over are not ours to remove.
+        self._lake.sweep(self._writer.manifest)
         retire_shared_readers(self._client, self._lake, IDLE_MS)
         self._lake.store.delete_folder("_checkpoint")
 

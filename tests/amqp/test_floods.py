@@ -27,7 +27,7 @@ from tests.server.processes import Served
 
 #: What somebody who sends one message after the other waits for at most, on a machine with much to
 #: do. Without others it is a few milliseconds.
-_PATIENCE_S = 5
+_PATIENCE_S = 60
 _ROUNDS = 5
 _FLOODS_AT_ONCE = 2
 

@@ -20,8 +20,8 @@ from tests.bus_helpers import run
 from tests.node import run_node
 from tests.server.processes import Served
 
-#: The shortest lock there is, and how long messages are held.
-_LOCK_MS, _HELD_MS = 5_000, 6_500
+#: Long enough for clients on a busy machine to renew in time; and how long messages are held.
+_LOCK_MS, _HELD_MS = 12_000, 14_000
 
 
 @pytest.mark.promise("B1", "B4")

@@ -26,7 +26,7 @@ from tests.amqp.peer import Peer
 from tests.amqp.raw_client import RawClient, message, transfer
 from tests.amqp.sdk_helpers import Name, closing_sockets, receive
 from tests.bus_helpers import run
-from tests.server.processes import OWN_KEY_ONLY, Served, served
+from tests.server.processes import OWN_KEY_ONLY, PATIENCE_S, Served, served
 
 
 def test_tls_is_told_apart_on_the_same_port(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_the_ports_are_those_that_clients_know(tmp_path: Path) -> None:
         certificate = server.ready["certificate"]
         where = f"Endpoint=sb://{address};SharedAccessKeyName={ROOT_NAME};"
         where += f"SharedAccessKey={DEVELOPMENT_KEY}"
-        told = httpx.get(f"http://{address}:5300/health", trust_env=False)
+        told = httpx.get(f"http://{address}:5300/health", trust_env=False, timeout=PATIENCE_S)
         assert told.json() == {"status": "healthy", "message": "Service is healthy."}
         with ServiceBusAdministrationClient.from_connection_string(
             where.replace(address, f"{address}:5300"), connection_verify=certificate, retry_total=0
@@ -126,7 +126,7 @@ def test_amqp_over_websocket(server: Served, owner: Client, name: Name) -> None:
     queue = name("orders")
     owner.create_queue(queue)
     with closing_sockets():
-        asyncio.run(asyncio.wait_for(_over_websocket(server, queue), 30))
+        asyncio.run(asyncio.wait_for(_over_websocket(server, queue), PATIENCE_S))
     assert owner.queue(queue).active_count == 0
 
 
@@ -179,7 +179,9 @@ def test_only_amqp_is_upgraded(server: Served, path: str) -> None:
 
 
 @run
-async def test_a_token_that_runs_out_ends_its_links() -> None:
+async def test_a_token_that_runs_out_ends_its_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now)
     async with Bus.ephemeral() as bus:
         await bus.create_queue("q")
         peer = Peer(bus, Keyring(development=True))
@@ -188,7 +190,7 @@ async def test_a_token_that_runs_out_ends_its_links() -> None:
         *_, refused = peer.heard()
         assert refused.condition == "amqp:unauthorized-access"
         peer.say(say.detach(0, None))
-        until = int(time.time()) + 2
+        until = int(now) + 600
         peer.client.put_token("q", make_token("sb://x/q", ROOT_NAME, DEVELOPMENT_KEY, until))
         peer.attach(0, say.SENDER, "q")
         peer.attach(1, say.RECEIVER, "q")
@@ -197,7 +199,10 @@ async def test_a_token_that_runs_out_ends_its_links() -> None:
         peer.say(transfer(0, 0, message(b"x")))
         await peer.hear(say.DISPOSITION)
         assert peer.client.wake_at() == until
-        await asyncio.sleep(until - time.time() + 0.05)
+        now = until - 1
+        peer.client.check_tokens()
+        assert peer.heard() == []
+        now = until
         peer.client.check_tokens()
         ended = [one for one in peer.heard() if one.code == say.DETACH]
         assert [one.condition for one in ended] == ["amqp:unauthorized-access"] * 3
@@ -266,7 +271,7 @@ def test_a_stop_stores_what_was_sent_and_says_so(tmp_path: Path) -> None:
             except (EOFError, ConnectionError):
                 pass
             assert client.closed_for == "amqp:connection:forced"
-        assert server.process.wait(30) == 0
+        assert server.process.wait(PATIENCE_S) == 0
     with served("--data", data) as again, Client.connect(again.ready["development"]) as owner:
         assert owner.queue("q").active_count == accepted
         with again.client() as http:

@@ -25,7 +25,7 @@ from onibus.protocols.atom.xml import (
     text_of,
 )
 from tests.atom.helpers import Name, body, plain
-from tests.server.processes import Served
+from tests.server.processes import PATIENCE_S, Served
 from tests.server.server_helpers import signed
 
 
@@ -147,7 +147,9 @@ def test_a_body_that_is_too_large_is_not_read(client: httpx.Client) -> None:
 
 
 def test_the_native_api_and_health_are_where_they_were(server: Served) -> None:
-    with httpx.Client(base_url=f"http://localhost:{server.port}", trust_env=False) as client:
+    with httpx.Client(
+        base_url=f"http://localhost:{server.port}", trust_env=False, timeout=PATIENCE_S
+    ) as client:
         healthy = {"status": "healthy", "message": "Service is healthy."}
         assert client.get("/health").json() == healthy
         assert client.get("/nowhere").json()["type"] == "no-such-path"

@@ -12,7 +12,7 @@ from onibus.security.keys import AccessKey
 from onibus.security.rights import ALL
 from onibus.server.server import Server
 from tests.atom.helpers import body
-from tests.bus_helpers import run
+from tests.bus_helpers import PATIENCE_S, run
 from tests.server.server_helpers import ROOT, SECRET, serving, signed
 
 VERSION = {"api-version": "2021-05"}
@@ -67,7 +67,9 @@ async def test_a_token_for_one_address_is_good_for_that_only() -> None:
 async def test_a_server_without_keys_takes_none_and_no_web_pages() -> None:
     async with Server(await Bus.ephemeral(), None, http_port=0) as server:
         address = f"http://localhost:{server.http_port}"
-        async with httpx.AsyncClient(base_url=address, params=VERSION, trust_env=False) as client:
+        async with httpx.AsyncClient(
+            base_url=address, params=VERSION, trust_env=False, timeout=PATIENCE_S
+        ) as client:
             assert (await client.put("/q", content=body())).status_code == 201
             page = await client.get("/q", headers={"origin": "http://elsewhere.example"})
             assert (page.status_code, "web pages of other sites" in page.text) == (401, True)

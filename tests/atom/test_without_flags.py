@@ -21,7 +21,7 @@ from tests.atom.helpers import connection
 from tests.atom.test_javascript import WORDS
 from tests.bus_helpers import run
 from tests.node import run_node
-from tests.server.processes import Served, served
+from tests.server.processes import PATIENCE_S, Served, served
 from tests.server.server_helpers import SECRET
 from tests.source_tree import ROOT
 
@@ -104,5 +104,5 @@ def test_the_root_is_the_feed_of_the_service(plain: Served) -> None:
         assert client.post("/").status_code == 404
     secure = plain.http.replace("http://127.0.0.1", "https://localhost")
     trusted = ssl.create_default_context(cafile=plain.ready["offered_certificate"])
-    with httpx.Client(verify=trusted, trust_env=False) as client:
+    with httpx.Client(verify=trusted, trust_env=False, timeout=PATIENCE_S) as client:
         assert client.get(f"{secure}/").status_code == 200

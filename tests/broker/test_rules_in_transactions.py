@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from onibus import Bus, CorrelationFilter, Rule
 from onibus.core.errors import (
+    Busy,
     EntityExists,
     EntityNotFound,
     InvalidOperation,
@@ -148,6 +150,23 @@ async def test_what_cannot_be_is_rejected_and_nothing_changes(clock: ManualClock
         await bus.delete_rule(left, "red")
         await transaction.commit()
         assert (names(bus, left), len(bus.peek("q"))) == ([ALL, "red"], 0)
+
+
+@pytest.mark.promise("P11", "B5")
+@run
+async def test_of_two_changes_at_once_the_second_can_be_tried_again(clock: ManualClock) -> None:
+    async with Bus.ephemeral(clock=clock) as bus:
+        left, _, held = await prepare(bus)
+        first, second = bus.transaction(), bus.transaction()
+        await first.create_rule(left, RED)
+        await second.create_rule(left, Rule("blue"))
+        await second.complete("q", held)
+        outcomes = await asyncio.gather(first.commit(), second.commit(), return_exceptions=True)
+        assert isinstance(outcomes[1], Busy)
+        assert outcomes[1].retryable
+        assert (names(bus, left), len(bus.peek("q"))) == ([ALL, "red"], 1)
+        await second.commit()
+        assert (names(bus, left), len(bus.peek("q"))) == ([ALL, "red", "blue"], 0)
 
 
 @pytest.mark.promise("P11")

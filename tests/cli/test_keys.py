@@ -11,6 +11,7 @@ from onibus.client import Target
 from onibus.security.keys import ROOT_NAME
 from tests.cli.conftest import Onibus
 from tests.client.server_helpers import ServerThread
+from tests.server.processes import PATIENCE_S
 
 
 def test_a_key_of_an_entity_over_its_life(onibus: Onibus) -> None:
@@ -65,7 +66,7 @@ def test_a_token_for_tools_that_cannot_sign(onibus: Onibus, server: ServerThread
     token = onibus.shown("keys", "token", "watcher", "--for", "90d").strip()
     assert re.fullmatch(r"[A-Za-z0-9_-]+", token)
     address = f"http://localhost:{server.port}"
-    with httpx.Client(base_url=address, trust_env=False) as client:
+    with httpx.Client(base_url=address, trust_env=False, timeout=PATIENCE_S) as client:
 
         def status(path: str, token: str) -> int:
             return client.get(path, headers={"authorization": f"Bearer {token}"}).status_code

@@ -21,11 +21,12 @@ from onibus.client.blocking.sessions import SessionReceiver
 from onibus.security.kept_keys import KeptKeys
 from onibus.security.keys import DEVELOPMENT_KEY, ROOT_NAME, Keyring
 from onibus.server.server import Server
+from tests.server.processes import PATIENCE_S
 from tests.source_tree import ROOT
 
 
 class ServerThread:
-    """A server in memory, with real sockets, on a thread of its own."""
+    """A server in memory, with real sockets and a movable clock, on its own thread."""
 
     def __init__(self) -> None:
         self._ready = threading.Event()
@@ -42,14 +43,14 @@ class ServerThread:
             await keys.make_root()
             assert keys.root is not None
             self._key = keys.root.primary
-            async with Server(bus, keys, http_port=0) as server:
+            async with Server(bus, keys, http_port=0, test_mode=True) as server:
                 self.port = server.http_port
                 self._ready.set()
                 await self._end.wait()
 
     def __enter__(self) -> Self:
         self._thread.start()
-        assert self._ready.wait(20)
+        assert self._ready.wait(PATIENCE_S)
         return self
 
     def __exit__(
@@ -59,7 +60,7 @@ class ServerThread:
         trace: TracebackType | None,
     ) -> None:
         self._loop.call_soon_threadsafe(self._end.set)
-        self._thread.join(20)
+        self._thread.join(PATIENCE_S)
 
     @property
     def connection_string(self) -> str:

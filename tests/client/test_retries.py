@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from onibus.core.errors import (
 )
 from tests.client.server_helpers import ServerProcess, ServerThread
 from tests.cutting_proxy import CuttingProxy
+from tests.server.processes import PATIENCE_S, wait_for
 
 QUICK = Retry(attempts=3, first_ms=10, longest_ms=20)
 
@@ -111,12 +111,12 @@ def test_looking_is_asked_again_and_refused_plainly(server: ServerThread) -> Non
 
 
 def test_an_answer_is_no_trouble_that_passes(server: ServerThread) -> None:
-    with server.client(Retry(attempts=5, first_ms=2_000)) as client:
+    with server.client() as client:
         client.create_queue("q", requires_session=True)
-        begun = time.monotonic()
+    with CuttingProxy(server.port, []) as proxy, through(server, proxy) as client:
         with pytest.raises(NoSession):
             client.accept_session("q")
-        assert time.monotonic() - begun < 1.0
+        assert proxy.requests == 1
 
 
 def test_nobody_there() -> None:
@@ -139,7 +139,7 @@ class Senders(threading.Thread):
         self.errors: list[OnibusError] = []
 
     def run(self) -> None:
-        retry = Retry(attempts=40, first_ms=50, longest_ms=500)
+        retry = Retry(attempts=1_000, first_ms=50, longest_ms=500)
         with Client.connect(self._server.connection_string, retry=retry) as client:
             for at in range(self._count):
                 try:
@@ -157,12 +157,12 @@ def test_a_killed_server_loses_nothing_and_doubles_nothing(tmp_path: Path) -> No
         senders = [Senders(server, f"s{at}", 150) for at in range(4)]
         for sender in senders:
             sender.start()
-        for _ in range(2):
-            time.sleep(0.3)
+        for share in (100, 300):
+            wait_for(lambda wanted=share: sum(len(one.numbers) for one in senders) >= wanted)
             server.kill()
             server.start()
         for sender in senders:
-            sender.join(60)
+            sender.join(PATIENCE_S)
         assert [sender.errors for sender in senders] == [[]] * 4
         with Client.connect(server.connection_string) as client:
             stored = list(client.peek_all("q"))
@@ -178,9 +178,9 @@ def test_a_killed_server_loses_nothing_and_doubles_nothing(tmp_path: Path) -> No
 @pytest.mark.promise("B8")
 def test_receiving_goes_on_after_the_server_was_killed(tmp_path: Path) -> None:
     with ServerProcess(tmp_path) as server:
-        retry = Retry(attempts=40, first_ms=50, longest_ms=500)
+        retry = Retry(attempts=1_000, first_ms=50, longest_ms=500)
         with Client.connect(server.connection_string, retry=retry) as client:
-            client.create_queue("q", lock_duration_ms=1_000)
+            client.create_queue("q", lock_duration_ms=5_000)
             client.send_batch("q", [Message(body=b"%d" % at) for at in range(40)])
             seen: set[bytes] = set()
             with client.receiver("q") as receiver:

@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from onibus import Message, ReceivedMessage, Sent
+from tests.server.processes import PATIENCE_S
 
 SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
 
@@ -66,7 +67,7 @@ async def picture(client: Any, queue: str) -> Any:
     return info, seen, await everything(client, queue, dead_letters=True)
 
 
-async def until(condition: Callable[[], Awaitable[Any]], patience_s: float = 15) -> Any:
+async def until(condition: Callable[[], Awaitable[Any]], patience_s: float = PATIENCE_S) -> Any:
     """Ask again and again until it is so; return what was told."""
     deadline = asyncio.get_running_loop().time() + patience_s
     while not (told := await condition()):

@@ -133,7 +133,7 @@ async def test_a_receiver_dead_letters_with_its_reason(connect: Open) -> None:
 async def test_a_receiver_waits_for_what_comes(connect: Open) -> None:
     async with connect() as client:
         await client.create_queue("q")
-        waiting = asyncio.ensure_future(client.receiver("q").receive(wait_ms=15 * SECOND))
+        waiting = asyncio.ensure_future(client.receiver("q").receive(wait_ms=20 * SECOND))
         await asyncio.sleep(0.1)
         await send(client, "q", "x")
         assert bodies(await waiting) == ["x"]
@@ -296,7 +296,7 @@ async def test_sessions_are_used_by_their_own_receivers(connect: Open) -> None:
         ):
             with pytest.raises(InvalidOperation):
                 await refused
-        waiting = asyncio.ensure_future(client.accept_session("q", wait_ms=15 * SECOND))
+        waiting = asyncio.ensure_future(client.accept_session("q", wait_ms=20 * SECOND))
         await asyncio.sleep(0.1)
         await send(client, "q", "1", session_id="a")
         async with await waiting as session:

@@ -11,7 +11,7 @@ import pytest
 from onibus.core.errors import InvalidArgument, InvalidOperation
 from tests.bus_helpers import run
 from tests.over_http.helpers import MINUTE, SECOND, Open, bodies, get, msg, numbers
-from tests.server.processes import Served
+from tests.server.processes import PATIENCE_S, Served
 from tests.server.server_helpers import developing
 
 INTERVAL = 5 * MINUTE
@@ -171,7 +171,9 @@ async def test_an_attempt_id_that_the_server_made_is_told(connect: Open, server:
     async with connect() as client:
         await client.create_queue("q", fifo=True)
         await fill(client, a="1")
-        async with httpx.AsyncClient(base_url=server.http, trust_env=False) as http:
+        async with httpx.AsyncClient(
+            base_url=server.http, trust_env=False, timeout=PATIENCE_S
+        ) as http:
             path, headers = "/v1/entities/q/fifo/receive", developing()
             told = (await http.post(path, json={}, headers=headers)).json()
             (again,) = await client.fifo_receiver("q").receive(attempt_id=told["attempt_id"])

@@ -82,7 +82,7 @@ async def offline(client: AsyncClient) -> tuple[int, ...]:
                 continue
         return (await client.queue("q")).offline_partitions
 
-    found: tuple[int, ...] = await until(some, 60)
+    found: tuple[int, ...] = await until(some)
     return found
 
 
@@ -116,7 +116,7 @@ async def test_a_store_is_taken_away_and_given_back(tmp_path: Path, mounted: boo
             await _while_it_is_away(client, down)
             await asyncio.sleep(0.3)
             disk.give_back()
-            await until(lambda: available(client), 60)
+            await until(lambda: available(client))
             await asyncio.sleep(0.2)
             senders.stopping = True
             await asyncio.gather(*busy)
@@ -178,6 +178,6 @@ async def test_a_server_starts_without_a_store_and_gets_it_back(tmp_path: Path) 
             assert info.availability == "limited"
             assert len(await everything(client, "q")) == 8
             disk.give_back()
-            await until(lambda: available(client), 60)
+            await until(lambda: available(client))
             found = {m.sequence_number for m in await everything(client, "q")}
             assert found == {one.sequence_number for one in sent}

@@ -82,7 +82,7 @@ async def test_a_receive_finds_what_any_partition_has(connect: Open) -> None:
             assert message.body == b"%d" % index, "one receive is enough"
             await client.receiver("q").complete(message)
         for index in (0, 7, 15):
-            waiting = asyncio.ensure_future(client.receiver("q").receive(wait_ms=15 * SECOND))
+            waiting = asyncio.ensure_future(client.receiver("q").receive(wait_ms=20 * SECOND))
             await asyncio.sleep(0.05)
             await send(client, "q", f"{index}", partition_key=KEYS[index])
             assert bodies(await waiting) == [f"{index}"]

@@ -24,7 +24,7 @@ from tests.over_http.helpers import (
     send,
     until,
 )
-from tests.server.processes import Served
+from tests.server.processes import PATIENCE_S, Served
 from tests.server.server_helpers import developing
 
 BOTH = pytest.mark.parametrize("partitioned", [False, True])
@@ -193,7 +193,9 @@ async def test_rules_in_a_transaction_are_refused_whole(connect: Open, server: S
             "sends": [{"entity": "t", "messages": [{"body": "x", "partition_key": "k"}]}],
             "rules": [{"entity": name, "name": "r", "sql": "1 = 1"}],
         }
-        async with httpx.AsyncClient(base_url=server.http, trust_env=False) as http:
+        async with httpx.AsyncClient(
+            base_url=server.http, trust_env=False, timeout=PATIENCE_S
+        ) as http:
             told = await http.post("/v1/transactions", json=body, headers=developing())
         assert (told.status_code, told.json()["outcome"]) == (400, "refused")
         assert await everything(client, name) == []

@@ -77,7 +77,7 @@ def test_the_base_installation_is_small(wheel: Path, tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     assert done.stderr.endswith("run pip install 'onibus[server]'\n"), done.stderr
 

@@ -18,6 +18,7 @@ from onibus.security.keys import AccessKey, Keyring
 from onibus.security.rights import Right
 from onibus.security.sas import make_token
 from onibus.server.server import Server
+from tests.bus_helpers import PATIENCE_S
 
 #: A key for every right, by the name of the right, and one for all.
 KEYS = [
@@ -38,7 +39,7 @@ class Client:
     def __init__(self, port: int, headers: dict[str, str] | None = None) -> None:
         self.port = port
         self.http = httpx.AsyncClient(
-            base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=15
+            base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=PATIENCE_S
         )
         self._raws: list[Raw] = []
 
@@ -135,7 +136,7 @@ class Raw:
 
     async def answer(self, *, bodiless: bool = False) -> tuple[int, dict[str, str], bytes]:
         """Read one whole answer: status, headers, body."""
-        head = (await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), 10)).decode()
+        head = (await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), PATIENCE_S)).decode()
         line, *lines = head.strip().split("\r\n")
         status = int(line.split()[1])
         headers = dict(one.split(": ", 1) for one in lines)
@@ -149,7 +150,7 @@ class Raw:
             await self.reader.readline()
         return status, headers, body
 
-    async def ended(self, seconds: float = 5) -> bool:
+    async def ended(self, seconds: float = PATIENCE_S) -> bool:
         """Tell whether the server closes the connection, with nothing more said."""
         try:
             return await asyncio.wait_for(self.reader.read(1), seconds) == b""

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.server.processes import PATIENCE_S
 from tests.source_tree import ROOT
 
 
@@ -27,5 +28,5 @@ def server_process(log: Path, *flags: str) -> Iterator[tuple[str, int]]:
             yield json.loads(line)["http"], process.pid
         finally:
             process.terminate()
-            process.wait(30)
+            process.wait(PATIENCE_S)
             process.stdout.close()

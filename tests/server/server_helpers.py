@@ -14,6 +14,7 @@ from onibus.security.kept_keys import KeptKeys
 from onibus.security.keys import DEVELOPMENT_KEY, ROOT_NAME, AccessKey, Keyring
 from onibus.security.sas import make_token
 from onibus.server.server import Server
+from tests.server.processes import PATIENCE_S
 
 SECRET = "a-secret-of-sufficient-length"
 
@@ -50,5 +51,7 @@ async def serving(
     kept = KeptKeys(bus, Keyring(development=development), keys)
     async with Server(bus, kept, http_port=0, **how) as server:
         address = f"http://127.0.0.1:{server.http_port}"
-        async with httpx.AsyncClient(base_url=address, trust_env=False) as client:
+        async with httpx.AsyncClient(
+            base_url=address, trust_env=False, timeout=PATIENCE_S
+        ) as client:
             yield server, client

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.bus_helpers import run
+from tests.bus_helpers import PATIENCE_S, run
 from tests.server.processes import Served, served
 from tests.server.server_helpers import developing
 from tests.server.test_many_connections import resident_bytes
@@ -88,16 +88,20 @@ async def still_serves(client: httpx.AsyncClient) -> None:
 
 async def ignore(port: int, what: bytes) -> str:
     """Ask, and read no answer."""
-    _, writer = await asyncio.open_connection("127.0.0.1", port)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1_000)
     writer.write(what)
-    await asyncio.sleep(3)
+    await reader.readexactly(1)
+    # The server answers, and has time to work on the other requests.
+    await asyncio.sleep(1)
     writer.close()
     return "ignored"
 
 
 async def press(server: Served, request: bytes, times: int, push: Push = push) -> list[str]:
     """Send the same many times at once; others are served, and memory stays bounded."""
-    async with httpx.AsyncClient(base_url=server.http, trust_env=False, timeout=30) as client:
+    async with httpx.AsyncClient(
+        base_url=server.http, trust_env=False, timeout=PATIENCE_S
+    ) as client:
         await still_serves(client)
         before = resident_bytes(server.process.pid)
         pushing = asyncio.gather(*(push(server.port, request) for _ in range(times)))
@@ -123,7 +127,8 @@ async def check_friends(server: Served) -> None:
     # All but the last byte comes: whoever is let in holds what it sent.
     body = b"x" * (6 * MB - 1)
     told = await press(server, head(6 * MB, signature) + body, 60, push_all_but(2, 60))
-    assert told.count("overloaded") >= 50, told
+    assert set(told) <= {"overloaded", "cut off", "waits"}, told
+    assert "overloaded" in told, told
     assert 1 <= told.count("waits") <= 2, told
 
 
@@ -143,7 +148,9 @@ def test_bodies_do_not_fill_the_memory(tmp_path: Path, check: object) -> None:
 
 @run
 async def check_pipelining(server: Served) -> None:
-    async with httpx.AsyncClient(base_url=server.http, trust_env=False, timeout=30) as client:
+    async with httpx.AsyncClient(
+        base_url=server.http, trust_env=False, timeout=PATIENCE_S
+    ) as client:
         body = {"body": "x" * (4 * MB)}
         sent = await client.post(PATH, json=body, headers=developing())
         assert sent.status_code == 200, sent.text

@@ -80,6 +80,7 @@ def test_the_container_replaces_the_emulator_as_its_comment_says(tmp_path: Path)
                 f"http://127.0.0.1:{port}/v1/queues",
                 headers={"host": f"{host}:{port}", **developing()},
                 trust_env=False,
+                timeout=PATIENCE_S,
             )
             assert answer.status_code == status
 

@@ -24,7 +24,7 @@ from onibus.server.exposure import wants_development
 from onibus.server.server import Server
 from tests.amqp.raw_client import RawClient
 from tests.bus_helpers import run
-from tests.server.processes import OWN_KEY_ONLY, Served, served
+from tests.server.processes import OWN_KEY_ONLY, PATIENCE_S, Served, served
 from tests.server.server_helpers import SECRET, developing, signed
 from tests.server.test_serve import secret_of, status
 from tests.source_tree import ROOT
@@ -132,7 +132,7 @@ def test_the_hosts_of_a_variable(tmp_path: Path) -> None:
 async def everywhere(server: Server) -> dict[str, int]:
     """Return how the well-known key is received by each protocol; below 300 it is accepted."""
     address = f"http://127.0.0.1:{server.http_port}"
-    async with httpx.AsyncClient(base_url=address, trust_env=False) as client:
+    async with httpx.AsyncClient(base_url=address, trust_env=False, timeout=PATIENCE_S) as client:
         native = await client.get("/v1/queues", headers=developing())
         query = {"api-version": "2021-05"}
         atom = await client.get("/$Resources/queues", params=query, headers=developing())

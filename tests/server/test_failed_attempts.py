@@ -16,7 +16,7 @@ from onibus.protocols.http.limits import Limits
 from onibus.security.keys import ROOT_NAME, AccessKey, Keyring
 from onibus.server.server import Server
 from tests.amqp.raw_client import RawClient
-from tests.bus_helpers import run
+from tests.bus_helpers import PATIENCE_S, run
 from tests.server.server_helpers import SECRET, signed, token
 from tests.server.strangers import amqp_open
 from tests.sqs.signing import json_request
@@ -36,12 +36,14 @@ class Guesser:
         self.sqs = f"http://127.0.0.1:{server.sqs_port}"
 
     async def native(self, key: str, path: str = "/v1/queues") -> httpx.Response:
-        async with httpx.AsyncClient(base_url=self.http, trust_env=False) as client:
+        async with httpx.AsyncClient(
+            base_url=self.http, trust_env=False, timeout=PATIENCE_S
+        ) as client:
             return await client.get(path, headers=signed(key=key))
 
     async def over_sqs(self, secret: str, name: str = ROOT_NAME) -> httpx.Response:
         request = json_request(self.sqs, "ListQueues", b"{}", key=name, secret=secret)
-        async with httpx.AsyncClient(trust_env=False) as client:
+        async with httpx.AsyncClient(trust_env=False, timeout=PATIENCE_S) as client:
             headers = dict(request.headers.items())
             return await client.post(request.url, content=b"{}", headers=headers)
 
@@ -91,13 +93,18 @@ async def test_wrong_tokens_of_the_native_api_are_limited() -> None:
         assert (problem["type"], problem["retryable"]) == ("too-many-failures", True)
         # New tokens from that address are rejected unchecked. Calls that need none succeed.
         assert (await guesser.native(SECRET)).status_code == 429
-        async with httpx.AsyncClient(base_url=guesser.http, trust_env=False) as client:
+        async with httpx.AsyncClient(
+            base_url=guesser.http, trust_env=False, timeout=PATIENCE_S
+        ) as client:
             assert (await client.get("/livez")).status_code == 200
 
 
 @run
 async def test_who_was_let_in_before_is_not_kept_out() -> None:
-    async with serving() as guesser, httpx.AsyncClient(base_url=guesser.http) as known:
+    async with (
+        serving() as guesser,
+        httpx.AsyncClient(base_url=guesser.http, timeout=PATIENCE_S) as known,
+    ):
         first, second = signed(), signed(seconds=500)
         assert (await known.get("/v1/queues", headers=first)).status_code == 200
         for _ in range(FAILURES_MAX):
@@ -106,13 +113,18 @@ async def test_who_was_let_in_before_is_not_kept_out() -> None:
         # The known connection continues, even with a new token.
         assert (await known.get("/v1/queues", headers=second)).status_code == 200
         # A token that was accepted before works on any connection.
-        async with httpx.AsyncClient(base_url=guesser.http, trust_env=False) as client:
+        async with httpx.AsyncClient(
+            base_url=guesser.http, trust_env=False, timeout=PATIENCE_S
+        ) as client:
             assert (await client.get("/v1/queues", headers=first)).status_code == 200
 
 
 @run
 async def test_who_has_a_key_does_not_guess_others_by_it() -> None:
-    async with serving() as guesser, httpx.AsyncClient(base_url=guesser.http) as known:
+    async with (
+        serving() as guesser,
+        httpx.AsyncClient(base_url=guesser.http, timeout=PATIENCE_S) as known,
+    ):
         assert (await known.get("/v1/queues", headers=signed())).status_code == 200
         statuses = [
             (await known.get("/v1/queues", headers=signed(key=f"wrong {number}"))).status_code
@@ -146,7 +158,9 @@ async def test_good_credentials_never_count() -> None:
             assert await guesser.by_sasl(SECRET) == 0
             assert await guesser.by_token(token(seconds=600 + number)) == 202
         # Missing credentials and missing rights do not count either.
-        async with httpx.AsyncClient(base_url=guesser.http, trust_env=False) as client:
+        async with httpx.AsyncClient(
+            base_url=guesser.http, trust_env=False, timeout=PATIENCE_S
+        ) as client:
             for _ in range(FAILURES_MAX + 5):
                 assert (await client.get("/v1/queues")).status_code == 401
                 refused = await client.get("/v1/queues", headers=signed("sb://localhost/q"))

@@ -14,7 +14,7 @@ import pytest
 
 from onibus.operation.peers import MARGIN
 from onibus.server.open_files import PROCESS_FILES, STORE_FILES
-from tests.server.processes import Served, refused, served, wait_for
+from tests.server.processes import PATIENCE_S, Served, refused, served, wait_for
 from tests.server.server_helpers import signed
 from tests.server.strangers import SECRET, UPGRADE, amqp_open
 
@@ -36,7 +36,7 @@ def crowd(server: Served, count: int) -> Iterator[list[socket.socket]]:
     try:
         for number in range(count):
             for port in ports(server):
-                sock = socket.create_connection(("127.0.0.1", port), timeout=30)
+                sock = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
                 with contextlib.suppress(ConnectionError):
                     sock.sendall(words[number % len(words)])
                 socks.append(sock)
@@ -75,7 +75,9 @@ def test_a_store_commits_while_strangers_take_all_connections(
         address = server.http.replace("127.0.0.1", "localhost")
 
         def client() -> httpx.Client:
-            return httpx.Client(base_url=address, verify=trusted, trust_env=False, timeout=60)
+            return httpx.Client(
+                base_url=address, verify=trusted, trust_env=False, timeout=PATIENCE_S
+            )
 
         with client() as known:
             send(known, "before")

@@ -13,7 +13,7 @@ from onibus.operation.peers import Peers
 from onibus.protocols.http.connections import Connections
 from onibus.protocols.http.messages import Request, Respond, Response
 from onibus.server.listener import Listener
-from tests.bus_helpers import run
+from tests.bus_helpers import PATIENCE_S, run, until
 
 
 class Noting(asyncio.Protocol):
@@ -31,8 +31,7 @@ async def test_small_answers_do_not_wait_for_others() -> None:
     listener = Listener(lambda peer: Noting())
     await listener.start("localhost", 0)
     _, writer = await asyncio.open_connection("localhost", listener.port)
-    while not Noting.came:
-        await asyncio.sleep(0.001)
+    await until(lambda: Noting.came)
     sock = Noting.came[0].get_extra_info("socket")
     assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
     listener.close()
@@ -46,11 +45,9 @@ async def test_a_connection_that_is_evicted_as_soon_as_it_is_accepted_leaves_not
     await listener.start("127.0.0.1", 0)
     # The loop accepts all of them in one turn: only the last one stays.
     socks = [socket.create_connection(("127.0.0.1", listener.port)) for _ in range(10)]
-    async with asyncio.timeout(20):
-        while peers.evicted < 9 or peers.count > 1:
-            await asyncio.sleep(0.001)
+    await until(lambda: peers.evicted >= 9 and peers.count <= 1)
     for sock in socks[:-1]:
-        sock.settimeout(20)
+        sock.settimeout(PATIENCE_S)
         with contextlib.suppress(ConnectionError):
             assert sock.recv(1) == b""
     socks[-1].setblocking(False)
@@ -59,9 +56,7 @@ async def test_a_connection_that_is_evicted_as_soon_as_it_is_accepted_leaves_not
     for sock in socks:
         sock.close()
     listener.close()
-    async with asyncio.timeout(20):
-        while peers.count:
-            await asyncio.sleep(0.001)
+    await until(lambda: not peers.count)
 
 
 class Never:
@@ -91,7 +86,7 @@ async def test_what_is_never_answered_can_be_cut_off() -> None:
     await asyncio.sleep(0.05)
     assert not draining.done()
     connections.abort()
-    await asyncio.wait_for(draining, 2)
+    await draining
     with contextlib.suppress(ConnectionResetError):
         assert await reader.read() == b""
     writer.close()

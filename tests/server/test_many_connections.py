@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.bus_helpers import run
+from tests.bus_helpers import PATIENCE_S, run
 from tests.server.process_helpers import server_process
 
 #: What an idle connection may cost the server.
@@ -46,7 +46,7 @@ def test_ten_thousand_connections_keep_nobody_from_being_served(tmp_path: Path) 
 @run
 async def crowd(address: str, pid: int, count: int) -> None:
     port = int(address.rpartition(":")[2])
-    async with httpx.AsyncClient(base_url=address, trust_env=False) as client:
+    async with httpx.AsyncClient(base_url=address, trust_env=False, timeout=PATIENCE_S) as client:
         assert (await client.put("/v1/queues/q", json={})).status_code == 201
         before = resident_bytes(pid)
         writers: list[asyncio.StreamWriter] = []
@@ -59,7 +59,7 @@ async def crowd(address: str, pid: int, count: int) -> None:
             for number in range(20):
                 sent = await client.post("/v1/entities/q/messages", json={"body": "x"})
                 assert sent.json() == {"sequence_number": number + 1}
-            fresh = httpx.AsyncClient(base_url=address, trust_env=False)
+            fresh = httpx.AsyncClient(base_url=address, trust_env=False, timeout=PATIENCE_S)
             assert (await fresh.get("/v1/queues")).status_code == 200
             await fresh.aclose()
             assert resident_bytes(pid) - before < count * BYTES_EACH_MAX

@@ -17,7 +17,7 @@ from onibus.core.errors import InvalidArgument, MessageTooLarge, QuotaExceeded
 from onibus.core.settings import QueueSettings
 from onibus.protocols.http.limits import Limits
 from onibus.server.config import load
-from tests.bus_helpers import run
+from tests.bus_helpers import PATIENCE_S, run
 from tests.server.http_helpers import serving
 from tests.source_tree import python_files, text_of, tree_of
 
@@ -130,7 +130,10 @@ async def test_as_many_connections_as_are_allowed() -> None:
     for most, expected in ((3, [200, 200, 200, 503]), (4, [200, 200, 200, 200])):
         async with serving(limits=Limits(connections_max=most)) as client:
             address = str(client.http.base_url)
-            clients = [httpx.AsyncClient(base_url=address, trust_env=False) for _ in range(4)]
+            clients = [
+                httpx.AsyncClient(base_url=address, trust_env=False, timeout=PATIENCE_S)
+                for _ in range(4)
+            ]
             found = [(await one.get("/livez")).status_code for one in clients]
             for one in clients:
                 await one.aclose()

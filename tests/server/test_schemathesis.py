@@ -16,6 +16,7 @@ import httpx
 
 from tests.server.http_helpers import token
 from tests.server.process_helpers import server_process
+from tests.server.processes import PATIENCE_S
 from tests.server.server_helpers import SECRET
 from tests.source_tree import ROOT
 
@@ -40,7 +41,9 @@ SETTINGS = {
 
 def prepare(address: str, headers: dict[str, str]) -> None:
     """Make what the requests are about."""
-    with httpx.Client(base_url=address, headers=headers, trust_env=False) as client:
+    with httpx.Client(
+        base_url=address, headers=headers, trust_env=False, timeout=PATIENCE_S
+    ) as client:
         for path, settings in SETTINGS.items():
             assert client.put(path, json=settings).status_code == 201
         for name in ("q", "sessions", "fifo", "parts", "t"):
@@ -82,6 +85,8 @@ def test_made_up_requests_break_nothing(tmp_path: Path) -> None:
             timeout=240,
         )
         assert ran.returncode == 0, ran.stdout[-8_000:] + ran.stderr[-2_000:]
-        with httpx.Client(base_url=address, headers=headers, trust_env=False) as client:
+        with httpx.Client(
+            base_url=address, headers=headers, trust_env=False, timeout=PATIENCE_S
+        ) as client:
             assert client.get("/v1/alarms").json() == {"alarms": []}
     assert "request failed" not in log.read_text()

@@ -15,6 +15,7 @@ import httpx
 from onibus.server.backup import backup
 from onibus.server.check import check
 from onibus.server.restore import restore
+from tests.server.processes import PATIENCE_S
 from tests.source_tree import ROOT
 
 
@@ -22,7 +23,7 @@ def test_backup_beside_a_server_and_check_after_its_kill(tmp_path: Path) -> None
     data = tmp_path / "data"
     inbox = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     inbox.bind(str(tmp_path / "notify"))
-    inbox.settimeout(20)
+    inbox.settimeout(PATIENCE_S)
     command = [sys.executable, "-m", "onibus", "serve", "--data", str(data), "--json"]
     command += ["--http-port", "0", "--insecure", "--log-format", "json", "--log-level", "debug"]
     environment = os.environ | {"NOTIFY_SOCKET": str(tmp_path / "notify"), "PYTHONPATH": str(ROOT)}
@@ -33,7 +34,7 @@ def test_backup_beside_a_server_and_check_after_its_kill(tmp_path: Path) -> None
         assert server.stdout is not None
         ready = json.loads(server.stdout.readline())
         assert inbox.recv(100) == b"READY=1"
-        with httpx.Client(base_url=ready["http"], trust_env=False) as client:
+        with httpx.Client(base_url=ready["http"], trust_env=False, timeout=PATIENCE_S) as client:
             assert client.put("/v1/queues/q", json={}).is_success
             for n in range(20):
                 path = "/v1/entities/q/messages"
@@ -42,7 +43,7 @@ def test_backup_beside_a_server_and_check_after_its_kill(tmp_path: Path) -> None
             assert client.post(path, json={"body": "later"}).is_success
             assert "onibus_messages_accepted_total 21" in client.get("/metrics").text
         server.send_signal(signal.SIGKILL)
-        _, logs = server.communicate(timeout=20)
+        _, logs = server.communicate(timeout=PATIENCE_S)
     finally:
         inbox.close()
         server.kill()

@@ -22,7 +22,7 @@ from onibus.security.sas import as_bearer, make_token
 from onibus.server.server import Server
 from tests.amqp.peer import Peer
 from tests.amqp.raw_client import attach
-from tests.bus_helpers import run
+from tests.bus_helpers import PATIENCE_S, run
 from tests.server.server_helpers import SECRET
 from tests.server.test_rights import path_of
 from tests.sqs.signing import json_request, send
@@ -85,7 +85,9 @@ async def test_the_native_api(row: Row) -> None:
     async with Server(await Bus.ephemeral(), Keyring(KEYS), http_port=0, test_mode=True) as server:
         await server.bus.create_queue("orders")
         address = f"http://127.0.0.1:{server.http_port}"
-        async with httpx.AsyncClient(base_url=address, trust_env=False) as client:
+        async with httpx.AsyncClient(
+            base_url=address, trust_env=False, timeout=PATIENCE_S
+        ) as client:
 
             async def refused(holder: str) -> bool:
                 body = b""
@@ -126,7 +128,9 @@ async def test_management(row: Row) -> None:
         assert paths.place_of(path, method).kind == kind
         address = f"http://127.0.0.1:{server.http_port}"
         query = {"api-version": "2021-05"}
-        async with httpx.AsyncClient(base_url=address, trust_env=False, params=query) as client:
+        async with httpx.AsyncClient(
+            base_url=address, trust_env=False, params=query, timeout=PATIENCE_S
+        ) as client:
 
             async def refused(holder: str) -> bool:
                 answer = await client.request(method, path, headers=headers(holder))

@@ -12,7 +12,7 @@ from onibus.protocols.http.routes import routes
 from onibus.protocols.sqs.actions.table import ACTIONS
 from onibus.security.keys import AccessKey, Keyring
 from onibus.server.server import Server
-from tests.bus_helpers import run
+from tests.bus_helpers import PATIENCE_S, run
 from tests.server.browser import (
     OUR_OWN,
     REBOUND,
@@ -193,5 +193,5 @@ async def test_a_port_of_amqp_closes_on_whoever_speaks_http(how: str) -> None:
                 reader, writer = await asyncio.open_connection("127.0.0.1", port)
                 writer.write(first + opening)
                 # The server says which protocol it speaks, as AMQP wants it, and closes.
-                assert await asyncio.wait_for(reader.read(), 10) == SASL_HEADER, first
+                assert await asyncio.wait_for(reader.read(), PATIENCE_S) == SASL_HEADER, first
                 writer.close()

@@ -11,6 +11,7 @@ import httpx
 from onibus import Bus
 from onibus.security.keys import Keyring
 from onibus.server.server import Server
+from tests.server.processes import PATIENCE_S
 
 
 async def ask(
@@ -23,7 +24,9 @@ async def ask(
     """Send one request over a connection of its own."""
     address = f"http://127.0.0.1:{server.http_port}"
     sent = {"connection": "close", **(headers or {})}
-    async with httpx.AsyncClient(base_url=address, trust_env=False, headers=sent) as client:
+    async with httpx.AsyncClient(
+        base_url=address, trust_env=False, headers=sent, timeout=PATIENCE_S
+    ) as client:
         return await client.request(method, path, json=body)
 
 

@@ -25,7 +25,7 @@ from tests.simulator.workload import Workload, run_seed
 
 MUTANTS = OF_QUEUES | OF_WORKS | OF_NUMBERS | OF_TIME | OF_HOLDS | OF_FAIRNESS
 #: Of the processor, however much else it has to do.
-SECONDS = 10.0
+SECONDS = 60.0
 COMMANDS = 700
 
 

@@ -54,8 +54,10 @@ class PartitionModel:
         #: parts of works that wait for their decision
         self.staged: dict[int, Any] = {}
         #: of messages of a FIFO queue that are ready again, where their groups queue up (F10)
-        self.turns: dict[int, tuple[int, int]] = {}
+        self.turns: dict[int, tuple[int, int, int]] = {}
         self.receives = 0
+        #: how often the counter was set: the bus's ordinals, which say these places, skip with it
+        self.skips = 0
         self.ids: dict[Any, tuple[int, int]] = {}
         self.trace: list[tuple[str | None, int, int]] = []
         self.duplicates = 0
@@ -104,7 +106,7 @@ class PartitionModel:
         before = self.rows.get(row.ordinal)
         new = self.rows[row.ordinal] = replace(row, **changes)
         if self.settings.fifo and before and new.deliveries and new.is_ready > before.is_ready:
-            self.turns[row.ordinal] = (self.next - 1, self.receives)
+            self.turns[row.ordinal] = (self.next - 1, self.skips, self.receives)
         return new
 
     # Numbers
@@ -130,6 +132,7 @@ class PartitionModel:
     def set_counter(self, counter: int) -> None:
         """The next row gets that number."""
         self.counter, self.hole = counter, self.next
+        self.skips += 1
 
     def ordinal_of(self, number: int) -> int | None:
         """Return the youngest ordinal that has a number, or the next one."""
@@ -318,7 +321,7 @@ class PartitionModel:
             if rows and not (whole and self.in_flight(name)):
                 first = rows[0].ordinal
                 place = self.turns.get(first)
-                heads.append(((first, -1) if place is None else place, first, name))
+                heads.append(((first, -1, -1) if place is None else place, first, name))
         return [name for _, _, name in sorted(heads)]
 
     def receive(

@@ -262,11 +262,19 @@ class Commits:
         store.flying = None
 
     def go_on(self, name: str) -> None:
-        """Commands of several commits take their next step."""
-        for op in sorted(self.ops, key=lambda op: op.turn):
-            store, serial = op.awaits
-            if op.steps is not None and store == name and serial <= self.stores[name].finished:
-                self.step(op)
+        """Commands of several commits take their next step, in the order in which they wrote."""
+        for _, act in sorted(self.next_steps(name), key=lambda one: one[0]):
+            act()
+
+    def next_steps(self, name: str) -> list[tuple[int, Callable[[], None]]]:
+        """Return the steps that a store's commit allows, each with the turn of what it wrote."""
+        return [
+            (op.turn, partial(self.step, op))
+            for op in self.ops
+            if op.steps is not None
+            and op.awaits[0] == name
+            and op.awaits[1] <= self.stores[name].finished
+        ]
 
     def step(self, op: Op) -> None:
         assert op.steps is not None

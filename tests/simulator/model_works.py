@@ -7,6 +7,8 @@ are kept with their partitions (`PartitionModel.staged`), so a snapshot of a par
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -62,6 +64,8 @@ class WorkModel:
         self, number: int, parts: dict[Place, WorkPart], op: Op, note: Note | None
     ) -> None:
         self.number, self.parts, self.op, self.note = number, parts, op, note
+        #: its place among the commands of several commits, by when it was staged
+        self.turn = 0
         #: the commits that stage it: store → which
         self.staging: dict[str, int] = {}
         self.left = dict.fromkeys(parts)
@@ -184,6 +188,8 @@ class Works(Commits):
         """Keep the parts of a work until it is decided."""
         self.last_work += 1
         work = self.works[self.last_work] = WorkModel(self.last_work, parts, op, note)
+        self.turns += 1
+        work.turn = self.turns
         self.namespace.known[self.namespace.last_number] = work
         self.namespace.orders[work.number] = self.namespace.last_number
         for (entity, index), part in parts.items():
@@ -197,8 +203,16 @@ class Works(Commits):
             work.staging[store] = self.stores[store].started + 1
 
     def changes_rules(self) -> bool:
-        """Return whether a transaction that changes rules is under way, or a send has to wait."""
-        return bool(self.waiting) or any(work.rules for work in self.works.values())
+        """Return whether a transaction that changes rules is under way."""
+        return any(work.rules for work in self.works.values())
+
+    def is_changing(self, entity: EntityModel) -> bool:
+        """Return whether a transaction that changes a subscription's rules is not decided yet."""
+        doubted = [one.work for one in self.namespace.in_doubt]
+        return any(
+            entity in work.rules and not work.decided and work not in doubted
+            for work in self.works.values()
+        )
 
     def carry_out(
         self, entity: EntityModel, index: int, part: WorkPart, op: Op
@@ -262,11 +276,6 @@ class Works(Commits):
 
     def go_on(self, name: str) -> None:
         super().go_on(name)
-        doubted = [one.work for one in self.namespace.in_doubt]
-        for work in list(self.works.values()):
-            ready = not (work.staging or work.decided or work.recorded)
-            if ready and not self.namespace.online and work not in doubted:
-                self.abort(work, PartitionOffline)
         to_do, self.namespace.to_do = self.namespace.to_do, []
         if name not in self.stores:
             self.namespace.producers = dict(self.namespace.kept)
@@ -279,6 +288,18 @@ class Works(Commits):
                 self.publish(one.work)
             elif one.work is not None and one.kind == "record":
                 one.op.left = 0
+
+    def next_steps(self, name: str) -> list[tuple[int, Callable[[], None]]]:
+        """Add the works that are staged and that nothing can decide: they fail in their turn."""
+        steps = super().next_steps(name)
+        if self.namespace.online:
+            return steps
+        doubted = [one.work for one in self.namespace.in_doubt]
+        return steps + [
+            (work.turn, partial(self.abort, work, PartitionOffline))
+            for work in self.works.values()
+            if not (work.staging or work.decided or work.recorded or work in doubted)
+        ]
 
     def drop(self, work: WorkModel) -> None:
         """What was staged goes: nobody chose it, or its lease is over."""

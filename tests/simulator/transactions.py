@@ -9,6 +9,7 @@ from typing import Any
 from onibus.broker.entity_rules import without_rule
 from onibus.broker.transacting import Transaction, verb
 from onibus.core.errors import (
+    Busy,
     EntityExists,
     EntityNotFound,
     InvalidArgument,
@@ -143,6 +144,8 @@ class TransactionModel:
         rules = {}
         for entity, changes in self.rules.items():
             self.model.still_there(op, entity)
+            if self.model.is_changing(entity):
+                raise Busy(entity.name)
             rules[entity] = self.rules_after(entity, changes)
             self.model.part(entity, 0)
         if rules and not self.model.namespace.online:
@@ -235,7 +238,7 @@ class Transactions(Owners):
         """Add a rule to a subscription, or remove one (P11)."""
         name = self.random.choice([one for one in self.sources if "/" in one] or self.sources)
         entity = self.sim.model.entities.get(name)
-        if self.sim.model.changes_rules() or entity is None:
+        if entity is None:
             return
         there = [] if entity.topic is None else entity.topic.rules[entity.uid]
         rule, remove = self.random.choice(list(RULES)), self.random.random() < 0.2
@@ -251,11 +254,6 @@ class Transactions(Owners):
     def _end(self, real: Transaction, model: TransactionModel) -> None:
         if self.random.random() < 0.1:
             self.sim.step("  roll back")
-            real.rollback()
-            model.ended = True
-            return
-        if model.rules and self.sim.model.changes_rules():
-            # Only one at a time: the other may have the same subscription.
             real.rollback()
             model.ended = True
             return

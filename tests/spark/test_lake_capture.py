@@ -12,7 +12,7 @@ import pytest
 from onibus.client import Client
 from onibus.core.errors import EntityReplaced, LogGap, ReaderTaken
 from onibus.spark.lake import MESSAGES, OUTCOMES
-from onibus.spark.lake_capture import has_news, reader_name, tables_of
+from onibus.spark.lake_capture import LakeCapture, has_news, reader_name, tables_of
 from onibus.spark.lake_files import LakeBusy, LakeFailed
 from onibus.spark.lake_writer import LakeWriter
 from tests.client.server_helpers import ServerThread
@@ -257,6 +257,21 @@ def test_a_writer_that_was_taken_over_in_the_middle_of_a_batch_commits_nothing(
         captures.run(tmp_path, most=5, on_progress=taken_over)
     assert batches == 1
     captures.run(tmp_path)
+    assert captures.numbers(tmp_path) == list(range(1, 11))
+
+
+@pytest.mark.promise("R9")
+def test_a_writer_that_was_taken_over_before_its_first_batch_removes_no_files(
+    captures: Captures, bus: Client, tmp_path: Path
+) -> None:
+    captures.run(tmp_path)
+    send(bus, "q", 1, 10)
+    with LakeWriter(captures.lake(tmp_path), wait_s=0) as first:
+        captures.lake(tmp_path).store.delete_folder("_lease")
+        captures.run(tmp_path)
+        suspended = LakeCapture(bus, first, [MESSAGES])
+        with pytest.raises((ReaderTaken, LakeBusy)):
+            suspended.prepare()
     assert captures.numbers(tmp_path) == list(range(1, 11))
 
 

@@ -10,6 +10,8 @@ from botocore.auth import SigV4Auth, SigV4QueryAuth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
+from tests.server.processes import PATIENCE_S
+
 VERSION = "2012-11-05"
 
 
@@ -65,5 +67,5 @@ def send(request: AWSRequest, **changed: Any) -> httpx.Response:
         "headers": dict(request.headers.items()),
         **changed,
     }
-    with httpx.Client(trust_env=False, timeout=30) as client:
+    with httpx.Client(trust_env=False, timeout=PATIENCE_S) as client:
         return client.request(**whole)

@@ -7,11 +7,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from onibus.broker.entity import Entity
 from onibus.bus import Bus
 from onibus.protocols.sqs.profile import AWS, Profile
 from onibus.server.server import Server
-from tests.bus_helpers import Disks, ManualClock, pass_ms
+from tests.bus_helpers import PATIENCE_S, Disks, ManualClock, pass_ms, until_waited_for
 from tests.sqs.clients import client_of
 
 
@@ -38,10 +37,9 @@ class World:
         """Time passes."""
         await pass_ms(self.bus, self.clock, seconds * 1_000)
 
-    async def until_waited_for(self, entity: Entity) -> None:
-        """Return once a receiver waits for messages."""
-        while not entity.waiters:
-            await asyncio.sleep(0.001)
+    async def until_waited_for(self, name: str) -> None:
+        """Return once a receiver waits for messages of a queue."""
+        await until_waited_for(self.bus, name)
 
 
 @asynccontextmanager
@@ -52,4 +50,6 @@ async def world(
     clock = clock or ManualClock()
     bus = await (disks or Disks()).bus(clock)
     async with Server(bus, None, http_port=0, sqs_port=0, sqs_profile=profile) as server:
-        yield World(bus, clock, client_of(f"http://127.0.0.1:{server.sqs_port}", read_timeout=30))
+        yield World(
+            bus, clock, client_of(f"http://127.0.0.1:{server.sqs_port}", read_timeout=PATIENCE_S)
+        )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from onibus.protocols.http.messages import Head, Request
 from onibus.protocols.sqs.actions.table import ACTIONS
 from onibus.protocols.sqs.errors import SqsError
 from onibus.protocols.sqs.query_protocol import parameters
-from tests.server.processes import Served
+from tests.server.processes import PATIENCE_S, Served
 from tests.server.test_many_connections import resident_bytes
 from tests.sqs.clients import client_of
 from tests.sqs.signing import signed
@@ -118,16 +117,14 @@ def asked(server: Served) -> Iterator[Any]:
     sqs = client_of(endpoint)
     sqs.create_queue(QueueName=QUEUE)
     sqs.create_queue(QueueName=QUEUE + ".fifo", Attributes={"FifoQueue": "true"})
-    with httpx.Client(trust_env=False, timeout=30) as client:
+    with httpx.Client(trust_env=False, timeout=PATIENCE_S) as client:
 
         def ask(path: str, body: bytes, headers: dict[str, str], method: str = "POST") -> int:
             request = signed(endpoint + path, body, headers, method=method)
-            begun = time.monotonic()
             answer = client.request(
                 method, str(request.url), content=body, headers=dict(request.headers.items())
             )
             assert answer.status_code < 500, (path, body, answer.text)
-            assert time.monotonic() - begun < 25
             return answer.status_code
 
         yield ask

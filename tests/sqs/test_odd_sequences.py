@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import socket
-import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -13,24 +9,7 @@ from botocore.exceptions import ClientError
 
 from tests.server.processes import Served, wait_for
 from tests.sqs.clients import bodies, client_of, delete, get, new_fifo, new_name, new_queue, put
-from tests.sqs.signing import json_request
 from tests.sqs.test_standard import arn_of, policy_of
-
-#: Waking is a matter of milliseconds; machines that run tests are busy.
-AT_ONCE_S = 5
-
-
-def test_a_queue_that_is_deleted_tells_who_waits_for_it(sqs: Any) -> None:
-    url = new_fifo(sqs)
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(get, sqs, url, WaitTimeSeconds=20)
-        wait_for(lambda: waiting.running())
-        time.sleep(0.3)
-        deleted = time.monotonic()
-        sqs.delete_queue(QueueUrl=url)
-        with pytest.raises(sqs.exceptions.QueueDoesNotExist):
-            waiting.result(20)
-        assert time.monotonic() - deleted < AT_ONCE_S
 
 
 @pytest.mark.promise("F1", "F9")
@@ -50,41 +29,6 @@ def test_a_queue_that_is_made_again_knows_nothing_of_the_first(sqs: Any) -> None
     assert bodies(get(sqs, url)) == ["three"]
 
 
-def test_who_hangs_up_while_waiting_takes_no_message_along(server: Served, sqs: Any) -> None:
-    url = new_fifo(sqs)
-    request = json_request(
-        server.ready["sqs"],
-        "ReceiveMessage",
-        json.dumps({"QueueUrl": url, "WaitTimeSeconds": 20}),
-    )
-    host, _, port = server.ready["sqs"].removeprefix("http://").partition(":")
-    body = request.data.encode()
-    lines = [f"{name}: {value}" for name, value in request.headers.items()]
-    head = ["POST / HTTP/1.1", f"Host: {host}:{port}", f"Content-Length: {len(body)}"]
-    whole = "\r\n".join([*head, *lines, "", ""]).encode() + body
-    with socket.create_connection((host, int(port))) as client:
-        client.sendall(whole)
-        client.settimeout(0.5)
-        with pytest.raises(TimeoutError):
-            client.recv(1)
-    time.sleep(0.2)
-    put(sqs, url, "x")
-    assert bodies(get(sqs, url, WaitTimeSeconds=AT_ONCE_S)) == ["x"]
-
-
-def test_how_long_a_receive_waits(sqs: Any) -> None:
-    url = new_queue(sqs, ReceiveMessageWaitTimeSeconds="1")
-
-    def waited(**how: Any) -> float:
-        begun = time.monotonic()
-        assert get(sqs, url, **how) == []
-        return time.monotonic() - begun
-
-    assert waited() >= 1, "what the queue says"
-    assert waited(WaitTimeSeconds=2) >= 2, "but the receive has the last word"
-    assert waited(WaitTimeSeconds=0) < 1
-
-
 @pytest.mark.promise("F10")
 def test_the_middle_of_a_group_given_back_and_deleted(sqs: Any) -> None:
     url = new_fifo(sqs)
@@ -99,33 +43,6 @@ def test_the_middle_of_a_group_given_back_and_deleted(sqs: Any) -> None:
     assert get(sqs, url) == [], "the first one is still in flight"
     delete(sqs, url, one)
     assert bodies(get(sqs, url)) == ["2", "4"]
-
-
-@pytest.mark.promise("F9")
-def test_an_attempt_whose_visibility_ended_is_an_ordinary_receive(sqs: Any) -> None:
-    url = new_fifo(sqs)
-    put(sqs, url, "x")
-
-    def receive(seconds: int) -> Any:
-        (message,) = get(
-            sqs,
-            url,
-            VisibilityTimeout=seconds,
-            WaitTimeSeconds=10,
-            ReceiveRequestAttemptId="try",
-            AttributeNames=["All"],
-        )
-        return message
-
-    first, second = receive(0), receive(30)
-    assert first["ReceiptHandle"] != second["ReceiptHandle"]
-    assert second["Attributes"]["ApproximateReceiveCount"] == "2"
-    assert receive(1) == second, "again, and for a second from now"
-    assert get(sqs, url, ReceiveRequestAttemptId="other") == []
-    time.sleep(1.2)
-    third = receive(30)
-    assert third["ReceiptHandle"] != second["ReceiptHandle"]
-    assert third["Attributes"]["ApproximateReceiveCount"] == "3"
 
 
 @pytest.mark.promise("F2", "F4", "F5")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.node import run_node
-from tests.server.processes import Served, wait_for
+from tests.server.processes import PATIENCE_S, Served, wait_for
 from tests.source_tree import ROOT
 from tests.sqs.clients import new_name
 from tests.sqs.environment import clean
@@ -23,7 +23,7 @@ def aws(endpoint: str, *args: str) -> Any:
     """Run awscli as people do; return what it prints."""
     command = [sys.executable, "-m", "awscli", "--endpoint-url", endpoint, "sqs", *args]
     done = subprocess.run(
-        command, env=clean(), capture_output=True, text=True, timeout=60, check=False
+        command, env=clean(), capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
     if done.returncode:
         return done.stderr
@@ -101,7 +101,7 @@ def test_a_celery_worker(server: Served, sqs: Any, tmp_path: Path) -> None:
         PYTHONPATH=f"{ROOT}:{tmp_path}",
     )
     send = "import tasks; [tasks.note.delay(n) for n in range(5)]"
-    subprocess.run([sys.executable, "-c", send], env=environment, check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", send], env=environment, check=True, timeout=PATIENCE_S)
     command = [sys.executable, "-m", "celery", "-A", "tasks", "worker", "--pool", "solo"]
     command += ["--without-gossip", "--without-mingle", "--without-heartbeat", "-l", "warning"]
     with (tmp_path / "log").open("w") as log:
@@ -112,7 +112,7 @@ def test_a_celery_worker(server: Served, sqs: Any, tmp_path: Path) -> None:
             wait_for(lambda: left(sqs, url) == 0)
         finally:
             worker.terminate()
-            worker.wait(30)
+            worker.wait(PATIENCE_S)
     assert sorted(results.read_text().split()) == ["0", "1", "2", "3", "4"]
 
 

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import httpx
 import pytest
 
-from tests.server.processes import Served, wait_for
+from tests.server.processes import PATIENCE_S, Served, wait_for
 from tests.sqs.clients import new_name
 from tests.sqs.signing import presigned, query_request, send
 
@@ -255,7 +255,7 @@ def test_dead_letter_queues_and_move_tasks(query: Query) -> None:
 
 def test_a_get_request_with_everything_in_its_query(query: Query) -> None:
     url = f"{query.endpoint}/?Action=ListQueues&QueueNamePrefix=no-such-queue"
-    response = httpx.get(presigned(url), trust_env=False)
+    response = httpx.get(presigned(url), trust_env=False, timeout=PATIENCE_S)
     assert response.status_code == 200
     assert "<ListQueuesResult></ListQueuesResult>" in response.text
 
@@ -290,6 +290,6 @@ def test_a_client_that_accepts_json_gets_json(query: Query) -> None:
 
 def test_a_get_of_a_queue_url_without_an_action(query: Query) -> None:
     (url,) = texts(query("CreateQueue", QueueName=new_name()), "QueueUrl")
-    response = httpx.get(url, trust_env=False)
+    response = httpx.get(url, trust_env=False, timeout=PATIENCE_S)
     assert response.status_code == 404
     assert response.text == "<UnknownOperationException/>\n"

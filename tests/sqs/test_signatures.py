@@ -10,7 +10,7 @@ import httpx
 import pytest
 from botocore import auth
 
-from tests.server.processes import Served
+from tests.server.processes import PATIENCE_S, Served
 from tests.sqs.clients import client_of, new_name
 from tests.sqs.signing import VERSION, json_request, presigned, query_request, send, signed
 
@@ -154,7 +154,7 @@ def test_clocks_may_be_a_quarter_of_an_hour_apart(
 def test_presigned_requests(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"{endpoint}/?Action=ListQueues&Version={VERSION}&QueueNamePrefix=a%20b"
     good = presigned(url)
-    response = httpx.get(good, trust_env=False)
+    response = httpx.get(good, trust_env=False, timeout=PATIENCE_S)
     assert response.status_code == 200
     assert "<ListQueuesResponse" in response.text
     for wrong in (
@@ -164,18 +164,23 @@ def test_presigned_requests(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> N
         good[:-1] + ("0" if good[-1] != "0" else "1"),
         presigned(url, secret="wrong"),
     ):
-        refused = httpx.get(wrong, trust_env=False)
+        refused = httpx.get(wrong, trust_env=False, timeout=PATIENCE_S)
         assert refused.status_code == 403
         assert "<Code>SignatureDoesNotMatch</Code>" in refused.text
-    assert httpx.post(good, trust_env=False).status_code == 403
-    assert "InvalidClientTokenId" in httpx.get(presigned(url, token="x"), trust_env=False).text
-    assert httpx.get(presigned(url, 604_801), trust_env=False).status_code == 400
+    assert httpx.post(good, trust_env=False, timeout=PATIENCE_S).status_code == 403
+    assert (
+        "InvalidClientTokenId"
+        in httpx.get(presigned(url, token="x"), trust_env=False, timeout=PATIENCE_S).text
+    )
+    assert (
+        httpx.get(presigned(url, 604_801), trust_env=False, timeout=PATIENCE_S).status_code == 400
+    )
     moment = datetime.now(UTC) - timedelta(minutes=2)
     monkeypatch.setattr(auth, "get_current_datetime", lambda: moment)
-    late = httpx.get(presigned(url), trust_env=False)
+    late = httpx.get(presigned(url), trust_env=False, timeout=PATIENCE_S)
     assert late.status_code == 400
     assert "<Code>RequestExpired</Code>" in late.text
-    assert httpx.get(presigned(url, 3_600), trust_env=False).status_code == 200
+    assert httpx.get(presigned(url, 3_600), trust_env=False, timeout=PATIENCE_S).status_code == 200
 
 
 def test_a_path_with_odd_characters_is_signed_as_it_is(endpoint: str) -> None:

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from botocore.awsrequest import AWSRequest
 
-from tests.server.processes import OWN_KEY_ONLY, Served, served
+from tests.server.processes import OWN_KEY_ONLY, PATIENCE_S, Served, served
 from tests.sqs.clients import client_of
 from tests.sqs.signing import VERSION, presigned, query_request, send, signed
 
@@ -114,7 +114,7 @@ def test_every_parameter_of_a_presigned_request(server: Served) -> None:
     refused(good, "a body", "POST", content=b"QueueName=other")
     refused(good, "another host", headers={"host": "elsewhere.example"})
     refused(good, "a target", headers={"x-amz-target": "AmazonSQS.ListQueues"})
-    answer = httpx.get(good, trust_env=False)
+    answer = httpx.get(good, trust_env=False, timeout=PATIENCE_S)
     assert (answer.status_code, "QueueUrl" in answer.text) == (200, True), "as it was signed"
     client_of(endpoint).delete_queue(QueueUrl=f"{endpoint}/000000000000/altered-queue")
 
@@ -129,11 +129,11 @@ def test_a_signing_parameter_that_is_there_twice(server: Served, name: str) -> N
     pairs = parse_qsl(text)
     name = f"X-Amz-{name}"
     spelled = f"X-Amz-%{ord(name[6]):x}{name[7:]}"
-    assert httpx.get(f"{base}?{text}", trust_env=False).status_code == 200
+    assert httpx.get(f"{base}?{text}", trust_env=False, timeout=PATIENCE_S).status_code == 200
     for value in (dict(pairs)[name], "other", ""):
         for more in (urlencode({name: value}), f"{spelled}={value}"):
             for url in (f"{base}?{text}&{more}", f"{base}?{more}&{text}"):
-                response = httpx.get(url, trust_env=False)
+                response = httpx.get(url, trust_env=False, timeout=PATIENCE_S)
                 assert response.status_code == 400, url
                 assert "<Code>IncompleteSignature</Code>" in response.text
                 assert f"The query has '{name}' twice." in response.text.replace("&#39;", "'")

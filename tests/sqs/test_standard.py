@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -32,18 +31,6 @@ def error_of(call: Any, **given: Any) -> tuple[str, str]:
 
 def fill(sqs: Any, url: str, *texts: str) -> list[str]:
     return [sqs.send_message(QueueUrl=url, MessageBody=text)["MessageId"] for text in texts]
-
-
-def test_a_long_poll_wakes_at_once(sqs: Any) -> None:
-    url = new_queue(sqs)
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(get, sqs, url, WaitTimeSeconds=20)
-        time.sleep(0.5)
-        assert not waiting.done()
-        sent = time.monotonic()
-        fill(sqs, url, "x")
-        assert bodies(waiting.result(20)) == ["x"]
-        assert time.monotonic() - sent < 5, "at once, on a machine that may be busy"
 
 
 def test_counts_and_times_of_receives(sqs: Any) -> None:
@@ -239,7 +226,9 @@ def test_a_move_task_brings_dead_letters_back(sqs: Any, make: Any) -> None:
 
 
 def test_a_slow_move_task_runs_alone_and_can_be_cancelled(sqs: Any) -> None:
-    _, morgue = with_letters(sqs, *[str(n) for n in range(6)])
+    # Half a minute of work: it runs while the test looks at it.
+    letters = [f"{n:02}" for n in range(30)]
+    _, morgue = with_letters(sqs, *letters)
     source, elsewhere = arn_of(sqs, morgue), new_queue(sqs)
     handle = sqs.start_message_move_task(
         SourceArn=source, DestinationArn=arn_of(sqs, elsewhere), MaxNumberOfMessagesPerSecond=1
@@ -253,15 +242,18 @@ def test_a_slow_move_task_runs_alone_and_can_be_cancelled(sqs: Any) -> None:
     assert running["MaxNumberOfMessagesPerSecond"] == 1
     assert running["DestinationArn"] == arn_of(sqs, elsewhere)
     moved = sqs.cancel_message_move_task(TaskHandle=handle)["ApproximateNumberOfMessagesMoved"]
-    assert moved < 6
+    assert moved < 30
 
     def status() -> str:
         (one,) = sqs.list_message_move_tasks(SourceArn=source)["Results"]
         return str(one["Status"])
 
     wait_for(lambda: status() == "CANCELLED")
-    both = get(sqs, elsewhere) + get(sqs, morgue)
-    assert sorted(bodies(both)) == [str(n) for n in range(6)], "none is lost, none comes twice"
+    found: list[str] = []
+    for queue in (elsewhere, morgue):
+        while some := get(sqs, queue):
+            found += bodies(some)
+    assert sorted(found) == letters, "none is lost, none comes twice"
 
 
 def test_move_tasks_that_are_refused(sqs: Any) -> None:

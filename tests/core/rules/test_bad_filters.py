@@ -264,10 +264,10 @@ def try_all(text: str) -> None:
 
 def test_random_words_are_refused_or_run() -> None:
     chance = random.Random(17)
-    start = time.perf_counter()
+    start = time.process_time()
     for _ in range(6_000):
         try_all(" ".join(chance.choices(WORDS, k=chance.randrange(1, 14))))
-    assert time.perf_counter() - start < 20
+    assert time.process_time() - start < 20
 
 
 def test_long_random_words_take_bounded_time() -> None:
@@ -275,9 +275,9 @@ def test_long_random_words_take_bounded_time() -> None:
     slowest = 0.0
     for _ in range(300):
         words = chance.choices(chance.sample(WORDS, 3), k=600)
-        start = time.perf_counter()
+        start = time.process_time()
         try_all("".join(words)[:1_024])
-        slowest = max(slowest, time.perf_counter() - start)
+        slowest = max(slowest, time.process_time() - start)
     assert slowest < 1
 
 

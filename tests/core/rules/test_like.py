@@ -108,6 +108,6 @@ def test_the_same_as_a_regular_expression() -> None:
 )
 def test_no_pattern_is_slow(pattern: str) -> None:
     matches, _ = like(pattern, None)
-    start = time.perf_counter()
+    start = time.process_time()
     assert matches("a" * 100_000) is False
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
