@@ -65,7 +65,7 @@ FAMILIES = {
 }
 
 #: Public by name only: for receivers inside the package.
-INTERNAL = {(Bus, "ask"), (Bus, "tell"), (Bus, "arm"), (Bus, "check_alive")}
+INTERNAL = {(Bus, "ask"), (Bus, "tell"), (Bus, "admit_arrow"), (Bus, "arm"), (Bus, "check_alive")}
 
 
 def programs(page: str) -> list[tuple[int, str]]:
