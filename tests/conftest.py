@@ -9,6 +9,7 @@ import os
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.slow import is_slow
 from tools.promises import SEMANTICS, read_promises
@@ -16,6 +17,12 @@ from tools.promises import SEMANTICS, read_promises
 # Servers of several tests run at once: none of them takes the well-known ports.
 os.environ.setdefault("ONIBUS_AMQP_PORT", "0")
 os.environ.setdefault("ONIBUS_SQS_PORT", "0")
+
+# Every run draws the same examples, and a busy machine fails none of them.
+settings.register_profile(
+    "repeatable", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("repeatable")
 
 KNOWN = read_promises(SEMANTICS.read_text("utf-8")).keys()
 

@@ -23,6 +23,9 @@ from onibus.api.messages import (
 )
 from onibus.core.limits import BATCH_COUNT_MAX
 
+#: Messages that one call moves at most.
+MOVES_MAX = 20_000
+
 
 class Batch(msgspec.Struct, forbid_unknown_fields=True):
     """Messages to store atomically."""
@@ -150,6 +153,8 @@ class Purge(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     where: FilterIn | None = None
     #: discard their recorded ids, so duplicates are accepted again
     forget_ids: bool = False
+    #: count the messages and delete none
+    dry_run: bool = False
 
 
 class Counted(msgspec.Struct):
@@ -184,22 +189,35 @@ class Resubmit(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     dry_run: bool = False
 
 
+class Move(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Active messages to move: by sequence number, or by filter."""
+
+    #: the queue or topic that gets them
+    to: str
+    numbers: Numbers | None = None
+    where: FilterIn | None = None
+    #: how many at most
+    limit: Annotated[int, Meta(ge=1, le=MOVES_MAX)] = MOVES_MAX
+    #: change nothing
+    dry_run: bool = False
+
+
 class Moved(msgspec.Struct):
-    """A resubmitted message, and its new sequence number; null in a dry run."""
+    """A resubmitted or moved message, and its new sequence number; null in a dry run."""
 
     sequence_number: int
     new_sequence_number: int | None
 
 
 class NotMoved(msgspec.Struct):
-    """A message that stays dead-lettered, and the reason."""
+    """A message that stays where it is, and the reason."""
 
     sequence_number: int
     reason: str
 
 
 class ResubmittedOut(msgspec.Struct):
-    """The result of a resubmission."""
+    """The result of a resubmission or a move."""
 
     moved: list[Moved]
     refused: list[NotMoved]
@@ -247,9 +265,9 @@ class TransactionOut(msgspec.Struct):
 
 
 class Resubmitted(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a resubmission."""
+    """The result of a resubmission or a move."""
 
     #: old sequence number → new one; None in a dry run
     moved: dict[int, int | None]
-    #: old sequence number → why the destination rejects it; it stays dead-lettered
+    #: old sequence number → why the destination rejects it; it stays where it is
     refused: dict[int, str]

@@ -1,5 +1,7 @@
 """Resubmitting: dead letters go back to where they came from, or elsewhere (X6).
 
+Active messages that no receiver holds are moved to another entity in the same way.
+
 Each slice is one work: a dead letter is either still there or sent again, never both or neither.
 Where its MessageId is still remembered it gets a new one.
 """
@@ -21,6 +23,7 @@ from onibus.core.errors import BusClosed, InvalidArgument, MessageNotFound, Onib
 from onibus.core.inspection import Filter
 from onibus.core.lifecycle import State
 from onibus.core.limits import BATCH_COUNT_MAX
+from onibus.core.marks import STATE_WORDS
 from onibus.core.message import Message, ReceivedMessage
 from onibus.core.path.peek import live_ordinals, states_of
 
@@ -31,13 +34,21 @@ if TYPE_CHECKING:
 
 #: Dead letters that are looked at, and moved, in one work when a filter chooses them.
 A_SLICE = 500
+NO_LIMIT = 1 << 53
 
 
 class Resubmission:
     """One call under way: partition after partition, slice after slice."""
 
     def __init__(
-        self, broker: Broker, source: Entity, to: str | None, dry_run: bool, reply: Reply
+        self,
+        broker: Broker,
+        source: Entity,
+        to: str | None,
+        dry_run: bool,
+        reply: Reply,
+        state: State = State.DEAD_LETTERED,
+        most: int = NO_LIMIT,
     ) -> None:
         self._broker = broker
         self._source = source
@@ -47,6 +58,11 @@ class Resubmission:
         self._target = open_for_sends(broker, home if to is None else to)
         self._dry_run = dry_run
         self._reply = reply
+        #: dead-lettered or active messages, and how many that a filter means at most
+        self._state = state
+        self._most = most
+        if state is State.ACTIVE and self._target is source:
+            raise InvalidArgument(f"{source.name} has these messages: choose another entity")
         self._moved: dict[int, int | None] = {}
         self._refused: dict[int, str] = {}
         #: where each partition's log ended when a filter was given
@@ -73,13 +89,13 @@ class Resubmission:
 
     def by_filter(self, wanted: Filter) -> None:
         """Send all dead letters that a filter means again, slice by slice."""
-        states_of(wanted, dead=True)
+        states_of(wanted, dead=self._state is State.DEAD_LETTERED)
         # What is dead-lettered again meanwhile is not sent again by the same call.
         self._below = {seat: seat.online().log.next_ordinal for seat in self._source.seats}
         self._next_slice(list(self._source.seats), 0, wanted)
 
     def _next_slice(self, seats: list[Seat], start: int, wanted: Filter) -> None:
-        if not seats:
+        if not seats or len(self._moved) >= self._most:
             self._answer()
             return
         seat = seats[0]
@@ -126,8 +142,9 @@ class Resubmission:
         ordinals = []
         for number in numbers:
             ordinal = subscription.ordinal(number)
-            if subscription.state(ordinal) is not State.DEAD_LETTERED:
-                raise MessageNotFound(f"message {number} is not dead-lettered, or it is locked")
+            if subscription.state(ordinal) is not self._state:
+                word = STATE_WORDS[self._state]
+                raise MessageNotFound(f"message {number} is not {word}, or it is locked")
             ordinals.append(ordinal)
         return ordinals
 
@@ -136,10 +153,11 @@ class Resubmission:
     ) -> tuple[list[int], int]:
         """Return dead letters that a filter means, and where to go on: 0 at the end."""
         subscription = self._source.part_of(partition)
-        dead = live_ordinals(subscription, start, frozenset({State.DEAD_LETTERED}))
-        looked_at = list(islice(takewhile(lambda ordinal: ordinal < below, dead), A_SLICE))
+        there = live_ordinals(subscription, start, frozenset({self._state}))
+        count = min(A_SLICE, self._most - len(self._moved))
+        looked_at = list(islice(takewhile(lambda ordinal: ordinal < below, there), count))
         chosen = [ordinal for ordinal in looked_at if wanted.matches(subscription.view(ordinal))]
-        return chosen, looked_at[-1] + 1 if len(looked_at) == A_SLICE else 0
+        return chosen, looked_at[-1] + 1 if len(looked_at) == count else 0
 
 
 def _again(received: ReceivedMessage) -> Message:

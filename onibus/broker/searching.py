@@ -15,11 +15,11 @@ from onibus.api.searching import LOOKS_MAX
 from onibus.broker.settling import first_ordinal
 from onibus.core.errors import EntityNotFound, InvalidArgument
 from onibus.core.inspection import Filter
-from onibus.core.lifecycle import State
+from onibus.core.lifecycle import HELD, State
 from onibus.core.limits import BATCH_COUNT_MAX, PEEK_BYTES_MAX
 from onibus.core.message import ReceivedMessage
 from onibus.core.numbering import partition_index
-from onibus.core.path.peek import Page, live_ordinals, states_of
+from onibus.core.path.peek import SLICE_BYTES, Page, live_ordinals, states_of
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
@@ -127,6 +127,34 @@ class Tail:
             if self._wanted.matches(message):
                 found.append(message)
         return below
+
+
+def count_purgeable(broker: Broker, name: str, wanted: Filter) -> Iterator[int | None]:
+    """Count what a purge would delete; yield None after each slice, then the count."""
+    entity = broker.find(name)
+    states = states_of(wanted, dead=False) - HELD
+    count = 0
+    for seat in entity.seats:
+        start = 1
+        while start:
+            found, start = broker.look(entity, seat, _count_matching, states, wanted, start)
+            count += found
+            yield None
+    yield count
+
+
+def _count_matching(
+    subscription: Subscription, states: frozenset[State], wanted: Filter, start: int
+) -> tuple[int, int]:
+    """Count a slice of messages that match; return the count and where to continue."""
+    count = size = 0
+    for looked, ordinal in enumerate(live_ordinals(subscription, start, states)):
+        if looked == A_SLICE or size > SLICE_BYTES:
+            return count, ordinal
+        message = subscription.view(ordinal)
+        size += len(message.body)
+        count += wanted.matches(message)
+    return count, 0
 
 
 class Reasons(msgspec.Struct):

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from onibus.api.delivery import Resubmitted
+from onibus.api.delivery import MOVES_MAX, Resubmitted
 from onibus.api.staging import ProducerInfo, Published, Staged
 from onibus.broker.producers import Note
 from onibus.broker.replies import Reply
 from onibus.broker.resubmitting import Resubmission
 from onibus.calls.caller import Caller
+from onibus.core.checks import check_whole
 from onibus.core.errors import InvalidArgument
 from onibus.core.inspection import Filter
+from onibus.core.lifecycle import State
 from onibus.core.limits import STAGED_LEASE_MS_DEFAULT
 from onibus.core.message import Message
 from onibus.transaction import Transaction
@@ -54,6 +56,39 @@ class StagingCalls(Caller):
                 resubmission.by_numbers(numbers)
             elif where is not None:
                 resubmission.by_filter(where)
+
+        result: Resubmitted = await self.ask(command)
+        return result
+
+    async def move(
+        self,
+        entity: str,
+        to: str,
+        numbers: Sequence[int] | None = None,
+        *,
+        where: Filter | None = None,
+        limit: int = MOVES_MAX,
+        dry_run: bool = False,
+    ) -> Resubmitted:
+        """Move active messages that no receiver holds to another queue or topic.
+
+        Select them by sequence number, atomically, or by a filter. A message whose MessageId is
+        recorded at the destination gets a new one.
+        """
+        if (numbers is None) == (where is None):
+            raise InvalidArgument("choose the messages: pass numbers, or a filter as `where`")
+        check_whole("limit", limit, 1, MOVES_MAX)
+
+        def command(reply: Reply) -> None:
+            source = self.broker.find(entity)
+            source.outlet_settings()
+            moving = Resubmission(
+                self.broker, source, to, dry_run, reply, state=State.ACTIVE, most=limit
+            )
+            if numbers is not None:
+                moving.by_numbers(numbers)
+            elif where is not None:
+                moving.by_filter(where)
 
         result: Resubmitted = await self.ask(command)
         return result

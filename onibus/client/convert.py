@@ -9,6 +9,7 @@ from uuid import uuid4
 import msgspec
 from msgspec.structs import replace
 
+from onibus.api.delivery import Resubmitted, ResubmittedOut
 from onibus.api.entities import EntityInfo, EntityOut, QueueOut, SubscriptionOut, TopicOut
 from onibus.api.messages import (
     MessageIn,
@@ -210,4 +211,12 @@ def key_of(told: KeyWithSecrets) -> AccessKey:
         rights=frozenset(Right(one) for one in told.rights),
         primary=told.primary,
         secondary=told.secondary,
+    )
+
+
+def resubmitted(told: ResubmittedOut) -> Resubmitted:
+    """Return the result of a resubmission or a move."""
+    return Resubmitted(
+        moved={one.sequence_number: one.new_sequence_number for one in told.moved},
+        refused={one.sequence_number: one.reason for one in told.refused},
     )

@@ -9,9 +9,15 @@ outlives a store that is opened anew; nothing of it is stored.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING
 
 from onibus.core import errors
 from onibus.core.lifecycle import LIFECYCLE, Input, State
+
+if TYPE_CHECKING:
+    from onibus.core.message import ReceivedMessage
 
 #: Dead letters whose reason the broker did not give itself are counted under this word: reasons of
 #: clients may be anything, and so many.
@@ -43,10 +49,44 @@ BOUNDS = (
 )
 
 
+#: Upper bounds of the classes of waits, in milliseconds: each a fifth above the one before.
+WAIT_BOUNDS = tuple(accumulate(range(118), lambda bound, _: max(bound + 1, bound * 6 // 5)))
+
+
+class Waits:
+    """How long messages waited for their first delivery, in fine classes."""
+
+    __slots__ = ("counts",)
+
+    def __init__(self) -> None:
+        #: one for each bound, and one for longer waits; empty before the first delivery
+        self.counts: list[int] = []
+
+    def note(self, received: Iterable[ReceivedMessage], moment: int) -> None:
+        """Count messages that are delivered at a moment, unless they were delivered before."""
+        counts = self.counts
+        if not counts:
+            counts = self.counts = [0] * (len(WAIT_BOUNDS) + 1)
+        for one in received:
+            if not one.delivery_count:
+                counts[bisect_left(WAIT_BOUNDS, moment - one.enqueued_time_ms)] += 1
+
+
+def percentile(counts: Sequence[int], share: float) -> int | None:
+    """Return the bound of the class with that share of all waits below it; None without waits."""
+    total = sum(counts)
+    if not total:
+        return None
+    at = bisect_left(list(accumulate(counts)), max(share * total, 1))
+    return WAIT_BOUNDS[min(at, len(WAIT_BOUNDS) - 1)]
+
+
 class Tally:
     """What has happened in one entity since the bus was opened."""
 
-    __slots__ = ("accepted", "dead_letters", "delivered", "duplicates", "failovers", "inputs")
+    __slots__ = (
+        "accepted", "dead_letters", "delivered", "duplicates", "failovers", "inputs", "waits",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         #: messages stored by sends, duplicates not among them
@@ -61,6 +101,8 @@ class Tally:
         self.inputs = [0] * len(Input)
         #: dead letters by reason
         self.dead_letters: dict[str, int] = {}
+        #: from enqueue to first delivery
+        self.waits = Waits()
 
     @property
     def gone(self) -> int:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from onibus.core.tally import percentile
 from onibus.operation.figures import Figures, figures_of
 
 if TYPE_CHECKING:
@@ -29,6 +30,9 @@ RINGS_MAX = 2_000
 _SLICE = 100
 #: Kept as 32 bits: differences of counters are right even when they wrap.
 _WRAP = 1 << 32
+#: The columns of percentiles, with their shares, and the value where nothing was delivered.
+_WAITS = {"dwell_p50_ms": 0.5, "dwell_p99_ms": 0.99}
+_NOTHING = _WRAP - 1
 _COLUMNS = ("active", "dead_lettered", "aside", "accepted", "gone", "delivered")
 
 
@@ -45,36 +49,50 @@ class Points(msgspec.Struct):
     accepted: list[float]
     gone: list[float]
     delivered: list[float]
+    #: from enqueue to first delivery, of messages first delivered in these ten seconds; null: none
+    dwell_p50_ms: list[int | None]
+    dwell_p99_ms: list[int | None]
 
 
 class _Ring:
     """The last points of one entity."""
 
-    __slots__ = ("columns", "first")
+    __slots__ = ("columns", "first", "waits", "waits_seen")
 
     def __init__(self, at: int) -> None:
         #: the number of the sample at which it begins
         self.first = at
         self.columns = {name: array("I") for name in _COLUMNS}
+        self.waits = {name: array("I") for name in _WAITS}
+        #: the counts of waits at the last point
+        self.waits_seen: list[int] = []
 
-    def put(self, figures: Figures) -> None:
+    def put(self, figures: Figures, waits: list[int]) -> None:
         aside = figures.deferred + figures.scheduled
         values = (figures.active, figures.dead_lettered, aside)
         counters = (figures.accepted, figures.gone, figures.delivered)
         for column, value in zip(self.columns.values(), (*values, *counters), strict=True):
             column.append(value % _WRAP)
+        before = self.waits_seen or [0] * len(waits)
+        recent = [now - then for now, then in zip(waits, before, strict=True)]
+        self.waits_seen = list(waits)
+        for name, share in _WAITS.items():
+            found = percentile(recent, share)
+            self.waits[name].append(_NOTHING if found is None else found)
         self._trim()
 
     def copy_last(self) -> None:
         """Record that nothing changed."""
         for column in self.columns.values():
             column.append(column[-1])
+        for column in self.waits.values():
+            column.append(_NOTHING)
         self._trim()
 
     def _trim(self) -> None:
         """Drop the oldest point beyond the hour."""
         if len(self.columns["active"]) > POINTS + 1:
-            for column in self.columns.values():
+            for column in (*self.columns.values(), *self.waits.values()):
                 del column[0]
             self.first += 1
 
@@ -137,7 +155,7 @@ class History:
                 self._rings.popitem(last=False)
             ring = self._rings[entity.incarnation] = _Ring(number)
         self._rings.move_to_end(entity.incarnation)
-        ring.put(figures_of(entity))
+        ring.put(figures_of(entity), entity.tally.waits.counts)
 
     def rates(self, entity: Entity) -> tuple[float, float]:
         """Return messages accepted and gone per second, between the last two samples."""
@@ -165,12 +183,23 @@ class History:
             flat = len(self._times)
             depths = [[count] * flat for count in (now.active, now.dead_lettered, aside)]
             still = [0.0] * flat
-            return Points(list(self._times), depths[0], depths[1], depths[2], still, still, still)
+            none: list[int | None] = [None] * flat
+            return Points(
+                list(self._times), depths[0], depths[1], depths[2], still, still, still, none, none
+            )
         size = len(ring.columns["active"])
         times = self._times[ring.first - self._first :][:size]
         rates = [_per_second(ring.columns[name], times) for name in _COLUMNS[3:]]
         depths = [ring.columns[name].tolist() for name in _COLUMNS[:3]]
-        return Points(times, depths[0], depths[1], depths[2], rates[0], rates[1], rates[2])
+        dwell = [_or_none(column) for column in ring.waits.values()]
+        return Points(
+            times, depths[0], depths[1], depths[2], rates[0], rates[1], rates[2], dwell[0], dwell[1]
+        )
+
+
+def _or_none(column: array[int]) -> list[int | None]:
+    """Return percentiles; None where nothing was delivered."""
+    return [None if one == _NOTHING else one for one in column]
 
 
 def _per_second(counter: array[int], times: list[int]) -> list[float]:

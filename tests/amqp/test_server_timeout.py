@@ -17,7 +17,7 @@ from onibus.protocols.amqp.service_bus import sections
 from onibus.store.memory import MemoryStore
 from tests.amqp.peer import Peer
 from tests.amqp.raw_client import message
-from tests.bus_helpers import MINUTE, Disks, ManualClock, bodies, run, send
+from tests.bus_helpers import MINUTE, PATIENCE_S, Disks, ManualClock, bodies, run, send
 
 TIMEOUT = "com.microsoft:server-timeout"
 
@@ -30,7 +30,7 @@ class SlowStore(MemoryStore):
         self._may = may
 
     def commit(self, batch: WriteBatch) -> None:
-        assert self._may.wait(60)
+        assert self._may.wait(PATIENCE_S)
         super().commit(batch)
 
 

@@ -271,7 +271,7 @@ def test_a_stop_stores_what_was_sent_and_says_so(tmp_path: Path) -> None:
             except (EOFError, ConnectionError):
                 pass
             assert client.closed_for == "amqp:connection:forced"
-        assert server.process.wait(30) == 0
+        assert server.process.wait(PATIENCE_S) == 0
     with served("--data", data) as again, Client.connect(again.ready["development"]) as owner:
         assert owner.queue("q").active_count == accepted
         with again.client() as http:

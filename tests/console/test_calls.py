@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -11,11 +12,12 @@ import pytest
 from onibus import Bus, Message
 from onibus.core.errors import InvalidArgument
 from onibus.core.inspection import json_steps
+from onibus.core.tally import WAIT_BOUNDS, percentile
 from onibus.operation import history as history_module
 from onibus.operation.history import History
 from onibus.protocols.http.console import pages
 from onibus.security.keys import Keyring
-from tests.bus_helpers import run
+from tests.bus_helpers import ManualClock, run
 from tests.server.http_helpers import KEYS, serving, token
 
 
@@ -42,6 +44,9 @@ async def test_an_overview_is_filtered_sorted_and_paged() -> None:
         assert everything["total"]["active"] == 4
         assert everything["total"]["dead_lettered"] == 1
         assert all(store["is_up"] for store in everything["stores"])
+        assert everything["node"]["ready"]
+        assert everything["node"]["connections"] >= 1
+        assert everything["alarms"] == 0
         found = await client.do("GET", "/overview?search=ORDERS&kind=queue&start=1&limit=1")
         assert [row["name"] for row in found["rows"]] == ["orders-eu"]
         assert found["count"] == 2
@@ -103,6 +108,79 @@ async def test_history_keeps_busy_entities_in_bounded_memory(
         assert set(history.points(find("idle")).active) == {0}
         kept = [name for name in ("a", "b", "c", "idle") if history.depths(find(name), 30)]
         assert kept == ["a", "b"]
+
+
+def test_percentiles_of_waits_are_bounds_of_their_classes() -> None:
+    assert percentile([], 0.5) is None
+    counts = [0] * (len(WAIT_BOUNDS) + 1)
+    assert percentile(counts, 0.99) is None
+    counts[WAIT_BOUNDS.index(10)] = 98
+    counts[-2] = 1
+    assert percentile(counts, 0.5) == 10
+    assert percentile(counts, 0.98) == 10
+    assert percentile(counts, 0.999) == WAIT_BOUNDS[-1]
+    assert all(high <= max(low + 1, low * 1.2) for low, high in pairwise(WAIT_BOUNDS))
+
+
+@run
+async def test_dwell_is_the_time_from_enqueue_to_the_first_delivery() -> None:
+    clock = ManualClock()
+    async with Bus.ephemeral(clock=clock) as bus:
+        await bus.create_queue("jobs")
+        await bus.create_queue("groups", fifo=True)
+        history = History(bus.broker)
+        await history.sample()
+        await bus.send_batch("jobs", [Message(body=b"x")] * 10)
+        await bus.send("groups", Message(body=b"x", message_id="a", session_id="a"))
+        clock.advance(5_000)
+        async with bus.receiver("jobs") as receiver:
+            await receiver.complete(*await receiver.receive(9))
+            (last,) = await receiver.receive(1)
+            await receiver.abandon(last)
+            await history.sample()
+            points = history.points(bus.broker.find("jobs"))
+            assert points.dwell_p50_ms[-1] == points.dwell_p99_ms[-1] == _bound(5_000)
+            clock.advance(60_000)
+            # A second delivery says nothing about how long messages wait.
+            await receiver.complete(*await receiver.receive(1))
+            await bus.send("jobs", Message(body=b"x"))
+            clock.advance(10)
+            await receiver.receive(1)
+            await history.sample()
+            points = history.points(bus.broker.find("jobs"))
+            assert points.dwell_p99_ms[-1] == _bound(10)
+            await history.sample()
+            points = history.points(bus.broker.find("jobs"))
+            assert points.dwell_p99_ms[-1] is None
+            assert len(points.dwell_p99_ms) == len(points.times)
+        assert sum(bus.broker.find("jobs").tally.waits.counts) == 11
+
+
+def _bound(ms: int) -> int:
+    return min(bound for bound in WAIT_BOUNDS if bound >= ms)
+
+
+@run
+async def test_noisy_groups_come_first() -> None:
+    bus = await Bus.ephemeral()
+    await bus.create_queue("jobs", fair_delivery=True)
+    loud = [Message(body=b"x", partition_key="loud") for _ in range(60)]
+    quiet = [Message(body=b"x", partition_key="quiet") for _ in range(2)]
+    await bus.send_batch("jobs", [*quiet, *loud])
+    async with serving(bus=bus) as client:
+        path = "/entities/jobs/groups"
+        assert await client.do("GET", path) == {"groups": [], "count": 0}
+        async with bus.receiver("jobs") as receiver:
+            await receiver.receive(42)
+            found = await client.do("GET", path)
+            assert found["count"] == 2
+            assert [(one["group"], one["in_flight"]) for one in found["groups"]] == [
+                ("loud", 40),
+                ("quiet", 2),
+            ]
+            assert [one["noisy"] for one in found["groups"]] == [True, False]
+        await client.do("PUT", "/queues/plain", {})
+        assert (await client.do("GET", "/entities/plain/groups"))["groups"] == []
 
 
 @run

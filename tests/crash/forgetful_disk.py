@@ -49,7 +49,7 @@ from typing import Any, Generic, Self, TypeVar
 
 from tests.source_tree import ROOT
 
-PATIENCE_S = 30
+PATIENCE_S = 120
 
 # The protocol. Every request is a header and a body; a response is a header and a body, too.
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.crash.progress import Progress
+from tests.server.processes import PATIENCE_S
 from tests.simulator.busy import QUEUE, SESSIONS, WINDOW_MS, be_busy
 from tests.simulator.history import Checker, Event, decode, encode
 
@@ -27,8 +29,12 @@ def start(directory: Path, history: Path, seed: int, drain: bool = False) -> For
     arguments = (str(directory), str(history), seed, drain, ready.set)
     process = CONTEXT.Process(target=be_busy, args=arguments)
     process.start()
-    assert ready.wait(30)
+    assert ready.wait(PATIENCE_S)
     return process
+
+
+def received(event: Event) -> bool:
+    return event.kind == "receive" and event.number is not None
 
 
 @pytest.mark.promise("B8", "S2", "S3", "S4", "S7", "D1", "D5", "P4", "B4")
@@ -36,8 +42,10 @@ def start(directory: Path, history: Path, seed: int, drain: bool = False) -> For
 def test_kills_leave_no_anomaly(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     history = tmp_path / "history"
+    progress = Progress(history, lambda event: "received" if received(event) else None)
     for kill in range(KILLS):
         process = start(tmp_path / "bus", history, kill + 1)
+        progress.wait_until(kill + 2, "received")
         time.sleep(rng.random() * 0.12)
         process.kill()
         process.join()
@@ -45,11 +53,11 @@ def test_kills_leave_no_anomaly(tmp_path: Path, seed: int) -> None:
             # A line that the kill cut short ends here.
             file.write(b"\n" + encode(Event(phase="fault")))
     process = start(tmp_path / "bus", history, KILLS + 1, drain=True)
-    process.join(60)
+    process.join(PATIENCE_S)
     assert process.exitcode == 0
     events = decode(history.read_bytes().split(b"\n"))
     assert sum(event.phase == "fault" for event in events) == KILLS
-    assert sum(event.kind == "receive" and event.number is not None for event in events) > KILLS
+    assert sum(received(event) for event in events) > KILLS
     checker = Checker(
         WINDOW_MS,
         partitioned=frozenset({QUEUE}),

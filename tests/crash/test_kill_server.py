@@ -25,7 +25,7 @@ pytestmark = [
     "B8", "D1", "D5", "S2", "S3", "S4", "S6", "S7", "P4", "B4", "B5", "B6", "L2", "X9", "R5", "F1"
 )
 def test_kills_of_a_server_leave_no_anomaly(tmp_path: Path) -> None:
-    crowd, lives = asyncio.run(asyncio.wait_for(killed(tmp_path, 10, KILLS), 300))
+    crowd, lives = asyncio.run(asyncio.wait_for(killed(tmp_path, 10, KILLS), 1_200))
     seen = crowd.check()
     assert not seen.anomalies, seen.anomalies[:10]
     for end in ("serving", "starting", "stopping", "stopped"):

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.crash.progress import Progress
+from tests.server.processes import PATIENCE_S
 from tests.simulator.busy_works import (
     ALL,
     EVEN,
@@ -24,6 +26,8 @@ from tests.simulator.history import OK, REFUSED, Event, decode
 
 #: Kills of one directory; two directories make 80.
 KILLS = 40
+#: What a life must have done before it ends.
+DONE = ("transfer", "chain", "news")
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["tests.simulator.busy_works"])
@@ -35,7 +39,7 @@ def start(directory: Path, history: Path, seed: int, drain: bool = False) -> For
     arguments = (str(directory), str(history), seed, drain, ready.set)
     process = CONTEXT.Process(target=be_busy_with_works, args=arguments)
     process.start()
-    assert ready.wait(30)
+    assert ready.wait(PATIENCE_S)
     return process
 
 
@@ -44,8 +48,10 @@ def start(directory: Path, history: Path, seed: int, drain: bool = False) -> For
 def test_kills_leave_nothing_half_done(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     history = tmp_path / "history"
+    progress = Progress(history, lambda event: event.kind if event.outcome == OK else None)
     for kill in range(KILLS):
         process = start(tmp_path / "bus", history, kill + 1)
+        progress.wait_until(kill + 2, *DONE)
         time.sleep(rng.random() * 0.15)
         process.kill()
         process.join()
@@ -53,10 +59,10 @@ def test_kills_leave_nothing_half_done(tmp_path: Path, seed: int) -> None:
             # A line that the kill cut short ends here.
             file.write(b"\n")
     process = start(tmp_path / "bus", history, KILLS + 1, drain=True)
-    process.join(90)
+    process.join(PATIENCE_S)
     assert process.exitcode == 0
     events = decode(history.read_bytes().split(b"\n"))
-    for kind in ("transfer", "chain", "news"):
+    for kind in DONE:
         assert sum(event.kind == kind and event.outcome == OK for event in events) > KILLS
     anomalies = check_works(events)
     assert not anomalies, anomalies[:10]

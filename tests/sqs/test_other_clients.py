@@ -112,7 +112,7 @@ def test_a_celery_worker(server: Served, sqs: Any, tmp_path: Path) -> None:
             wait_for(lambda: left(sqs, url) == 0)
         finally:
             worker.terminate()
-            worker.wait(30)
+            worker.wait(PATIENCE_S)
     assert sorted(results.read_text().split()) == ["0", "1", "2", "3", "4"]
 
 

@@ -14,7 +14,7 @@ import pytest
 from botocore.exceptions import BotoCoreError, ClientError
 
 from tests.cutting_proxy import CuttingProxy
-from tests.server.processes import Served, served, wait_for
+from tests.server.processes import PATIENCE_S, Served, served, wait_for
 from tests.sqs.clients import bodies, client_of, delete, get, put
 
 
@@ -96,7 +96,7 @@ def test_kill_keeps_every_acknowledged_send_and_delete(tmp_path: Path) -> None:
         server.process.send_signal(signal.SIGKILL)
         stop.set()
         for thread in threads:
-            thread.join(40)
+            thread.join(PATIENCE_S)
     with running(tmp_path) as (server, sqs):
         url = url_of(sqs)
         for identity, number in sent[-5:]:

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 
-from onibus.api.delivery import Alarms, Counted, Duplicates, Resubmitted, ResubmittedOut
+from onibus.api.delivery import (
+    MOVES_MAX,
+    Alarms,
+    Counted,
+    Duplicates,
+    Resubmitted,
+    ResubmittedOut,
+)
 from onibus.api.messages import Messages
 from onibus.api.sessions import Sessions
 from onibus.client.aio.caller import AsyncCaller
 from onibus.client.asking import get, path_of, post, without_none
-from onibus.client.convert import filter_json, received_of, session_of
+from onibus.client.convert import filter_json, received_of, resubmitted, session_of
 from onibus.core.inspection import Filter, SessionInfo
 from onibus.core.message import ReceivedMessage
 
@@ -98,11 +105,30 @@ class AsyncTidyCalls(AsyncCaller):
         body = without_none(numbers=given, where=filter_json(where), to=to, dry_run=dry_run)
         path = path_of("entities", entity, "dead-letters", "resubmit")
         ask = post(path, body, repeats=dry_run or numbers is not None, changes=not dry_run)
-        told: ResubmittedOut = await self.ask(ask, ResubmittedOut)
-        return Resubmitted(
-            moved={one.sequence_number: one.new_sequence_number for one in told.moved},
-            refused={one.sequence_number: one.reason for one in told.refused},
+        return resubmitted(await self.ask(ask, ResubmittedOut))
+
+    async def move(
+        self,
+        entity: str,
+        to: str,
+        numbers: Sequence[int] | None = None,
+        *,
+        where: Filter | None = None,
+        limit: int = MOVES_MAX,
+        dry_run: bool = False,
+    ) -> Resubmitted:
+        """Move active messages that no receiver holds to another queue or topic.
+
+        Select them by sequence number, atomically, or by a filter. A message whose MessageId is
+        recorded at the destination gets a new one.
+        """
+        given = None if numbers is None else list(numbers)
+        body = without_none(
+            to=to, numbers=given, where=filter_json(where), limit=limit, dry_run=dry_run
         )
+        path = path_of("entities", entity, "move")
+        ask = post(path, body, repeats=dry_run or numbers is not None, changes=not dry_run)
+        return resubmitted(await self.ask(ask, ResubmittedOut))
 
     async def alarms(self) -> list[str]:
         """Return the alarms of stores and partitions since the server started."""

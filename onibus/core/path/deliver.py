@@ -63,9 +63,12 @@ def deliver(
     if not ordinals:
         return []
     if take:
-        return _take(subscription, ordinals, out)
-    received = _lock(subscription, ordinals, session, now, visibility_ms)
-    if not dead and isinstance(subscription.ready, FairQueue):
+        received = _take(subscription, ordinals, out)
+    else:
+        received = _lock(subscription, ordinals, session, now, visibility_ms)
+    if not dead:
+        _note_waits(subscription, received, now)
+    if not take and not dead and isinstance(subscription.ready, FairQueue):
         hold = subscription.marks.hot[ordinals[0]].hold
         assert hold is not None
         subscription.ready.noise.fly(hold, ordinals, received, now)
@@ -224,7 +227,14 @@ def deliver_groups(
     if attempt_id is not None:
         attempt = Attempt(now + FIFO_INTERVAL_MS, [hold.epoch] * len(chosen))
         begin_attempt(subscription, attempt_id, attempt, out)
-    return subscription.views(chosen, hold, hold.until)
+    received = subscription.views(chosen, hold, hold.until)
+    _note_waits(subscription, received, now)
+    return received
+
+
+def _note_waits(subscription: Subscription, received: list[ReceivedMessage], now: int) -> None:
+    """Count how long messages waited for their first delivery."""
+    subscription.tally.waits.note(received, subscription.partition.offsets.shown(now))
 
 
 def take_living(

@@ -69,6 +69,7 @@ class HttpApp:
         self.bodies = Bodies(self.limits.all_bodies_bytes_max)
         self.collector = Collector(bus, self.traffic)
         self.history = History(bus.broker)
+        self.started_ms = bus.broker.clock.wall()
 
     @property
     def login(self) -> str:

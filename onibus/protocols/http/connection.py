@@ -332,6 +332,9 @@ class Connection(asyncio.Protocol):
                 elif piece:
                     self._transport.write(piece)
                 if self._unread is not None:
+                    if request.endless and self._owner.closing:
+                        self.abort()
+                        return
                     await asyncio.shield(self._unread)
         except Exception:
             # The header is sent already: only an incomplete body can report the error.
@@ -452,8 +455,12 @@ class Connection(asyncio.Protocol):
     def wind_up(self) -> None:
         """Finish the current response and close: the server stops."""
         self._hurry()
-        if self._current is None:
+        current = self._current
+        if current is None:
             self._close()
+        elif current.endless and self._unread is not None:
+            # Its client does not read, so the stream would not end.
+            self.abort()
 
     def abort(self) -> None:
         """Close at once."""

@@ -73,6 +73,8 @@ class Request(msgspec.Struct, eq=False):
     takes_chunks: bool = True
     #: ends a wait: the client has disconnected, or the server stops
     hurry: Callable[[], None] | None = None
+    #: its response is a stream that only the client or the server's stop ends
+    endless: bool = False
     #: method and path of its route, once found
     route: RouteKey = NOWHERE
     #: time at which the app received it, of the event loop

@@ -1,4 +1,4 @@
-// Twelve tasks of an operator, in a real browser.
+// Fourteen tasks of an operator, in a real browser.
 
 import assert from "node:assert/strict";
 import { accessible, button, go, notice, picture, walk } from "./browser.mjs";
@@ -19,6 +19,10 @@ const search = async (page, fields) => {
 };
 
 await walk(async (page) => {
+  begin("find the noisy group");
+  await go(page, "entity/tenants/groups");
+  await page.getByRole("row", { name: /^loud .*noisy/ }).waitFor();
+  await accessible(page, "groups");
   begin("find why jobs are stuck");
   await go(page, "");
   await page.getByRole("link", { name: "orders", exact: true }).waitFor();
@@ -47,6 +51,9 @@ await walk(async (page) => {
   assert.equal(await rows.count(), 1);
   await click(rows.first().getByRole("button"));
   await page.getByLabel("Body", { exact: true }).getByText('"id": 42').waitFor();
+  await page.getByText("enqueued", { exact: true }).waitFor();
+  await click(button(page, "AMQP sections"));
+  await page.getByLabel("message annotations").getByText("x-opt-sequence-number").waitFor();
   await accessible(page, "message");
   await picture(page, "message");
 
@@ -84,6 +91,11 @@ await walk(async (page) => {
   await go(page, "entity/later/messages");
   await click(page.getByText("Receive with a lock"));
   await click(button(page, "Receive the next message"));
+  await button(page, "complete").waitFor();
+  // The page still holds the message after a look at another view.
+  await go(page, "entity/later/partitions");
+  await page.getByRole("row", { name: /^0 / }).waitFor();
+  await go(page, "entity/later/messages");
   await click(button(page, "complete"));
   await notice(page, "complete: message");
 
@@ -91,8 +103,22 @@ await walk(async (page) => {
   await go(page, "entity/jobs/dead-lettered");
   await click(button(page, "Purge"));
   await page.getByRole("dialog").getByLabel("State").selectOption("dead-lettered");
-  await click(button(page, "Delete messages"));
+  await click(button(page, "Count messages"));
+  await page.getByText("600 messages match now").waitFor();
+  await click(button(page, "Delete 600 messages"));
   await notice(page, "deleted 600 messages");
+
+  begin("move messages that match to another queue");
+  await go(page, "entity/orders/messages");
+  await search(page, { "JSON field": "customer.id", equals: "43" });
+  await page.getByText("1 found").waitFor();
+  await click(button(page, "Move messages that match"));
+  await page.getByRole("dialog").getByLabel("To").fill("later");
+  await click(button(page, "Count messages"));
+  await page.getByText("1 would move").waitFor();
+  await click(button(page, "Move 1"));
+  await notice(page, "moved 1");
+  await page.getByText("0 found").waitFor();
 
   begin("create, pause and delete a queue");
   await go(page, "");
@@ -149,7 +175,7 @@ await walk(async (page) => {
   await page.getByLabel("Body", { exact: true }).waitFor();
   await go(page, "entity/hostile/messages");
   await page.locator("table.messages tbody tr").first().getByRole("button").click();
-  for (const form of ["text", "hex", "json"]) await button(page, form).click();
+  for (const form of ["text", "hex", "AMQP sections", "json"]) await button(page, form).click();
   assert.equal(await page.locator("img[src=x], iframe, .planted").count(), 0);
   await accessible(page, "dark");
   for (const hash of ["", "entity/orders/figures", "entity/hostile/messages"]) {

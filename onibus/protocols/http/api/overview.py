@@ -8,7 +8,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import heapq
+import os
+import socket
 from collections.abc import AsyncIterator, Callable, Iterable
+from operator import attrgetter
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -20,14 +24,19 @@ from onibus.broker.entity import Entity
 from onibus.broker.message_store import MessageStore
 from onibus.broker.namespace import Namespace
 from onibus.core.errors import OnibusError
+from onibus.core.fair_queue import FairQueue
 from onibus.operation.figures import Figures, figures_of, oldest_ms
+from onibus.operation.health import readiness
 from onibus.operation.history import Points
+from onibus.operation.version import own_version
 from onibus.protocols.http.messages import Response
 from onibus.protocols.http.route import Call, Route
 from onibus.security.rights import Right
 
 #: Rows of one page, and rows that one client watches.
 ROWS_MAX = 200
+#: Message groups that one response lists.
+GROUPS_MAX = 1_000
 #: Entities looked at before other clients have their turn: about a millisecond.
 _SLICE = 200
 #: Points of the small plot in a row: five minutes.
@@ -99,6 +108,22 @@ class StoreOut(msgspec.Struct):
     free_bytes: int = 0
 
 
+class NodeOut(msgspec.Struct):
+    """The server process."""
+
+    #: host and process id
+    name: str
+    version: str
+    #: since when it runs
+    started_ms: int
+    #: whether all stores and partitions are up
+    ready: bool
+    #: open HTTP connections
+    connections: int
+    #: resident memory, 0 if unknown
+    memory_bytes: int
+
+
 class Overview(msgspec.Struct, kw_only=True):
     """A page of entities, and the namespace as a whole."""
 
@@ -108,7 +133,10 @@ class Overview(msgspec.Struct, kw_only=True):
     #: sums over all entities that match
     total: Figures
     stores: list[StoreOut]
+    node: NodeOut
     alarms: int
+    #: the last alarm; empty without alarms
+    last_alarm: str = ""
 
 
 def row_of(call: Call, entity: Entity, figures: Figures) -> OverviewRow:
@@ -131,7 +159,6 @@ async def overview(call: Call) -> Overview:
     """Find, sum up and sort all entities in slices; build the rows of one page."""
     asked: OverviewQuery = call.query(OverviewQuery)
     word = asked.search.lower()
-    total = Figures()
     matching: list[tuple[Entity, Figures]] = []
     entities = list(call.bus.broker.namespace.entities.values())
     for looked, entity in enumerate(entities, 1):
@@ -145,27 +172,53 @@ async def overview(call: Call) -> Overview:
         if asked.only == "limited" and not figures.offline:
             continue
         matching.append((entity, figures))
-        _add(total, figures)
+    alarms = call.bus.broker.alarms
     page = heapq.nsmallest(asked.start + asked.limit, matching, _order(asked.sort))
     return Overview(
         rows=[row_of(call, entity, figures) for entity, figures in page[asked.start :]],
         count=len(matching),
-        total=total,
+        total=_total([figures for _, figures in matching]),
         stores=list(_stores(call)),
-        alarms=call.bus.broker.alarms.count,
+        node=_node(call),
+        alarms=alarms.count,
+        last_alarm=alarms.kept[-1] if alarms.kept else "",
+    )
+
+
+def _node_name() -> str:
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def _node(call: Call) -> NodeOut:
+    """Return the state of this process."""
+    app = call.app
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        memory = pages * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        memory = 0  # not Linux
+    return NodeOut(
+        name=_node_name(),
+        version=own_version(),
+        started_ms=app.started_ms,
+        ready=readiness(call.bus).ready,
+        connections=len(app.traffic.open),
+        memory_bytes=memory,
     )
 
 
 def _order(sort: str) -> Callable[[tuple[Entity, Figures]], Any]:
     """Return the key by which entities are sorted."""
     if sort == "name":
-        return lambda one: one[0].name
+        # Subscriptions follow their topic.
+        return lambda one: one[0].name.replace("/subscriptions/", "\0")
     return lambda one: (-getattr(one[1], sort), one[0].name)
 
 
-def _add(total: Figures, figures: Figures) -> None:
-    for name in Figures.__struct_fields__:
-        setattr(total, name, getattr(total, name) + getattr(figures, name))
+def _total(found: list[Figures]) -> Figures:
+    """Return the sums of all figures."""
+    names = Figures.__struct_fields__
+    return Figures(**{name: sum(map(attrgetter(name), found)) for name in names})
 
 
 def _stores(call: Call) -> Iterable[StoreOut]:
@@ -197,6 +250,7 @@ def watch(call: Call) -> None:
     stopping = asyncio.Event()
     # Set before this returns: the client may have closed its side already.
     call.request.hurry = stopping.set
+    call.request.endless = True
     stream = _changes(call, given.names, stopping)
     call.respond(Response(200, content_type=NDJSON, stream=stream))
 
@@ -253,14 +307,60 @@ class Summary(OverviewRow, kw_only=True):
     """An entity with its figures, for callers that may not manage it."""
 
     requires_session: bool = False
+    fair_delivery: bool = False
 
 
 async def summary(call: Call) -> Summary:
     """Return the figures of an entity."""
     entity = call.bus.broker.find(call.entity)
     row = row_of(call, entity, figures_of(entity))
-    sessions = getattr(entity.settings, "requires_session", False)
-    return Summary(**msgspec.structs.asdict(row), requires_session=sessions)
+    settings = entity.settings
+    return Summary(
+        **msgspec.structs.asdict(row),
+        requires_session=getattr(settings, "requires_session", False),
+        fair_delivery=getattr(settings, "fair_delivery", False),
+    )
+
+
+class GroupOut(msgspec.Struct):
+    """A message group of a queue with fair delivery."""
+
+    group: str
+    in_flight: int
+    #: it takes more than its share of the receivers: others come first
+    noisy: bool
+    #: messages found to wait behind those of other groups
+    passed: int
+
+
+class Groups(msgspec.Struct):
+    """Message groups in flight, and the noisy ones, which come first."""
+
+    groups: list[GroupOut]
+    #: groups in flight or noisy, also those that are not listed
+    count: int
+
+
+async def groups(call: Call) -> Groups:
+    """Return the message groups of a queue with fair delivery; none without it."""
+    broker = call.bus.broker
+    entity = broker.find(call.entity)
+    found: dict[str, GroupOut] = {}
+    for seat in entity.seats:
+        partition = seat.partition
+        part = None if partition is None else partition.subscriptions.get(entity.number)
+        if part is None or not isinstance(part.ready, FairQueue):
+            continue
+        for name, count in part.ready.noise.in_flight.items():
+            found.setdefault(name, GroupOut(name, 0, False, 0)).in_flight += count
+        for name, (_, passed) in part.ready.noisy(broker.clock.now()).items():
+            group = found.setdefault(name, GroupOut(name, 0, True, 0))
+            group.noisy = True
+            group.passed += passed
+    first = heapq.nsmallest(
+        GROUPS_MAX, found.values(), lambda one: (not one.noisy, -one.in_flight, one.group)
+    )
+    return Groups(first, len(found))
 
 
 class PartitionOut(msgspec.Struct, kw_only=True):
@@ -268,6 +368,8 @@ class PartitionOut(msgspec.Struct, kw_only=True):
 
     index: int
     store: str
+    #: the server process that has the store open, as host and process id
+    owner: str
     is_online: bool
     #: why it is offline, empty if it is online
     error: str = ""
@@ -286,11 +388,14 @@ class Partitions(msgspec.Struct):
 async def partitions(call: Call) -> Partitions:
     """Return each partition with its store and counts."""
     entity = call.bus.broker.find(call.entity)
+    owner = _node_name()
     found = []
     for seat in entity.seats:
         partition = seat.partition
         part = None if partition is None else partition.subscriptions.get(entity.number)
-        out = PartitionOut(index=seat.index, store=seat.store.name, is_online=part is not None)
+        out = PartitionOut(
+            index=seat.index, store=seat.store.name, owner=owner, is_online=part is not None
+        )
         if partition is None or part is None:
             out.error = seat.offline
         else:
@@ -358,6 +463,15 @@ ROUTES = [
         right=Right.LISTEN,
         handler=history,
         gives=Points,
+        tag="watching",
+    ),
+    Route(
+        method="GET",
+        path="/v1/entities/{entity}/groups",
+        summary="List message groups in flight, and which of them are noisy.",
+        right=Right.LISTEN,
+        handler=groups,
+        gives=Groups,
         tag="watching",
     ),
     Route(

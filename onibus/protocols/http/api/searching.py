@@ -26,7 +26,7 @@ _ALIVE_SECONDS = 20.0
 _REASONS_SHOWN = 200
 
 
-async def _in_slices(steps: Iterator[T | None]) -> T:
+async def in_slices(steps: Iterator[T | None]) -> T:
     """Run the steps with other clients' turns in between; return what the last one yields."""
     for found in steps:
         if found is not None:
@@ -39,7 +39,7 @@ async def search(call: Call) -> SearchOut:
     """Look at a limited number of messages."""
     given: Search = call.decode(Search)
     call.app.refuse_crowds()
-    found = await _in_slices(
+    found = await in_slices(
         searching.search(
             call.bus.broker,
             call.entity,
@@ -55,7 +55,7 @@ async def search(call: Call) -> SearchOut:
 
 async def reasons(call: Call) -> ReasonsOut:
     """Count dead-lettered messages by reason."""
-    found = await _in_slices(searching.dead_letter_reasons(call.bus.broker, call.entity))
+    found = await in_slices(searching.dead_letter_reasons(call.bus.broker, call.entity))
     most = sorted(found.counts.items(), key=lambda one: -one[1])
     others = found.others + sum(count for _, count in most[_REASONS_SHOWN:])
     shown = [Reason(*one) for one in most[:_REASONS_SHOWN]]
@@ -70,6 +70,7 @@ def tail(call: Call) -> None:
     stopping = asyncio.Event()
     # Set before this returns: the client may have closed its side already.
     call.request.hurry = stopping.set
+    call.request.endless = True
     stream = _arrivals(call, follower, stopping)
     call.respond(Response(200, content_type=NDJSON, stream=stream))
 

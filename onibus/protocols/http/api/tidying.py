@@ -15,10 +15,13 @@ from onibus.api.delivery import (
     Peek,
     Purge,
     Resubmit,
+    Resubmitted,
     ResubmittedOut,
 )
 from onibus.api.messages import Messages, filter_of, messages_out
+from onibus.broker.searching import count_purgeable
 from onibus.broker.settling import peek_in_slices
+from onibus.protocols.http.api.searching import in_slices
 from onibus.protocols.http.route import Call, Route
 from onibus.security.rights import Right
 
@@ -45,6 +48,9 @@ def peek(call: Call) -> None:
 async def purge(call: Call) -> Counted:
     given: Purge = call.decode(Purge)
     where = filter_of(given.where)
+    if given.dry_run:
+        call.app.refuse_crowds()
+        return Counted(await in_slices(count_purgeable(call.bus.broker, call.entity, where)))
     return Counted(await call.bus.purge(call.entity, where, forget_ids=given.forget_ids))
 
 
@@ -67,6 +73,11 @@ async def resubmit(call: Call) -> ResubmittedOut:
         to=given.to,
         dry_run=given.dry_run,
     )
+    return resubmitted_out(done)
+
+
+def resubmitted_out(done: Resubmitted) -> ResubmittedOut:
+    """Return the result of a resubmission or a move for a response."""
     return ResubmittedOut(
         [Moved(old, new) for old, new in done.moved.items()],
         [NotMoved(old, why) for old, why in done.refused.items()],

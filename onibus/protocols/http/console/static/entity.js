@@ -5,7 +5,7 @@ import { admin, at, encode, get, patch, remove } from "./api.js";
 import { ChangeSettings, EditRule, Purge, Send } from "./forms.js";
 import { Messages } from "./messages.js";
 import { link } from "./overview.js";
-import { Chart, Confirm, Dialog, Failure, Tabs, age, bytes, number, time, useLoaded } from "./widgets.js";
+import { Chart, Confirm, Dialog, Failure, Sign, Tabs, age, bytes, duration, number, time, useLoaded } from "./widgets.js";
 
 const KINDS = ["queue", "topic", "subscription"];
 
@@ -20,7 +20,7 @@ async function summary(name, listens, signal) {
     active_count: row.active ?? 0, held_count: row.held ?? 0, deferred_count: row.deferred ?? 0,
     scheduled_count: row.scheduled ?? 0, dead_lettered_count: row.dead_lettered ?? 0,
     duplicates_dropped: row.duplicates ?? 0,
-    settings: { status: row.status, requires_session: row.requires_session ?? false },
+    settings: { status: row.status, requires_session: row.requires_session ?? false, fair_delivery: row.fair_delivery ?? false },
   };
 }
 
@@ -40,6 +40,8 @@ async function load(name, can, signal) {
 
 function Figures({ name, info }) {
   const { value: past, error } = useLoaded((signal) => get(at(name, "/history"), signal), [name], 10);
+  const last = past ? past.dwell_p99_ms.findLastIndex((one) => one !== null) : -1;
+  const dwell = (values) => (last < 0 ? "–" : duration(values[last]));
   const figures = [
     ["Active", info.active_count], ["Held", info.held_count], ["Deferred", info.deferred_count],
     ["Scheduled", info.scheduled_count], ["Dead-lettered", info.dead_lettered_count],
@@ -48,6 +50,8 @@ function Figures({ name, info }) {
   return html`
     <dl class="figures">
       ${figures.map(([label, value]) => html`<div key=${label}><dt>${label}</dt><dd>${number(value)}</dd></div>`)}
+      ${past && info.kind !== "topic" && html`<div><dt title="From enqueue to first delivery, in the last ten seconds with a delivery">Dwell p50</dt><dd>${dwell(past.dwell_p50_ms)}</dd></div>
+        <div><dt title="From enqueue to first delivery, in the last ten seconds with a delivery">Dwell p99</dt><dd>${dwell(past.dwell_p99_ms)}</dd></div>`}
       <div><dt>Size</dt><dd>${bytes(info.size_bytes)}</dd></div>
       <div><dt>Availability</dt><dd>${info.availability}</dd></div>
     </dl>
@@ -56,6 +60,7 @@ function Figures({ name, info }) {
       ? html`<div class="charts">
           <${Chart} title="Messages" times=${past.times} series=${[["active", past.active, "--blue"], ["dead-lettered", past.dead_lettered, "--red"], ["deferred or scheduled", past.aside, "--amber"]]} />
           <${Chart} title="Messages per second" times=${past.times} series=${[["in", past.accepted, "--blue"], ["out", past.gone, "--green"], ["delivered", past.delivered, "--amber"]]} />
+          ${last >= 0 && html`<${Chart} title="Milliseconds from enqueue to first delivery" times=${past.times} points series=${[["p50", past.dwell_p50_ms, "--blue"], ["p99", past.dwell_p99_ms, "--amber"]]} />`}
         </div>`
       : html`<p class="soft">The history of the last hour appears here after ten seconds.</p>`}
     ${info.subscriptions && html`<h2>Subscriptions</h2><ul>${info.subscriptions.map((one) => html`<li key=${one}><a href=${link(one)}>${one}</a></li>`)}</ul>`}`;
@@ -73,30 +78,60 @@ function Sessions({ name }) {
   <p class="soft">${number(value.sessions.length)} sessions${value.sessions.length > 1000 ? ", the first 1,000 shown" : ""}</p>`;
 }
 
+function Groups({ name }) {
+  const { value, error } = useLoaded((signal) => get(at(name, "/groups"), signal), [name], 5);
+  if (!value) return html`<${Failure} text=${error} />`;
+  return html`<${Failure} text=${error} />
+  <div class="scroll" tabindex="0" role="region" aria-label="Groups"><table>
+    <thead><tr><th scope="col">Group</th><th scope="col">State</th><th scope="col" class="num">In flight</th><th scope="col" class="num">Found waiting behind others</th></tr></thead>
+    <tbody>${value.groups.map((one) => html`<tr key=${one.group}>
+      <th scope="row">${one.group}</th><td class=${one.noisy ? "warn" : ""}>${one.noisy ? html`<${Sign} at="warn" />noisy` : "quiet"}</td>
+      <td class="num">${number(one.in_flight)}</td><td class="num">${number(one.passed)}</td></tr>`)}</tbody>
+  </table></div>
+  <p class="soft">${number(value.count)} groups have messages in flight or are noisy${value.count > value.groups.length ? `, the first ${number(value.groups.length)} shown` : ""}. Messages of noisy groups are delivered after those of quiet ones.</p>`;
+}
+
+const total = (values) => values.reduce((sum, one) => sum + Number(one ?? 0), 0);
+
+function Keys({ name }) {
+  const { value, error } = useLoaded((signal) => get("/v1/keys", signal), [name]);
+  if (!value) return error ? html`<h2>Keys</h2><p class="soft">${error}</p>` : null;
+  const topic = name.split("/subscriptions/")[0];
+  const keys = value.keys.filter((one) => !one.entity || [name, topic].includes(one.entity));
+  return html`<h2>Keys</h2><table>
+    <thead><tr><th scope="col">Key</th><th scope="col">Scope</th><th scope="col">Rights</th></tr></thead>
+    <tbody>${keys.map((one) => html`<tr key=${`${one.entity} ${one.name}`}><th scope="row">${one.name}</th><td>${one.entity || "all entities"}</td><td>${one.rights.join(", ")}</td></tr>`)}</tbody>
+  </table>`;
+}
+
 function Readers({ name }) {
   const readers = useLoaded((signal) => get(at(name, "/readers"), signal), [name], 5);
   const claims = useLoaded((signal) => get(at(name, "/claims"), signal), [name], 5);
-  const json = (value) => encode(value, 2);
+  const lost = (one) => one.lost.filter(Boolean).length;
   return html`<h2>Readers</h2><${Failure} text=${readers.error} />
     ${readers.value && (readers.value.readers.length
-      ? html`<table><thead><tr><th scope="col">Reader</th><th scope="col">Progress</th></tr></thead><tbody>
-          ${readers.value.readers.map((one) => html`<tr key=${one.name}><th scope="row">${one.name}</th><td><pre>${json(one)}</pre></td></tr>`)}</tbody></table>`
+      ? html`<div class="scroll" tabindex="0" role="region" aria-label="Readers"><table><thead><tr><th scope="col">Reader</th><th scope="col">Log</th><th scope="col" class="num">Rows behind</th><th scope="col" class="num">Rows lost</th><th scope="col" class="num">Last moved</th><th scope="col">Next numbers</th></tr></thead><tbody>
+          ${readers.value.readers.map((one) => html`<tr key=${one.name + one.log}><th scope="row">${one.name}${one.address && html`<div class="soft">${one.address}</div>`}</th><td>${one.log}</td>
+            <td class="num">${number(total(one.lag))}</td><td class=${`num ${lost(one) ? "bad" : ""}`}>${lost(one) ? html`<${Sign} at="bad" />in ${lost(one)} partitions` : "none"}</td>
+            <td class="num">${age(one.moved_ms)} ago</td><td><code>${one.positions.map(String).join(" ")}</code></td></tr>`)}</tbody></table></div>`
       : html`<p class="soft">No program reads the log under a name.</p>`)}
     <h2>Claims</h2><${Failure} text=${claims.error} />
     ${claims.value && (claims.value.claims.length
-      ? html`<pre>${json(claims.value.claims)}</pre>`
+      ? html`<div class="scroll" tabindex="0" role="region" aria-label="Claims"><table><thead><tr><th scope="col">Reader</th><th scope="col" class="num">Claim</th><th scope="col" class="num">Messages</th><th scope="col" class="num">Age</th><th scope="col">State</th></tr></thead><tbody>
+          ${claims.value.claims.map((one) => html`<tr key=${`${one.reader} ${one.number}`}><th scope="row">${one.reader}</th><td class="num">${String(one.number)}</td><td class="num">${number(one.count)}</td><td class="num">${duration(one.age_ms)}</td>
+            <td>${one.committing ? "committing" : one.read ? "read" : `not read, lease until ${time(one.lease_until_ms)}`}</td></tr>`)}</tbody></table></div>`
       : html`<p class="soft">No claim is open.</p>`)}`;
 }
 
 function Partitions({ name }) {
   const { value, error } = useLoaded((signal) => get(at(name, "/partitions"), signal), [name], 5);
   if (!value) return html`<${Failure} text=${error} />`;
-  return html`<table>
-    <thead><tr><th scope="col">Partition</th><th scope="col">Store</th><th scope="col">State</th><th scope="col" class="num">Active</th><th scope="col" class="num">Dead-lettered</th><th scope="col" class="num">Size</th><th scope="col" class="num">Recorded ids</th></tr></thead>
+  return html`<${Failure} text=${error} /><div class="scroll" tabindex="0" role="region" aria-label="Partitions"><table>
+    <thead><tr><th scope="col">Partition</th><th scope="col">Store</th><th scope="col">Owner</th><th scope="col">State</th><th scope="col" class="num">Active</th><th scope="col" class="num">Dead-lettered</th><th scope="col" class="num">Size</th><th scope="col" class="num">Recorded ids</th></tr></thead>
     <tbody>${value.partitions.map((one) => html`<tr key=${one.index}>
-      <th scope="row">${one.index}</th><td>${one.store}</td><td class=${one.is_online ? "" : "bad"}>${one.is_online ? "online" : one.error}</td>
+      <th scope="row">${one.index}</th><td>${one.store}</td><td>${one.owner}</td><td class=${one.is_online ? "" : "bad"}>${one.is_online ? "online" : html`<${Sign} at="bad" />${one.error}`}</td>
       <td class="num">${number(one.active)}</td><td class="num">${number(one.dead_lettered)}</td><td class="num">${bytes(one.size_bytes)}</td><td class="num">${number(one.recorded_ids)}</td></tr>`)}</tbody>
-  </table>`;
+  </table></div>`;
 }
 
 function Settings({ info, can, say, again }) {
@@ -117,6 +152,7 @@ function Settings({ info, can, say, again }) {
       <table><thead><tr><th scope="col">Rule</th><th scope="col">Filter</th><th scope="col">Action</th><th><span class="hidden">Actions</span></th></tr></thead>
       <tbody>${info.rules.map((one) => html`<tr key=${one.name}><th scope="row">${one.name}</th><td><code>${encode(one.filter)}</code></td><td><code>${one.action ? encode(one.action) : "–"}</code></td>
         <td>${can("Manage") && html`<button class="danger" onClick=${() => setDropped(one)}>Delete</button>`}</td></tr>`)}</tbody></table>`}
+    <${Keys} name=${info.name} />
     ${editing && html`<${ChangeSettings} info=${info} onClose=${() => setEditing(false)} onDone=${() => { say("settings changed"); again(); }} />`}
     ${dropped && html`<${Confirm} title=${`Delete rule ${dropped.name}`} text="Messages that only this rule selects no longer reach the subscription." submit="Delete rule" onSubmit=${() => dropRule(dropped)} onClose=${() => setDropped(null)} />`}
     ${rule && html`<${EditRule} name=${info.name} onClose=${() => setRule(null)} onDone=${() => { say("rule added"); again(); }} />`}`;
@@ -144,10 +180,11 @@ export function Entity({ name, tab, can, say }) {
     ["figures", "Figures"],
     ["messages", isTopic ? "Scheduled" : "Messages"],
     ...(isTopic ? [] : [["dead-lettered", `Dead-lettered (${number(info.dead_lettered_count)})`]]),
-    ...(info.settings.requires_session ? [["sessions", "Sessions"]] : []),
+    ...(info.settings.requires_session ? [["sessions", info.settings.fifo ? "Groups" : "Sessions"]] : []),
+    ...(info.settings.fair_delivery ? [["groups", "Groups"]] : []),
     ["readers", "Readers and claims"],
     ["partitions", "Partitions"],
-    ...(can("Manage") ? [["settings", info.rules ? "Settings and rules" : "Settings"]] : []),
+    ...(can("Manage") ? [["settings", info.rules ? "Settings, rules, keys" : "Settings and keys"]] : []),
   ];
   if (!tabs.some(([key]) => key === tab)) tab = "figures";
   const paused = info.settings.status !== "active";
@@ -177,6 +214,7 @@ export function Entity({ name, tab, can, say }) {
     ${tab === "messages" && html`<${Messages} key="live" info=${info} dead=${false} can=${can} say=${done} />`}
     ${tab === "dead-lettered" && html`<${Messages} key="dead" info=${info} dead=${true} can=${can} say=${done} />`}
     ${tab === "sessions" && html`<${Sessions} name=${name} />`}
+    ${tab === "groups" && html`<${Groups} name=${name} />`}
     ${tab === "readers" && html`<${Readers} name=${name} />`}
     ${tab === "partitions" && html`<${Partitions} name=${name} />`}
     ${tab === "settings" && html`<${Settings} info=${info} can=${can} say=${say} again=${again} />`}

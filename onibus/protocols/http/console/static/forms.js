@@ -5,6 +5,8 @@ import { admin, at, encode, parse, patch, post, put } from "./api.js";
 import { Dialog, Field, number } from "./widgets.js";
 
 const BATCH = 1000;
+//: Messages that one call moves at most.
+const MOVES = 20_000;
 const optional = (form, name) => form.get(name) || undefined;
 
 /** Read properties written as JSON; an empty field has none. */
@@ -98,20 +100,58 @@ export function Purge({ info, onClose, onDone }) {
     scheduled: info.scheduled_count,
     "dead-lettered": info.dead_lettered_count,
   };
+  const [counted, setCounted] = useState(null);
   const submit = async (form) => {
-    const where = { state: form.get("state"), sql: optional(form, "sql"), body_contains: optional(form, "text") };
-    const days = Number(form.get("days"));
-    if (days) where.enqueued_before_ms = Math.round(Date.now() - days * 86_400_000);
-    const done = await post(at(info.name, "/purge"), { where, forget_ids: form.get("forget") === "on" });
+    if (!counted) {
+      const where = { state: form.get("state"), sql: optional(form, "sql"), body_contains: optional(form, "text") };
+      const days = Number(form.get("days"));
+      if (days) where.enqueued_before_ms = Math.round(Date.now() - days * 86_400_000);
+      const { count } = await post(at(info.name, "/purge"), { where, dry_run: true });
+      setCounted({ where, count });
+      return false;
+    }
+    const done = await post(at(info.name, "/purge"), { where: counted.where, forget_ids: form.get("forget") === "on" });
     onDone(`deleted ${number(done.count)} messages`);
+    return true;
   };
-  return html`<${Dialog} title=${`Purge ${info.name}`} submit="Delete messages" danger onSubmit=${submit} onClose=${onClose}>
-    <p>This deletes every message in the chosen state that matches all fields and that no receiver holds. You cannot undo it.</p>
+  const title = counted ? `Delete ${number(counted.count)} messages` : "Count messages";
+  return html`<${Dialog} title=${`Purge ${info.name}`} submit=${title} danger=${Boolean(counted)} onInput=${(event) => event.target.name !== "forget" && setCounted(null)} onSubmit=${submit} onClose=${onClose}>
+    <p>This deletes every message in the chosen state that matches all fields and that no receiver holds. It counts them first. You cannot undo it.</p>
     <${Field} label="State"><select name="state">${STATES.map((one) => html`<option key=${one} value=${one}>${one}: ${number(counts[one])} messages</option>`)}</select><//>
     <${Field} label="Older than, days"><input name="days" type="number" min="0" step="any" /><//>
     <${Field} label="Body contains"><input name="text" /><//>
     <${Field} label="SQL filter"><input name="sql" spellcheck=${false} /><//>
     ${info.settings.requires_duplicate_detection && html`<label class="check"><input type="checkbox" name="forget" /> Also discard recorded ids: a repeated message is then accepted again</label>`}
+    <p role="status">${counted ? `${number(counted.count)} messages match now.` : ""}</p>
+  <//>`;
+}
+
+/** Move active messages: those named, or all that a filter means. */
+export function Move({ info, numbers, where, onClose, onDone }) {
+  const [counted, setCounted] = useState(null);
+  const chosen = numbers ? { numbers: numbers.map(BigInt) } : { where: { ...where, state: "active" } };
+  const told = ({ refused }) => (refused.length ? `, ${number(refused.length)} stay: ${refused[0].reason}` : "");
+  const submit = async (form) => {
+    const to = form.get("to").trim();
+    if (!counted) {
+      setCounted(await post(at(info.name, "/move"), { ...chosen, to, dry_run: true }));
+      return false;
+    }
+    let count = 0;
+    for (;;) {
+      const done = await post(at(info.name, "/move"), { ...chosen, to, limit: MOVES });
+      count += done.moved.length;
+      if (numbers || done.moved.length < MOVES) {
+        onDone(`moved ${number(count)}${told(done)}`);
+        return true;
+      }
+    }
+  };
+  const many = counted && `${counted.moved.length === MOVES ? "at least " : ""}${number(counted.moved.length)}`;
+  return html`<${Dialog} title=${`Move messages of ${info.name}`} submit=${counted ? `Move ${many}` : "Count messages"} onInput=${() => setCounted(null)} onSubmit=${submit} onClose=${onClose}>
+    <p>${numbers ? "This moves the message" : "This moves every active message that matches the filter and that no receiver holds"} to another queue or topic. Each message leaves here and arrives there atomically, with a new sequence number.</p>
+    <${Field} label="To" hint="a queue or topic"><input name="to" required autocomplete="off" spellcheck=${false} /><//>
+    <p role="status">${counted ? `${many} would move${told(counted)}` : ""}</p>
   <//>`;
 }
 

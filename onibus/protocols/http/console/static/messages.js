@@ -2,7 +2,7 @@
 
 import { html, useEffect, useRef, useState } from "./preact.js";
 import { at, encode, get, indented, lines, post } from "./api.js";
-import { Resubmit, Send } from "./forms.js";
+import { Move, Resubmit, Send } from "./forms.js";
 import { Confirm, Failure, number, time, useLoaded } from "./widgets.js";
 
 const PAGE = 50;
@@ -26,10 +26,13 @@ function pretty(message, form) {
 }
 
 function Detail({ info, message, dead, can, say, onClose }) {
+  const isTopic = info.kind === "topic";
   const [form, setForm] = useState("json");
   const [dialog, setDialog] = useState("");
   const place = useRef(null);
   useEffect(() => place.current.focus(), [message.sequence_number]);
+  const ask = (signal) => post(at(info.name, "/inspect"), { number: BigInt(message.sequence_number) }, signal);
+  const { value: seen, error: unseen } = useLoaded(isTopic ? async () => null : ask, [info.name, message.sequence_number], 5);
   const act = (path, text) => async () => {
     await post(at(info.name, path), { numbers: [BigInt(message.sequence_number)] });
     say(text);
@@ -41,20 +44,26 @@ function Detail({ info, message, dead, can, say, onClose }) {
     <div class="bar"><h2>Message ${message.sequence_number}</h2><span class="grow"></span><button onClick=${onClose}>Close</button></div>
     <div class="bar">
       ${dead && can("Manage") && html`<button class="primary" onClick=${() => setDialog("resubmit")}>Resubmit</button>`}
+      ${!dead && message.state === "active" && can("Manage") && html`<button onClick=${() => setDialog("move")}>Move</button>`}
       ${info.kind !== "subscription" && can("Send") && html`<button onClick=${() => setDialog("copy")}>Edit and send a copy</button>`}
       ${message.state === "deferred" && can("Listen") && html`<button onClick=${() => setDialog("reactivate")}>Reactivate</button>`}
       ${message.state === "scheduled" && can("Send") && html`<button class="danger" onClick=${() => setDialog("cancel")}>Cancel</button>`}
     </div>
     <div class="bar" role="group" aria-label="Show the body as">
-      ${["json", "text", "hex"].map((one) => html`<button key=${one} aria-pressed=${one === form} onClick=${() => setForm(one)}>${one}</button>`)}
+      ${["json", "text", "hex", "AMQP sections"].map((one) => html`<button key=${one} aria-pressed=${one === form} onClick=${() => setForm(one)}>${one}</button>`)}
     </div>
-    <pre class="body" tabindex="0" aria-label="Body">${pretty(message, form)}</pre>
+    ${form === "AMQP sections"
+      ? seen && html`<div aria-label="AMQP sections" role="group">${seen.sections.map((one, place) => html`<div key=${place}><h3>${one.name}</h3><pre tabindex="0" aria-label=${one.name}>${typeof one.value === "string" ? one.value : encode(one.value, 2)}</pre></div>`)}</div>`
+      : html`<pre class="body" tabindex="0" aria-label="Body">${pretty(message, form)}</pre>`}
+    <${Failure} text=${unseen} />
+    ${seen && html`<h3>Life so far</h3><ol class="life">${seen.life.map((one, place) => html`<li key=${place}><b>${one.what}</b>${one.at_ms ? ` ${time(one.at_ms)}` : ""}${one.detail ? html` <span class="soft">${one.detail}</span>` : ""}</li>`)}</ol>`}
     ${message.properties && html`<h3>Properties</h3><table><tbody>${Object.entries(message.properties).map(([key, value]) => html`<tr key=${key}><th scope="row">${key}</th><td>${typeof value === "object" ? encode(value) : String(value)}</td></tr>`)}</tbody></table>`}
     <h3>Fields</h3>
     <table><tbody>${fields.map(([key, value]) => html`<tr key=${key}><th scope="row">${key}</th><td>${shown(key, value)}</td></tr>`)}</tbody></table>
     ${dialog === "cancel" && html`<${Confirm} title="Cancel a scheduled message" text=${`This deletes message ${message.sequence_number}. You cannot undo it.`} submit="Cancel the message" onSubmit=${act("/cancel-scheduled", "cancelled")} onClose=${() => setDialog("")} />`}
     ${dialog === "reactivate" && html`<${Confirm} title="Reactivate a deferred message" text=${`Receivers get message ${message.sequence_number} again.`} submit="Reactivate it" onSubmit=${act("/undefer", "reactivated")} onClose=${() => setDialog("")} />`}
     ${dialog === "copy" && html`<${Send} info=${info} message=${{ ...message, message_id: "" }} onClose=${() => setDialog("")} onDone=${say} />`}
+    ${dialog === "move" && html`<${Move} info=${info} numbers=${[message.sequence_number]} onClose=${() => setDialog("")} onDone=${(text) => { say(text); onClose(); }} />`}
     ${dialog === "resubmit" && html`<${Resubmit} info=${info} numbers=${[message.sequence_number]} count=${1} onClose=${() => setDialog("")} onDone=${(text) => { say(text); onClose(); }} />`}
   </aside>`;
 }
@@ -140,8 +149,16 @@ function useTail(name, where) {
   return { on, setOn, arrived, error };
 }
 
+//: Messages that this page holds, by entity: a change of view must not lose their tokens.
+const kept = new Map();
+
 function Held({ info, can, say }) {
-  const [held, setHeld] = useState([]);
+  const [held, show] = useState(kept.get(info.name) || []);
+  const setHeld = (change) => {
+    const now = change(kept.get(info.name) || []);
+    kept.set(info.name, now);
+    show(now);
+  };
   const [error, setError] = useState("");
   const take = async () => {
     try {
@@ -163,7 +180,7 @@ function Held({ info, can, say }) {
     }
   };
   if (!can("Listen") || info.settings.requires_session || info.kind === "topic") return null;
-  return html`<details><summary>Receive with a lock</summary>
+  return html`<details open=${held.length > 0}><summary>Receive with a lock</summary>
     <p class="soft">Receiving takes a message from other receivers until you settle it or its lock expires.</p>
     <button onClick=${take}>Receive the next message</button>
     <${Failure} text=${error} />
@@ -178,7 +195,7 @@ export function Messages({ info, dead, can, say }) {
   const [where, setWhere] = useState({ state: info.kind === "topic" ? "scheduled" : undefined });
   const [chosen, setChosen] = useState(null);
   const [picked, setPicked] = useState([]);
-  const [dialog, setDialog] = useState(false);
+  const [dialog, setDialog] = useState("");
   const search = useSearch(info.name, dead, where);
   const tail = useTail(info.name, where);
   const rows = tail.on ? tail.arrived : search.messages;
@@ -223,9 +240,10 @@ export function Messages({ info, dead, can, say }) {
       <button type="button" onClick=${search.again}>Refresh</button>
       ${!dead && info.kind !== "topic" && html`<button type="button" aria-pressed=${tail.on} onClick=${() => tail.setOn(!tail.on)}>Follow</button>`}
     </form>
+    ${!dead && info.kind !== "topic" && can("Manage") && html`<div class="bar"><button onClick=${() => setDialog("move")}>Move messages that match</button></div>`}
     <${Failure} text=${search.error || tail.error} />
     ${tail.on && html`<p class="soft" role="status">Messages appear here as they arrive, the newest first.</p>`}
-    ${dead && can("Manage") && picked.length > 0 && html`<div class="bar"><button class="primary" onClick=${() => setDialog(true)}>Resubmit ${number(picked.length)} selected</button></div>`}
+    ${dead && can("Manage") && picked.length > 0 && html`<div class="bar"><button class="primary" onClick=${() => setDialog("resubmit")}>Resubmit ${number(picked.length)} selected</button></div>`}
     <div class=${chosen ? "split" : ""}>
       <div class="scroll" tabindex="0" role="region" aria-label="Messages"><table class="messages">
         <thead><tr>${dead && html`<th scope="col"><span class="hidden">Select</span></th>`}<th scope="col" class="num">Number</th><th scope="col">Enqueued</th><th scope="col">State</th><th scope="col">Id</th><th scope="col">Session</th>${dead && html`<th scope="col">Reason</th>`}<th scope="col" class="num">Deliveries</th><th scope="col">Body</th></tr></thead>
@@ -243,5 +261,6 @@ export function Messages({ info, dead, can, say }) {
       </div>`}</div>
       ${chosen && html`<${Detail} info=${info} message=${chosen} dead=${dead} can=${can} say=${done} onClose=${() => setChosen(null)} />`}
     </div>
-    ${dialog && html`<${Resubmit} info=${info} numbers=${picked} count=${picked.length} onClose=${() => setDialog(false)} onDone=${done} />`}`;
+    ${dialog === "move" && html`<${Move} info=${info} where=${where} onClose=${() => setDialog("")} onDone=${done} />`}
+    ${dialog === "resubmit" && html`<${Resubmit} info=${info} numbers=${picked} count=${picked.length} onClose=${() => setDialog("")} onDone=${done} />`}`;
 }

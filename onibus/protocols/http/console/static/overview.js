@@ -3,7 +3,7 @@
 import { html, useEffect, useState } from "./preact.js";
 import { get, lines } from "./api.js";
 import { NewEntity } from "./forms.js";
-import { Failure, Spark, age, bytes, number, rate, short, useLoaded } from "./widgets.js";
+import { Failure, Sign, Spark, age, bytes, growth, level, number, rate, short, useLoaded } from "./widgets.js";
 
 const PAGE = 100;
 const COLUMNS = [
@@ -47,7 +47,10 @@ function useChanges(names) {
 
 function Row({ row }) {
   const indent = row.kind === "subscription" ? row.name.split("/subscriptions/") : null;
-  const warn = row.dead_lettered ? "bad" : "";
+  const dead = level("dead_lettered", row.dead_lettered || 0);
+  const old = row.oldest_ms ? level("oldest_ms", Date.now() - Number(row.oldest_ms)) : "";
+  const grown = growth(row.depths);
+  const more = level("growth", grown);
   return html`<tr class=${row.deleted ? "deleted" : ""}>
     <th scope="row">
       <a href=${link(row.name)} class=${indent ? "sub" : ""}>${indent ? html`<span class="soft">${indent[0]} / </span>${indent[1]}` : row.name}</a>
@@ -55,26 +58,32 @@ function Row({ row }) {
       ${row.status && row.status !== "active" && html`<span class="tag warn">${row.status}</span>`}
       ${row.offline > 0 && html`<span class="tag bad">${row.offline} offline</span>`}
     </th>
-    <td class="num">${short(row.active || 0)}${row.held ? html`<small class="soft"> ${short(row.held)} held</small>` : ""}</td>
+    <td class=${`num ${more}`}><${Sign} at=${more} />${short(row.active || 0)}${more && html`<small> +${short(grown)}</small>`}${row.held ? html`<small class="soft"> ${short(row.held)} held</small>` : ""}</td>
     <td class="num">${short(row.scheduled || 0)}${row.deferred ? html`<small class="soft"> ${short(row.deferred)} deferred</small>` : ""}</td>
-    <td class=${`num ${warn}`}>${row.dead_lettered ? html`<a href=${link(row.name, "dead-lettered")}>${short(row.dead_lettered)}</a>` : "0"}</td>
+    <td class=${`num ${dead}`}><${Sign} at=${dead} />${row.dead_lettered ? html`<a href=${link(row.name, "dead-lettered")}>${short(row.dead_lettered)}</a>` : "0"}</td>
     <td class="num">${rate(row.accepted_per_s || 0)}</td>
     <td class="num">${rate(row.gone_per_s || 0)}</td>
     <td class="num">${short(row.duplicates || 0)}</td>
-    <td class="num">${age(row.oldest_ms)}</td>
+    <td class=${`num ${old}`}><${Sign} at=${old} />${age(row.oldest_ms)}</td>
     <td><${Spark} values=${row.depths} /></td>
   </tr>`;
 }
 
-function Stores({ found }) {
-  return html`<div class="cards">
+/** The process and its stores. */
+function Health({ found }) {
+  const { node } = found;
+  return html`<div class="cards" role="group" aria-label="Health">
+    <div class=${`card ${node.ready ? "" : "bad"}`}>
+      <b>${node.name}</b> <span class="soft">${node.ready ? "ready" : "not ready"}</span>
+      <div class="soft">up for ${age(node.started_ms)}, ${bytes(node.memory_bytes)} of memory, ${number(node.connections)} connections</div>
+    </div>
     ${found.stores.map(
       (store) => html`<div key=${store.name} class=${`card ${store.is_up ? "" : "bad"}`}>
         <b>${store.name}</b> <span class="soft">${store.is_up ? "up" : "down"}</span>
         <div class="soft">${store.is_up ? `${bytes(store.size_bytes)} used, ${bytes(store.free_bytes)} free` : store.error}</div>
       </div>`,
     )}
-    ${found.alarms > 0 && html`<div class="card bad"><b>${number(found.alarms)} alarms</b><div class="soft">run onibus alarms</div></div>`}
+    ${found.alarms > 0 && html`<div class="card bad"><b><${Sign} at="bad" />${number(found.alarms)} alarms</b><div class="soft">${found.last_alarm}</div></div>`}
   </div>`;
 }
 
@@ -107,7 +116,7 @@ export function Overview({ can, say }) {
     </div>
     <${Failure} text=${error} />
     ${found && html`
-      <${Stores} found=${found} />
+      <${Health} found=${found} />
       <p class="soft">${number(found.count)} entities, ${number(found.total.active)} active messages, ${number(found.total.dead_lettered)} dead-lettered</p>
       <div class="scroll" tabindex="0" role="region" aria-label="Entities">
       <table>
@@ -122,6 +131,7 @@ export function Overview({ can, say }) {
         <span class="soft">${number(asked.start + 1)} to ${number(Math.min(asked.start + PAGE, found.count))}</span>
         <button disabled=${asked.start + PAGE >= found.count} onClick=${() => set({ start: asked.start + PAGE })}>Next</button>
       </div>`}
+      <p class="soft"><${Sign} at="warn" /> from 1 dead-lettered message, an age of 5 minutes or 100 more active messages in 5 minutes; <${Sign} at="bad" /> from 100, 1 hour or 1,000.</p>
       ${!found.count && html`<p>No entity matches. ${can("Manage") ? "Create one with New entity." : ""}</p>`}
     `}
     ${making && html`<${NewEntity} onClose=${() => setMaking(false)} onDone=${(name) => { say(`created ${name}`); again(); }} />`}

@@ -26,6 +26,38 @@ export function age(ms) {
   return `${Math.floor(seconds / 86400)} d`;
 }
 
+/** Milliseconds in the largest unit that keeps two digits. */
+export function duration(ms) {
+  if (ms === undefined || ms === null) return "–";
+  const value = Number(ms);
+  if (value < 1000) return `${value} ms`;
+  for (const [unit, size] of [["s", 1000], ["min", 60_000], ["h", 3_600_000]]) {
+    const amount = value / size;
+    if (amount < (unit === "s" ? 100 : 90)) return `${amount < 10 ? amount.toFixed(1) : Math.round(amount)} ${unit}`;
+  }
+  return `${Math.round(value / 86_400_000)} d`;
+}
+
+//: From these values on, a figure is marked: as a warning, as an alarm.
+export const THRESHOLDS = { dead_lettered: [1, 100], oldest_ms: [300_000, 3_600_000], growth: [100, 1000] };
+const SIGNS = { warn: ["▲", "warning"], bad: ["‼", "alarm"] };
+
+/** Return "", "warn" or "bad" for a figure. */
+export const level = (name, value) => {
+  const [warn, bad] = THRESHOLDS[name];
+  return value >= bad ? "bad" : value >= warn ? "warn" : "";
+};
+
+/** Return by how much the backlog grew in the time that its small plot shows. */
+export const growth = (depths) => (depths && depths.length > 1 ? depths[depths.length - 1] - depths[0] : 0);
+
+/** A sign next to a marked figure, so that its colour is not the only one. */
+export function Sign({ at }) {
+  if (!at) return null;
+  const [sign, word] = SIGNS[at];
+  return html`<span class=${`sign ${at}`} title=${word} role="img" aria-label=${word}>${sign}</span>`;
+}
+
 /** A small plot of the last counts. */
 export function Spark({ values }) {
   if (!values || values.length < 2) return html`<svg class="spark" aria-hidden="true"></svg>`;
@@ -39,7 +71,7 @@ export function Spark({ values }) {
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 /** A plot over time: `series` is a list of [label, values, colour variable]. */
-export function Chart({ title, times, series }) {
+export function Chart({ title, times, series, points = false }) {
   const place = useRef(null);
   const plot = useRef(null);
   useLayoutEffect(() => {
@@ -48,7 +80,7 @@ export function Chart({ title, times, series }) {
       {
         width: place.current.clientWidth,
         height: 190,
-        series: [{}, ...series.map(([label, , stroke]) => ({ label, stroke: colour(stroke), width: 2, points: { show: false } }))],
+        series: [{}, ...series.map(([label, , stroke]) => ({ label, stroke: colour(stroke), width: 2, points: { show: points } }))],
         axes: [axis, { ...axis, size: 60, values: (_, marks) => marks.map(short) }],
         scales: { y: { range: (_, low, high) => [0, Math.max(high || 0, 1)] } },
         legend: { live: true },
@@ -71,8 +103,8 @@ export function Chart({ title, times, series }) {
   return html`<figure class="chart"><figcaption>${title}</figcaption><div ref=${place}></div></figure>`;
 }
 
-/** A dialog with a form; `onSubmit` may reject it with an error, which is shown. */
-export function Dialog({ title, submit, danger, onSubmit, onClose, children }) {
+/** A dialog with a form; an error of `onSubmit` is shown, and the dialog stays after `false`. */
+export function Dialog({ title, submit, danger, onInput, onSubmit, onClose, children }) {
   const place = useRef(null);
   const [error, setError] = useState("");
   const [busy, setBusy] = useState(false);
@@ -84,8 +116,7 @@ export function Dialog({ title, submit, danger, onSubmit, onClose, children }) {
     setBusy(true);
     setError("");
     try {
-      await onSubmit(new FormData(event.target));
-      onClose();
+      if ((await onSubmit(new FormData(event.target))) !== false) onClose();
     } catch (problem) {
       setError(problem.message);
     } finally {
@@ -93,7 +124,7 @@ export function Dialog({ title, submit, danger, onSubmit, onClose, children }) {
     }
   };
   return html`<dialog ref=${place} aria-label=${title} onClose=${onClose} onCancel=${onClose}>
-    <form onSubmit=${run}>
+    <form onSubmit=${run} onInput=${onInput}>
       <h2>${title}</h2>
       ${children}
       ${error && html`<p class="error" role="alert">${error}</p>`}

@@ -1,0 +1,90 @@
+"""The life of one message so far, as far as its store knows it.
+
+A subscription keeps what a message needs from now on, not each thing that happened to it: of its
+deliveries it knows the first and how many ended without settlement. Nothing is guessed.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from onibus.core.block import NEVER
+from onibus.core.message import ReceivedMessage
+from onibus.core.subscription import Subscription
+
+
+class Event(msgspec.Struct, omit_defaults=True):
+    """Something that happened to a message, or will."""
+
+    what: str
+    #: when it happened or will happen; absent if the store does not keep its time
+    at_ms: int | None = None
+    detail: str = ""
+
+
+class Life(msgspec.Struct):
+    """A message, and what is known of its life."""
+
+    message: ReceivedMessage
+    events: list[Event]
+
+
+def life_of(subscription: Subscription, number: int) -> Life:
+    """Return a message and its life."""
+    ordinal = subscription.ordinal(number)
+    message = subscription.view(ordinal)
+    events = [*_arrival(message), *_deliveries(message), *_hold(subscription, ordinal)]
+    mark = subscription.marks.get(ordinal)
+    shown = subscription.partition.offsets.shown
+    if message.state == "deferred":
+        events.append(Event("deferred", detail="a receiver gets it by its sequence number"))
+    elif mark is not None and mark.due and message.state != "scheduled":
+        events.append(Event("delayed until", shown(mark.due)))
+    if message.dead_letter_reason is not None or message.state.startswith("dead-lettered"):
+        words = (message.dead_letter_reason, message.dead_letter_description)
+        detail = ": ".join(one for one in words if one) or "without a reason"
+        events.append(Event("dead-lettered", detail=detail))
+    elif message.expires_at_ms is not None:
+        events.append(Event("expires", message.expires_at_ms))
+    return Life(message, events)
+
+
+def _arrival(received: ReceivedMessage) -> list[Event]:
+    """Return how the message came here."""
+    message = received.message
+    before = message.enqueued_sequence_number
+    events = []
+    if before not in (None, received.sequence_number):
+        hops = f", forwarded {message.hop_count} times" if message.hop_count else ""
+        events.append(Event("sent before", detail=f"as message {before}{hops}"))
+    if received.state == "scheduled":
+        return [*events, Event("scheduled for", message.scheduled_enqueue_time_ms)]
+    detail = "its scheduled time came" if received.was_scheduled else ""
+    return [*events, Event("enqueued", received.enqueued_time_ms, detail)]
+
+
+def _deliveries(received: ReceivedMessage) -> list[Event]:
+    """Return what is known of its deliveries."""
+    events = []
+    if received.first_received_ms is not None:
+        events.append(Event("first received", received.first_received_ms))
+    count = received.delivery_count
+    if count:
+        times = "once" if count == 1 else f"{count} times"
+        events.append(Event("delivered", detail=f"{times} without being settled"))
+    return events
+
+
+def _hold(subscription: Subscription, ordinal: int) -> list[Event]:
+    """Return which receiver holds it, and until when."""
+    mark = subscription.marks.get(ordinal)
+    hold = None if mark is None else mark.hold
+    if hold is None:
+        return []
+    shown = subscription.partition.offsets.shown
+    if hold.owner:
+        return [Event("held", detail=f"by {hold.owner}")]
+    if hold.until == NEVER:
+        return [Event("held", detail=f"by the lock of session {hold.session}")]
+    received = Event("received", shown(hold.received), "by the receiver that holds it")
+    return [received, Event("held until", shown(hold.ordinals[ordinal]))]

@@ -1,0 +1,151 @@
+"""Inspecting over HTTP: one message with its AMQP sections and its life; moving messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from onibus.api.delivery import Move, ResubmittedOut
+from onibus.api.messages import (
+    MessageOut,
+    Number,
+    filter_of,
+    message_out,
+    plain_value,
+    text_of,
+)
+from onibus.broker.life import Event, life_of
+from onibus.broker.settling import seat_of_number
+from onibus.core.message import ReceivedMessage
+from onibus.protocols.amqp.decode import decode
+from onibus.protocols.amqp.errors import DecodeError
+from onibus.protocols.amqp.service_bus import sections
+from onibus.protocols.amqp.service_bus.outgoing import write_message
+from onibus.protocols.http.api.tidying import resubmitted_out
+from onibus.protocols.http.route import Call, Route
+from onibus.security.rights import Right
+
+_HEADER = ("durable", "priority", "ttl", "first-acquirer", "delivery-count")
+_PROPERTIES = (
+    *("message-id", "user-id", "to", "subject", "reply-to", "correlation-id", "content-type"),
+    *("content-encoding", "absolute-expiry-time", "creation-time", "group-id", "group-sequence"),
+    "reply-to-group-id",
+)
+_TITLES = {
+    sections.HEADER: "header",
+    sections.DELIVERY_ANNOTATIONS: "delivery annotations",
+    sections.ANNOTATIONS: "message annotations",
+    sections.PROPERTIES: "properties",
+    sections.APPLICATION_PROPERTIES: "application properties",
+    sections.DATA: "data",
+    sections.SEQUENCE: "sequence",
+    sections.VALUE: "value",
+    sections.FOOTER: "footer",
+}
+_FIELDS = {sections.HEADER: _HEADER, sections.PROPERTIES: _PROPERTIES}
+
+
+class Inspect(msgspec.Struct, forbid_unknown_fields=True):
+    """The message to show."""
+
+    number: Number
+
+
+class SectionOut(msgspec.Struct):
+    """A section of the message as AMQP clients receive it."""
+
+    name: str
+    #: a map, a list or a value; bytes are {"binary": base64} unless they are a string in UTF-8
+    value: Any
+
+
+class Inspected(msgspec.Struct):
+    """One message, its AMQP sections, and its life so far."""
+
+    message: MessageOut
+    sections: list[SectionOut]
+    life: list[Event]
+
+
+async def inspect(call: Call) -> Inspected:
+    """Return one message, without locking it."""
+    given: Inspect = call.decode(Inspect)
+    call.app.refuse_crowds()
+    broker = call.bus.broker
+    entity = broker.find(call.entity)
+    entity.outlet_settings()
+    seat = seat_of_number(entity, given.number)
+    life = broker.look(entity, seat, life_of, given.number)
+    return Inspected(message_out(life.message), _sections(life.message), life.events)
+
+
+def _sections(received: ReceivedMessage) -> list[SectionOut]:
+    """Return the sections that an AMQP client would receive."""
+    try:
+        data = write_message(received)
+        return [_section(data, *one) for one in sections.split(data)]
+    except DecodeError as error:
+        return [SectionOut("unreadable", str(error))]
+
+
+def _section(data: bytes, code: int, _: int, at: int, end: int) -> SectionOut:
+    value, _ = decode(data, at)
+    names = _FIELDS.get(code)
+    if names is not None and isinstance(value, list):
+        value = {name: one for name, one in zip(names, value, strict=False) if one is not None}
+    return SectionOut(_TITLES[code], _as_json(value))
+
+
+def _as_json(value: Any) -> Any:
+    """Return a decoded value as JSON; what JSON lacks becomes a string."""
+    if isinstance(value, dict):
+        return {str(key): _as_json(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_as_json(one) for one in value]
+    if isinstance(value, bytes):
+        text, _ = text_of(value)
+        return plain_value(value) if text is None else text
+    if value is None or isinstance(value, (bool, float)):
+        return value
+    # Timestamps are numbers, and symbols strings.
+    return int(value) if isinstance(value, int) else str(value)
+
+
+async def move(call: Call) -> ResubmittedOut:
+    """Move active messages that no receiver holds to another entity."""
+    given: Move = call.decode(Move)
+    call.grant(Right.SEND, given.to)
+    done = await call.bus.move(
+        call.entity,
+        given.to,
+        given.numbers,
+        where=None if given.where is None else filter_of(given.where),
+        limit=given.limit,
+        dry_run=given.dry_run,
+    )
+    return resubmitted_out(done)
+
+
+ROUTES = [
+    Route(
+        method="POST",
+        path="/v1/entities/{entity}/inspect",
+        summary="Show one message with its AMQP sections and its life so far.",
+        right=Right.LISTEN,
+        handler=inspect,
+        takes=Inspect,
+        gives=Inspected,
+        tag="searching",
+    ),
+    Route(
+        method="POST",
+        path="/v1/entities/{entity}/move",
+        summary="Move active messages to another entity.",
+        right=Right.MANAGE,
+        handler=move,
+        takes=Move,
+        gives=ResubmittedOut,
+        tag="tidying",
+    ),
+]
