@@ -2,7 +2,7 @@
 
 VENV := .venv
 BIN := $(VENV)/bin
-#: what a server needs is installed; and all that tests, benches and pipelines need besides
+#: what a server needs is installed; and all that tests, benches and pipelines also need
 RUNNABLE := $(VENV)/.runnable
 READY := $(VENV)/.ready
 #: An environment with the lowest versions that pyproject.toml allows.
@@ -122,20 +122,20 @@ fuzz: $(READY) ## Feed malformed input to each protocol (TARGET=arrow, INPUTS=20
 corpus: $(READY) ## Look for inputs that reach new code, and keep them (TARGET=arrow, SECONDS=600)
 	$(BIN)/python -m tests.fuzz.grow $(TARGET) --seconds $(SECONDS) $(ARGS)
 
-docs: promises ## Write the generated pages of docs/ anew
+docs: promises ## Regenerate the generated pages of docs/ and the included code
 	$(BIN)/python -m tools.lifecycle
 	$(BIN)/python -m tools.http_calls
 	$(BIN)/python -m tools.rights
 	$(BIN)/python -m tools.includes
 
-promises: $(READY) ## Write docs/promises.md anew from the tests
+promises: $(READY) ## Regenerate docs/promises.md from the tests
 	$(BIN)/python -m tools.promises
 
 site: $(READY) ## Build the documentation site into site/; it loads nothing from other hosts
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "Serve it: $(BIN)/python -m http.server --directory site 8000"
 
-lock: $(READY) ## Choose versions anew and write them to requirements/, with hashes
+lock: $(READY) ## Choose versions again and write them to requirements/, with hashes
 	@$(BIN)/uv --version >/dev/null 2>&1 || \
 		$(BIN)/python -m pip install $(PIP_FLAGS) 'uv>=0.13,<0.14'
 	$(COMPILE) --upgrade --all-extras $(LOCKED) -o requirements/development.txt

@@ -82,7 +82,7 @@ def look(lake: Lake, table: str, row: FileRow) -> Looked:
     if content is None:
         return Looked("is missing")
     wrong = ""
-    if row.digest and digest_of(content) != row.digest:
+    if not digest_of(content).startswith(row.digest):
         wrong = "differs from the captured bytes"
     try:
         rows = pq.ParquetFile(pa.BufferReader(content)).read([NUMBERS[table], TIMES[table]])

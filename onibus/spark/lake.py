@@ -1,18 +1,20 @@
-"""The lake: captured rows of an entity, as Parquet files for any program.
+"""The lake: captured rows of an entity, as Delta tables for any program.
 
-    <lake>/<entity>/entity.json                       which entity this is, and which lake
-    <lake>/<entity>/_manifest/<version>.json          which files count (lake_manifest.py)
-    <lake>/<entity>/messages/date=…/partition=…/<first>-<last>.parquet
-    <lake>/<entity>/outcomes/date=…/partition=…/<first>-<last>.parquet
-    <lake>/<entity>/errors/date=…/partition=…/<first>-<last>.parquet
+    <lake>/<entity>/entity.json               which entity this is, and which lake
+    <lake>/<entity>/_manifest/<version>.json  where tables begin, and who writes (lake_manifest.py)
+    <lake>/<entity>/messages/_delta_log/      which files count (delta_log.py)
+    <lake>/<entity>/messages/<date>-p<partition>-<first>-<last>-<attempt>.parquet
+    <lake>/<entity>/outcomes/…
+    <lake>/<entity>/errors/…
 
-Dates are those of the rows' times, UTC; <first> and <last> are the first and last number of the
-range of the log that the file covers, 19 digits each. Such a range never changes (R3). A task that
-is repeated writes the same file under the same name, and so adds nothing.
+A slash in an entity's name is an @ in that of its folder. Dates are those of the rows' times, UTC;
+<first> and <last> are the first and last number of the range of the log that the file covers, 19
+digits each. Such a range never changes (R3). <attempt> begins with the digest of the file's bytes
+and ends with random digits: no file is ever written twice.
 
-Names that begin with a dot are being written. The manifest is the truth about what a lake has. A
-lake of version 0.1.0 has none, and no identity: there every file counts whose range is not
-inside that of another. The next capture gives it both (lake_migration.py).
+A file counts once the Delta log of its table lists it. An interrupted batch leaves files that no
+reader sees; a later capture removes them when they are old (`vacuum`). Lakes of earlier versions
+have another layout (lake_earlier.py), until a capture converts them.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -30,10 +32,14 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from msgspec.structs import replace
 
 from onibus.core.errors import EntityReplaced, InvalidArgument
+from onibus.spark.delta_log import LOG, DeltaLog, attempt_of, path_of
+from onibus.spark.delta_schema import schema_string, statistics
+from onibus.spark.lake_earlier import earlier_folder, earlier_name, files_found, is_earlier
 from onibus.spark.lake_files import LakeFailed, LakeFiles
-from onibus.spark.lake_manifest import FileRow, Manifest, decode, encode
+from onibus.spark.lake_manifest import DELTA, FileRow, Manifest, Progress, decode, encode
 
 MESSAGES = "messages"
 OUTCOMES = "outcomes"
@@ -44,10 +50,11 @@ TABLES = (MESSAGES, OUTCOMES, ERRORS)
 NUMBERS = {MESSAGES: "sequence_number", OUTCOMES: "number", ERRORS: "sequence_number"}
 TIMES = {MESSAGES: "enqueued_time", OUTCOMES: "time", ERRORS: "enqueued_time"}
 
-_DIGITS = 19
+#: How long files stay that no longer count, or do not count yet.
+KEEP_MS = 3_600_000
+
 #: Number of files of the newest day that triggers a merge.
 _GROWING_MIN = 8
-_SUFFIX = ".parquet"
 _MANIFEST = "_manifest"
 _ENTITY = "entity.json"
 
@@ -68,26 +75,15 @@ class LakeFile:
     name: str
     row: FileRow
 
-    @property
-    def folder(self) -> str:
-        return self.name.rpartition("/")[0]
-
-    def within(self, other: LakeFile) -> bool:
-        """Return whether the range of another file has all of this one's."""
-        mine, other_row = self.row, other.row
-        inside = other_row.first <= mine.first and mine.last <= other_row.last
-        return self.folder == other.folder and inside
-
-
-def file_name(table: str, covered: Covered) -> str:
-    """Return the name of the file with these rows, below the entity's folder."""
-    numbers = f"{covered.first:0{_DIGITS}}-{covered.last:0{_DIGITS}}{_SUFFIX}"
-    return f"{table}/date={covered.date}/partition={covered.partition:02}/{numbers}"
-
 
 def name_of(table: str, row: FileRow) -> str:
-    """Return the name of a file that a manifest lists."""
-    return file_name(table, Covered(row.date, row.partition, row.first, row.last))
+    """Return the name of a file below the entity's folder."""
+    return f"{table}/{path_of(row)}" if row.attempt else earlier_name(table, row)
+
+
+def folder_of(entity: str) -> str:
+    """Return the folder of an entity; no two entities share one."""
+    return quote(entity, safe="/").replace("/", "@")
 
 
 class Lake:
@@ -96,11 +92,22 @@ class Lake:
     def __init__(self, place: str, entity: str) -> None:
         self.place = place
         self.entity = entity
-        self.store = LakeFiles(place, quote(entity, safe=""))
+        self.store = LakeFiles(place, folder_of(entity))
+        if earlier_folder(entity) != folder_of(entity) and not self.store.exists(""):
+            earlier = LakeFiles(place, earlier_folder(entity))
+            if earlier.exists(""):
+                self.store = earlier
 
     def address(self, table: str) -> str:
         """Return where Spark finds a table."""
         return f"{self.store.address}/{table}"
+
+    def use_new_folder(self) -> None:
+        """Rename the folder that an earlier version gave the entity, if its lake is local."""
+        new = LakeFiles(self.place, folder_of(self.entity))
+        if self.store.root != new.root and self.store.local:
+            self.store.rename(new)
+            self.store = new
 
     # --- which entity, and which lake -------------------------------------------------------------
 
@@ -111,6 +118,11 @@ class Lake:
             told: dict[str, Any] | None = None if content is None else json.loads(content)
         except ValueError:
             raise LakeFailed(f"{self.address(_ENTITY)} is damaged: restore it") from None
+        if told is not None and told["entity"].lower() != self.entity.lower():
+            raise LakeFailed(
+                f"{self.store.address} is a lake of {told['entity']!r}, not of {self.entity!r}: "
+                "use another lake"
+            )
         return told
 
     def identity(self) -> str | None:
@@ -138,6 +150,15 @@ class Lake:
 
     def manifest_or_none(self) -> Manifest | None:
         """Return the version that counts; None if the lake has no manifest."""
+        stored = self.stored_manifest()
+        if stored is None or stored.layout != DELTA:
+            return stored
+        logs = {table: self.log(table) for table in TABLES}
+        tables = {table: self.progress(one, logs[table]) for table, one in stored.tables.items()}
+        return replace(stored, tables=tables)
+
+    def stored_manifest(self) -> Manifest | None:
+        """Return the version that counts as it was written: its tables may reach further."""
         while True:
             newest = max(self._versions(), default=None)
             if newest is None:
@@ -165,7 +186,7 @@ class Lake:
 
     def put_manifest(self, manifest: Manifest) -> bool:
         """Make a version, unless there is one of that number or a higher one; return whether."""
-        name = f"{_MANIFEST}/{manifest.version:0{_DIGITS}}.json"
+        name = f"{_MANIFEST}/{manifest.version:019}.json"
         if not self.store.put_new(name, encode(manifest), manifest.token or "new"):
             return False
         # A writer keeps its newest version only: a former writer may find its number free.
@@ -177,55 +198,70 @@ class Lake:
                 self.store.delete(version)
         return True
 
+    # --- the Delta logs ---------------------------------------------------------------------------
+
+    def log(self, table: str) -> DeltaLog:
+        """Return the Delta log of a table as it is now; raise if another program changed it."""
+        log = DeltaLog(self.store, table)
+        log.check()
+        return log
+
+    def progress(self, stored: Progress, log: DeltaLog) -> Progress:
+        """Return how far a table reaches: its log says so, and its gaps do."""
+        following, reached = list(stored.start), log.reached()
+        for gap in stored.gaps:
+            following[gap.partition] = max(following[gap.partition], gap.last + 1)
+        for partition, last in reached.items():
+            following[partition] = max(following[partition], last + 1)
+        for partition, (at, known) in enumerate(zip(following, stored.next, strict=True)):
+            if at < known:
+                raise LakeFailed(
+                    f"{log.address}/{LOG} is missing or incomplete: it reaches {at - 1} of "
+                    f"partition {partition}, and the lake had {known - 1}. Restore that folder"
+                )
+        return replace(stored, next=following)
+
     # --- writing ----------------------------------------------------------------------------------
 
-    def write(self, table: str, rows: pa.Table, covered: Covered, attempt: str) -> LakeFile:
+    def write(self, table: str, rows: pa.Table, covered: Covered) -> LakeFile:
         """Write the rows that a table has of a range of the log; they may be fewer than that.
 
-        The file appears whole. Two tasks that write the same range at once have different attempts,
-        and write the same bytes.
+        The file appears whole, and counts once the table's log lists it.
         """
+        schema = schema_string(rows.schema)
         sink = pa.BufferOutputStream()
         pq.write_table(rows.combine_chunks(), sink, compression="zstd")
         content = sink.getvalue()
-        name = file_name(table, covered)
-        row = FileRow(*covered, rows.num_rows, content.size, digest_of(content))
-        if not self.store.put_new(name, content, attempt):
-            there = self.store.read(name)
-            if there is None or digest_of(there) != row.digest:
-                raise LakeFailed(
-                    f"{self.address(name)} was also written by another process: capture again"
-                )
-        return LakeFile(name, row)
+        told = pq.read_metadata(pa.BufferReader(content))
+        row = _new_row(FileRow(*covered, rows.num_rows, content.size, ""), content, told, schema)
+        self.store.put_new(name_of(table, row), content, "new")
+        return LakeFile(name_of(table, row), row)
+
+    def copied(self, table: str, row: FileRow) -> FileRow:
+        """Give a file of an earlier layout a name of this one; return it with that name."""
+        one = LakeFile(name_of(table, row), row)
+        content, _ = self.read(one)
+        read = pq.ParquetFile(pa.BufferReader(content))
+        told = replace(row, rows=read.metadata.num_rows, size=len(content))
+        new = _new_row(told, content, read.metadata, schema_string(read.schema_arrow))
+        self.store.give_name(one.name, name_of(table, new))
+        return new
 
     # --- reading ----------------------------------------------------------------------------------
 
     def files(self, table: str) -> list[LakeFile]:
         """Return the files that together have every captured row once, in order of numbers."""
-        if self.identity() is None:
-            return [one for one, inside in self._found(table) if not inside]
-        rows = self.manifest().files.get(table, [])
+        stored = self.stored_manifest()
+        if stored is not None and stored.layout == DELTA:
+            log = self.log(table)
+            if table in stored.tables:
+                self.progress(stored.tables[table], log)
+            rows = log.files()
+        elif self.identity() is None:
+            rows = list(files_found(self.store, table))
+        else:
+            rows = self.manifest().files.get(table, [])
         return [LakeFile(name_of(table, row), row) for row in rows]
-
-    def _found(self, table: str) -> Iterator[tuple[LakeFile, bool]]:
-        """Yield the files of a lake without a manifest, and whether another has their rows."""
-        files = []
-        for name, size in self.store.sizes(table).items():
-            folder, _, last = name.rpartition("/")
-            if not last.endswith(_SUFFIX) or last[0] == ".":
-                continue
-            numbers = last.removesuffix(_SUFFIX).split("-")
-            date = folder.rpartition("date=")[2].partition("/")[0]
-            partition = int(folder.rpartition("partition=")[2])
-            row = FileRow(date, partition, int(numbers[0]), int(numbers[1]), -1, size, "")
-            files.append(LakeFile(name, row))
-        files.sort(key=lambda one: (one.folder, one.row.first, -one.row.last))
-        whole: LakeFile | None = None
-        for one in files:
-            inside = whole is not None and one.within(whole)
-            if not inside:
-                whole = one
-            yield one, inside
 
     def paths(self, table: str) -> list[str]:
         """Return where Spark finds the files that `files` names."""
@@ -242,45 +278,69 @@ class Lake:
         # The table itself, without columns made of the names of its folders.
         return content, pq.ParquetFile(pa.BufferReader(content)).read()
 
-    def sweep(self, manifest: Manifest) -> None:
-        """Remove files that do not count: those of batches that were cut off, and merged ones."""
-        for table in TABLES:
-            listed = {name_of(table, row) for row in manifest.files.get(table, [])}
-            for name in self.store.sizes(table):
-                if name not in listed:
-                    self.store.delete(name)
+    def vacuum(self, logs: Mapping[str, DeltaLog], now_ms: float) -> int:
+        """Remove old files that no reader needs; return their number.
+
+        They are of batches that were cut off, were merged, or are of an earlier layout. No
+        version of the Delta log that is kept names them.
+        """
+        before, deleted = now_ms - KEEP_MS, 0
+        for table, log in logs.items():
+            log.clean(before)
+            earlier: dict[str, int] = {}
+            for name, changed_ms in self.store.times(table).items():
+                path = name[len(table) + 1 :]
+                finished = path.startswith(LOG) and "/." not in path
+                if finished or changed_ms >= before or log.is_kept(path, before):
+                    day = path.partition("/")[0] if is_earlier(path) else ""
+                    earlier[day] = 1
+                    continue
+                if is_earlier(path):
+                    earlier.setdefault(path.partition("/")[0], 0)
+                self.store.delete(name)
+                deleted += 1
+            for folder, left in earlier.items():
+                if folder and not left:
+                    self.store.delete_folder(f"{table}/{folder}")
+        return deleted
 
     # --- compaction -------------------------------------------------------------------------------
 
-    def merged(self, table: str, rows: Sequence[FileRow], size: int) -> list[FileRow] | None:
-        """Merge neighbouring files of a folder into ones of about `size` bytes.
+    def merged(
+        self, table: str, rows: Sequence[FileRow], size: int
+    ) -> tuple[list[FileRow], list[FileRow]]:
+        """Merge neighbouring files of a day into ones of about `size` bytes.
 
-        Return what replaces the rows of the manifest; None if there is nothing to merge. The newest
-        day is still growing: its files wait until there are a few of them, so that rows are not
-        copied again and again. Files that were merged stay until the manifest is committed.
+        Return the new files and those that they replace. The newest day is still growing: its files
+        wait until there are a few of them, so that rows are not copied again and again.
         """
-        files = [LakeFile(name_of(table, row), row) for row in sorted(rows)]
-        newest = max((one.row.date for one in files), default="")
-        last_of = {one.folder: one for one in files}
-        kept = {one.name: one.row for one in files}
+        files = sorted(rows)
+        newest = max((row.date for row in files), default="")
+        last_of = {_day(row): row for row in files}
+        added, removed = [], []
         for group in _groups(files, size):
-            last = group[-1]
-            growing = last.row.date == newest and last == last_of[last.folder]
+            first, last = group[0], group[-1]
+            growing = last.date == newest and last == last_of[_day(last)]
             if growing and len(group) < _GROWING_MIN:
                 continue
-            content = [self.read(one)[1] for one in group]
-            first = group[0].row
-            covered = Covered(first.date, first.partition, first.first, last.row.last)
-            made = self.write(table, pa.concat_tables(content), covered, "merged")
-            for one in group:
-                del kept[one.name]
-            kept[made.name] = made.row
-        return None if len(kept) == len(files) else sorted(kept.values())
+            content = [self.read(LakeFile(name_of(table, row), row))[1] for row in group]
+            covered = Covered(first.date, first.partition, first.first, last.last)
+            whole = pa.concat_tables(content, promote_options="default")
+            added.append(self.write(table, whole, covered).row)
+            removed += group
+        return added, removed
 
 
 def digest_of(content: bytes | pa.Buffer) -> str:
     """Return the digest of a file's bytes."""
     return hashlib.sha256(content).hexdigest()
+
+
+def _new_row(
+    row: FileRow, content: bytes | pa.Buffer, told: pq.FileMetaData, schema: str
+) -> FileRow:
+    attempt = attempt_of(digest_of(content))
+    return replace(row, digest=attempt[:-8], attempt=attempt, stats=statistics(told), schema=schema)
 
 
 def by_date(table: str, rows: pa.Table) -> Iterator[tuple[Covered, pa.Table]]:
@@ -302,16 +362,20 @@ def _runs(values: pa.Array) -> Iterator[tuple[str, int, int]]:
         start = end
 
 
-def _groups(files: list[LakeFile], size: int) -> Iterator[list[LakeFile]]:
+def _day(row: FileRow) -> tuple[str, int]:
+    return row.date, row.partition
+
+
+def _groups(files: list[FileRow], size: int) -> Iterator[list[FileRow]]:
     """Yield neighbours that together have about `size` bytes; never one alone."""
     if size < 1:
         raise InvalidArgument(f"cannot write files of {size} bytes: use a larger size")
-    group: list[LakeFile] = []
+    group: list[FileRow] = []
     for one in files:
-        full = sum(member.row.size for member in group) + one.row.size > size
+        full = sum(member.size for member in group) + one.size > size
         # Nothing is merged over a gap: a file has every row of its range.
-        apart = bool(group) and one.row.first != group[-1].row.last + 1
-        if group and (one.folder != group[0].folder or full or apart):
+        apart = bool(group) and one.first != group[-1].last + 1
+        if group and (_day(one) != _day(group[0]) or full or apart):
             if len(group) > 1:
                 yield group
             group = []

@@ -5,14 +5,16 @@ or restored. Each lake has its own named readers (R2), called after its identity
 that the lake does not have yet, carry its address, and are moved only with the token of its writer,
 so that a copy of the lake cannot move them unseen.
 
-A batch is a range of numbers for each partition. Its files count once the manifest lists them, and
-the readers are moved after that. Whatever is cut off leaves files that do not count.
+A batch is a range of numbers for each partition. Its files count once the Delta log of their table
+lists them, and the readers are moved after that. Whatever is cut off leaves files that do not
+count. Messages whose bodies could not be decoded count first, in the table `errors`: a capture that
+was cut off between the two tables takes them back.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -30,10 +32,10 @@ from onibus.core.errors import (
     ReaderTaken,
     Unknown,
 )
-from onibus.spark.lake import ERRORS, MESSAGES, OUTCOMES, Lake, name_of
-from onibus.spark.lake_files import LakeFailed
-from onibus.spark.lake_manifest import FileRow, Gap, Progress
-from onibus.spark.lake_migration import adopt, adopt_errors, retire_shared_readers
+from onibus.spark.lake import ERRORS, MESSAGES, OUTCOMES, TABLES, Lake, name_of
+from onibus.spark.lake_files import LakeBusy, LakeFailed
+from onibus.spark.lake_manifest import FOLDERS, FileRow, Gap, Progress
+from onibus.spark.lake_migration import adopt, adopt_errors, convert, retire_shared_readers
 from onibus.spark.lake_writer import LakeWriter
 
 #: A reader that no capture has used for so long is removed: its lake was deleted.
@@ -76,6 +78,7 @@ class LakeCapture:
     """A capture of one entity into a lake that a writer holds."""
 
     incarnation: int
+    _identity: str
 
     def __init__(
         self,
@@ -101,21 +104,31 @@ class LakeCapture:
         """See that the lake is this entity's, has its readers, and misses nothing."""
         self.incarnation = self._ends(self._tables[0]).incarnation
         self._lake.check_incarnation(self.incarnation)
-        identity = self._lake.identity()
-        if identity is None and self._lake.about() is not None:
-            self._adopt()
-        elif identity is None:
+        identity, writer = self._lake.identity(), self._writer
+        if self._lake.about() is None:
             self._check_empty()
+        elif identity is None and writer.manifest.layout == FOLDERS:
+            self._adopt()
         self._check_files()
+        if writer.manifest.layout == FOLDERS:
+            convert(writer)
         if identity is None or self._new_identity:
             identity = self._lake.set_identity(self.incarnation)
+        self._identity = identity
+        self._take_back_errors()
         for table in self._tables:
             self._take_table(identity, table)
-        self._writer.commit(tokens=[self._writer.token])
-        # After a commit: files of a writer that took over are not ours to remove.
-        self._lake.sweep(self._writer.manifest)
+        writer.commit(tokens=[writer.token])
         retire_shared_readers(self._client, self._lake, IDLE_MS)
         self._lake.store.delete_folder("_checkpoint")
+        # After a commit: a former writer removes nothing.
+        self._lake.vacuum(writer.logs, time.time() * 1_000)
+
+    def finish(self) -> None:
+        """Record how far the lake is, so that a Delta log that is lost later is noticed."""
+        # Another writer that took over has recorded it.
+        with suppress(LakeBusy):
+            self._writer.commit()
 
     def _adopt(self) -> None:
         """List the files of a lake of version 0.1.0 in the manifest."""
@@ -145,17 +158,41 @@ class LakeCapture:
                 )
 
     def _check_files(self) -> None:
-        """Find files that the manifest lists and that are gone: they are a hole."""
-        manifest = self._writer.manifest
-        for table in manifest.files:
-            there = self._lake.store.sizes(table)
-            for row in manifest.files[table]:
+        """Find files that count and that are gone: they are a hole."""
+        writer = self._writer
+        for table in TABLES:
+            if writer.manifest.layout == FOLDERS:
+                rows = writer.manifest.files.get(table, [])
+            else:
+                rows = writer.logs[table].files()
+            there = self._lake.store.sizes(table) if rows else {}
+            for row in rows:
                 if there.get(name_of(table, row)) != row.size:
                     raise LakeFailed(
                         f"{self._lake.address(name_of(table, row))} is missing or was changed: it "
                         f"has {table} {row.first} to {row.last} of partition {row.partition}. "
                         "Restore it"
                     )
+            if table in writer.manifest.tables:
+                self._check_whole(table, rows)
+
+    def _check_whole(self, table: str, rows: Sequence[FileRow]) -> None:
+        """Find ranges that no file has any more: another program has removed them."""
+        for partition, first, last in uncovered(self._writer.manifest.tables[table], rows):
+            raise LakeFailed(
+                f"{self._lake.address(table)} lacks {table} {first} to {last} of partition "
+                f"{partition}, which it had: restore it, or capture into another lake"
+            )
+
+    def _take_back_errors(self) -> None:
+        """Remove errors of a batch whose messages do not count: it is captured again."""
+        progress = self._writer.manifest.tables.get(MESSAGES)
+        if progress is None:
+            return
+        rows = self._writer.logs[ERRORS].files()
+        early = [row for row in rows if row.first >= progress.next[row.partition]]
+        if early:
+            self._writer.register(ERRORS, "DELETE", [], early)
 
     def _take_table(self, identity: str, table: str) -> None:
         """Take the table's reader, and see that every row from the lake's end on can be read."""
@@ -282,16 +319,14 @@ class LakeCapture:
     def commit(self, table: str, ranges: Ranges, files: Mapping[str, Sequence[FileRow]]) -> None:
         """Have the files of a batch count, if they have all of its rows; then move the reader."""
         check_batch(table, ranges, files)
-        manifest = self._writer.manifest
-        progress = manifest.tables[table]
-        following = list(progress.next)
-        for partition, (_, end) in ranges.items():
-            following[partition] = end
-        listed = dict(manifest.files)
-        for name, rows in files.items():
-            listed[name] = sorted([*listed.get(name, []), *rows])
-        tables = {**manifest.tables, table: replace(progress, next=following)}
-        self._writer.commit(tables=tables, files=listed)
+        if files.get(ERRORS):
+            self._writer.register(ERRORS, "WRITE", files[ERRORS])
+        reached = {
+            f"{self._identity}-{partition}": end - 1
+            for partition, (start, end) in ranges.items()
+            if end > start
+        }
+        self._writer.register(table, "WRITE", files.get(table, []), reached=reached)
         self._move(table)
 
     def _move(self, table: str) -> None:
@@ -310,23 +345,38 @@ class LakeCapture:
         """Merge small files; return how many were merged."""
         before = 0
         for name in (table, ERRORS) if table == MESSAGES else (table,):
-            rows = self._writer.manifest.files.get(name, [])
-            merged = self._lake.merged(name, rows, size)
-            if merged is not None:
-                self._writer.commit(files={**self._writer.manifest.files, name: merged})
-                before += len(set(rows) - set(merged))
-        if before:
-            self._lake.sweep(self._writer.manifest)
+            rows = self._writer.logs[name].files()
+            added, removed = self._lake.merged(name, rows, size)
+            if added:
+                self._writer.register(name, "OPTIMIZE", added, removed, same_rows=True)
+                before += len(removed)
         return before
+
+
+def uncovered(progress: Progress, rows: Sequence[FileRow]) -> Iterator[tuple[int, int, int]]:
+    """Yield ranges between a table's start and its end that neither files nor gaps have."""
+    known = [(row.partition, row.first, row.last) for row in rows]
+    known += [(gap.partition, gap.first, gap.last) for gap in progress.gaps]
+    by_partition: dict[int, list[tuple[int, int]]] = {}
+    for partition, first, last in sorted(known):
+        by_partition.setdefault(partition, []).append((first, last))
+    for partition, (start, end) in enumerate(zip(progress.start, progress.next, strict=True)):
+        at = start
+        for first, last in by_partition.get(partition, ()):
+            if first > at:
+                yield partition, at, first - 1
+            at = max(at, last + 1)
+        if at < end:
+            yield partition, at, end - 1
 
 
 def check_batch(table: str, ranges: Ranges, files: Mapping[str, Sequence[FileRow]]) -> None:
     """Refuse files that do not have each row of their ranges once."""
     found = sorted(files.get(table, []), key=lambda row: (row.partition, row.first))
-    aside = {name_of("", row): row.rows for row in files.get(ERRORS, [])}
+    aside = {_range(row): row.rows for row in files.get(ERRORS, [])}
     at = {partition: start for partition, (start, _) in ranges.items()}
     for row in found:
-        rows = row.rows + aside.pop(name_of("", row), 0)
+        rows = row.rows + aside.pop(_range(row), 0)
         if at.get(row.partition) != row.first or rows != row.last - row.first + 1:
             break
         at[row.partition] = row.last + 1
@@ -337,3 +387,7 @@ def check_batch(table: str, ranges: Ranges, files: Mapping[str, Sequence[FileRow
         f"Spark wrote {[(row.partition, row.first, row.last) for row in found]} of {table}, but "
         f"{dict(ranges)} was planned: nothing was committed. Capture again"
     )
+
+
+def _range(row: FileRow) -> tuple[int, int, int]:
+    return row.partition, row.first, row.last

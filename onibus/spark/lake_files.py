@@ -54,7 +54,7 @@ class LakeFiles:
 
     def path(self, name: str) -> str:
         """Return where a file is, in its file system."""
-        return f"{self.root}/{name}"
+        return f"{self.root}/{name}" if name else self.root
 
     def exists(self, name: str) -> bool:
         """Return whether there is a file or folder of that name."""
@@ -69,6 +69,18 @@ class LakeFiles:
             found = self._files.get_file_info(below)
         start = len(self.root) + 1
         return {one.path[start:]: one.size for one in found if one.type == pafs.FileType.File}
+
+    def times(self, folder: str) -> dict[str, float]:
+        """Return the names of all files below a folder, and when each was written, in ms."""
+        below = pafs.FileSelector(self.path(folder), allow_not_found=True, recursive=True)
+        with self._plainly("read", folder):
+            found = self._files.get_file_info(below)
+        start = len(self.root) + 1
+        return {
+            one.path[start:]: one.mtime_ns / 1_000_000
+            for one in found
+            if one.type == pafs.FileType.File
+        }
 
     def read(self, name: str) -> bytes | None:
         """Return the content of a file; None if there is no such file."""
@@ -115,6 +127,22 @@ class LakeFiles:
         except OSError:
             return None
         return True
+
+    def give_name(self, name: str, other: str) -> None:
+        """Give a file another name in this folder; it keeps the one that it has."""
+        with self._plainly("write", other):
+            self._files.create_dir(self.path(other).rpartition("/")[0], recursive=True)
+            linked = self._link(self.path(name), self.path(other)) if self.local else None
+            if linked is None:
+                self._files.copy_file(self.path(name), self.path(other))
+                self._sync(self.path(other))
+            self._sync_folder(other)
+
+    def rename(self, other: LakeFiles) -> None:
+        """Give a local folder the name of another, which does not exist yet."""
+        with self._plainly("write", ""):
+            os.rename(self.root, other.root)
+            self._sync(other.root.rpartition("/")[0])
 
     def delete(self, name: str) -> None:
         """Remove a file, if it is there."""

@@ -1,8 +1,9 @@
-"""The manifest of a lake: which files count, from where to where they reach, and who writes.
+"""The manifest of a lake: where its tables begin, which gaps they have, and who writes.
 
-One file has all of it, `_manifest/<version>.json`, and the highest version counts. A commit makes
-the next version, which only one of several writers can do, and then removes the one before. A
-writer that was replaced finds a higher version than its own: it has committed nothing.
+The Delta log of each table lists its files (delta_log.py). The manifest has what Delta has no place
+for, in one file, `_manifest/<version>.json`, and the highest version counts. A commit makes the
+next version, which only one of several writers can do, and then removes the one before. A writer
+that was replaced finds a higher version than its own: it has committed nothing.
 """
 
 from __future__ import annotations
@@ -19,8 +20,13 @@ class FileRow(msgspec.Struct, frozen=True, array_like=True, order=True):
     last: int
     rows: int
     size: int
-    #: SHA-256, in hexadecimal digits
+    #: SHA-256, in hexadecimal digits, or the first of them
     digest: str
+    #: the end of the file's name; empty for files of earlier versions
+    attempt: str = ""
+    #: what a commit says of a new file: its statistics and columns
+    stats: str = ""
+    schema: str = ""
 
 
 class Gap(msgspec.Struct, frozen=True):
@@ -37,21 +43,27 @@ class Progress(msgspec.Struct, frozen=True):
 
     #: the first row that the lake has, or will have
     start: list[int]
-    #: the row that comes next
+    #: the row that comes next; in the manifest itself, or a later one
     next: list[int]
     gaps: list[Gap] = []
+
+
+#: Layouts of a lake: files by date and partition, or Delta tables.
+FOLDERS, DELTA = 1, 2
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """One version of what a lake has."""
 
     version: int = 0
+    layout: int = FOLDERS
     #: the writer of this version, and where it runs
     token: str = ""
     holder: str = ""
     #: tokens that the lake's readers may have: the last that was confirmed, and those since
     tokens: list[str] = []
     tables: dict[str, Progress] = {}
+    #: the files of a lake of an earlier version
     files: dict[str, list[FileRow]] = {}
 
 

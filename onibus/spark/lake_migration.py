@@ -1,8 +1,13 @@
-"""Lakes of version 0.1.0: every file counted, and all lakes of an entity shared one reader.
+"""Lakes of earlier versions become Delta tables, in place.
 
-Such a lake has no identity. Its files are listed with their digests in a manifest, and its position
-is where they end. A shared reader, `capture` or `capture-outcomes`, is removed once the lake that
-moved it has its own. Where another lake may still need it, it gets an idle limit.
+A lake of version 0.1.0 has no identity. Its files are listed with their digests in a manifest, and
+its position is where they end. A shared reader, `capture` or `capture-outcomes`, is removed once
+the lake that moved it has its own. Where another lake may still need it, it gets an idle limit.
+
+A lake whose manifest lists its files is converted table by table. Files get a second name in the
+new layout, one commit of the Delta log has all of a table, and the manifest's layout changes last.
+Until then readers use the files under their earlier names; conversion can stop at any point and
+begin again. A later capture removes the earlier names when they are old.
 """
 
 from __future__ import annotations
@@ -16,9 +21,11 @@ from msgspec.structs import replace
 from onibus.api.log import LogPositions
 from onibus.client import Client
 from onibus.core.errors import PartitionOffline
-from onibus.spark.lake import ERRORS, MESSAGES, OUTCOMES, Lake, digest_of
+from onibus.spark.lake import ERRORS, MESSAGES, OUTCOMES, TABLES, Lake, digest_of
+from onibus.spark.lake_earlier import earlier_name
 from onibus.spark.lake_files import LakeFailed
-from onibus.spark.lake_manifest import FileRow
+from onibus.spark.lake_manifest import DELTA, FileRow
+from onibus.spark.lake_writer import LakeWriter
 
 #: The shared readers of version 0.1.0, and the tables that they read.
 _SHARED = {"capture": MESSAGES, "capture-outcomes": OUTCOMES}
@@ -80,6 +87,40 @@ def _rows(lake: Lake, table: str) -> Iterator[FileRow]:
     for one in lake.files(table):
         content, rows = lake.read(one)
         yield replace(one.row, rows=rows.num_rows, digest=digest_of(content))
+
+
+def convert(writer: LakeWriter) -> None:
+    """Make Delta tables of the files that the manifest lists."""
+    lake, manifest = writer.lake, writer.manifest
+    name = lake.identity() or writer.token
+    for table in TABLES:
+        rows = manifest.files.get(table, [])
+        if not rows or writer.logs[table].version >= 0:
+            # Nothing to convert, or an earlier conversion stopped after this table.
+            continue
+        progress = manifest.tables.get(table)
+        reached = {
+            f"{name}-{partition}": following - 1
+            for partition, (start, following) in enumerate(
+                zip(progress.start, progress.next, strict=True) if progress else ()
+            )
+            if following > start
+        }
+        added = [_copied(lake, table, row) for row in rows]
+        writer.register(table, "CONVERT", added, reached=reached)
+    writer.commit(layout=DELTA, files={})
+    writer.read_logs()
+
+
+def _copied(lake: Lake, table: str, row: FileRow) -> FileRow:
+    """Give a file its second name, if it has the bytes that were captured."""
+    new = lake.copied(table, row)
+    if not row.digest.startswith(new.digest):
+        raise LakeFailed(
+            f"{lake.address(earlier_name(table, row))} was changed: it has {table} {row.first} to "
+            f"{row.last} of partition {row.partition}. Restore it"
+        )
+    return new
 
 
 def retire_shared_readers(client: Client, lake: Lake, idle_ms: int) -> None:

@@ -3,7 +3,8 @@
 A writer takes the lake by committing a version of the manifest with its own token. While it works
 it renews a file named after that token, `_lease/<token>.json`. Another writer takes over when the
 file is gone, has expired, or has not changed for the length of a lease, whatever the clocks say.
-The lease only decides who waits: a former writer fails at its next commit (lake_manifest.py).
+The lease only decides who waits: a former writer fails at its next commit. Each commit, of the
+manifest or of a table's Delta log, creates the next version, which succeeds once.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
@@ -22,9 +23,10 @@ import msgspec
 from msgspec.structs import replace
 
 from onibus.core.errors import OnibusError
-from onibus.spark.lake import Lake
+from onibus.spark.delta_log import DeltaLog
+from onibus.spark.lake import TABLES, Lake
 from onibus.spark.lake_files import LakeBusy, LakeFailed
-from onibus.spark.lake_manifest import Manifest
+from onibus.spark.lake_manifest import DELTA, FileRow, Manifest
 
 #: How long a writer that was killed keeps others waiting.
 LEASE_S = 30.0
@@ -43,6 +45,8 @@ class LakeWriter:
     """Holds a lake while it is a context; `manifest` is the version that counts."""
 
     manifest: Manifest
+    #: the Delta logs of the lake's tables, by their names
+    logs: Mapping[str, DeltaLog]
 
     def __init__(
         self,
@@ -110,7 +114,7 @@ class LakeWriter:
                 f"{self.lake.store.address} has no manifest although it was captured: restore its "
                 "folder _manifest, or move the lake away and capture into a new one"
             )
-        return Manifest()
+        return Manifest() if self.lake.about() is not None else Manifest(layout=DELTA)
 
     def _over(self, lease: Lease, now: float, since: float) -> bool:
         return lease.until_ms <= now * 1_000 or (now - since) * 1_000 >= lease.lease_ms
@@ -135,20 +139,57 @@ class LakeWriter:
         if not self.lake.put_manifest(mine):
             return False
         self.manifest = mine
+        # Loaded after the take-over: a commit of the former writer is in them, or fails.
+        self.logs = {table: self.lake.log(table) for table in TABLES}
+        self.read_logs()
         if manifest.token:
             self.lake.store.delete(_lease_name(manifest.token))
         return True
+
+    def read_logs(self) -> None:
+        """Take from the Delta logs how far the tables reach."""
+        if self.manifest.layout == DELTA:
+            tables = {
+                table: self.lake.progress(progress, self.logs[table])
+                for table, progress in self.manifest.tables.items()
+            }
+            self.manifest = replace(self.manifest, tables=tables)
 
     def commit(self, **changes: Any) -> None:
         """Make the next version of the manifest, with these fields changed."""
         following = replace(self.manifest, version=self.manifest.version + 1, **changes)
         if not self.lake.put_manifest(following):
-            newest = self.lake.manifest()
-            raise LakeBusy(
-                f"{newest.holder} took over {self.lake.store.address}: changes of this writer "
-                "since its last commit do not count"
-            )
+            raise self._replaced()
         self.manifest = following
+
+    def check_holder(self) -> None:
+        """Raise if another writer has taken the lake over."""
+        newest = self.lake.stored_manifest()
+        if newest is None or newest.token != self.token:
+            raise self._replaced()
+
+    def _replaced(self) -> LakeBusy:
+        newest = self.lake.stored_manifest()
+        holder = "another process" if newest is None else newest.holder
+        return LakeBusy(
+            f"{holder} took over {self.lake.store.address}: changes of this writer since its last "
+            "commit do not count"
+        )
+
+    def register(
+        self,
+        table: str,
+        operation: str,
+        add: Sequence[FileRow],
+        remove: Sequence[FileRow] = (),
+        reached: Mapping[str, int] | None = None,
+        *,
+        same_rows: bool = False,
+    ) -> None:
+        """Have files of a table count, and others not, by a commit of its Delta log."""
+        self.check_holder()
+        self.logs[table].commit(operation, add, remove, reached, same_rows=same_rows)
+        self.read_logs()
 
     def _renew(self) -> None:
         until = self._now() + self._lease_s

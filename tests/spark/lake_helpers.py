@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -13,8 +14,8 @@ import pyarrow as pa
 from onibus.client import Client
 from onibus.core.message import Message
 from onibus.spark.batch_reading import batch_reader
-from onibus.spark.jobs.capture import Captured, Capturing, capture_by, written
-from onibus.spark.lake import MESSAGES, NUMBERS, Lake
+from onibus.spark.jobs.capture import Captured, capture_by, capturing, written
+from onibus.spark.lake import KEEP_MS, MESSAGES, NUMBERS, Lake
 from onibus.spark.lake_capture import Ranges
 from onibus.spark.lake_manifest import FileRow
 from onibus.spark.options import Position, ReadOptions, read_options
@@ -37,12 +38,21 @@ class Captures:
         return Lake(str(place), self.entity)
 
     def run(
-        self, place: Path, *, crash: str = "", most: int | None = None, **given: Any
+        self,
+        place: Path,
+        *,
+        crash: str = "",
+        most: int | None = None,
+        bad: Callable[[int], bool] | None = None,
+        **given: Any,
     ) -> Captured:
-        """Capture; `crash` ends it once tasks have `written` the first batch's files."""
+        """Capture; `crash` ends it once tasks have `written` the first batch's files.
+
+        The bodies of messages whose numbers are `bad` cannot be decoded.
+        """
         lake = self.lake(place)
         options = replace(self.options, max_messages_per_trigger=most)
-        files = self._files(options, lake)
+        files = self._files(options, lake, bad)
 
         def run(table: str, incarnation: int, ranges: Ranges) -> dict[str, list[FileRow]]:
             found = files(table, incarnation, ranges)
@@ -54,7 +64,7 @@ class Captures:
         return capture_by(run, options, lake, **given)
 
     def _files(
-        self, options: ReadOptions, lake: Lake
+        self, options: ReadOptions, lake: Lake, bad: Callable[[int], bool] | None
     ) -> Callable[[str, int, Ranges], dict[str, list[FileRow]]]:
         def run(table: str, incarnation: int, ranges: Ranges) -> dict[str, list[FileRow]]:
             given = replace(
@@ -68,10 +78,12 @@ class Captures:
             )
             reader = batch_reader(given, spark_schema(known_columns(given)))
             found: dict[str, list[FileRow]] = {}
-            for task, part in enumerate(reader.partitions()):
+            what = capturing(lake, table, "dead-letter")
+            for part in reader.partitions():
                 rows = pa.Table.from_batches(list(reader.read(part)))
-                what = Capturing(lake.place, lake.entity, table, "suspend")
-                for one in written(what, rows, str(task)).to_pylist():
+                if bad is not None and table == MESSAGES:
+                    rows = with_bad_bodies(rows, bad)
+                for one in written(what, rows).to_pylist():
                     name, *row = one.values()
                     found.setdefault(name, []).append(FileRow(*row))
             return found
@@ -90,6 +102,27 @@ class Captures:
             yield from zip(
                 rows.column(NUMBERS[table]).to_pylist(), rows.column(last).to_pylist(), strict=True
             )
+
+
+def with_bad_bodies(rows: pa.Table, bad: Callable[[int], bool]) -> pa.Table:
+    """Return rows as Spark gives them to tasks that decode bodies."""
+    wrong = [bad(number) for number in rows.column("sequence_number").to_pylist()]
+    return rows.append_column("_raw_body", rows.column("body")).append_column(
+        "_wrong", pa.array(wrong)
+    )
+
+
+def data_files(folder: Path) -> list[str]:
+    """The names of a table's files, whether they count or not."""
+    return sorted(path.name for path in folder.glob("*.parquet"))
+
+
+def make_old(folder: Path) -> None:
+    """Make all files older than the time for which files stay that do not count."""
+    past = time.time() - KEEP_MS / 1_000 - 60
+    for path in folder.rglob("*"):
+        if path.is_file():
+            os.utime(path, (past, past))
 
 
 def send(client: Client, entity: str, first: int, last: int) -> None:

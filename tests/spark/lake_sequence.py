@@ -13,6 +13,7 @@ from __future__ import annotations
 import random
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -118,7 +119,8 @@ class Sequence:
         sent = max(self._sent[self._incarnation], default=0)
         crash = self.random.choice(["", "", "written", "told"])
         other = self.random.choice(["", "", "", "meet", "take over"])
-        given = {"most": self.random.choice([None, 1, 3]), "accept_gap": self.random.random() < 0.3}
+        given: dict[str, Any] = {"most": self.random.choice([None, 1, 3])}
+        given["accept_gap"] = self.random.random() < 0.3
         others = 0
 
         def told(done: Captured) -> None:

@@ -23,7 +23,11 @@ SHOWN = {"text"}
 
 
 def steps(port: int) -> list[tuple[str, int, str, str]]:
-    """Return all examples, those in Python first: commands stop the session of the process."""
+    """Return all examples in the order in which they run.
+
+    Those in Python come first, since commands stop the session of the process. Those of the
+    pipeline come last, since they read the lake that its commands captured.
+    """
     found = []
     for page in PAGES:
         text = text_of(page)
@@ -32,7 +36,13 @@ def steps(port: int) -> list[tuple[str, int, str, str]]:
             assert match[1] in {"pyspark", "sh", *SHOWN}, f"{page}:{line}"
             if match[1] not in SHOWN:
                 found.append((page, line, match[1], match[2].replace(":5300", f":{port}")))
-    return sorted(found, key=lambda one: one[2] != "pyspark")
+
+    def turn(one: tuple[str, int, str, str]) -> int:
+        if one[2] != "pyspark":
+            return 1
+        return 2 if one[0] == PAGES[-1] else 0
+
+    return sorted(found, key=turn)
 
 
 def put_files(place: Path) -> None:

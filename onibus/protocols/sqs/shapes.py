@@ -179,7 +179,8 @@ class ListSourcesIn(QueueIn):
 
 
 class ListSourcesOut(_Out):
-    queue_urls: list[str] = msgspec.field(name="queueUrls", default=[])
+    #: required by the service's model: returned even if it is empty
+    queue_urls: list[str] = msgspec.field(name="queueUrls")
     next_token: str | None = None
 
 

@@ -24,6 +24,7 @@ from onibus.spark import audit_checks as checks
 from onibus.spark.audit_checks import EXAMPLES, Looked, Step
 from onibus.spark.audit_reading import LocalReading, Place, SparkReading, is_small
 from onibus.spark.lake import ERRORS, MESSAGES, OUTCOMES, Lake
+from onibus.spark.lake_capture import uncovered
 from onibus.spark.lake_files import LakeFailed
 from onibus.spark.lake_manifest import Progress
 from onibus.spark.lake_tables import log_of
@@ -95,7 +96,7 @@ def audit(
     missing = job.find_tables()
     # Ask the broker before reading the lake: later messages are in neither.
     job.broker = _Broker.ask(options, max_lag_s) if with_broker else None
-    damaged = _finding("missing or damaged manifests", job.damaged)
+    damaged = _finding("missing or damaged lists of files", job.damaged)
     if not job.places:
         return job.verdict([damaged], (*missing, "nothing to check: capture first"))
     rows = sum(max(one.row.rows, 0) for *_, one in job.places)
@@ -263,7 +264,8 @@ class _Audit:
     def holes(self) -> Iterator[str]:
         """Yield ranges that no file has and no gap declares."""
         for table, progress in self._tables.items():
-            for partition, first, last in _uncovered(table, progress, self.places):
+            rows = [one.row for _, name, one in self.places if name == table]
+            for partition, first, last in uncovered(progress, rows):
                 yield (
                     f"{table} {first} to {last} of partition {partition} are neither in the lake "
                     "nor declared as a gap"
@@ -448,24 +450,6 @@ def _without(ranges: Sequence[tuple[int, int]], numbers: set[int]) -> list[tuple
         if start <= last:
             left.append((start, last))
     return left
-
-
-def _uncovered(
-    table: str, progress: Progress, places: Sequence[Place]
-) -> Iterator[tuple[int, int, int]]:
-    """Yield ranges between a table's start and its end that neither files nor gaps have."""
-    known = [
-        (one.row.partition, one.row.first, one.row.last) for _, name, one in places if name == table
-    ]
-    known += [(gap.partition, gap.first, gap.last) for gap in progress.gaps]
-    for partition, (start, end) in enumerate(zip(progress.start, progress.next, strict=True)):
-        at = start
-        for _, first, last in sorted(one for one in known if one[0] == partition):
-            if first > at:
-                yield partition, at, first - 1
-            at = max(at, last + 1)
-        if at < end:
-            yield partition, at, end - 1
 
 
 def _earlier(table: str, files: Sequence[Any]) -> dict[str, Progress]:

@@ -1,9 +1,9 @@
 """Capture: an entity's log and the outcomes of its messages, in a lake, complete and once.
 
 The driver plans batches and commits them (onibus/spark/lake_capture.py). Spark reads each one and
-its tasks write the files of their ranges. A range that is written again is the same file; that, and
-the manifest, make rows appear once. Tasks return only what they wrote: no row comes to the driver,
-and a batch has no function of the driver in it, so it runs over Spark Connect as well.
+its tasks write the files of their ranges. One commit of the table's Delta log has the files that
+tasks returned, and no others: that makes rows appear once. No row comes to the driver, and a batch
+has no function of the driver in it, so it runs over Spark Connect as well.
 
 Bodies are captured as they are, or decoded (`body`). One that cannot be decoded suspends the
 capture, or is set aside in the table `errors`: without its content (skip), or with it
@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from msgspec.structs import astuple
 
 from onibus.core.errors import InvalidArgument
 from onibus.spark.bodies import BadBody
+from onibus.spark.delta_schema import evolved, schema_string
 from onibus.spark.jobs.queries import patiently
 from onibus.spark.lake import ERRORS, MESSAGES, OUTCOMES, Lake, by_date
 from onibus.spark.lake_capture import LakeCapture, Ranges, tables_of
@@ -51,11 +52,12 @@ _WRITTEN = pa.schema(
     {
         "table": pa.string(), "date": pa.string(), "partition": pa.int32(), "first": pa.int64(),
         "last": pa.int64(), "rows": pa.int64(), "size": pa.int64(), "digest": pa.string(),
+        "attempt": pa.string(), "stats": pa.string(), "schema": pa.string(),
     }
 )  # fmt: skip
 _WRITTEN_DDL = (
     "table string, date string, partition int, first long, last long, rows long, size long, "
-    "digest string"
+    "digest string, attempt string, stats string, schema string"
 )
 #: Columns that only tasks see: what a decoded body was, and what was wrong with it.
 _RAW, _WRONG = "_raw_body", "_wrong"
@@ -89,6 +91,8 @@ class Capturing:
     entity: str
     table: str
     on_error: str
+    #: by table: the columns that it has, as Delta writes them
+    schemas: Mapping[str, str] = field(default_factory=dict)
 
 
 def capture(
@@ -163,7 +167,9 @@ def capture_by(
     tables = [table for table in tables_of(options.entity) if outcomes or table != OUTCOMES]
     with options.client() as client:
         # An entity that does not exist leaves no folder behind.
-        where.check_incarnation(client.log_positions(options.entity, log=tables[0]).incarnation)
+        incarnation = client.log_positions(options.entity, log=tables[0]).incarnation
+        where.check_incarnation(incarnation)
+        where.use_new_folder()
         with LakeWriter(where, wait_s=wait_s, on_wait=on_wait) as writer:
             given = LakeCapture(
                 client, writer, tables, accept_gap=accept_gap, new_identity=new_identity
@@ -178,6 +184,7 @@ def capture_by(
                     job.catch_up(table)
             for table in () if stopped() else tables:
                 job.compact(table)
+            given.finish()
     return replace(job.done, seconds=time.monotonic() - job.started)
 
 
@@ -282,7 +289,7 @@ def _run(
         "failOnGap": "true",
         "pushdown": "false",
     }
-    what = Capturing(lake.place, lake.entity, table, on_error)
+    what = capturing(lake, table, on_error)
 
     def run() -> list[Any]:
         session = spark() if callable(spark) else spark
@@ -295,6 +302,12 @@ def _run(
     for name, *row in patiently(run):
         files.setdefault(name, []).append(FileRow(*row))
     return files
+
+
+def capturing(lake: Lake, table: str, on_error: str) -> Capturing:
+    """Return what a task must know to write a table's files."""
+    schemas = {one: lake.log(one).schema for one in dict.fromkeys((table, ERRORS))}
+    return Capturing(lake.place, lake.entity, table, on_error, schemas)
 
 
 def decoded(rows: DataFrame, body: str | None) -> DataFrame:
@@ -318,16 +331,12 @@ def decoded(rows: DataFrame, body: str | None) -> DataFrame:
 
 def write_ranges(what: Capturing, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Write the files of one task's range; on a worker."""
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    attempt = str(context.taskAttemptId()) if context is not None else "0"
     given = list(batches)
     table = pa.Table.from_batches(given) if given else None
-    yield from written(what, table, attempt).to_batches()
+    yield from written(what, table).to_batches()
 
 
-def written(what: Capturing, rows: pa.Table | None, attempt: str) -> pa.Table:
+def written(what: Capturing, rows: pa.Table | None) -> pa.Table:
     """Write the files of one range; return what they have."""
     lake = Lake(what.place, what.entity)
     # Check everything before writing anything.
@@ -336,9 +345,10 @@ def written(what: Capturing, rows: pa.Table | None, attempt: str) -> pa.Table:
         for covered, day in (by_date(what.table, rows) if rows is not None else ())
         for table, part in _parted(what, day)
     ]
+    for _, table, part in parts:
+        evolved(what.schemas.get(table, ""), schema_string(part.schema), lake.address(table))
     files = [
-        (table, *astuple(lake.write(table, part, covered, attempt).row))
-        for covered, table, part in parts
+        (table, *astuple(lake.write(table, part, covered).row)) for covered, table, part in parts
     ]
     columns = list(zip(*files, strict=True)) or [()] * len(_WRITTEN)
     return pa.table([pa.array(*one) for one in zip(columns, _WRITTEN.types, strict=True)], _WRITTEN)

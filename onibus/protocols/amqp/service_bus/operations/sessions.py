@@ -72,10 +72,7 @@ def get_state(node: ManagementNode, request: Request) -> None:
 
 
 def list_all(node: ManagementNode, request: Request) -> None:
-    """Name the sessions that have messages or a state, or whose state was set since a time.
-
-    When a state was set is not stored: after a start, it counts as set since any time.
-    """
+    """Name the sessions that have messages or a state, or whose state was set since a time."""
     since = request.body.get("last-updated-time") if isinstance(request.body, dict) else None
     skip = min(max(request.argument("skip", int), 0), _SKIP_MAX)
     top = min(max(request.argument("top", int), 1), _TOP_MAX)

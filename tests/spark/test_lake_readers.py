@@ -1,0 +1,64 @@
+"""pandas, Polars and DuckDB read one lake, with the same rows as Onibus (R9); without a JVM."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+import polars
+import pytest
+from deltalake import DeltaTable
+
+from onibus import Message
+from onibus.client import Client
+from onibus.spark.lake import MESSAGES, OUTCOMES
+from tests.client.server_helpers import ServerThread
+from tests.spark.lake_helpers import Captures, consume
+
+
+@pytest.fixture
+def bus() -> Iterator[tuple[ServerThread, Client]]:
+    with ServerThread() as server, server.client() as client:
+        yield server, client
+
+
+@pytest.mark.promise("R9")
+def test_each_program_reads_each_row_once_with_its_columns(
+    bus: tuple[ServerThread, Client], tmp_path: Path
+) -> None:
+    server, client = bus
+    client.create_queue("orders/eu", enable_partitioning=True)
+    captures = Captures(server.connection_string, "orders/eu")
+    for first in range(0, 60, 12):
+        numbers = range(first, first + 12)
+        client.send_batch("orders/eu", [Message(body=b"%d" % at) for at in numbers])
+        captures.run(tmp_path, most=8)
+    consume(client, "orders/eu")
+    captures.run(tmp_path)
+    lake = captures.lake(tmp_path)
+    wanted = sorted(captures.rows(tmp_path))
+    assert sorted(int(body) for _, body in wanted) == list(range(60))
+
+    table = DeltaTable(lake.address(MESSAGES))
+    assert "orders@eu" in lake.address(MESSAGES)
+    frame = table.to_pandas()
+    assert sorted(zip(frame["sequence_number"], frame["body"], strict=True)) == wanted
+    assert str(frame["enqueued_time"].dtype) == "datetime64[us, UTC]"
+
+    lazy = polars.scan_delta(lake.address(MESSAGES))
+    half = wanted[len(wanted) // 2][0]
+    late = lazy.filter(polars.col("sequence_number") >= half).select("sequence_number", "body")
+    assert sorted(late.collect().rows()) == [one for one in wanted if one[0] >= half]
+
+    dataset = table.to_pyarrow_dataset()
+    with duckdb.connect() as connection:
+        connection.register("orders", dataset)
+        query = "SELECT sequence_number, body FROM orders WHERE sequence_number < ? ORDER BY 1"
+        found = [
+            (number, bytes(body)) for number, body in connection.execute(query, [half]).fetchall()
+        ]
+        connection.register("ends", DeltaTable(lake.address(OUTCOMES)).to_pyarrow_dataset())
+        joined = "SELECT count(*) FROM orders JOIN ends USING (partition, sequence_number)"
+        assert connection.execute(joined).fetchone() == (60,)
+    assert found == [one for one in wanted if one[0] < half]
