@@ -223,8 +223,8 @@ def official(server: Server) -> tuple[str, int]:
     return words, OFFICIAL
 
 
-def sum_up(count: int, more: int, lake: Path) -> None:
-    """Compare the number of sent messages with the rows in the lake."""
+def sum_up(count: int, more: int, lake: Path) -> int:
+    """Compare the number of sent messages with the rows in the lake; return 1 if they differ."""
     ids, later = set(), 0
     for batch in messages(count, seed=7):
         for message in batch:
@@ -244,6 +244,7 @@ def sum_up(count: int, more: int, lake: Path) -> None:
     console.print(table)
     same = rows == len(ids) + later + more
     console.print("the counts are equal" if same else "[red]the counts differ[/red]")
+    return 0 if same else 1
 
 
 def onibus(*arguments: str) -> int:
@@ -253,7 +254,7 @@ def onibus(*arguments: str) -> int:
 
 
 def tour(count: int, folder: Path, page: Path) -> int:
-    """Run all steps; return the exit code of the audit."""
+    """Run all steps; return the exit code of the audit, or 1 if the counts differ."""
     server = Server(folder / "data")
     lake = folder / "lake"
     stop = threading.Event()
@@ -302,8 +303,8 @@ def tour(count: int, folder: Path, page: Path) -> int:
             or onibus("pipeline", "audit", QUEUE, "--report", str(page), *marks, *place)
         )
         console.print("[bold]5.[/bold] compare the counts")
-        sum_up(count, more, lake)
-        return code
+        differ = sum_up(count, more, lake)
+        return code or differ
     finally:
         stop.set()
         if pipeline is not None:

@@ -16,7 +16,7 @@ import pytest
 from tests.cache import cached
 
 _INSTALL_S = 300
-_RUN_S = 120
+_RUN_S = 170
 
 
 def node_home(folder: Path) -> Path:

@@ -45,7 +45,6 @@ SLOW = (
     "tests/broker/test_topics_at_random.py",
     "tests/cli/test_ending.py",
     "tests/cli/test_hostile_strings.py",
-    "tests/client/test_renewal.py",
     "tests/core/rules/test_differential.py",
     "tests/core/test_admit_arrow.py::test_columns_and_messages_get_the_same_verdict",
     "tests/core/test_remembered_ids.py::test_any_order_of_work_and_crashes_gives_the_answers_of",
@@ -63,8 +62,6 @@ SLOW = (
 )
 
 QUICK = (
-    "tests/client/test_renewal.py::test_a_message_is_held_for_as_long_as_it_takes[asyncio]",
-    "tests/client/test_renewal.py::test_locks_are_left_alone_after_their_time",
     "tests/core/test_remembered_ids.py::test_any_order_of_work_and_crashes_gives_the_answers_of_a_"
     "dictionary[0]",
     "tests/crash/test_io_errors.py::test_a_failed_read_is_not_damage_and_passes_with_the_disk",

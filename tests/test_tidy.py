@@ -167,3 +167,24 @@ def test_long_functions_are_seen() -> None:
     body = "\n".join("    pass" for _ in range(FUNCTION_LINES_MAX))
     assert long_functions(ast.parse(f"def f():\n{body}")) == ["f: 71 lines"]
     assert long_functions(ast.parse(f"def f():\n{body[9:]}")) == []
+
+
+def impatient_clients(tree: ast.Module) -> list[int]:
+    """Return the lines of httpx calls without a timeout."""
+    calls = {"Client", "AsyncClient", "get", "post", "put", "delete", "request", "stream"}
+    return [
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and isinstance(node.func.value, ast.Name)
+        and (node.func.value.id, node.func.attr in calls) == ("httpx", True)
+        and not any(word.arg == "timeout" for word in node.keywords)
+    ]
+
+
+def test_clients_of_tests_are_patient() -> None:
+    """By default httpx gives up after five seconds, which a busy machine may need."""
+    assert impatient_clients(ast.parse("httpx.Client()\nhttpx.get('/', timeout=1)")) == [1]
+    found = {path: impatient_clients(tree_of(path)) for path in python_files("tests")}
+    assert not {path: lines for path, lines in found.items() if lines}

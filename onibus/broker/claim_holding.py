@@ -34,7 +34,8 @@ def hold(
 ) -> None:
     """Take hold of a reader, and answer its progress; without a token only answer.
 
-    A holder that names its `query` notes the first claim of that query's checkpoint.
+    A holder that names its `query` notes the first claim of that query's checkpoint, or 0 if it
+    does not know it.
     """
     check_whole("after", after, 0)
     check_whole("first", first, 0)
@@ -82,9 +83,10 @@ def _new_query(reader: ClaimReader, token: str, query: str, first: int) -> bool:
     check_text("query", query, ID_LENGTH_MAX, 1)
     check_holder(reader, token)
     known = reader.queries.get(query)
-    if known not in (None, first):
+    if first and known not in (None, first):
+        read = f"claim {known}" if known else "claims"
         raise CheckpointMismatch(
-            f"the query has read claim {known} of reader {reader.name!r} of {reader.entity.name}, "
+            f"the query has read {read} of reader {reader.name!r} of {reader.entity.name}, "
             "but its checkpoint has no batch: it is an older copy, and the messages that the query "
             "completed are no longer in the queue. Continue with the newest checkpoint. If "
             "their results are stored, continue with a new checkpoint"

@@ -83,6 +83,8 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._left: int | None = None
         #: of this run
         self._token = uuid4().hex
+        #: whether tasks of this run have the query bound to the reader
+        self._bound = False
 
     @cached_property
     def _client(self) -> Client:
@@ -220,8 +222,12 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         known = self._look()
         held = {claim.number: claim for claim in _open(known)}
         found = []
-        # Tasks know the query: those of its first batch say with which claim it began.
-        first = end["claims"][0] if start.get("claim", FRESH) == FRESH and end["claims"] else FRESH
+        # Tasks know the query: those of its first batch say with which claim it began. Those of a
+        # run's first batch bind a query that began on a version that did not.
+        first = None if self._bound else FRESH
+        if start.get("claim", FRESH) == FRESH and end["claims"]:
+            first = end["claims"][0]
+        self._bound = self._bound or end.get("token") is not None
         where = (end["incarnation"], end.get("token"), end["claim"], first)
         for number in end["claims"]:
             if number in held:
@@ -250,7 +256,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         convert = Converter(self._schema, self._options.fail_on_bad_body)
         with self._options.client() as client:
             query = local_property(QUERY_ID)
-            if first != FRESH and token is not None and query is not None:
+            if first is not None and token is not None and query is not None:
                 self._begin(client, token, last, query, first)
             table = client.read_claim_arrow(
                 self._options.entity,

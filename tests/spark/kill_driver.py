@@ -73,7 +73,9 @@ def main(master: str, connection: str, folder: str) -> None:
                 queries[pair] = start(spark, connection, place, *pair)
         time.sleep(0.5)
     for pair in PAIRS:
-        queries[pair] = finish(spark, connection, place, pair, queries[pair])
+        # A driver that was killed last starts when the file exists.
+        query = queries.get(pair) or start(spark, connection, place, *pair)
+        queries[pair] = finish(spark, connection, place, pair, query)
     for query in queries.values():
         query.stop()
     spark.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from random import Random
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from onibus.core.errors import CheckpointMismatch, ClaimNotFound, Failed
 from onibus.spark.options import read_options
 from onibus.spark.queue_stream import QueueStreamReader
 from tests.client.server_helpers import ServerProcess
+from tests.spark.micro_batches import Query, new_checkpoint
 from tests.spark.reading import fill
 
 Offset = dict[str, Any]
@@ -119,3 +121,25 @@ def test_an_offset_of_an_earlier_version_continues(run: Begin, client: Client, e
     assert original.read(end) == [0, 1]
     following = run().plan(end)
     assert run().read(following) == [2, 3]
+
+
+@pytest.mark.promise("R5")
+def test_a_query_of_an_earlier_version_is_bound_at_its_next_start(
+    client: Client, server: ServerProcess, entity: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.create_queue(entity)
+    source = {"connection": server.connection_string, "entity": entity, "mode": "queue"}
+    source |= {"reader": "lake", "columns": "message_id,body"}
+    query = Query("queue", "files", source, {}, "")
+    checkpoint = new_checkpoint(Random(1).randrange)
+    empty = checkpoint.copy()
+    fill(client, entity, 2)
+    with monkeypatch.context() as earlier:
+        earlier.setattr(QueueStreamReader, "_begin", lambda *given: None)
+        query.run(checkpoint)
+    fill(client, entity, 2)
+    query.run(checkpoint)
+    fill(client, entity, 2)
+    # The checkpoint without its batches: the messages of both are no longer in the queue.
+    with pytest.raises(CheckpointMismatch, match="has read claims of reader 'lake'"):
+        query.run(empty)

@@ -68,8 +68,12 @@ def anyone_takes_over() -> Replaced:
     return [(claim_holding, "hold", hold)]
 
 
+#: Where a program that lost its hold of a reader is refused.
+HOLDERS = (claims, claim_reading, claim_holding)
+
+
 def tokens_do_not_count() -> Replaced:
-    return [(of, "check_holder", lambda reader, token: None) for of in (claims, claim_reading)]
+    return [(of, "check_holder", lambda reader, token: None) for of in HOLDERS]
 
 
 def queries_begin_again() -> Replaced:

@@ -99,7 +99,7 @@ def test_every_parameter_of_a_presigned_request(server: Served) -> None:
     assert len(pairs) == 9
 
     def refused(url: str, what: str, method: str = "GET", **more: Any) -> None:
-        response = httpx.request(method, url, trust_env=False, **more)
+        response = httpx.request(method, url, trust_env=False, timeout=PATIENCE_S, **more)
         assert response.status_code in REFUSED, what
         assert "QueueUrl" not in response.text, what
 

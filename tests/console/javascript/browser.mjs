@@ -18,7 +18,7 @@ const ARGUMENTS = [
 export async function walk(steps, viewport = { width: 1280, height: 900 }) {
   const browser = await chromium.launch({ executablePath: process.env.CHROMIUM, args: ARGUMENTS });
   const page = await browser.newPage({ viewport });
-  page.setDefaultTimeout(20_000);
+  page.setDefaultTimeout(60_000);
   const wrong = [];
   page.on("pageerror", (error) => wrong.push(error.message));
   page.on("dialog", (dialog) => wrong.push(`a script opened a dialog: ${dialog.message()}`));
@@ -57,7 +57,7 @@ export async function go(page, hash) {
 export const button = (page, name) => page.getByRole("button", { name, exact: true });
 export const notice = (page, text) => page.locator(".notice").filter({ hasText: text }).waitFor();
 
-/** Keep a picture where the pages of the documentation are made. */
+/** Keep a picture for the documentation, if its maker asks: PICTURES=docs/pictures pytest tests/console. */
 export async function picture(page, name) {
   if (process.env.PICTURES) await page.screenshot({ path: `${process.env.PICTURES}/${name}.png` });
 }

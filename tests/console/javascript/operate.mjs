@@ -154,6 +154,7 @@ await walk(async (page) => {
   await page.getByRole("heading", { name: "lakes/main" }).waitFor();
   await page.getByRole("row", { name: /orders messages lake-1 501 none/ }).waitFor();
   await accessible(page, "pipeline");
+  await picture(page, "pipeline");
 
   begin("watch figures, sessions and partitions");
   await go(page, "entity/invoices/sessions");

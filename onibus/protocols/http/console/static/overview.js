@@ -80,7 +80,7 @@ function Health({ found }) {
     ${found.stores.map(
       (store) => html`<div key=${store.name} class=${`card ${store.is_up ? "" : "bad"}`}>
         <b>${store.name}</b> <span class="soft">${store.is_up ? "up" : "down"}</span>
-        <div class="soft">${store.is_up ? `${bytes(store.size_bytes)} used, ${bytes(store.free_bytes)} free` : store.error}</div>
+        <div class="soft">${store.is_up ? `${bytes(store.size_bytes)} used${store.free_bytes < 1e18 ? `, ${bytes(store.free_bytes)} free` : ", in memory"}` : store.error}</div>
       </div>`,
     )}
     ${found.alarms > 0 && html`<div class="card bad"><b><${Sign} at="bad" />${number(found.alarms)} alarms</b><div class="soft">${found.last_alarm}</div></div>`}
