@@ -1,7 +1,7 @@
 // Signing in: a wrong key, an owner's key, and keys that may only listen or only send.
 
 import assert from "node:assert/strict";
-import { button, go, notice, walk } from "./browser.mjs";
+import { button, go, walk } from "./browser.mjs";
 
 const signIn = async (page, text) => {
   await page.getByLabel("Connection string or key name").fill(text);
@@ -43,5 +43,5 @@ await walk(async (page) => {
   await button(page, "Send").click();
   await page.getByRole("dialog").getByLabel("Body", { exact: true }).fill("from a sender");
   await page.getByRole("dialog").getByRole("button", { name: "Send" }).click();
-  await notice(page, "sent message");
+  await page.getByRole("dialog").waitFor({ state: "detached" });
 });

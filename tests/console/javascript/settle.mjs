@@ -1,10 +1,14 @@
 // What an operator does to single messages, and what the page shows when a stream ends.
 
 import assert from "node:assert/strict";
-import { URL, button, go, notice, walk } from "./browser.mjs";
+import { URL, button, go, walk } from "./browser.mjs";
 
 const inDialog = (page, name) => page.getByRole("dialog").locator(`[name=${name}]`);
-const submit = (page) => page.getByRole("dialog").getByRole("button", { name: "Send" }).click();
+const closed = (page) => page.getByRole("dialog").waitFor({ state: "detached" });
+const submit = async (page) => {
+  await page.getByRole("dialog").getByRole("button", { name: "Send" }).click();
+  await closed(page);
+};
 const row = (page, name) => page.locator("table.messages").getByRole("row", { name });
 
 /** Receive the next message and settle it. */
@@ -12,7 +16,7 @@ async function settle(page, verb) {
   if (!(await button(page, "Receive the next message").isVisible())) await page.getByText("Receive with a lock").click();
   await button(page, "Receive the next message").click();
   await button(page, verb).click();
-  await notice(page, `${verb}: message`);
+  await button(page, verb).waitFor({ state: "detached" });
 }
 
 await walk(async (page) => {
@@ -38,29 +42,26 @@ await walk(async (page) => {
   assert.equal(await inDialog(page, "subject").inputValue(), "a correction");
   assert.equal(await inDialog(page, "body").inputValue(), "edited");
   await submit(page);
-  await notice(page, "sent message");
 
   await go(page, "entity/orders/messages");
   await row(page, /edited/).waitFor();
   await button(page, "Send").click();
   await inDialog(page, "file").setInputFiles(process.env.FILE);
   await submit(page);
-  await notice(page, "sent 2 messages");
   await button(page, "Send").click();
   await inDialog(page, "body").fill("then");
   await inDialog(page, "due").fill("2099-01-02T03:04:05");
   await submit(page);
-  await notice(page, "scheduled message");
   await button(page, "Refresh").click();
   await row(page, /scheduled .*then/).waitFor();
   await row(page, /plain two/).waitFor();
 
   await button(page, "Pause").click();
   await button(page, "Pause now").click();
-  await notice(page, "paused");
+  await closed(page);
   await button(page, "Resume").click();
   await button(page, "Resume now").click();
-  await notice(page, "resumed");
+  await closed(page);
   await button(page, "Pause").waitFor();
 });
 
