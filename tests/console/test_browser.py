@@ -100,10 +100,14 @@ async def test_a_key_signs_in_and_shows_what_it_allows() -> None:
     listener = AccessKey(
         name="listener", primary=SECRET, rights=frozenset({Right.LISTEN}), entity="orders"
     )
+    sender = AccessKey(
+        name="sender", primary=SECRET, rights=frozenset({Right.SEND}), entity="orders"
+    )
+    reader = AccessKey(name="reader", primary=SECRET, rights=frozenset({Right.LISTEN}))
     bus = await Bus.ephemeral()
     await bus.create_queue("orders")
     await bus.send("orders", Message(body=b"for a listener"))
-    async with Server(bus, Keyring([owner, listener]), http_port=0) as server:
+    async with Server(bus, Keyring([owner, listener, sender, reader]), http_port=0) as server:
         await asyncio.to_thread(
             run_node,
             SCRIPTS / "login.mjs",
@@ -112,6 +116,33 @@ async def test_a_key_signs_in_and_shows_what_it_allows() -> None:
             OWNER=SECRET,
             LISTENER=SECRET,
         )
+        assert bus.queue("orders").active_count == 2
+
+
+@run
+async def test_an_operator_settles_messages_one_by_one(tmp_path: Path) -> None:
+    chromium = browser()
+    many = tmp_path / "many.txt"
+    many.write_text('{"body": "one", "properties": {"n": 9007199254740993}}\n\nplain two\n')
+    bus = await Bus.ephemeral()
+    await bus.create_queue("orders", lock_duration_ms=300_000)
+    await bus.send("orders", Message(body=b"first", properties={"region": "eu"}))
+    await bus.create_queue("short-lived")
+    async with Server(bus, None, http_port=0) as server:
+        await asyncio.to_thread(
+            run_node,
+            SCRIPTS / "settle.mjs",
+            URL=f"http://localhost:{server.http_port}",
+            CHROMIUM=chromium,
+            FILE=str(many),
+        )
+        orders = bus.queue("orders")
+        assert orders.dead_lettered_count == 1
+        assert orders.scheduled_count == 1
+        sent = {message.body: message for message in bus.peek("orders", limit=10)}
+        assert sent[b"edited"].properties == {"region": "eu"}
+        assert sent[b"one"].properties == {"n": 9007199254740993}
+        assert b"plain two" in sent
 
 
 def test_sequence_numbers_stay_exact() -> None:

@@ -1,4 +1,4 @@
-// Signing in: a wrong key, an owner's key, and a key that may only send to one queue.
+// Signing in: a wrong key, an owner's key, and keys that may only listen or only send.
 
 import assert from "node:assert/strict";
 import { button, go, walk } from "./browser.mjs";
@@ -26,4 +26,22 @@ await walk(async (page) => {
   await page.getByRole("link", { name: "Messages", exact: true }).click();
   await page.getByRole("row", { name: /for a listener/ }).waitFor();
   for (const name of ["Send", "Purge", "Delete"]) assert.equal(await button(page, name).count(), 0);
+
+  // A key for all entities that may not list them opens one by its name.
+  await button(page, "Sign out").click();
+  await go(page, "");
+  await signIn(page, connection("reader", process.env.LISTENER));
+  await page.locator("input[name=name]").fill("orders");
+  await button(page, "Open").click();
+  await page.getByRole("heading", { name: "Entities / orders" }).waitFor();
+  await page.getByRole("link", { name: "Partitions" }).waitFor();
+  assert.equal(await page.getByRole("link", { name: "Pipeline" }).count(), 0);
+
+  await button(page, "Sign out").click();
+  await signIn(page, connection("sender", process.env.LISTENER, "EntityPath=orders"));
+  await page.getByText("Your key can send messages").waitFor();
+  await button(page, "Send").click();
+  await page.getByRole("dialog").getByLabel("Body", { exact: true }).fill("from a sender");
+  await page.getByRole("dialog").getByRole("button", { name: "Send" }).click();
+  await page.getByRole("dialog").waitFor({ state: "detached" });
 });

@@ -145,13 +145,14 @@ async function request(method, path, body, signal) {
   const headers = {};
   if (session.login !== "none") headers.authorization = await token();
   if (body !== undefined) headers["content-type"] = "application/json";
-  const response = await fetch(path, {
-    method,
-    headers,
-    signal,
-    body: body === undefined ? undefined : encode(body),
-    credentials: "omit",
-  });
+  const content = body === undefined ? undefined : encode(body);
+  let response;
+  try {
+    response = await fetch(path, { method, headers, signal, body: content, credentials: "omit" });
+  } catch (problem) {
+    if (signal?.aborted) throw problem;
+    throw new Error("the server does not respond: check that it runs");
+  }
   if (!response.ok) throw new Problem(response.status, await problemOf(response));
   return response;
 }
@@ -177,7 +178,9 @@ export async function lines(path, body, onLine, signal) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
-    const { value, done } = await reader.read();
+    const { value, done } = await reader.read().catch((problem) => {
+      throw signal?.aborted ? problem : new Error("the connection to the server was lost");
+    });
     if (done) return;
     const parts = (rest + value).split("\n");
     rest = parts.pop();

@@ -3,7 +3,7 @@
 import { html, render, useEffect, useState } from "./preact.js";
 import { about, get, signIn, signOut } from "./api.js";
 import { Entity } from "./entity.js";
-import { Overview } from "./overview.js";
+import { Overview, link } from "./overview.js";
 import { Pipeline } from "./pipeline.js";
 import { Failure, Field } from "./widgets.js";
 
@@ -59,6 +59,21 @@ function OneEntity({ rights }) {
   </section>`;
 }
 
+/** A key for all entities that may not list them: the operator types a name. */
+function ByName() {
+  const open = (event) => {
+    event.preventDefault();
+    location.hash = link(new FormData(event.target).get("name").trim().toLowerCase());
+  };
+  return html`<section><h1>Entities</h1>
+    <p>The list of entities needs a key with Monitor or Manage.</p>
+    <form onSubmit=${open}>
+      <${Field} label="Name" hint="a queue, a topic, or topic/subscriptions/name"><input name="name" required autocomplete="off" spellcheck=${false} /><//>
+      <button class="primary">Open</button>
+    </form>
+  </section>`;
+}
+
 function App() {
   const [server, setServer] = useState(null);
   const [rights, setRights] = useState(null);
@@ -85,6 +100,7 @@ function App() {
   if (!server) return null;
   if (!rights) return html`<${Login} onDone=${setRights} />`;
   const can = (right) => rights.rights.includes(right) || rights.rights.includes("Manage");
+  const lists = can("Monitor");
   const leave = () => {
     signOut();
     setRights(null);
@@ -94,7 +110,7 @@ function App() {
     <header class="top">
       <a class="brand" href="#/"><img src="icon.svg" alt="" width="24" height="24" /> Onibus</a>
       <span class="soft">${server.version}</span>
-      ${!rights.entity && html`<a href="#/pipeline">Pipeline</a>`}
+      ${!rights.entity && lists && html`<a href="#/pipeline">Pipeline</a>`}
       <span class="grow"></span>
       ${server.login === "key"
         ? html`<span class="soft">${rights.key}</span><button onClick=${leave}>Sign out</button>`
@@ -105,6 +121,8 @@ function App() {
         ? html`<${Entity} key=${name} name=${name} tab=${tab || "figures"} can=${can} say=${setNotice} />`
         : rights.entity
           ? html`<${OneEntity} rights=${rights} />`
+          : !lists
+          ? html`<${ByName} />`
           : view === "pipeline"
           ? html`<${Pipeline} />`
           : html`<${Overview} can=${can} say=${setNotice} />`}

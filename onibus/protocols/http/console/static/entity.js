@@ -171,7 +171,23 @@ function Delete({ info, onClose }) {
   <//>`;
 }
 
-export function Entity({ name, tab, can, say }) {
+/** What a key with only Send can do. */
+function SendOnly({ name, say }) {
+  const [asked, setAsked] = useState(false);
+  const info = { name, settings: {} };
+  return html`<section>
+    <div class="bar"><h1><a href="#/" class="soft">Entities</a> / ${name}</h1><span class="grow"></span><button class="primary" onClick=${() => setAsked(true)}>Send</button></div>
+    <p>Your key can send messages. Figures and messages need a key with Listen.</p>
+    ${asked && html`<${Send} info=${info} onClose=${() => setAsked(false)} onDone=${say} />`}
+  </section>`;
+}
+
+export function Entity(props) {
+  const sees = props.can("Listen") || props.can("Monitor");
+  return sees ? html`<${Whole} ...${props} />` : html`<${SendOnly} ...${props} />`;
+}
+
+function Whole({ name, tab, can, say }) {
   const { value: info, error, again } = useLoaded((signal) => load(name, can, signal), [name], 5);
   const [dialog, setDialog] = useState("");
   if (!info) return html`<section><h1>${name}</h1><${Failure} text=${error} /></section>`;

@@ -52,17 +52,18 @@ export function Send({ info, message = {}, onClose, onDone }) {
         : `${due ? "scheduled" : "sent"} message ${sent.sequence_number}`,
     );
   };
+  // Defaults, not values: a view that loads again must not overwrite what the operator typed.
   return html`<${Dialog} title=${`Send to ${info.name}`} submit="Send" onSubmit=${submit} onClose=${onClose}>
     ${binary
       ? html`<p>The binary body is copied unchanged.</p>`
-      : html`<${Field} label="Body"><textarea name="body" rows="6" spellcheck=${false}>${message.body || ""}</textarea><//>`}
+      : html`<${Field} label="Body"><textarea name="body" rows="6" spellcheck=${false} defaultValue=${message.body || ""}></textarea><//>`}
     <div class="two">
-      <${Field} label="Message id"><input name="message_id" value=${message.message_id || ""} /><//>
-      <${Field} label=${info.settings.requires_session ? "Session id (required)" : "Session id"}><input name="session_id" value=${message.session_id || ""} /><//>
-      <${Field} label="Partition key"><input name="partition_key" value=${message.partition_key || ""} /><//>
-      <${Field} label="Subject"><input name="subject" value=${message.subject || ""} /><//>
-      <${Field} label="Content type"><input name="content_type" value=${message.content_type || ""} /><//>
-      <${Field} label="Correlation id"><input name="correlation_id" value=${message.correlation_id || ""} /><//>
+      <${Field} label="Message id"><input name="message_id" defaultValue=${message.message_id || ""} /><//>
+      <${Field} label=${info.settings.requires_session ? "Session id (required)" : "Session id"}><input name="session_id" defaultValue=${message.session_id || ""} /><//>
+      <${Field} label="Partition key"><input name="partition_key" defaultValue=${message.partition_key || ""} /><//>
+      <${Field} label="Subject"><input name="subject" defaultValue=${message.subject || ""} /><//>
+      <${Field} label="Content type"><input name="content_type" defaultValue=${message.content_type || ""} /><//>
+      <${Field} label="Correlation id"><input name="correlation_id" defaultValue=${message.correlation_id || ""} /><//>
       <${Field} label="Time to live, seconds"><input name="ttl" type="number" min="0" step="any" /><//>
       <${Field} label="Enqueue at"><input name="due" type="datetime-local" step="1" /><//>
     </div>

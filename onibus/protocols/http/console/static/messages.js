@@ -131,19 +131,18 @@ function useTail(name, where) {
   const key = encode([name, where]);
   useEffect(() => {
     setArrived([]);
-    setError("");
     if (!on) return undefined;
+    setError("");
+    const ended = (text) => {
+      setError(text);
+      setOn(false);
+    };
     const stop = new AbortController();
     lines(at(name, "/tail"), { where }, (message) => {
       setArrived((before) => [message, ...before].slice(0, TAIL));
     }, stop.signal)
-      .then(() => setError("the server ended the stream: the entity was deleted, or the key is no longer valid"))
-      .catch((problem) => {
-        if (!stop.signal.aborted) {
-          setError(problem.message);
-          setOn(false);
-        }
-      });
+      .then(() => ended("the server ended the stream: the server stopped, the entity was deleted, or the key is no longer valid"))
+      .catch((problem) => stop.signal.aborted || ended(problem.message));
     return () => stop.abort();
   }, [key, on]);
   return { on, setOn, arrived, error };
@@ -181,7 +180,7 @@ function Held({ info, can, say }) {
   };
   if (!can("Listen") || info.settings.requires_session || info.kind === "topic") return null;
   return html`<details open=${held.length > 0}><summary>Receive with a lock</summary>
-    <p class="soft">Receiving takes a message from other receivers until you settle it or its lock expires.</p>
+    <p class="soft">Receiving takes a message from other receivers until you settle it or its lock expires. Complete deletes it. Abandon releases it. Defer sets it aside until you reactivate it. Dead-letter moves it to the dead-letter queue.</p>
     <button onClick=${take}>Receive the next message</button>
     <${Failure} text=${error} />
     ${held.map((message) => html`<div class="bar held" key=${message.token}>
@@ -224,7 +223,7 @@ export function Messages({ info, dead, can, say }) {
   const pick = (key) => setPicked((before) => (before.includes(key) ? before.filter((one) => one !== key) : [...before, key]));
   return html`
     ${dead && html`<${Reasons} info=${info} can=${can} say=${done} total=${info.dead_lettered_count} chosen=${where.dead_letter_reason} onChoose=${(reason) => setWhere({ ...where, dead_letter_reason: reason })} />`}
-    ${!dead && html`<${Held} info=${info} can=${can} say=${say} />`}
+    ${!dead && html`<${Held} info=${info} can=${can} say=${done} />`}
     <form class="filter" onSubmit=${filter}>
       ${!dead && info.kind !== "topic" && html`<label>State <select name="state"><option value="">any</option><option value="active">active</option><option value="deferred">deferred</option><option value="scheduled">scheduled</option></select></label>`}
       ${info.kind === "topic" && html`<input type="hidden" name="state" value="scheduled" />`}

@@ -24,25 +24,29 @@ export const link = (name, tab = "figures") => `#/entity/${encodeURIComponent(na
 function useChanges(names) {
   const [changes, setChanges] = useState({});
   const [live, setLive] = useState(true);
+  const [error, setError] = useState("");
   useEffect(() => setChanges({}), [names.join("\n")]);
   useEffect(() => {
+    setError("");
     if (!names.length || !live) return undefined;
     const stop = new AbortController();
     const watch = async () => {
       while (!stop.signal.aborted) {
         try {
           await lines("/v1/overview/watch", { names }, (row) => {
+            setError("");
             setChanges((before) => ({ ...before, [row.name]: row }));
           }, stop.signal);
-        } catch {
-          await new Promise((resolve) => setTimeout(resolve, 3000));
+        } catch (problem) {
+          if (!stop.signal.aborted) setError(`figures are not updated: ${problem.message}`);
         }
+        await new Promise((resolve) => setTimeout(resolve, 3000));
       }
     };
     watch();
     return () => stop.abort();
   }, [names.join("\n"), live]);
-  return [changes, live, setLive];
+  return { changes, live, setLive, stale: error };
 }
 
 function Row({ row }) {
@@ -92,7 +96,7 @@ export function Overview({ can, say }) {
   const [making, setMaking] = useState(false);
   const query = new URLSearchParams({ ...asked, limit: PAGE });
   const [names, setNames] = useState([]);
-  const [changes, live, setLive] = useChanges(names);
+  const { changes, live, setLive, stale } = useChanges(names);
   const load = async (signal) => {
     const value = await get(`/v1/overview?${query}`, signal);
     setNames(value.rows.map((row) => row.name));
@@ -114,7 +118,7 @@ export function Overview({ can, say }) {
       <button aria-pressed=${!live} onClick=${() => setLive(!live)}>${live ? "Pause updates" : "Resume updates"}</button>
       ${can("Manage") && html`<button class="primary" onClick=${() => setMaking(true)}>New entity</button>`}
     </div>
-    <${Failure} text=${error} />
+    <${Failure} text=${error || stale} />
     ${found && html`
       <${Health} found=${found} />
       <p class="soft">${number(found.count)} entities, ${number(found.total.active)} active messages, ${number(found.total.dead_lettered)} dead-lettered</p>
