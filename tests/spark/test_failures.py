@@ -10,6 +10,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from onibus.cli.pipeline import PipelineFailed, PipelineRefused, told_plainly
+from onibus.spark.java import quiet_java
 from tests.server.processes import environment
 
 TRACE = "[PYTHON_EXCEPTION] in a worker: Traceback (most recent call last):\n  File x, line 1\n"
@@ -110,3 +111,23 @@ def test_a_java_that_ended_is_a_failure_in_one_sentence() -> None:
     told = told_plainly(ConnectionRefusedError(111, "Connection refused"))
     assert type(told) is PipelineFailed
     assert "run the command again" in str(told)
+
+
+@pytest.mark.parametrize(("version", "kept"), [("17.0.15", 2), ("25.0.2", 1)])
+def test_java_starts_without_arguments_that_it_warns_of(
+    tmp_path: Path, version: str, kept: int
+) -> None:
+    java = tmp_path / "jdk" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n', "utf-8")
+    java.chmod(0o755)
+    (tmp_path / "jdk" / "release").write_text(f'JAVA_VERSION="{version}"\n', "utf-8")
+    home = quiet_java(tmp_path / "jdk", {"XDG_CACHE_HOME": str(tmp_path / "cache")})
+    given = [
+        "a b",
+        "--add-opens=java.base/sun.security.action=ALL-UNNAMED",
+        "--add-modules=jdk.incubator.vector",
+    ]
+    command = [str(home / "bin" / "java"), *given]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == given[:kept]
