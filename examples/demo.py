@@ -3,7 +3,7 @@
 Sends messages in sessions; every tenth is a duplicate, and some are scheduled. Receives and settles
 them while a pipeline captures everything into a lake, and kills the server and the pipeline on the
 way. The official Service Bus and SQS clients take part. Then it audits the lake, compares the
-counts, and writes a report with plots and the times of the kills.
+counts, writes a report with plots and the times of the kills, and queries the lake with DuckDB.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from rich.table import Table
 from onibus import Message
 from onibus.client import Client, Retry
 from onibus.core.errors import NoSession, OnibusError
-from onibus.spark.lake import MESSAGES, Lake
+from onibus.spark.lake import MESSAGES, OUTCOMES, Lake
 
 console = Console(highlight=False)
 
@@ -40,6 +40,13 @@ OFFICIAL = 200
 BATCH = 200
 #: Every 10th message is a duplicate of an earlier one; every 100th is scheduled.
 DUPLICATE, SCHEDULED = 10, 100
+#: Questions to the lake.
+QUERIES = (
+    "SELECT outcome, reason, count(*) AS messages FROM outcomes GROUP BY ALL ORDER BY ALL",
+    "SELECT session_id, count(*) AS messages FROM messages GROUP BY ALL ORDER BY 2 DESC, 1 LIMIT 3",
+    "SELECT outcome, round(median(epoch_ms(time) - epoch_ms(enqueued_time)) / 1000, 1) AS seconds "
+    "FROM outcomes JOIN messages USING (sequence_number) GROUP BY ALL ORDER BY ALL",
+)
 #: Retries that outlast a restart of the server.
 PATIENT = Retry(attempts=60)
 
@@ -60,7 +67,7 @@ class Server:
         self._process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "onibus", "serve", "--development", "--json"),
-                *("--data", str(self._data), *flags),
+                *("--data", str(self._data), "--log-level", "warning", *flags),
             ],
             stdout=subprocess.PIPE,
         )
@@ -131,15 +138,13 @@ def messages(count: int, seed: int) -> Iterator[list[Message]]:
 
 
 def send(connection: str, count: int, progress: Progress) -> int:
-    """Send everything; return the number of duplicates that the broker reported."""
+    """Send everything; return how many duplicates the broker dropped."""
     bar = progress.add_task("sending", total=count)
-    duplicates = 0
     with Client.connect(connection, retry=PATIENT) as client:
         for batch in messages(count, seed=7):
-            sent = client.send_batch(QUEUE, batch)
-            duplicates += sum(one.duplicate_of is not None for one in sent)
+            client.send_batch(QUEUE, batch)
             progress.advance(bar, len(batch))
-    return duplicates
+        return client.queue(QUEUE).duplicates_dropped
 
 
 def receive(connection: str, stop: threading.Event, seed: int) -> None:
@@ -223,7 +228,7 @@ def official(server: Server) -> tuple[str, int]:
     return words, OFFICIAL
 
 
-def sum_up(count: int, more: int, lake: Path) -> int:
+def sum_up(count: int, dropped: int, more: int, lake: Path) -> int:
     """Compare the number of sent messages with the rows in the lake; return 1 if they differ."""
     ids, later = set(), 0
     for batch in messages(count, seed=7):
@@ -232,9 +237,11 @@ def sum_up(count: int, more: int, lake: Path) -> int:
             ids.add(message.message_id)
     rows = sum(one.row.rows for one in Lake(str(lake), QUEUE).files(MESSAGES))
     table = Table(box=None, show_header=False)
+    table.add_column(justify="right")
     for number, words in (
         (count, "sent by this program"),
-        (len(ids) - count, "duplicates dropped by the broker"),
+        (len(ids) - count + dropped, "sent again: a kill lost the broker's response"),
+        (-dropped, "duplicates dropped by the broker"),
         (later, "scheduled: each gets a second sequence number when it is due"),
         (more, "sent by azure-servicebus"),
         (len(ids) + later + more, "expected sequence numbers"),
@@ -245,6 +252,26 @@ def sum_up(count: int, more: int, lake: Path) -> int:
     same = rows == len(ids) + later + more
     console.print("the counts are equal" if same else "[red]the counts differ[/red]")
     return 0 if same else 1
+
+
+def query(lake: Path) -> None:
+    """Query the lake's Delta tables with DuckDB, without Spark."""
+    try:
+        import duckdb
+        from deltalake import DeltaTable
+    except ImportError:
+        console.print("DuckDB is not installed: pip install 'onibus[lake]' duckdb")
+        return
+    with duckdb.connect() as connection:
+        for name in (MESSAGES, OUTCOMES):
+            connection.register(name, DeltaTable(str(lake / QUEUE / name)).to_pyarrow_dataset())
+        for words in QUERIES:
+            console.print(f"[bold]{words}[/bold]", soft_wrap=True)
+            found = connection.sql(words)
+            table = Table(*found.columns, box=None)
+            for row in found.fetchall():
+                table.add_row(*(str(value) for value in row))
+            console.print(table)
 
 
 def onibus(*arguments: str) -> int:
@@ -281,11 +308,8 @@ def tour(count: int, folder: Path, page: Path) -> int:
         killer = threading.Thread(target=_kill, args=(server, pipeline, stop, kills), daemon=True)
         killer.start()
         with Progress(console=console) as progress:
-            duplicates = send(server.connection, count, progress)
-        console.print(
-            f"[bold]2.[/bold] the broker dropped {duplicates:,} duplicates, including retries "
-            "after a kill"
-        )
+            dropped = send(server.connection, count, progress)
+        console.print(f"[bold]2.[/bold] the broker dropped {dropped:,} duplicates")
         time.sleep(25)
         stop.set()
         for thread in (*receivers, killer):
@@ -303,7 +327,9 @@ def tour(count: int, folder: Path, page: Path) -> int:
             or onibus("pipeline", "audit", QUEUE, "--report", str(page), *marks, *place)
         )
         console.print("[bold]5.[/bold] compare the counts")
-        differ = sum_up(count, more, lake)
+        differ = sum_up(count, dropped, more, lake)
+        console.print("[bold]6.[/bold] query the lake with DuckDB")
+        query(lake)
         return code or differ
     finally:
         stop.set()

@@ -6,6 +6,7 @@ sees the error that an Onibus part raised in a worker, without the traces around
 
 from __future__ import annotations
 
+import logging
 import re
 import signal
 import threading
@@ -45,7 +46,8 @@ _OURS = re.compile(r"\bonibus\.[\w.]*?(\w+): (.+)")
 _MISSING = re.compile(r"No module named '(onibus|pyspark_onibus)'")
 #: Any other Python error in a trace.
 _THEIRS = re.compile(r"^(?:\w+\.)*\w+(?:Error|Exception): .+$", re.MULTILINE)
-
+#: Random digits in the names of a lake's files.
+_DIGITS = re.compile(r"[0-9a-f]{8,}")
 
 #: Errors that Spark reports when its processes do not start.
 _STARVED, _NO_GATEWAY = "Python worker failed to connect back", "JAVA_GATEWAY_EXITED"
@@ -103,12 +105,15 @@ def spark_when_needed(
         if not started:
             session.out.say("starting Spark …")
             _on_signals(stop, interrupt=True)
+            logging.getLogger().addFilter(_is_not_interruption)
             try:
                 started.append(spark_session(master or MASTER, **settings))
             except KeyboardInterrupt:
                 if stop is None:
                     raise
                 raise typer.Exit(exits.OK) from None
+            finally:
+                logging.getLogger().removeFilter(_is_not_interruption)
             # Only now: Spark has just installed a signal handler that would cancel everything.
             _on_signals(stop)
         return started[0]
@@ -123,6 +128,11 @@ def spark_when_needed(
     finally:
         for one in started:
             one.stop()
+
+
+def _is_not_interruption(record: logging.LogRecord) -> bool:
+    """Return whether a record is something other than Py4J's trace of a signal while it waits."""
+    return not str(record.msg).startswith("KeyboardInterrupt while")
 
 
 def _settings(conf: list[str] | None) -> dict[str, str]:
@@ -186,6 +196,11 @@ def told_plainly(error: Exception) -> Exception:
     kind: type[Exception] = next((vars(one)[name] for one in places if name in vars(one)), Refused)
     failed = not issubclass(kind, Refused) or issubclass(kind, problems.Unreachable)
     return (PipelineFailed if failed else PipelineRefused)(words.strip())
+
+
+def without_digits(sentence: str) -> str:
+    """Return an error without the random digits in names of files, to recognise it again."""
+    return _DIGITS.sub("", sentence)
 
 
 def seconds_of(interval: str) -> float:

