@@ -1,7 +1,7 @@
 // Signing in: a wrong key, an owner's key, and keys that may only listen or only send.
 
 import assert from "node:assert/strict";
-import { button, go, walk } from "./browser.mjs";
+import { accessible, button, go, walk } from "./browser.mjs";
 
 const signIn = async (page, text) => {
   await page.getByLabel("Connection string or key name").fill(text);
@@ -13,6 +13,7 @@ await walk(async (page) => {
   await go(page, "");
   await signIn(page, connection("owner", "a-wrong-key-of-some-length"));
   await page.getByRole("alert").waitFor();
+  await accessible(page, "login");
   assert.equal(await page.getByRole("link", { name: "orders" }).count(), 0);
   await signIn(page, connection("owner", process.env.OWNER));
   await page.getByRole("link", { name: "orders", exact: true }).waitFor();
@@ -32,6 +33,7 @@ await walk(async (page) => {
   await go(page, "");
   await signIn(page, connection("reader", process.env.LISTENER));
   await page.locator("input[name=name]").fill("orders");
+  await accessible(page, "by name");
   await button(page, "Open").click();
   await page.getByRole("heading", { name: "Entities / orders" }).waitFor();
   await page.getByRole("link", { name: "Partitions" }).waitFor();
@@ -40,6 +42,7 @@ await walk(async (page) => {
   await button(page, "Sign out").click();
   await signIn(page, connection("sender", process.env.LISTENER, "EntityPath=orders"));
   await page.getByText("Your key can send messages").waitFor();
+  await accessible(page, "send only");
   await button(page, "Send").click();
   await page.getByRole("dialog").getByLabel("Body", { exact: true }).fill("from a sender");
   await page.getByRole("dialog").getByRole("button", { name: "Send" }).click();
