@@ -360,18 +360,32 @@ async def test_a_subscription_that_is_deleted_and_a_bus_that_is_closed_between_t
     clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resubmitting, "A_SLICE", 1)
+    next_slice = resubmitting.Resubmission._next_slice
+    deleted = False
+
+    def after_the_change(self: resubmitting.Resubmission, *where: Any) -> None:
+        """Wait between two slices until the subscription is deleted, or the bus is closed."""
+        if where[1] and not (self._broker.closed if deleted else left not in entities):
+            self._broker.call_soon(lambda: after_the_change(self, *where))
+        else:
+            next_slice(self, *where)
+
+    monkeypatch.setattr(resubmitting.Resubmission, "_next_slice", after_the_change)
     async with Disks().bus(clock, "a", "b") as bus:
+        entities = bus.broker.namespace.entities
         await bus.create_topic("t")
         # Messages without a session are dead letters from the start.
         left, right = [
             await bus.create_subscription("t", name, requires_session=True)
             for name in ("left", "right")
         ]
+        assert left in entities
         await bus.send_batch("t", [msg("x")] * 3_000)
         asked = asyncio.create_task(bus.resubmit(left, where=Filter(), dry_run=True))
         await bus.delete_subscription(left)
         with pytest.raises(EntityNotFound):
             await asked
+        deleted = True
         assert len(dead(bus, right)) == 3_000
         # The rows of a deleted subscription are released in slices.
         await settle(bus)
