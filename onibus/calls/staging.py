@@ -9,7 +9,7 @@ from onibus.api.delivery import MOVES_MAX, Resubmitted
 from onibus.api.staging import ProducerInfo, Published, Staged
 from onibus.broker.producers import Note
 from onibus.broker.replies import Reply
-from onibus.broker.resubmitting import Resubmission
+from onibus.broker.resubmitting import NO_LIMIT, Resubmission
 from onibus.calls.caller import Caller
 from onibus.core.checks import check_whole
 from onibus.core.errors import InvalidArgument
@@ -45,20 +45,7 @@ class StagingCalls(Caller):
         Select them by sequence number, atomically, or by a filter. A message whose MessageId is
         still recorded gets a new one.
         """
-        if (numbers is None) == (where is None):
-            raise InvalidArgument("choose the messages: pass numbers, or a filter as `where`")
-
-        def command(reply: Reply) -> None:
-            source = self.broker.find(entity)
-            source.outlet_settings()
-            resubmission = Resubmission(self.broker, source, to, dry_run, reply)
-            if numbers is not None:
-                resubmission.by_numbers(numbers)
-            elif where is not None:
-                resubmission.by_filter(where)
-
-        result: Resubmitted = await self.ask(command)
-        return result
+        return await self._resubmit(entity, numbers, where, to, dry_run)
 
     async def move(
         self,
@@ -75,20 +62,30 @@ class StagingCalls(Caller):
         Select them by sequence number, atomically, or by a filter. A message whose MessageId is
         recorded at the destination gets a new one.
         """
+        check_whole("limit", limit, 1, MOVES_MAX)
+        return await self._resubmit(entity, numbers, where, to, dry_run, State.ACTIVE, limit)
+
+    async def _resubmit(
+        self,
+        entity: str,
+        numbers: Sequence[int] | None,
+        where: Filter | None,
+        to: str | None,
+        dry_run: bool,
+        state: State = State.DEAD_LETTERED,
+        most: int = NO_LIMIT,
+    ) -> Resubmitted:
         if (numbers is None) == (where is None):
             raise InvalidArgument("choose the messages: pass numbers, or a filter as `where`")
-        check_whole("limit", limit, 1, MOVES_MAX)
 
         def command(reply: Reply) -> None:
             source = self.broker.find(entity)
             source.outlet_settings()
-            moving = Resubmission(
-                self.broker, source, to, dry_run, reply, state=State.ACTIVE, most=limit
-            )
+            resubmission = Resubmission(self.broker, source, to, dry_run, reply, state, most)
             if numbers is not None:
-                moving.by_numbers(numbers)
+                resubmission.by_numbers(numbers)
             elif where is not None:
-                moving.by_filter(where)
+                resubmission.by_filter(where)
 
         result: Resubmitted = await self.ask(command)
         return result

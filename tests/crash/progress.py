@@ -20,7 +20,7 @@ class Progress:
         self._counts: Counter[str] = Counter()
 
     def wait_until(self, count: int, *kinds: str) -> None:
-        """Wait until there are so many events of each kind."""
+        """Wait until the history has `count` events of each kind."""
         wait_for(lambda: all(self._look()[kind] >= count for kind in kinds))
 
     def _look(self) -> Counter[str]:

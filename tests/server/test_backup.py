@@ -60,8 +60,8 @@ class Clients:
         clients = [self._batches, self._forwarded, self._plain, self._worker]
         self._tasks = [asyncio.create_task(client()) for client in clients * 2]
 
-    async def told_more(self) -> None:
-        """Wait until the clients were told of more than a batch, and of completions, anew."""
+    async def progress(self) -> None:
+        """Wait until more than two further batches are sent, and one more message is completed."""
         sent, completed = len(self.sent), len(self.completed)
         while len(self.sent) <= sent + 2 * BATCH or len(self.completed) <= completed:
             await asyncio.sleep(0.01)
@@ -152,7 +152,7 @@ async def under_load(
         clients = Clients(bus)
         await clients.start()
         for at in range(times):
-            await clients.told_more()
+            await clients.progress()
             told.append((set(clients.sent), set(clients.completed)))
             await asyncio.to_thread(make, bus, tmp_path / "data", tmp_path / f"backup-{at}")
         await clients.stop()
