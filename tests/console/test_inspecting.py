@@ -14,7 +14,7 @@ from onibus.core.errors import InvalidArgument, MessageNotFound
 from onibus.core.inspection import Filter
 from onibus.protocols.amqp import encode as to
 from onibus.protocols.amqp.service_bus import sections
-from tests.bus_helpers import run
+from tests.bus_helpers import ManualClock, run
 from tests.server.http_helpers import Client, serving
 
 
@@ -83,6 +83,43 @@ async def test_a_life_has_what_the_store_knows_and_nothing_else() -> None:
         moved = (await bus.resubmit("jobs", [first])).moved[first]
         assert moved is not None
         assert str(first) in events(await inspected(client, "jobs", moved))["sent before"]["detail"]
+
+
+@run
+async def test_a_life_has_the_times_of_recent_deliveries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onibus.core.returns.RETURNS_MAX", 3)
+    clock = ManualClock()
+    bus = await Bus.ephemeral(clock=clock)
+    await bus.create_queue("jobs", lock_duration_ms=60_000)
+    number = (await bus.send("jobs", Message(body=b"x"))).sequence_number
+    began = clock.wall()
+    async with bus.receiver("jobs") as receiver:
+        clock.advance(1_000)
+        (held,) = await receiver.receive(1)
+        clock.advance(2_500)
+        await receiver.abandon(held)
+        await receiver.receive(1)
+        clock.advance(60_000)
+        (held,) = await receiver.receive(1, wait_ms=1_000)
+        clock.advance(500)
+        await receiver.dead_letter(held, reason="bad")
+    async with serving(bus=bus) as client:
+        life = (await inspected(client, "jobs", number))["life"]
+        assert [(one["what"], one.get("at_ms"), one.get("detail")) for one in life] == [
+            ("enqueued", began, None),
+            ("delivered", None, "2 times without being settled"),
+            ("received", began + 1_000, "abandoned after 2.5 s"),
+            ("received", began + 3_500, "lock expired after 60 s"),
+            ("received", began + 63_500, "dead-lettered after 0.5 s"),
+            ("dead-lettered", None, "bad"),
+        ]
+        # Other messages take the room of the oldest record; the first receive stays known.
+        await bus.send("jobs", Message(body=b"y"))
+        async with bus.receiver("jobs") as receiver:
+            (held,) = await receiver.receive(1)
+            await receiver.abandon(held)
+        life = events(await inspected(client, "jobs", number))
+        assert life["first received"]["at_ms"] == began + 1_000
 
 
 @run
