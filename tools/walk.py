@@ -66,7 +66,7 @@ class Walker:
         self._walk = None
 
     def profile(self, frame: FrameType, event: str, _: object) -> None:
-        """Note a call of a function in another file than its caller's."""
+        """Note a call whose caller is in a different file."""
         if event != "call":
             return
         entered = self._file(frame)
@@ -145,7 +145,7 @@ def served(walker: Walker) -> Iterator[Served]:
 
 @dataclass(frozen=True)
 class Request:
-    """One request: what is traced, and what must happen before and after it."""
+    """A request to trace, and calls to make before and after it."""
 
     name: str
     send: Callable[[], Any]
