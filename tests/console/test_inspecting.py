@@ -175,6 +175,34 @@ async def test_active_messages_move_to_another_queue_once() -> None:
 
 
 @run
+async def test_a_limit_bounds_what_a_resubmission_moves_or_rejects() -> None:
+    bus = await Bus.ephemeral()
+    await bus.create_queue("from")
+    await bus.create_queue("sessions", requires_session=True)
+    # Every other message has a session, so the destination rejects the others.
+    bodies = [Message(body=b"x", session_id=None if at % 2 else "s") for at in range(1_200)]
+    await bus.send_batch("from", bodies)
+    async with bus.receiver("from") as receiver:
+        for held in await receiver.receive(1_200):
+            await receiver.dead_letter(held, reason="r")
+    async with serving(bus=bus) as client:
+
+        async def resubmit(**given: Any) -> tuple[int, int]:
+            path = "/entities/from/dead-letters/resubmit"
+            done = await client.do("POST", path, {"where": {}, **given})
+            return len(done["moved"]), len(done["refused"])
+
+        assert await resubmit(to="sessions", limit=700, dry_run=True) == (350, 350)
+        # One after the other is looked for, and messages that do not match take no room.
+        last = {"sql": "sys.SequenceNumber > 1190"}
+        assert await resubmit(where=last, limit=3, dry_run=True) == (3, 0)
+        assert await resubmit(to="sessions", limit=700) == (350, 350)
+        assert await resubmit(to="sessions", limit=2_000) == (250, 600)
+        assert await resubmit(limit=600) == (600, 0)
+        assert bus.queue("from").dead_lettered_count == 0
+
+
+@run
 async def test_messages_of_sessions_move_in_order() -> None:
     bus = await Bus.ephemeral()
     for name in ("from", "to"):
