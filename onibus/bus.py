@@ -40,11 +40,11 @@ from onibus.calls.log import LogCalls
 from onibus.calls.staging import StagingCalls
 from onibus.core.block import NEVER
 from onibus.core.checks import check_whole
+from onibus.core.commands import ListSessions
 from onibus.core.errors import InvalidArgument, InvalidOperation
 from onibus.core.inspection import Filter, NonExclusive, SessionInfo
 from onibus.core.message import Message, ReceivedMessage, Sent, SentBatch
 from onibus.core.path.deduplicate import list_duplicates
-from onibus.core.path.session import list_sessions
 from onibus.receiver import FifoReceiver, Receiver, SessionReceiver
 from onibus.store.files import make_directory, written_ms
 from onibus.store.interface import OpenStore, Store
@@ -284,7 +284,8 @@ class Bus(EntityCalls, StagingCalls, LogCalls, ClaimCalls):
         def listed() -> list[SessionInfo]:
             found = self.broker.find(entity)
             seats = [seat for seat in found.seats if seat.partition is not None]
-            return [info for seat in seats for info in self.broker.look(found, seat, list_sessions)]
+            command = ListSessions(found.number)
+            return [info for seat in seats for info in self.broker.use(found, seat, command)]
 
         return self.tell(listed)
 

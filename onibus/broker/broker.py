@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from onibus.broker.admission import RESERVE_BYTES, DiskWatch
 from onibus.broker.alarms import Alarms
@@ -33,6 +33,7 @@ from onibus.broker.timekeeping import keep_time
 from onibus.broker.turns import Turns
 from onibus.broker.works import Works
 from onibus.broker.writer import Writer
+from onibus.core.commands import Command
 from onibus.core.errors import (
     AlreadyOpen,
     BusClosed,
@@ -215,19 +216,50 @@ class Broker:
                 return store.seats[seat_id]
         return None
 
-    def apply(
+    def apply(self, seat: Seat, command: Command[T], now: int | None = None) -> T:
+        """Carry out a command on a partition that is up to its time; return its result.
+
+        With `now` the caller has brought the partition there, and found things that must still be
+        so. The records join the store's next commit. After a rejection nothing has changed. After
+        any other error the memory of the partition is in doubt, so it is discarded.
+        """
+        if now is None:
+            now = self.clock.now()
+            self.advance(seat, now)
+        partition = seat.online()
+        out = WriteBatch()
+        try:
+            result = partition.apply(command, now, now + self.clock.offsets.wall, out)
+        except Refused:
+            raise
+        except Exception as error:
+            raise self.partition_failed(seat, error) from error
+        if not command.is_query:
+            seat.entity.last_used = now
+        if out:
+            self._write(seat, partition, out, now)
+        return result
+
+    def use(self, entity: Entity, seat: Seat, command: Command[T], now: int | None = None) -> T:
+        """Carry out a command on the messages of an entity in a partition; see `apply`."""
+        entity.part_of(seat.online())
+        result = self.apply(seat, command, now)
+        if not command.is_query:
+            entity.last_used = seat.entity.last_used
+        return result
+
+    def check(self, entity: Entity, seat: Seat, command: Command[Any]) -> None:
+        """Raise the rejection of a command that would be rejected at this moment."""
+        entity.part_of(seat.online())
+        self.ask(seat, Partition.check, command)
+
+    def change(
         self,
         seat: Seat,
         operation: Callable[[Partition, int, WriteBatch], T],
         now: int | None = None,
     ) -> T:
-        """Run a command of the core on a partition that is up to its time.
-
-        With `now` the caller has brought it there, and found things that must still be so. The
-        records ride in the store's next commit. A refusal has changed nothing. Anything else that
-        goes wrong leaves the partition's memory in doubt: it is thrown away. The partition knows
-        whether it changed, whatever the operation returns; if it did not, nothing is written.
-        """
+        """Run a function on a partition that is up to its time; see `apply`."""
         if now is None:
             now = self.clock.now()
             self.advance(seat, now)
@@ -245,15 +277,15 @@ class Broker:
             self._write(seat, partition, out, now)
         return result
 
-    def use(
+    def change_in(
         self,
         entity: Entity,
         seat: Seat,
         operation: Callable[[Subscription, int, WriteBatch], T],
         now: int | None = None,
     ) -> T:
-        """Run a command on what an entity has in a partition; see `apply`."""
-        result = self.apply(
+        """Run a function on what an entity has in a partition; see `apply`."""
+        result = self.change(
             seat,
             lambda partition, now, out: operation(entity.part_of(partition), now, out),
             now,

@@ -306,7 +306,7 @@ class Claims:
         """Run a command on what an entity, if it is still there, has in a partition."""
         if not self.is_living(entity):
             raise EntityNotFound(f"{entity.name} was deleted")
-        return self.broker.use(entity, seat, operation)
+        return self.broker.change_in(entity, seat, operation)
 
     def _watch_lease(self, held: HeldClaim) -> None:
         if held.stage == OPEN and not held.content.read:

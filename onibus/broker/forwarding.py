@@ -164,7 +164,7 @@ class Forwarding:
                     reason, text = TOO_MANY_HOPS, TOO_MANY_HOPS_TEXT
                 dead_letter(subscription, ordinal, reason, text, out)
 
-        self._broker.use(source, seat, refuse, now)
+        self._broker.change_in(source, seat, refuse, now)
 
     def _moved(self, source: Entity, key: tuple[int, int, bool], outcome: Outcome) -> None:
         self._moving.pop(key, None)

@@ -490,7 +490,7 @@ class Namespace:
         for seat in entity.seats:
             # A partition that fails here takes the new settings when it is opened again.
             with contextlib.suppress(PartitionOffline):
-                self._broker.apply(seat, change)
+                self._broker.change(seat, change)
         entity.last_used = self._broker.clock.now()
         watch_idle(self._broker, entity)
         self._broker.forwarding.changed(entity)

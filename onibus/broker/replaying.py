@@ -14,14 +14,13 @@ from onibus.broker.routing import route, size_of
 from onibus.broker.sending import open_for_sends
 from onibus.core.block import ACTIVATED, MESSAGE, Block
 from onibus.core.errors import InvalidArgument, OnibusError, Unknown
-from onibus.core.inspection import Filter
+from onibus.core.inspection import Filter, check_filter
 from onibus.core.message import Message, ReceivedMessage, Sent
 from onibus.core.numbering import Numbering
 from onibus.core.partition import Partition
 from onibus.core.path.admit import Prepared, admit
 from onibus.core.path.enqueue import find_duplicates
 from onibus.core.path.enqueue import send as send_to_partition
-from onibus.core.path.peek import states_of
 from onibus.core.path.rename import rename_remembered
 from onibus.core.records import WriteBatch
 
@@ -35,7 +34,7 @@ SENT_A_SLICE = 500
 def replay(broker: Broker, reading: LogReading, to: str, where: Filter, reply: Reply) -> None:
     """Send what a filter means of what is read; answer how many when all is durable."""
     open_for_sends(broker, to)
-    states_of(where, dead=False)
+    check_filter(where, dead=False)
     if where.state is not None:
         raise InvalidArgument("the log has no states: remove state from the filter")
     _Replay(broker, reading, to, where, reply).read()
@@ -111,7 +110,7 @@ class _Replay:
             if not left:
                 self._send()
 
-        self._broker.apply(seat, send)
+        self._broker.change(seat, send)
         self._stored = True
         assert seat.store.loop is not None
         seat.store.loop.answer_after(Outcome(sent), None)

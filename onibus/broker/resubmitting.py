@@ -20,12 +20,12 @@ from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.broker.sending import open_for_sends
 from onibus.broker.settling import seat_of_number
 from onibus.core.errors import BusClosed, InvalidArgument, MessageNotFound, OnibusError
-from onibus.core.inspection import Filter
+from onibus.core.inspection import Filter, check_filter
 from onibus.core.lifecycle import State
 from onibus.core.limits import BATCH_COUNT_MAX
 from onibus.core.marks import STATE_WORDS
 from onibus.core.message import Message, ReceivedMessage
-from onibus.core.path.peek import live_ordinals, states_of
+from onibus.core.path.peek import live_ordinals
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
@@ -89,7 +89,7 @@ class Resubmission:
 
     def by_filter(self, wanted: Filter) -> None:
         """Send all dead letters that a filter means again, slice by slice."""
-        states_of(wanted, dead=self._state is State.DEAD_LETTERED)
+        check_filter(wanted, dead=self._state is State.DEAD_LETTERED)
         # What is dead-lettered again meanwhile is not sent again by the same call.
         self._below = {seat: seat.online().log.next_ordinal for seat in self._source.seats}
         self._next_slice(list(self._source.seats), 0, wanted)

@@ -80,7 +80,7 @@ def accept_clock(broker: Broker, reply: Reply) -> None:
     for seat in _online(broker):
         if seat.online().log.last_stamp > wall + SLACK_MS:
             # Before time passes: messages that are due now get a stamp of the right clock.
-            repair = broker.apply(
+            repair = broker.change(
                 seat, lambda partition, _, out: partition.set_stamps_back(wall, out), clock.now()
             )
             repaired.append(_set_back(seat, repair))

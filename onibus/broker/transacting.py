@@ -8,18 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
-
-from msgspec.structs import replace
+from typing import TYPE_CHECKING, NamedTuple
 
 from onibus.broker.entity import Entity, Seat
 from onibus.broker.namespace import ChangeRules
 from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.broker.routing import route, seat_of_key
 from onibus.broker.sending import check_takes, open_for_sends, take_in
-from onibus.broker.settling import Held, check_holder, seat_of_token
+from onibus.broker.settling import seat_of_token
 from onibus.broker.turns import Turn, waits
-from onibus.core.checks import check_properties, check_text, check_whole
+from onibus.core.commands import HeldSession, Settlement
 from onibus.core.errors import (
     EntityNotFound,
     InvalidArgument,
@@ -30,10 +28,11 @@ from onibus.core.errors import (
 )
 from onibus.core.holds import Hold
 from onibus.core.lifecycle import DEAD
-from onibus.core.limits import REASON_LENGTH_MAX, TRANSACTION_MS_MAX
+from onibus.core.limits import TRANSACTION_MS_MAX
 from onibus.core.mark import Mark
-from onibus.core.message import Message, Sent, encode_properties
+from onibus.core.message import Message, Sent
 from onibus.core.path.admit import Prepared, admit
+from onibus.core.path.held import held_session
 from onibus.core.path.plan import Plan
 from onibus.core.path.route import effective_key
 from onibus.core.staged import Change, Part
@@ -51,19 +50,14 @@ _ENDED = {
 }
 
 
-class Settlement:
-    """What is to become of one held message."""
+class _Settled(NamedTuple):
+    """A message that the transaction settles."""
 
-    __slots__ = ("change", "entity", "session", "token")
-
-    def __init__(
-        self, entity: Entity, token: bytes, change: Change, session: Held | None = None
-    ) -> None:
-        self.entity = entity
-        self.token = token
-        self.change = change
-        #: the session that the settling receiver must hold (B9)
-        self.session = session
+    entity: Entity
+    token: bytes
+    settlement: Settlement
+    #: the session that the settling receiver must hold (B9)
+    session: HeldSession | None
 
 
 class Transaction:
@@ -74,7 +68,7 @@ class Transaction:
         self._limit = limit
         self._deadline = broker.clock.now() + TRANSACTION_MS_MAX
         self._sends: list[tuple[Entity, Prepared]] = []
-        self._settlements: list[Settlement] = []
+        self._settlements: list[_Settled] = []
         #: changes of the rules of subscriptions, in order
         self._rules: dict[Entity, list[ChangeRules]] = {}
         self._keys: dict[str, str] = {}
@@ -104,28 +98,29 @@ class Transaction:
             )
 
     def settle(
-        self, name: str, tokens: Sequence[bytes], change: Change, session: Held | None = None
+        self,
+        name: str,
+        tokens: Sequence[bytes],
+        settlement: Settlement,
+        session: HeldSession | None = None,
     ) -> None:
         """Add settlements atomically; tokens must hold their messages now and at the commit.
 
         So must the receiver hold its `session`.
         """
         self._open(len(tokens))
-        _check(change)
         entity = self._broker.find(name)
         entity.outlet_settings()
         settled = {one.token for one in self._settlements}
         for token in tokens:
             seat = seat_of_token(entity, token)
             _, mark, _ = self._broker.look(entity, seat, _held_by, token, session)
-            if change.verb == "dead-letter" and mark.state in DEAD:
+            if settlement.verb == "dead-letter" and mark.state in DEAD:
                 raise InvalidOperation("a dead-lettered message cannot be dead-lettered again")
             if token in settled:
                 raise InvalidArgument("the message is already settled in this transaction")
             settled.add(token)
-        self._settlements += [
-            Settlement(entity, token, replace(change), session) for token in tokens
-        ]
+        self._settlements += [_Settled(entity, token, settlement, session) for token in tokens]
 
     def change_rules(self, name: str, change: ChangeRules) -> None:
         """Add a change of a subscription's rules; not if its topic is partitioned (P11)."""
@@ -229,16 +224,14 @@ class Transaction:
         """Where nothing was changed it may be committed again, or rolled back."""
         self.ended = "" if isinstance(error, Refused) else UNKNOWN
 
-    def _find(self, settlement: Settlement, parts: dict[Seat, Part]) -> None:
-        entity, token = settlement.entity, settlement.token
+    def _find(self, settled: _Settled, parts: dict[Seat, Part]) -> None:
+        entity, token, settlement, session = settled
         seat = seat_of_token(entity, token)
         ordinal, _, _ = self._broker.ask(
             seat,
-            lambda partition: _held_by(entity.part_of(partition), token, settlement.session),
+            lambda partition: _held_by(entity.part_of(partition), token, session),
         )
-        change = settlement.change
-        change.subscription, change.ordinal = entity.number, ordinal
-        parts[seat].changes.append(change)
+        parts[seat].changes.append(Change.of(settlement, entity.number, ordinal))
 
     def _route(self, parts: dict[Seat, Part], positions: dict[Seat, list[int]]) -> None:
         by_entity: dict[Entity, list[int]] = {}
@@ -289,27 +282,9 @@ class Transaction:
 
 
 def _held_by(
-    subscription: Subscription, token: bytes, session: Held | None
+    subscription: Subscription, token: bytes, session: HeldSession | None
 ) -> tuple[int, Mark, Hold]:
     """Return the message that a token holds, or reject the token or its receiver."""
-    check_holder(subscription, session)
+    if session is not None:
+        held_session(subscription, session)
     return subscription.held_by(token)
-
-
-def _check(change: Change) -> None:
-    """Refuse what could not be carried out, or kept until then."""
-    check_whole("delay_ms", change.delay_ms, 0)
-    for word, text in (("reason", change.reason), ("description", change.description)):
-        if text is not None:
-            check_text(word, text, REASON_LENGTH_MAX)
-    if change.properties is not None:
-        check_properties(change.properties)
-        try:
-            encode_properties(change.properties)
-        except (TypeError, OverflowError, UnicodeEncodeError) as error:
-            raise InvalidArgument(f"cannot encode the properties: {error}") from None
-
-
-def verb(name: str, **more: Any) -> Change:
-    """Return a change whose message is not known yet."""
-    return Change(0, 0, name, **more)

@@ -231,7 +231,7 @@ class Works:
         self._broker.disk.staged += work.size
         for seat, part in parts.items():
             try:
-                self._broker.apply(seat, partial(_stage, work.id, part), now)
+                self._broker.change(seat, partial(_stage, work.id, part), now)
             except OnibusError as error:
                 self._abort(work, error)
                 break
@@ -311,7 +311,7 @@ class Works:
     def _unstage(self, work: Work) -> None:
         for seat in self._seats(work.parts):
             with contextlib.suppress(OnibusError):
-                self._broker.apply(seat, partial(_unstage, work.id, [0]))
+                self._broker.change(seat, partial(_unstage, work.id, [0]))
 
     # Publishing
 
@@ -409,7 +409,7 @@ class Works:
                 # It was done before; only the row of the work was left.
                 self._published(work, seat.id, Outcome())
                 return
-            work.results[seat.id] = self._broker.apply(
+            work.results[seat.id] = self._broker.change(
                 seat,
                 lambda partition, now, out: publish(
                     partition, work.id, piece, content, now, clock.wall_at(now), out
@@ -488,7 +488,7 @@ class Works:
         work = self._works.get(work_id)
         if work is None or seat.id not in work.parts:
             with contextlib.suppress(OnibusError):
-                self._broker.apply(seat, partial(_unstage, work_id, pieces))
+                self._broker.change(seat, partial(_unstage, work_id, pieces))
         elif work.decided:
             for piece in pieces:
                 self._publish(work, seat, piece, None)

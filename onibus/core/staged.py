@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from onibus.core.commands import Settlement
 from onibus.core.errors import Damaged
 from onibus.core.message import decode
 from onibus.core.path.admit import Prepared
@@ -34,6 +35,12 @@ class Change(msgspec.Struct, array_like=True):
     reason: str | None = None
     description: str | None = None
     properties: dict[str, Any] | None = None
+
+    @staticmethod
+    def of(settlement: Settlement, subscription: int, ordinal: int) -> Change:
+        """Return the change that settles a message."""
+        options = (settlement.delay_ms, settlement.reason, settlement.description)
+        return Change(subscription, ordinal, settlement.verb, *options, settlement.properties)
 
 
 class Part:

@@ -11,9 +11,9 @@ import msgspec
 
 from onibus.broker.entity import TOPIC, Entity, Seat
 from onibus.core.errors import OnibusError
+from onibus.core.inspection import STATES
 from onibus.core.lifecycle import State
 from onibus.core.numbering import ORDINALS_END
-from onibus.core.path.peek import STATES
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker

@@ -12,8 +12,9 @@ import pytest
 
 from onibus import Bus
 from onibus.broker import deleting
+from onibus.core.commands import Delete
 from onibus.core.errors import EntityNotFound, LockLost, PartitionOffline, Unknown, UnknownToken
-from onibus.core.path import complete
+from onibus.core.handlers import HANDLERS
 from tests.bus_helpers import (
     SECOND,
     Disks,
@@ -55,13 +56,13 @@ async def test_requests_of_one_turn_are_one_command(
     async with Bus.ephemeral(clock=clock) as bus:
         await filled(bus, 9)
         commands: list[int] = []
-        whole = complete.delete
+        whole = HANDLERS[Delete]
 
-        def counted(part: Any, tokens: list[bytes], out: Any) -> Any:
-            commands.append(len(tokens))
-            return whole(part, tokens, out)
+        def counted(partition: Any, command: Delete, *given: Any) -> Any:
+            commands.append(len(command.tokens))
+            return whole(partition, command, *given)
 
-        monkeypatch.setattr(deleting, "delete", counted)
+        monkeypatch.setitem(HANDLERS, Delete, counted)
         receiver = bus.fifo_receiver("q")
         held = [one.token or b"" for one in await receiver.receive(6)]
         assert await together(bus, held[:1], held[1:3], held[3:]) == [

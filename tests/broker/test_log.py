@@ -390,7 +390,7 @@ async def test_arrow_blocks_and_rows_are_one_log(tmp_path: Path, clock: ManualCl
             log.append(payload, 3, 102, 100, NEVER, out)
             partition.subscription.enqueue(3, [None] * 100)
 
-        bus.broker.apply(seat, add)
+        bus.broker.change(seat, add)
         await settle(bus)
         await send(bus, "q", "103", "104")
         found = await texts(bus, "q")

@@ -20,6 +20,7 @@ from onibus.broker import entity as entity_module
 from onibus.broker.replies import Outcome
 from onibus.core import partition as partition_module
 from onibus.core.block import NEVER
+from onibus.core.commands import Purge
 from onibus.core.errors import OnibusError
 from onibus.core.fans import Fans
 from onibus.core.inspection import Filter
@@ -27,7 +28,6 @@ from onibus.core.lifecycle import Input, State
 from onibus.core.path import claim as claim_module
 from onibus.core.path import enqueue, fan_out, recover
 from onibus.core.path import work as work_module
-from onibus.core.path.purge import purge
 from onibus.core.records import STAGED
 from tests.simulation.mutating import Mutant
 
@@ -259,8 +259,8 @@ def commit_again(original: Any) -> Any:
         if number in known.committed:
             entity = claims.broker.find(name)
             seat = next(seat for seat in entity.seats if seat.partition is not None)
-            wanted = Filter(state="active")
-            claims.use(entity, seat, lambda one, _, out: purge(one, wanted, 0, 1, out))
+            command = Purge(entity.number, Filter(state="active"), 0, 1)
+            claims.broker.use(entity, seat, command)
         original(claims, name, reader, number, *rest)
 
     return commit

@@ -16,7 +16,7 @@ def set_counter(broker: Broker, name: str, ordinal: int, index: int = 0) -> None
     It is durable with the next commit of the partition's store.
     """
     seat = broker.find(name).seats[index]
-    broker.apply(seat, partial(_set, ordinal))
+    broker.change(seat, partial(_set, ordinal))
     broker.flush_later(seat.store)
 
 

@@ -248,7 +248,7 @@ class BusModel(Moves):
             partition.complete(row)
         for index in groups:
             self.part(entity, index, op)
-        op.resolve([])
+        op.resolve(None)
 
     def settle(
         self,
@@ -292,7 +292,7 @@ class BusModel(Moves):
         for index, rows in found.items():
             result = act(self.part(entity, index, op), rows)
             value += [self.given(entity, index, row) for row in result]
-        op.resolve(value)
+        op.resolve(value or None)
 
     def receive_deferred(
         self,

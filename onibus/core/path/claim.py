@@ -16,7 +16,7 @@ from onibus.core.block import NEVER
 from onibus.core.lifecycle import Input
 from onibus.core.path.complete import complete
 from onibus.core.path.dead_letter import dead_letter
-from onibus.core.path.deliver import still_living, take_living
+from onibus.core.path.receive import still_living, take_living
 from onibus.core.path.settle import give_back
 from onibus.core.records import WriteBatch
 from onibus.core.runs import as_runs

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from onibus.broker.broker import Broker
 from onibus.broker.replies import Outcome
-from onibus.broker.settling import Held
 from onibus.broker.transacting import Transaction
+from onibus.core.commands import HeldSession
 from onibus.core.errors import InvalidOperation, SessionLockLost
 from onibus.core.message import ReceivedMessage
 from onibus.protocols.amqp import performatives as say
@@ -129,7 +129,7 @@ class ManagementNode(AnsweringNode):
             raise SessionLockLost(f"this receiver does not hold session {session_id!r}")
         return found
 
-    def session_held(self, request: Request) -> Held | None:
+    def session_held(self, request: Request) -> HeldSession | None:
         """Return the session that a request names, with its holder's token; None if none."""
         session_id = session_of(request)
         return None if session_id is None else self.held_session(request, session_id).held

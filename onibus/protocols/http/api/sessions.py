@@ -30,6 +30,7 @@ from onibus.api.sessions import (
 )
 from onibus.broker import receiving, settling
 from onibus.broker.settling import seat_of_token
+from onibus.core.commands import HeldSession
 from onibus.core.inspection import AcceptedSession, SessionInfo
 from onibus.protocols.http.route import Call, Route
 from onibus.receiver import SessionReceiver
@@ -62,8 +63,7 @@ def receive(call: Call) -> None:
             call.bus.broker,
             entity,
             seat_of_token(entity, token),
-            given.session_id,
-            token,
+            HeldSession(given.session_id, token),
             given.limit,
             given.wait_ms,
             reply,
@@ -82,7 +82,7 @@ def receive_deferred(call: Call) -> None:
             call.entity,
             given.numbers,
             reply,
-            session=(given.session_id, token_of(given.token)),
+            session=HeldSession(given.session_id, token_of(given.token)),
             bytes_max=call.app.limits.answer_bytes_max,
         ),
         messages_out,

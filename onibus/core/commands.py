@@ -1,0 +1,469 @@
+"""Commands: everything that can be asked of a partition, and what comes back.
+
+A command is data: a frozen struct that `Partition.apply` carries out. Its arguments are checked
+when it is built, so a mistake in a protocol is an error for its caller and never reaches a
+partition. A rejected command has changed nothing, and a `Query` never changes anything.
+
+A command on the messages of one subscription names it by its number, which is 0 for a queue.
+`answered_early` says of a command that its response need not wait for the disk: what a crash can
+lose of it is a lock that ends early.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Generic, Literal, TypeVar
+
+import msgspec
+
+from onibus.core.checks import check_properties, check_text, check_whole
+from onibus.core.errors import InvalidArgument, Refused, UnknownToken
+from onibus.core.holds import TOKEN
+from onibus.core.inspection import AcceptedSession, Filter, NonExclusive, SessionInfo, check_filter
+from onibus.core.limits import (
+    BATCH_COUNT_MAX,
+    ID_LENGTH_MAX,
+    REASON_LENGTH_MAX,
+    SESSION_STATE_BYTES_MAX,
+    VISIBILITY_MS_MAX,
+)
+from onibus.core.message import ReceivedMessage, encode_properties
+
+R = TypeVar("R", covariant=True)
+
+
+class Command(msgspec.Struct, Generic[R], frozen=True, tag=True):
+    """Something that is asked of a partition; R is the type of its result."""
+
+    #: whether it may only look
+    is_query: ClassVar[bool] = False
+
+    @property
+    def answered_early(self) -> bool:
+        """Whether the response need not wait until the change is durable."""
+        return False
+
+
+class Query(Command[R], Generic[R], frozen=True):
+    """A question that changes nothing."""
+
+    is_query: ClassVar[bool] = True
+
+    @property
+    def answered_early(self) -> bool:
+        return True
+
+
+class HeldSession(msgspec.Struct, frozen=True):
+    """A session, and the token that proves who holds it."""
+
+    session_id: str
+    token: bytes
+
+    def __post_init__(self) -> None:
+        check_text("session_id", self.session_id, ID_LENGTH_MAX)
+        check_token(self.token)
+
+
+def check_token(token: object) -> None:
+    """Reject bytes that no partition ever issued as a lock token."""
+    if not isinstance(token, bytes) or len(token) != TOKEN.size:
+        raise UnknownToken("not a lock token of this bus: use the token of the received message")
+
+
+# Receiving
+
+
+class Received(msgspec.Struct, frozen=True):
+    """Messages that a receive delivers."""
+
+    messages: list[ReceivedMessage]
+    #: bytes that the same receive may still deliver; None if it is not bounded
+    left: int | None = None
+    #: nothing is delivered because receivers hold as many messages as they may
+    over: bool = False
+
+
+class Receive(Command[Received], frozen=True):
+    """Lock the first available messages, or delete them with `delete`."""
+
+    subscription: int
+    limit: int
+    dead: bool = False
+    delete: bool = False
+    #: lock duration; None for that of the entity
+    visibility_ms: int | None = None
+    #: the session to receive from, which the caller holds
+    session: HeldSession | None = None
+    #: bytes that are delivered at most
+    bytes_max: int | None = None
+    #: deliver one message whatever its size
+    at_least_one: bool = True
+    #: deliver nothing if receivers hold this number of messages
+    held_max: int | None = None
+
+    def __post_init__(self) -> None:
+        check_whole("limit", self.limit, 1, BATCH_COUNT_MAX)
+        if self.visibility_ms is not None:
+            check_whole("visibility_ms", self.visibility_ms, 0, VISIBILITY_MS_MAX)
+
+    @property
+    def answered_early(self) -> bool:
+        return not self.delete
+
+
+class ReceiveFifo(Command[list[ReceivedMessage]], frozen=True):
+    """Lock the first messages of groups without one in flight (F10), or repeat a receive (F9)."""
+
+    subscription: int
+    limit: int
+    visibility_ms: int
+    attempt_id: str | None = None
+    bytes_max: int | None = None
+    #: deliver nothing if receivers hold this number of messages, except in a repeated receive
+    held_max: int | None = None
+
+    def __post_init__(self) -> None:
+        check_whole("limit", self.limit, 1, BATCH_COUNT_MAX)
+        check_whole("visibility_ms", self.visibility_ms, 0, VISIBILITY_MS_MAX)
+        if self.attempt_id is not None:
+            check_text("attempt_id", self.attempt_id, ID_LENGTH_MAX, 1)
+
+    @property
+    def answered_early(self) -> bool:
+        return True
+
+
+class ReceiveDeferred(Command[list[ReceivedMessage]], frozen=True):
+    """Lock deferred messages by sequence number, or delete them (L2); all or none."""
+
+    subscription: int
+    numbers: Sequence[int]
+    dead: bool = False
+    delete: bool = False
+    session: HeldSession | None = None
+    bytes_max: int | None = None
+
+    def __post_init__(self) -> None:
+        check_numbers(self.numbers)
+
+
+def check_numbers(numbers: object) -> None:
+    """Reject what is not a list of sequence numbers."""
+    if not isinstance(numbers, Sequence) or not 0 < len(numbers) <= BATCH_COUNT_MAX:
+        raise InvalidArgument(f"pass a list of 1 to {BATCH_COUNT_MAX} messages or sequence numbers")
+
+
+# Settling
+
+Verb = Literal["complete", "abandon", "defer", "dead-letter", "release"]
+
+
+class Settlement(msgspec.Struct, frozen=True):
+    """What a receiver does with a message that it holds."""
+
+    verb: Verb
+    #: abandon: when it becomes active again; defer: when it becomes active, 0 for never
+    delay_ms: int = 0
+    #: of a dead-lettered message
+    reason: str | None = None
+    description: str | None = None
+    #: properties to change
+    properties: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        check_whole("delay_ms", self.delay_ms, 0)
+        for name, value in (("reason", self.reason), ("description", self.description)):
+            if value is not None:
+                check_text(name, value, REASON_LENGTH_MAX)
+        if self.properties is not None:
+            check_properties(self.properties)
+            try:
+                encode_properties(self.properties)
+            except (TypeError, OverflowError, UnicodeEncodeError) as error:
+                raise InvalidArgument(f"cannot encode the properties: {error}") from None
+
+
+COMPLETE = Settlement("complete")
+
+
+class Settle(Command[list[Refused | None]], frozen=True):
+    """Settle messages by their lock tokens; return None, or the rejection, for each.
+
+    With `atomic` one rejected token rejects the command.
+    """
+
+    subscription: int
+    settlement: Settlement
+    tokens: Sequence[bytes]
+    #: the session that the receiver must still hold (B9)
+    session: HeldSession | None = None
+    atomic: bool = False
+
+    def __post_init__(self) -> None:
+        for token in self.tokens:
+            check_token(token)
+
+
+class Delete(Command[list[Refused | None]], frozen=True):
+    """Delete received messages as SQS does, even if their locks expired; see `path/delete.py`."""
+
+    subscription: int
+    tokens: Sequence[bytes]
+
+    def __post_init__(self) -> None:
+        for token in self.tokens:
+            check_token(token)
+
+
+class Renew(Command[list[int | Refused]], frozen=True):
+    """Renew locks; return the new end of each by the wall clock, or the rejection.
+
+    With `atomic` one rejected token rejects the command.
+    """
+
+    subscription: int
+    tokens: Sequence[bytes]
+    #: lock duration from now on; None for the duration that each lock has
+    duration_ms: int | None = None
+    #: the session that the receiver must still hold (B9)
+    session: HeldSession | None = None
+    atomic: bool = False
+
+    def __post_init__(self) -> None:
+        for token in self.tokens:
+            check_token(token)
+        if self.duration_ms is not None:
+            check_whole("visibility_ms", self.duration_ms, 0, VISIBILITY_MS_MAX)
+
+
+class ChangeVisibility(Command[list[Refused | None]], frozen=True):
+    """Change visibility timeouts as SQS does; see `path/change_visibility.py`."""
+
+    subscription: int
+    tokens: Sequence[bytes]
+    #: for each token
+    durations_ms: Sequence[int]
+    #: accept the token of an earlier receive of a message that is locked again, and do nothing
+    accepts_earlier: bool = False
+
+    def __post_init__(self) -> None:
+        for token, duration_ms in zip(self.tokens, self.durations_ms, strict=True):
+            check_token(token)
+            check_whole("visibility_ms", duration_ms, 0, VISIBILITY_MS_MAX)
+
+
+class Cancel(Command[None], frozen=True):
+    """Cancel scheduled messages by sequence number; all or none (S5)."""
+
+    subscription: int
+    numbers: Sequence[int]
+
+    def __post_init__(self) -> None:
+        check_numbers(self.numbers)
+
+
+class Undefer(Command[None], frozen=True):
+    """Make deferred messages active again by sequence number; all or none (X3)."""
+
+    subscription: int
+    numbers: Sequence[int]
+
+    def __post_init__(self) -> None:
+        check_numbers(self.numbers)
+
+
+# Sessions
+
+
+class AcceptSession(Command[AcceptedSession | None], frozen=True):
+    """Lock a session by its id, or the next available one; None if no session is available."""
+
+    subscription: int
+    #: None for the next one
+    session_id: str | None
+    owner: str = ""
+    #: None for an exclusive lock
+    sharing: NonExclusive | None = None
+
+    def __post_init__(self) -> None:
+        if self.session_id is not None:
+            check_text("session_id", self.session_id, ID_LENGTH_MAX)
+        check_text("owner", self.owner, ID_LENGTH_MAX)
+        takeover = None if self.sharing is None else self.sharing.takeover
+        if takeover is not None and type(takeover) is not bytes:
+            raise InvalidArgument("a lock token is bytes")
+        if takeover is not None and self.session_id is None:
+            raise InvalidArgument("name the session that a lock token takes over")
+
+    @property
+    def answered_early(self) -> bool:
+        # A crash must not return the session to the receiver that lost it.
+        return self.sharing is None or self.sharing.takeover is None
+
+
+class RenewSession(Command[int], frozen=True):
+    """Renew the lock of a session; return its new end by the wall clock."""
+
+    subscription: int
+    session: HeldSession
+
+
+class ReleaseSession(Command[None], frozen=True):
+    """Release a session and its messages without counting a delivery."""
+
+    subscription: int
+    session: HeldSession
+
+
+class SetSessionState(Command[None], frozen=True):
+    """Set the state of a session; None clears it."""
+
+    subscription: int
+    session: HeldSession
+    state: bytes | None
+
+    def __post_init__(self) -> None:
+        if self.state is not None and type(self.state) is not bytes:
+            raise InvalidArgument("a session state must be bytes or None")
+        if self.state is not None and len(self.state) > SESSION_STATE_BYTES_MAX:
+            raise InvalidArgument(f"a session state has at most {SESSION_STATE_BYTES_MAX} bytes")
+
+
+class GetSessionState(Query[bytes | None], frozen=True):
+    """Return the state of a session."""
+
+    subscription: int
+    session: HeldSession
+
+
+class ListSessions(Query[list[SessionInfo]], frozen=True):
+    """Return the sessions that have messages, a lock or a state, by their ids."""
+
+    subscription: int
+
+
+class ListSessionStates(Query[list[str]], frozen=True):
+    """Return the sessions whose state was set at this time or later."""
+
+    subscription: int
+    since_ms: int
+
+
+# Looking, and acting on many messages
+
+
+class Peeked(msgspec.Struct, frozen=True):
+    """Messages that a peek found in one slice."""
+
+    messages: list[ReceivedMessage]
+    #: their size, as the limit of a peek counts it
+    size: int
+    #: the ordinal at which the next slice starts; 0 at the end
+    next: int
+    #: messages looked at
+    looked: int
+    #: whether the peek has no room for a further match
+    is_full: bool
+
+
+class Peek(Query[Peeked], frozen=True):
+    """Look at a slice of messages from an ordinal, or from a sequence number, on."""
+
+    subscription: int
+    wanted: Filter
+    limit: int
+    #: messages that the slice looks at
+    looks: int
+    ordinal: int | None = None
+    number: int = 0
+    dead: bool = False
+    #: size of the messages that earlier slices of the same peek found
+    size: int = 0
+    #: return one message whatever its size
+    at_least_one: bool = True
+
+    def __post_init__(self) -> None:
+        check_whole("limit", self.limit, 1, BATCH_COUNT_MAX)
+        check_whole("start", self.number, 0, 2**63 - 1)
+        check_filter(self.wanted, self.dead)
+
+
+class Tailed(msgspec.Struct, frozen=True):
+    """Messages that arrived since the last look."""
+
+    messages: list[ReceivedMessage]
+    #: the ordinal at which the next look starts
+    next: int
+    #: bytes of the bodies of all messages that were looked at
+    size: int
+
+
+class Tail(Query[Tailed], frozen=True):
+    """Look at the newest messages from an ordinal on."""
+
+    subscription: int
+    wanted: Filter
+    #: where the last look ended; 0 if there was none
+    start: int
+    #: messages that are looked at, and bytes of their bodies
+    looks: int
+    bytes_max: int
+
+    def __post_init__(self) -> None:
+        check_filter(self.wanted, dead=False)
+
+
+class Counted(msgspec.Struct, frozen=True):
+    """Messages that were counted in one slice."""
+
+    count: int
+    #: the ordinal at which the next slice starts; 0 at the end
+    next: int
+
+
+class CountPurgeable(Query[Counted], frozen=True):
+    """Count a slice of the messages that a purge would delete."""
+
+    subscription: int
+    wanted: Filter
+    start: int
+    looks: int
+
+    def __post_init__(self) -> None:
+        check_filter(self.wanted, dead=False)
+
+
+class Reasons(msgspec.Struct, frozen=True):
+    """Dead-lettered messages of one slice, by reason."""
+
+    counts: Mapping[str, int]
+    #: the ordinal at which the next slice starts; 0 at the end
+    next: int
+
+
+class CountReasons(Query[Reasons], frozen=True):
+    """Count a slice of the dead-lettered messages by reason."""
+
+    subscription: int
+    start: int
+    looks: int
+
+
+class Purge(Command[Counted], frozen=True):
+    """Delete a slice of the messages that match (X2), with `held` also those that are locked."""
+
+    subscription: int
+    wanted: Filter
+    start: int
+    looks: int
+    held: bool = False
+    #: messages that are deleted at most
+    most: int | None = None
+
+    def __post_init__(self) -> None:
+        check_filter(self.wanted, dead=False)
+
+
+class ForgetIds(Command[None], frozen=True):
+    """Discard every recorded id: what was sent before can be sent again."""
