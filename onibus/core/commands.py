@@ -385,7 +385,7 @@ class Peek(Query[Peeked], frozen=True):
 
     def __post_init__(self) -> None:
         check_whole("limit", self.limit, 1, BATCH_COUNT_MAX)
-        check_whole("start", self.number, 0, 2**63 - 1)
+        check_whole("start", self.number, 0, 2**63)
         check_filter(self.wanted, self.dead)
 
 
