@@ -25,6 +25,7 @@ from onibus.broker.replies import Outcome, Reply, answer
 from onibus.broker.settling import seat_of_number
 from onibus.broker.slices import in_slices
 from onibus.core.checks import check_text, check_whole
+from onibus.core.commands import CompleteClaimed, IsClaimed, ReleaseClaimed
 from onibus.core.errors import (
     InvalidArgument,
     MessageNotFound,
@@ -33,9 +34,7 @@ from onibus.core.errors import (
     Unknown,
 )
 from onibus.core.limits import REASON_LENGTH_MAX
-from onibus.core.path.claim import complete_claimed, release_claimed
 from onibus.core.records import CLAIMS, WriteBatch
-from onibus.core.subscription import Subscription
 
 if TYPE_CHECKING:
     from onibus.broker.claims import Claims
@@ -98,14 +97,12 @@ def _carry_out(claims: Claims, held: HeldClaim) -> None:
 
 def complete_in(claims: Claims, held: HeldClaim, seat: Seat) -> None:
     """Complete what a committed claim has in a partition, slice by slice; can be done again."""
-
-    def some(subscription: Subscription, _now: int, out: WriteBatch) -> int:
-        letters = held.content.dead_letters
-        return complete_claimed(subscription, held.owner, letters, CLAIM_SLICE, out)
+    entity = held.entity
+    command = CompleteClaimed(entity.number, held.owner, held.content.dead_letters, CLAIM_SLICE)
 
     def step() -> bool:
         try:
-            done = claims.use(held.entity, seat, some)
+            done = claims.use(entity, seat, command)
         except OnibusError as error:
             held.tell(_not_yet(held, error))
             return False
@@ -187,14 +184,12 @@ def release_held(claims: Claims, held: HeldClaim) -> None:
 
 def _give_back(claims: Claims, held: HeldClaim) -> None:
     """Give messages back slice by slice; a partition that is offline does it later itself."""
-    seats = held.seats
-
-    def some(subscription: Subscription, now: int, out: WriteBatch) -> int:
-        return release_claimed(subscription, held.owner, CLAIM_SLICE, now, out)
+    entity, seats = held.entity, held.seats
+    command = ReleaseClaimed(entity.number, held.owner, CLAIM_SLICE)
 
     def step() -> bool:
         try:
-            done = claims.use(held.entity, seats[-1], some)
+            done = claims.use(entity, seats[-1], command)
         except OnibusError:
             done = 0
         if done < CLAIM_SLICE:
@@ -211,9 +206,8 @@ def _check_has(claims: Claims, held: HeldClaim, number: int) -> None:
     """Refuse a sequence number that is not one of the claim's."""
     seat = seat_of_number(held.entity, number)
     if seat.index in held.indexes:
-        ordinal = claims.broker.look(held.entity, seat, Subscription.ordinal, number)
-        mark = claims.broker.look(held.entity, seat, lambda one: one.marks.get(ordinal))
-        if mark is not None and mark.hold is not None and mark.hold.owner == held.owner:
+        command = IsClaimed(held.entity.number, held.owner, number)
+        if claims.broker.use(held.entity, seat, command):
             return
     raise MessageNotFound(f"message {number} is not in claim {held.number}")
 

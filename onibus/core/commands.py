@@ -467,3 +467,76 @@ class Purge(Command[Counted], frozen=True):
 
 class ForgetIds(Command[None], frozen=True):
     """Discard every recorded id: what was sent before can be sent again."""
+
+
+# Claims
+
+
+class Claimed(msgspec.Struct, frozen=True):
+    """Messages that a claim has set aside in one slice."""
+
+    count: int
+    #: counted only if the claim has a bound
+    bytes: int
+
+
+class Claim(Command[Claimed], frozen=True):
+    """Set the first available messages aside for a claim (R5)."""
+
+    subscription: int
+    #: the name under which the claim holds its messages
+    owner: str
+    limit: int
+    bytes_max: int | None = None
+    #: take the first message whatever its size
+    at_least_one: bool = True
+
+
+#: Sequence number → reason and description of a message that a claim dead-letters.
+DeadLetters = Mapping[int, tuple[str | None, str | None]]
+
+
+class CompleteClaimed(Command[int], frozen=True):
+    """Complete or dead-letter a slice of the messages of a claim; return how many."""
+
+    subscription: int
+    owner: str
+    dead_letters: DeadLetters
+    limit: int
+
+
+class ReleaseClaimed(Command[int], frozen=True):
+    """Release messages of a claim without counting a delivery; return how many."""
+
+    subscription: int
+    owner: str
+    #: None for all of them
+    limit: int | None
+
+
+class ListClaimOwners(Query[list[str]], frozen=True):
+    """Return the owners of the claims that hold messages, in the order of their holds."""
+
+    subscription: int
+
+
+class ListClaimed(Query[list[int]], frozen=True):
+    """Return the ordinals that a claim holds, in order."""
+
+    subscription: int
+    owner: str
+
+
+class ReadClaimed(Query[list[ReceivedMessage]], frozen=True):
+    """Return messages of a claim by their ordinals."""
+
+    subscription: int
+    ordinals: Sequence[int]
+
+
+class IsClaimed(Query[bool], frozen=True):
+    """Return whether a claim holds the message with a sequence number."""
+
+    subscription: int
+    owner: str
+    number: int

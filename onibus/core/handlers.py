@@ -8,6 +8,7 @@ from typing import Any
 from onibus.core import commands as c
 from onibus.core.path import (
     change_visibility,
+    claim,
     delete,
     peek,
     purge,
@@ -47,6 +48,13 @@ HANDLERS: dict[Any, Handler] = {
     c.CountPurgeable: purge.count_purgeable,
     c.Purge: purge.purge,
     c.ForgetIds: purge.forget_ids,
+    c.Claim: claim.claim,
+    c.CompleteClaimed: claim.complete_claimed,
+    c.ReleaseClaimed: claim.release_claimed,
+    c.ListClaimOwners: claim.list_owners,
+    c.ListClaimed: claim.list_claimed,
+    c.ReadClaimed: claim.read_claimed,
+    c.IsClaimed: claim.is_claimed,
 }
 
 #: Raises what the handler would raise, for a command that other partitions get too, all or none.

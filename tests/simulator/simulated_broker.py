@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from onibus.broker import claim_settling, claiming, claims
 from onibus.broker.broker import Broker
 from onibus.broker.entity import PARTITIONS_MAX, Entity, Seat
 from onibus.broker.forwarding import Forwarding
@@ -18,7 +17,8 @@ from onibus.broker.message_store import MessageStore
 from onibus.broker.replies import Outcome, Reply
 from onibus.broker.turns import Turn, Turns
 from onibus.broker.works import Works
-from onibus.core.path import claim as claim_path
+from onibus.core.commands import Claim, CompleteClaimed, ReleaseClaimed
+from onibus.core.handlers import HANDLERS
 from onibus.core.records import CLAIMS, PRODUCERS, WORKS, WriteBatch
 from onibus.store.interface import Store
 from tests.simulator.mismatch import Mismatch, check
@@ -29,51 +29,42 @@ from tests.simulator.trace import shown
 if TYPE_CHECKING:
     from tests.simulator.simulation import Simulation
 
-#: What the bus does to messages under the name of a claim, wherever it is called from.
-_CLAIMING: list[tuple[Any, str]] = [
-    (claiming, "claim"),
-    (claiming, "release_claimed"),
-    (claims, "release_claimed"),
-    (claim_settling, "release_claimed"),
-    (claim_settling, "complete_claimed"),
-]
-
 
 def watch_claims(simulation: Simulation) -> None:
     """Tell a simulation's model whatever is done to messages under the name of a claim."""
-    for owner, name in _CLAIMING:
-        original = getattr(claim_path, name)
+    for kind, original in _CLAIMING.items():
 
-        def told(
-            subscription: Any, owner: str, *given: Any, original: Any = original, name: str = name
-        ) -> Any:
-            result = original(subscription, owner, *given)
+        def told(partition: Any, command: Any, *given: Any, original: Any = original) -> Any:
+            result = original(partition, command, *given)
             model = simulation.model
-            incarnation, index = divmod(subscription.partition.id, PARTITIONS_MAX)
-            uid = subscription.number or incarnation
-            entity = model.by_uid(uid)
+            incarnation, index = divmod(partition.id, PARTITIONS_MAX)
+            entity = model.by_uid(command.subscription or incarnation)
             if entity is None:
                 return result
+            owner, limit = command.owner, command.limit
             try:
-                if name == "claim":
-                    model.set_aside(entity, index, owner, given[0], result[0] if result else 0)
-                elif name == "release_claimed":
-                    model.release_claimed(entity, index, owner, given[0])
+                if isinstance(command, Claim):
+                    model.set_aside(entity, index, owner, limit, result.count)
+                elif isinstance(command, ReleaseClaimed):
+                    model.release_claimed(entity, index, owner, limit)
                 else:
-                    model.complete_claimed(entity, index, owner, given[0], given[1])
+                    model.complete_claimed(entity, index, owner, command.dead_letters, limit)
             except Mismatch as mismatch:
                 # The bus would take it for its own failure, and the partition offline.
                 simulation.mismatch = mismatch
                 raise
             return result
 
-        setattr(owner, name, told)
+        HANDLERS[kind] = told
+
+
+#: The handlers of the commands that claims give.
+_CLAIMING = {kind: HANDLERS[kind] for kind in (Claim, ReleaseClaimed, CompleteClaimed)}
 
 
 def leave_claims_alone() -> None:
-    """Undo `watch_claims`: whoever uses the bus after a simulation has no model to tell."""
-    for owner, name in _CLAIMING:
-        setattr(owner, name, getattr(claim_path, name))
+    """Undo `watch_claims`: the next user of the bus has no model to tell."""
+    HANDLERS.update(_CLAIMING)
 
 
 class SimulatedWorks(Works):
