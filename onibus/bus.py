@@ -40,11 +40,10 @@ from onibus.calls.log import LogCalls
 from onibus.calls.staging import StagingCalls
 from onibus.core.block import NEVER
 from onibus.core.checks import check_whole
-from onibus.core.commands import ListSessions
+from onibus.core.commands import ListDuplicates, ListSessions
 from onibus.core.errors import InvalidArgument, InvalidOperation
 from onibus.core.inspection import Filter, NonExclusive, SessionInfo
 from onibus.core.message import Message, ReceivedMessage, Sent, SentBatch
-from onibus.core.path.deduplicate import list_duplicates
 from onibus.receiver import FifoReceiver, Receiver, SessionReceiver
 from onibus.store.files import make_directory, written_ms
 from onibus.store.interface import OpenStore, Store
@@ -273,7 +272,7 @@ class Bus(EntityCalls, StagingCalls, LogCalls, ClaimCalls):
 
         def listed() -> list[tuple[str | None, int, int]]:
             seats = [seat for seat in self.broker.find(entity).seats if seat.partition is not None]
-            found = [one for seat in seats for one in self.broker.ask(seat, list_duplicates)]
+            found = [one for seat in seats for one in self.broker.apply(seat, ListDuplicates())]
             return sorted(found, key=lambda one: one[1])
 
         return self.tell(listed)

@@ -234,7 +234,7 @@ class Broker:
             raise
         except Exception as error:
             raise self.partition_failed(seat, error) from error
-        if not command.is_query:
+        if command.is_use:
             seat.entity.last_used = now
         if out:
             self._write(seat, partition, out, now)
@@ -244,7 +244,7 @@ class Broker:
         """Carry out a command on the messages of an entity in a partition; see `apply`."""
         entity.part_of(seat.online())
         result = self.apply(seat, command, now)
-        if not command.is_query:
+        if command.is_use:
             entity.last_used = seat.entity.last_used
         return result
 

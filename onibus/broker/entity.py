@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from onibus.broker.named_reader import MESSAGES, NamedReader
 from onibus.broker.replies import fail
+from onibus.core.commands import KeepFor, KeepNoLonger
 from onibus.core.errors import EntityNotFound, InvalidOperation, OnibusError, PartitionOffline
 from onibus.core.pages import Pages
 from onibus.core.partition import Partition
-from onibus.core.rules.rule import CompiledRule, Rule, compile_rule
+from onibus.core.records import WriteBatch
+from onibus.core.rules.rule import Rule
 from onibus.core.settings import (
     AnySettings,
     LogSettings,
@@ -79,7 +81,7 @@ class Seat:
             outlet.subscribe(partition)
         for one in (entity, *entity.subscriptions.values()):
             for reader in one.readers.values():
-                one.keep_for_reader(partition, self.index, reader)
+                partition.apply(one.keep_for_reader(self.index, reader), 0, 0, WriteBatch())
         return partition
 
     def online(self) -> Partition:
@@ -124,7 +126,6 @@ class Entity:
         #: the subscriptions of a topic, by their numbers
         self.subscriptions: dict[int, Entity] = {}
         self.rules: list[Rule] = []
-        self.compiled: list[CompiledRule] = []
         self.set_rules(rules or [])
         #: those who read its log, or its outcomes, by name (R2)
         self.readers: dict[str, NamedReader] = {}
@@ -161,9 +162,8 @@ class Entity:
         return (self.topic or self).log_settings.enable_partitioning
 
     def set_rules(self, rules: list[Rule]) -> None:
-        """Take the rules of a subscription, compiled once for all its partitions."""
+        """Take the rules of a subscription."""
         self.rules = rules
-        self.compiled = [compile_rule(rule) for rule in rules]
         if self.topic is not None:
             self.topic.rules_changed()
 
@@ -186,7 +186,9 @@ class Entity:
     def rule_steps(self) -> tuple[int, int]:
         """Return the steps of all rules of a topic on one message, and how many can take more."""
         if self._rule_steps is None:
-            works = [rule.work for one in self.subscriptions.values() for rule in one.compiled]
+            works = [
+                rule.compiled.work for one in self.subscriptions.values() for rule in one.rules
+            ]
             self._rule_steps = sum(one.steps for one in works), sum(one.costly for one in works)
         return self._rule_steps
 
@@ -203,7 +205,8 @@ class Entity:
     def subscribe(self, partition: Partition) -> None:
         """Let a subscription have its part of a partition of its topic."""
         assert isinstance(self.settings, SubscriptionSettings)
-        part = partition.subscribe(self.number, self.settings, self.compiled)
+        compiled = [rule.compiled for rule in self.rules]
+        part = partition.subscribe(self.number, self.settings, compiled)
         part.tally = self.tally
 
     def part_of(self, partition: Partition) -> Subscription:
@@ -213,22 +216,16 @@ class Entity:
             raise EntityNotFound(f"{self.name} was deleted")
         return found
 
-    def keep_for_reader(self, partition: Partition, index: int, reader: NamedReader) -> None:
-        """Keep in a partition what a reader has not passed."""
-        position = reader.positions[index]
-        if reader.log == MESSAGES:
-            partition.keep_for(reader.name, position)
-        elif self.number in partition.subscriptions:
-            partition.subscriptions[self.number].outcomes.readers[reader.name] = position
-            partition.keep_outcomes()
+    def keep_for_reader(self, index: int, reader: NamedReader) -> KeepFor:
+        """Return the command that keeps what a reader has not passed in a partition."""
+        return KeepFor(reader.name, reader.positions[index], self._outcomes_of(reader))
 
-    def keep_no_more(self, partition: Partition, reader: NamedReader) -> None:
-        """Keep in a partition nothing for a reader any more."""
-        if reader.log == MESSAGES:
-            partition.readers.pop(reader.name, None)
-        elif self.number in partition.subscriptions:
-            partition.subscriptions[self.number].outcomes.readers.pop(reader.name, None)
-            partition.keep_outcomes()
+    def keep_no_longer(self, reader: NamedReader) -> KeepNoLonger:
+        """Return the command that keeps nothing for a reader any longer."""
+        return KeepNoLonger(reader.name, self._outcomes_of(reader))
+
+    def _outcomes_of(self, reader: NamedReader) -> int | None:
+        return None if reader.log == MESSAGES else self.number
 
     def send_away(self, error: OnibusError) -> None:
         """Tell those who wait for messages that none will come."""

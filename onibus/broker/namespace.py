@@ -28,6 +28,7 @@ from onibus.broker.standing_readers import Standing, add_standing, start_standin
 from onibus.broker.store_threads import StoreThreads
 from onibus.broker.writer import Writer
 from onibus.core import limits, settings
+from onibus.core.commands import ChangeSettings, ChangeSubscription, Command, SetRules
 from onibus.core.errors import (
     Busy,
     Damaged,
@@ -479,18 +480,15 @@ class Namespace:
 
     def _changed(self, entity: Entity, wanted: AnySettings) -> None:
         entity.settings = wanted
-
-        def change(partition: Partition, now: int, out: WriteBatch) -> None:
-            if isinstance(wanted, SubscriptionSettings):
-                partition.subscriptions[entity.number].change_settings(wanted)
-                partition.write_counters(out)
-            else:
-                partition.change_settings(wanted, now, out)
-
+        command: Command[None]
+        if isinstance(wanted, SubscriptionSettings):
+            command = ChangeSubscription(entity.number, wanted)
+        else:
+            command = ChangeSettings(wanted)
         for seat in entity.seats:
             # A partition that fails here takes the new settings when it is opened again.
             with contextlib.suppress(PartitionOffline):
-                self._broker.change(seat, change)
+                self._broker.apply(seat, command)
         entity.last_used = self._broker.clock.now()
         watch_idle(self._broker, entity)
         self._broker.forwarding.changed(entity)
@@ -501,9 +499,10 @@ class Namespace:
         """Use the rules that were decided, in every partition."""
         entity.set_rules(rules)
         entity.last_used = self._broker.clock.now()
+        command, now = SetRules(entity.number, rules), self._broker.clock.now()
         for seat in entity.seats:
-            if seat.partition is not None:
-                seat.partition.subscriptions[entity.number].rules = entity.compiled
+            with contextlib.suppress(PartitionOffline):
+                self._broker.apply(seat, command, now)
 
     def _deleted(self, entity: Entity) -> None:
         for one in [*entity.subscriptions.values(), entity]:

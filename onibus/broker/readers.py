@@ -21,6 +21,7 @@ from onibus.broker.reading import check_log, find_incarnation, find_reader
 from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.broker.timekeeping import stamps_set_back
 from onibus.core.checks import check_text, check_whole
+from onibus.core.commands import Command
 from onibus.core.errors import (
     EntityExists,
     EntityNotFound,
@@ -74,7 +75,8 @@ def create(
     reader = NamedReader(name, row, broker.clock.now(), durable=False)
     entity.readers[name] = reader
     for seat in entity.seats:
-        entity.keep_for_reader(seat.online(), seat.index, reader)
+        seat.online()
+    keep(broker, entity, reader)
 
     def given_up(error: BaseException) -> None:
         _forget(broker, entity, reader)
@@ -219,7 +221,7 @@ def move(
             return
         reader.positions = asked
         if entity.readers.get(name) is reader:
-            _take_up(broker, entity, lambda p, at: entity.keep_for_reader(p, at, reader))
+            keep(broker, entity, reader)
         answer(reply, None)
 
     _commit(broker, entity, reader, Outcome(moved))
@@ -294,14 +296,20 @@ def _forget(broker: Broker, entity: Entity, reader: NamedReader) -> None:
     """Keep nothing for a reader any more."""
     entity.readers.pop(reader.name, None)
     broker.timers.cancel(("reader", (entity.incarnation, reader.name)))
-    _take_up(broker, entity, lambda partition, _: entity.keep_no_more(partition, reader))
+    _tell(broker, entity, lambda _: entity.keep_no_longer(reader))
 
 
-def _take_up(broker: Broker, entity: Entity, change: Callable[[Partition, int], None]) -> None:
-    """Let the partitions that are up know of a change, and tidy them soon."""
+def keep(broker: Broker, entity: Entity, reader: NamedReader) -> None:
+    """Keep what a reader has not passed in the partitions that are up."""
+    _tell(broker, entity, lambda index: entity.keep_for_reader(index, reader))
+
+
+def _tell(broker: Broker, entity: Entity, command_for: Callable[[int], Command[None]]) -> None:
+    """Give each partition that is up a command, and tidy it soon."""
+    now = broker.clock.now()
     for seat in entity.seats:
         if seat.partition is not None and not seat.deleted:
-            change(seat.partition, seat.index)
+            broker.apply(seat, command_for(seat.index), now)
             broker.tidy_soon(seat)
 
 
@@ -461,12 +469,8 @@ def read_back(broker: Broker, store: Store) -> None:
         # Being down is not being idle.
         reader = NamedReader(name, row, broker.clock.now(), durable=True)
         entity.readers[name] = reader
-        _take_up(broker, entity, partial(_keep_for, entity, reader))
+        keep(broker, entity, reader)
         watch_idle(broker, entity, reader)
-
-
-def _keep_for(entity: Entity, reader: NamedReader, partition: Partition, index: int) -> None:
-    entity.keep_for_reader(partition, index, reader)
 
 
 def watch_idle(broker: Broker, entity: Entity, reader: NamedReader) -> None:

@@ -16,6 +16,7 @@ from onibus.api.operation import ClockInfo, StampsAhead
 from onibus.broker.clock import DAY_MS, SLACK_MS, ClockRecord
 from onibus.broker.commit_loop import CommitLoop
 from onibus.broker.replies import Outcome, Reply, fail
+from onibus.core.commands import SetStampsBack
 from onibus.core.errors import ClockInDoubt, Damaged, PartitionOffline
 from onibus.core.log import Repair
 from onibus.core.records import META, WriteBatch
@@ -80,9 +81,7 @@ def accept_clock(broker: Broker, reply: Reply) -> None:
     for seat in _online(broker):
         if seat.online().log.last_stamp > wall + SLACK_MS:
             # Before time passes: messages that are due now get a stamp of the right clock.
-            repair = broker.change(
-                seat, lambda partition, _, out: partition.set_stamps_back(wall, out), clock.now()
-            )
+            repair = broker.apply(seat, SetStampsBack(), clock.now())
             repaired.append(_set_back(seat, repair))
             assert seat.store.loop is not None
             loops[seat.store.loop] = None

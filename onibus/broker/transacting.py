@@ -17,7 +17,7 @@ from onibus.broker.routing import route, seat_of_key
 from onibus.broker.sending import check_takes, open_for_sends, take_in
 from onibus.broker.settling import seat_of_token
 from onibus.broker.turns import Turn, waits
-from onibus.core.commands import HeldSession, Settlement
+from onibus.core.commands import FindHeld, HeldSession, Settlement
 from onibus.core.errors import (
     EntityNotFound,
     InvalidArgument,
@@ -26,17 +26,12 @@ from onibus.core.errors import (
     QuotaExceeded,
     Refused,
 )
-from onibus.core.holds import Hold
-from onibus.core.lifecycle import DEAD
 from onibus.core.limits import TRANSACTION_MS_MAX
-from onibus.core.mark import Mark
 from onibus.core.message import Message, Sent
 from onibus.core.path.admit import Prepared, admit
-from onibus.core.path.held import held_session
 from onibus.core.path.plan import Plan
 from onibus.core.path.route import effective_key
 from onibus.core.staged import Change, Part
-from onibus.core.subscription import Subscription
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
@@ -114,8 +109,8 @@ class Transaction:
         settled = {one.token for one in self._settlements}
         for token in tokens:
             seat = seat_of_token(entity, token)
-            _, mark, _ = self._broker.look(entity, seat, _held_by, token, session)
-            if settlement.verb == "dead-letter" and mark.state in DEAD:
+            found = self._broker.use(entity, seat, FindHeld(entity.number, token, session))
+            if settlement.verb == "dead-letter" and found.is_dead:
                 raise InvalidOperation("a dead-lettered message cannot be dead-lettered again")
             if token in settled:
                 raise InvalidArgument("the message is already settled in this transaction")
@@ -190,9 +185,9 @@ class Transaction:
             parts[seat] = Part()
             self._broker.advance(seat, now)
             # A deleted entity comes before a lost lock: no retry helps there.
-            self._broker.ask(seat, settlement.entity.part_of)
+            settlement.entity.part_of(seat.online())
         for settlement in self._settlements:
-            self._find(settlement, parts)
+            self._find(settlement, parts, now)
         self._route(parts, positions)
         rules = self._broker.namespace.decide_rules(self._rules) if self._rules else None
         for seat in positions:
@@ -224,14 +219,12 @@ class Transaction:
         """Where nothing was changed it may be committed again, or rolled back."""
         self.ended = "" if isinstance(error, Refused) else UNKNOWN
 
-    def _find(self, settled: _Settled, parts: dict[Seat, Part]) -> None:
+    def _find(self, settled: _Settled, parts: dict[Seat, Part], now: int) -> None:
         entity, token, settlement, session = settled
         seat = seat_of_token(entity, token)
-        ordinal, _, _ = self._broker.ask(
-            seat,
-            lambda partition: _held_by(entity.part_of(partition), token, session),
-        )
-        parts[seat].changes.append(Change.of(settlement, entity.number, ordinal))
+        command = FindHeld(entity.number, token, session)
+        found = self._broker.use(entity, seat, command, now)
+        parts[seat].changes.append(Change.of(settlement, entity.number, found.ordinal))
 
     def _route(self, parts: dict[Seat, Part], positions: dict[Seat, list[int]]) -> None:
         by_entity: dict[Entity, list[int]] = {}
@@ -279,12 +272,3 @@ class Transaction:
             raise QuotaExceeded(
                 f"too many messages and rules: a transaction has at most {self._limit}"
             )
-
-
-def _held_by(
-    subscription: Subscription, token: bytes, session: HeldSession | None
-) -> tuple[int, Mark, Hold]:
-    """Return the message that a token holds, or reject the token or its receiver."""
-    if session is not None:
-        held_session(subscription, session)
-    return subscription.held_by(token)

@@ -19,7 +19,14 @@ import msgspec
 from onibus.core.checks import check_properties, check_text, check_whole
 from onibus.core.errors import InvalidArgument, Refused, UnknownToken
 from onibus.core.holds import TOKEN
-from onibus.core.inspection import AcceptedSession, Filter, NonExclusive, SessionInfo, check_filter
+from onibus.core.inspection import (
+    AcceptedSession,
+    Filter,
+    Life,
+    NonExclusive,
+    SessionInfo,
+    check_filter,
+)
 from onibus.core.limits import (
     BATCH_COUNT_MAX,
     ID_LENGTH_MAX,
@@ -27,7 +34,10 @@ from onibus.core.limits import (
     SESSION_STATE_BYTES_MAX,
     VISIBILITY_MS_MAX,
 )
+from onibus.core.log import Repair
 from onibus.core.message import ReceivedMessage, encode_properties
+from onibus.core.rules.rule import Rule
+from onibus.core.settings import LogSettings, SubscriptionSettings
 
 R = TypeVar("R", covariant=True)
 
@@ -37,6 +47,8 @@ class Command(msgspec.Struct, Generic[R], frozen=True, tag=True):
 
     #: whether it may only look
     is_query: ClassVar[bool] = False
+    #: whether a client uses the entity by it: an idle entity may be deleted (B7)
+    is_use: ClassVar[bool] = True
 
     @property
     def answered_early(self) -> bool:
@@ -48,6 +60,7 @@ class Query(Command[R], Generic[R], frozen=True):
     """A question that changes nothing."""
 
     is_query: ClassVar[bool] = True
+    is_use: ClassVar[bool] = False
 
     @property
     def answered_early(self) -> bool:
@@ -540,3 +553,86 @@ class IsClaimed(Query[bool], frozen=True):
     subscription: int
     owner: str
     number: int
+
+
+# Settings, rules and readers
+
+
+class ChangeSettings(Command[None], frozen=True):
+    """Take new settings of a queue or topic."""
+
+    settings: LogSettings
+
+
+class ChangeSubscription(Command[None], frozen=True):
+    """Take new settings of a subscription."""
+
+    subscription: int
+    settings: SubscriptionSettings
+
+
+class SetRules(Command[None], frozen=True):
+    """Replace the rules of a subscription."""
+
+    subscription: int
+    rules: Sequence[Rule]
+
+
+class KeepFor(Command[None], frozen=True):
+    """Keep the log from a position on for a named reader (R2).
+
+    The directory has the position, so the partition writes no record of it.
+    """
+
+    is_use: ClassVar[bool] = False
+
+    reader: str
+    position: int
+    #: the subscription whose outcomes it reads; None if it reads messages
+    outcomes_of: int | None = None
+
+
+class KeepNoLonger(Command[None], frozen=True):
+    """Keep nothing for a named reader any longer."""
+
+    is_use: ClassVar[bool] = False
+
+    reader: str
+    outcomes_of: int | None = None
+
+
+class SetStampsBack(Command[Repair], frozen=True):
+    """Let timestamps follow the wall clock again, after a wrong clock put them into the future."""
+
+
+# Looking at one thing
+
+
+class FoundHeld(msgspec.Struct, frozen=True):
+    """A message that a token holds."""
+
+    ordinal: int
+    is_dead: bool
+
+
+class FindHeld(Query[FoundHeld], frozen=True):
+    """Return the message that a token holds, or reject the token."""
+
+    subscription: int
+    token: bytes
+    #: the session that the receiver must hold (B9)
+    session: HeldSession | None = None
+
+    def __post_init__(self) -> None:
+        check_token(self.token)
+
+
+class Inspect(Query[Life], frozen=True):
+    """Return a message and what happened to it."""
+
+    subscription: int
+    number: int
+
+
+class ListDuplicates(Query[list[tuple[str | None, int, int]]], frozen=True):
+    """Return the last dropped duplicates: MessageId, time, and the number each repeats (X1)."""

@@ -9,7 +9,11 @@ from onibus.core import commands as c
 from onibus.core.path import (
     change_visibility,
     claim,
+    configure,
+    deduplicate,
     delete,
+    held,
+    inspect,
     peek,
     purge,
     receive,
@@ -55,6 +59,15 @@ HANDLERS: dict[Any, Handler] = {
     c.ListClaimed: claim.list_claimed,
     c.ReadClaimed: claim.read_claimed,
     c.IsClaimed: claim.is_claimed,
+    c.ChangeSettings: configure.change_settings,
+    c.ChangeSubscription: configure.change_subscription,
+    c.SetRules: configure.set_rules,
+    c.KeepFor: configure.keep_for,
+    c.KeepNoLonger: configure.keep_no_longer,
+    c.SetStampsBack: configure.set_stamps_back,
+    c.FindHeld: held.find_held,
+    c.Inspect: inspect.inspect,
+    c.ListDuplicates: deduplicate.list_duplicates,
 }
 
 #: Raises what the handler would raise, for a command that other partitions get too, all or none.

@@ -152,3 +152,19 @@ class SessionInfo(msgspec.Struct, frozen=True):
     #: the name its holder gave, empty if none
     lock_holder: str | None
     state: bytes | None
+
+
+class Event(msgspec.Struct, omit_defaults=True):
+    """An event in the past or future of a message."""
+
+    what: str
+    #: when it happened or will happen; absent if that is not kept
+    at_ms: int | None = None
+    detail: str = ""
+
+
+class Life(msgspec.Struct):
+    """A message and its events, as far as they are known."""
+
+    message: ReceivedMessage
+    events: list[Event]

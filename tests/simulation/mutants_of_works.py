@@ -16,7 +16,6 @@ from onibus.broker import (
     transacting,
     works,
 )
-from onibus.broker import entity as entity_module
 from onibus.broker.replies import Outcome
 from onibus.core import partition as partition_module
 from onibus.core.block import NEVER
@@ -29,6 +28,7 @@ from onibus.core.path import claim as claim_module
 from onibus.core.path import enqueue, fan_out, recover
 from onibus.core.path import work as work_module
 from onibus.core.records import STAGED
+from onibus.core.rules.rule import Rule, compile_rule
 from tests.simulation.mutating import Mutant
 
 # Topics
@@ -43,13 +43,13 @@ def release_too_much(original: Any) -> Any:
 
 
 def take_unknown_for_true(original: Any) -> Any:
-    def compile_rule(rule: Any) -> Any:
-        compiled = original(rule)
-        condition = compiled.condition
-        compiled.condition = lambda subject: condition(subject) is not False
-        return compiled
+    def compiled(rule: Any) -> Any:
+        made = compile_rule(rule)
+        condition = made.condition
+        made.condition = lambda subject: condition(subject) is not False
+        return made
 
-    return compile_rule
+    return property(compiled)
 
 
 def lose_overlays(original: Any) -> Any:
@@ -314,7 +314,7 @@ OF_WORKS = {
         namespace.RuleDecision, "begin", use_rules_before_they_are_decided, _TOPICS
     ),
     "a row goes while somebody wants it": Mutant(Fans, "release", release_too_much, _TOPICS),
-    "unknown is true": Mutant(entity_module, "compile_rule", take_unknown_for_true, _TOPICS),
+    "unknown is true": Mutant(Rule, "compiled", take_unknown_for_true, _TOPICS),
     "an overlay is lost at restart": Mutant(recover, "_recover_marks", lose_overlays, _TOPICS),
     "rows of a deleted subscription are kept": Mutant(
         erasing, "unsubscribe", keep_rows_of_the_deleted, _TOPICS

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from onibus.core.commands import HeldSession
+from onibus.core.commands import FindHeld, FoundHeld, HeldSession
 from onibus.core.errors import SessionLockLost, UnknownToken
 from onibus.core.holds import TOKEN, check_of
+from onibus.core.lifecycle import DEAD
+from onibus.core.records import WriteBatch
 from onibus.core.sessions import Session
 
 if TYPE_CHECKING:
+    from onibus.core.partition import Partition
     from onibus.core.subscription import Subscription
 
 #: The token of an expired lock is still known after this number of restarts.
@@ -28,6 +31,17 @@ def held_session(subscription: Subscription, held: HeldSession) -> Session:
         f"the lock on session {held.session_id!r} expired, was released or taken over: "
         "accept it again"
     )
+
+
+def find_held(
+    partition: Partition, command: FindHeld, now: int, wall: int, out: WriteBatch
+) -> FoundHeld:
+    """Return the message that a token holds, or reject the token."""
+    subscription = partition.subscriptions[command.subscription]
+    if command.session is not None:
+        held_session(subscription, command.session)
+    ordinal, mark, _ = subscription.held_by(command.token)
+    return FoundHeld(ordinal, mark.state in DEAD)
 
 
 def delivered_under(subscription: Subscription, token: bytes) -> int:

@@ -1,37 +1,28 @@
-"""The life of one message so far, as far as its store knows it.
+"""Inspect one message: what happened to it, as far as the partition knows.
 
-A subscription keeps what a message needs from now on, not each thing that happened to it: of its
-deliveries it knows the first and how many ended without settlement. Nothing is guessed.
+A subscription keeps what a message needs from now on, not each event: of its deliveries it knows
+the first, and how many ended without settlement.
 """
 
 from __future__ import annotations
 
-import msgspec
+from typing import TYPE_CHECKING
 
 from onibus.core.block import NEVER
+from onibus.core.commands import Inspect
+from onibus.core.inspection import Event, Life
 from onibus.core.message import ReceivedMessage
-from onibus.core.subscription import Subscription
+from onibus.core.records import WriteBatch
+
+if TYPE_CHECKING:
+    from onibus.core.partition import Partition
+    from onibus.core.subscription import Subscription
 
 
-class Event(msgspec.Struct, omit_defaults=True):
-    """Something that happened to a message, or will."""
-
-    what: str
-    #: when it happened or will happen; absent if the store does not keep its time
-    at_ms: int | None = None
-    detail: str = ""
-
-
-class Life(msgspec.Struct):
-    """A message, and what is known of its life."""
-
-    message: ReceivedMessage
-    events: list[Event]
-
-
-def life_of(subscription: Subscription, number: int) -> Life:
-    """Return a message and its life."""
-    ordinal = subscription.ordinal(number)
+def inspect(partition: Partition, command: Inspect, now: int, wall: int, out: WriteBatch) -> Life:
+    """Return a message and what happened to it."""
+    subscription = partition.subscriptions[command.subscription]
+    ordinal = subscription.ordinal(command.number)
     message = subscription.view(ordinal)
     events = [*_arrival(message), *_deliveries(message), *_hold(subscription, ordinal)]
     mark = subscription.marks.get(ordinal)
@@ -50,7 +41,7 @@ def life_of(subscription: Subscription, number: int) -> Life:
 
 
 def _arrival(received: ReceivedMessage) -> list[Event]:
-    """Return how the message came here."""
+    """Return how the message arrived."""
     message = received.message
     before = message.enqueued_sequence_number
     events = []
@@ -64,7 +55,7 @@ def _arrival(received: ReceivedMessage) -> list[Event]:
 
 
 def _deliveries(received: ReceivedMessage) -> list[Event]:
-    """Return what is known of its deliveries."""
+    """Return its deliveries."""
     events = []
     if received.first_received_ms is not None:
         events.append(Event("first received", received.first_received_ms))
