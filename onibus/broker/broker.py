@@ -293,20 +293,6 @@ class Broker:
         entity.last_used = seat.entity.last_used
         return result
 
-    def look(
-        self,
-        entity: Entity,
-        seat: Seat,
-        question: Callable[Concatenate[Subscription, P], T],
-        *arguments: P.args,
-        **named: P.kwargs,
-    ) -> T:
-        """Ask what an entity has in a partition, up to its time, something; nothing changes."""
-        self.advance(seat, self.clock.now())
-        return self.ask(
-            seat, lambda partition: question(entity.part_of(partition), *arguments, **named)
-        )
-
     def ask(
         self,
         seat: Seat,

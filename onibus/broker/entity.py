@@ -164,6 +164,9 @@ class Entity:
     def set_rules(self, rules: list[Rule]) -> None:
         """Take the rules of a subscription."""
         self.rules = rules
+        for rule in rules:
+            # Compiled now: it takes long, and sends wait for it otherwise.
+            _ = rule.compiled
         if self.topic is not None:
             self.topic.rules_changed()
 
