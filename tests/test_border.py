@@ -36,16 +36,12 @@ IMPORTS = {
 FUNCTIONS = {
     "onibus.broker.forwarding": 2,
     "onibus.broker.moving": 1,
-    "onibus.broker.reading": 1,
-    "onibus.broker.readers": 1,
     "onibus.broker.replaying": 1,
     "onibus.broker.resubmitting": 2,
     "onibus.broker.sending": 1,
     "onibus.broker.transferring": 2,
     "onibus.broker.turns": 2,
     "onibus.broker.works": 6,
-    "onibus.operation.collector": 1,
-    "onibus.operation.figures": 1,
 }
 _RUN_FUNCTIONS = {"change", "change_in", "ask"}
 

@@ -21,7 +21,7 @@ from onibus.broker.reading import check_log, find_incarnation, find_reader
 from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.broker.timekeeping import stamps_set_back
 from onibus.core.checks import check_text, check_whole
-from onibus.core.commands import Command
+from onibus.core.commands import Command, FindSince
 from onibus.core.errors import (
     EntityExists,
     EntityNotFound,
@@ -32,7 +32,7 @@ from onibus.core.errors import (
 from onibus.core.limits import ADDRESS_LENGTH_MAX, ID_LENGTH_MAX
 from onibus.core.numbering import Numbering
 from onibus.core.partition import Partition
-from onibus.core.path.read import first_hole, first_since, ordinal_of, reach
+from onibus.core.path.read import first_hole, ordinal_of, reach
 from onibus.core.records import READERS, WriteBatch
 from onibus.store.interface import Store
 
@@ -408,7 +408,9 @@ def positions_of(
         latest.append(number(end))
         set_back += stamps_set_back(seat)
         if since_ms is not None:
-            since.append(number(broker.ask(seat, _since, entity, log, since_ms)))
+            outcomes_of = None if log == MESSAGES else entity.number
+            found = broker.apply(seat, FindSince(since_ms, outcomes_of), broker.clock.now())
+            since.append(number(found))
     return LogPositions(
         entity=entity.name,
         incarnation=entity.incarnation,
@@ -418,12 +420,6 @@ def positions_of(
         since=None if since_ms is None else tuple(since),
         set_back=tuple(set_back),
     )
-
-
-def _since(partition: Partition, entity: Entity, log: str, since_ms: int) -> int:
-    if log == MESSAGES:
-        return first_since(partition.log, since_ms)
-    return partition.subscriptions[entity.number].outcomes.since(since_ms)
 
 
 def reach_of(broker: Broker, entity_name: str, index: int, start: int, limit_bytes: int) -> int:

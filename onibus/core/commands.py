@@ -12,7 +12,7 @@ lose of it is a lock that ends early.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -36,6 +36,7 @@ from onibus.core.limits import (
 )
 from onibus.core.log import Repair
 from onibus.core.message import ReceivedMessage, encode_properties
+from onibus.core.outcomes import OutcomePlace
 from onibus.core.rules.rule import Rule
 from onibus.core.settings import LogSettings, SubscriptionSettings
 
@@ -636,3 +637,55 @@ class Inspect(Query[Life], frozen=True):
 
 class ListDuplicates(Query[list[tuple[str | None, int, int]]], frozen=True):
     """Return the last dropped duplicates: MessageId, time, and the number each repeats (X1)."""
+
+
+class GetStamp(Query[int], frozen=True):
+    """Return when the message with an ordinal was enqueued."""
+
+    subscription: int
+    ordinal: int
+
+
+# The log
+
+
+class Piece(NamedTuple):
+    """The rows of one block that a reading wants: those with the ordinals first to last."""
+
+    block: int
+    first: int
+    last: int
+    #: the block's size
+    size: int
+    #: the block's bytes, if the store does not have them yet
+    payload: bytes | None
+
+
+class PlanLog(Query[list[Piece]], frozen=True):
+    """Return where rows of the log are: blocks of about `size` bytes, but one at least."""
+
+    start: int
+    end: int
+    size: int
+
+
+class PlanOutcomes(Query[list[OutcomePlace]], frozen=True):
+    """Return where outcomes are: a slice of those between two numbers."""
+
+    subscription: int
+    start: int
+    end: int
+
+
+class CheckLog(Query[None], frozen=True):
+    """Raise `LogGap` if a row of the log between two ordinals is missing."""
+
+    start: int
+    end: int
+
+
+class FindSince(Query[int], frozen=True):
+    """Return the first ordinal, or number of an outcome, of a time or later."""
+
+    since_ms: int
+    outcomes_of: int | None = None

@@ -16,6 +16,7 @@ from onibus.core.path import (
     inspect,
     peek,
     purge,
+    read,
     receive,
     receive_deferred,
     receive_fifo,
@@ -67,6 +68,11 @@ HANDLERS: dict[Any, Handler] = {
     c.SetStampsBack: configure.set_stamps_back,
     c.FindHeld: held.find_held,
     c.Inspect: inspect.inspect,
+    c.GetStamp: inspect.get_stamp,
+    c.PlanLog: read.plan_log,
+    c.PlanOutcomes: read.plan_outcomes,
+    c.CheckLog: read.check_log,
+    c.FindSince: read.find_since,
     c.ListDuplicates: deduplicate.list_duplicates,
 }
 

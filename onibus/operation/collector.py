@@ -18,6 +18,7 @@ import apsw
 from onibus.broker.claim_rows import RELEASING, STAGING
 from onibus.broker.entity import TOPIC, Entity, Seat
 from onibus.broker.readers import lag_of
+from onibus.core.commands import GetStamp
 from onibus.core.errors import OnibusError
 from onibus.core.fair_queue import FairQueue
 from onibus.core.lifecycle import State
@@ -225,7 +226,8 @@ class Collector:
         if known is None or known[0] != first:
             gathering.work += READ
             try:
-                stamp = self._broker.ask(seat, lambda _: part.view(first).enqueued_time_ms)
+                command = GetStamp(part.number, first)
+                stamp = self._broker.apply(seat, command, self._broker.clock.now())
             except OnibusError:
                 return 0.0
             known = (first, stamp)

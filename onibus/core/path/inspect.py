@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from onibus.core.block import NEVER
-from onibus.core.commands import Inspect
+from onibus.core.commands import GetStamp, Inspect
 from onibus.core.inspection import Event, Life
 from onibus.core.message import ReceivedMessage
 from onibus.core.records import WriteBatch
@@ -38,6 +38,11 @@ def inspect(partition: Partition, command: Inspect, now: int, wall: int, out: Wr
     elif message.expires_at_ms is not None:
         events.append(Event("expires", message.expires_at_ms))
     return Life(message, events)
+
+
+def get_stamp(partition: Partition, command: GetStamp, now: int, wall: int, out: WriteBatch) -> int:
+    """Return when a message was enqueued."""
+    return partition.subscriptions[command.subscription].view(command.ordinal).enqueued_time_ms
 
 
 def _arrival(received: ReceivedMessage) -> list[Event]:
