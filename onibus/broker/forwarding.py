@@ -17,7 +17,7 @@ from onibus.broker.moving import Move
 from onibus.broker.replies import Outcome
 from onibus.broker.sending import open_for_sends
 from onibus.broker.turns import plan_ahead, slice_count
-from onibus.broker.works import Parts
+from onibus.broker.work import Parts
 from onibus.core.errors import (
     InvalidOperation,
     OnibusError,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from onibus.broker.broker import Broker
     from onibus.broker.entity import Entity, Seat
 
-#: Messages that go on in one work, and their bytes; fewer if the destination has many rules.
+#: Messages of one work, and their bytes; fewer if the destination has many rules.
 A_SLICE = 200
 SLICE_BYTES = 4 << 20
 #: How long a destination that cannot take messages is left alone.
@@ -49,7 +49,7 @@ TOO_MANY_HOPS = "MaxTransferHopCountExceeded"
 TOO_MANY_HOPS_TEXT = f"The message was forwarded {HOP_COUNT_MAX} times already."
 
 
-#: A source, its partition, and whether its dead letters go on.
+#: A source, its partition, and whether its dead-lettered messages are forwarded.
 Key = tuple[int, int, bool]
 
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from onibus.broker.routing import route
 from onibus.broker.turns import fitting, is_large
-from onibus.broker.works import Parts, Results
+from onibus.broker.work import Parts, Results
 from onibus.core.errors import InvalidArgument, InvalidOperation, MessageTooLarge, OnibusError
 from onibus.core.message import Message, ReceivedMessage, encode
 from onibus.core.partition import Partition

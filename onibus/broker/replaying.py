@@ -111,7 +111,7 @@ class _Replay:
         plan_ahead(self._broker, work, planned)
 
     def _store(self, batch: list[Prepared], work: dict[Seat, Part]) -> None:
-        """Send to all partitions; when the last one is durable go on."""
+        """Send to all partitions; continue when the last one is durable."""
         for seat in work:
             seat.store.check_disk(size_of(batch))
         left = dict.fromkeys(work)

@@ -21,7 +21,7 @@ from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.broker.sending import open_for_sends
 from onibus.broker.settling import seat_of_number
 from onibus.broker.turns import plan_ahead
-from onibus.broker.works import Parts
+from onibus.broker.work import Parts
 from onibus.core.errors import BusClosed, InvalidArgument, MessageNotFound, OnibusError
 from onibus.core.inspection import Filter
 from onibus.core.lifecycle import State

@@ -23,10 +23,9 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.broker.turns import Turn, is_large
+from onibus.broker.work import Parts, Publication, Results, Work, WorkRow, decode_row, encode_row
 from onibus.core.errors import EntityNotFound, OnibusError, PartitionOffline, Refused, Unknown
 from onibus.core.path.work import Result, carry_out, prepare, publish, stage, unstage
 from onibus.core.records import STAGED, WORKS, WriteBatch
@@ -46,67 +45,6 @@ KEPT_BYTES_MAX = 128 << 20
 #: Rows that are published before others have their turn.
 SLICE_ROWS = 5_000
 
-Parts = dict["Seat", Part]
-#: What was sent to each partition, in the order of its part.
-Results = dict["Seat", Any]
-
-
-class WorkRow(msgspec.Struct, array_like=True):
-    """A work that was decided, or staged for somebody who will publish it (R6)."""
-
-    decided: bool
-    #: ids of the partitions that have parts of it
-    partitions: list[int]
-    #: what the one who staged it keeps with it
-    note: Any = None
-    #: works that were decided together are published in this order, also after a crash
-    order: int = 0
-
-
-encode_row = msgspec.msgpack.Encoder().encode
-_decode_row = msgspec.msgpack.Decoder(WorkRow).decode
-
-
-class Publication(Outcome):
-    """What waits for the publication of a part: nothing; it names the part."""
-
-    __slots__ = ("seat", "work")
-
-    def __init__(self, work: int, seat: int) -> None:
-        super().__init__()
-        self.work = work
-        self.seat = seat
-
-
-class Work:
-    """A work over several stores that is under way."""
-
-    __slots__ = (
-        "decided", "deciding", "id", "kept", "note", "order", "parts", "reply", "results", "rules",
-        "size", "waiting",
-    )  # fmt: skip
-
-    def __init__(self, work: int, parts: dict[int, Part | None], note: Any, reply: Reply) -> None:
-        self.id = work
-        #: what comes first is published first
-        self.order = work
-        #: by the ids of their partitions; None where only the store knows the part
-        self.parts = parts
-        self.note = note
-        self.reply = reply
-        self.decided = False
-        #: it is being decided whether it happens: nobody else may
-        self.deciding = False
-        #: partitions that have not done yet what is being done
-        self.waiting = dict.fromkeys(parts)
-        #: bytes of its parts that are in memory until it is published
-        self.kept = 0
-        #: bytes of the messages that it will publish
-        self.size = 0
-        self.results: dict[int, Result] = {}
-        #: changes of rules that its decision brings (P11)
-        self.rules: RuleDecision | None = None
-
 
 class Works:
     """All works over several stores that are staged, decided or being published."""
@@ -123,7 +61,7 @@ class Works:
     def open(self, store: Store) -> None:
         """Read what was staged or decided when the namespace's store was last open."""
         scanned: Any = store.scan(WORKS)
-        rows = {work: _decode_row(content) for work, content in scanned}
+        rows = {work: decode_row(content) for work, content in scanned}
         for work in [one for one in self._works.values() if one.id not in rows]:
             if not work.decided and not work.waiting:
                 # Its decision was on its way when the namespace's store failed, and got lost.
@@ -473,9 +411,7 @@ class Works:
             return
         self._publish_in_turn(work, seat, piece, content, rules)
 
-    def _publish_in_turn(
-        self, work: Work, seat: Seat, piece: int, part: Part, rules: bool
-    ) -> None:
+    def _publish_in_turn(self, work: Work, seat: Seat, piece: int, part: Part, rules: bool) -> None:
         partition = seat.partition
         planned = [(seat, part.batch, partial(setattr, part, "plan"))] if rules else []
 

@@ -288,7 +288,7 @@ async def test_a_part_that_waits_for_its_turn_survives_a_crash_and_a_lost_store(
             await until(lambda: there(bus, names[0]) == ["0", "1", "2"])
     monkeypatch.undo()
     bus = await disks.bus(clock, "a", "b")
-    # What was decided is there as soon as the bus is open.
+    # The bus publishes a decided batch before it serves clients.
     assert [there(bus, name) for name in names] == [["0", "1", "2"] * 2] * 5
     sound(bus)
     await bus.close()

@@ -86,7 +86,7 @@ class Moves(Works):
     def forward(
         self, op: Op, source: EntityModel, index: int, dead: bool, looked_at: int, fits: int
     ) -> bool:
-        """The bus looks for what goes on; tell whether a work was begun.
+        """The bus looks for messages to forward; return whether a work was begun.
 
         It looks at fewer messages, and forwards fewer, if its destination has many rules.
         """

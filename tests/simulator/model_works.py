@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from onibus.broker.entity import PARTITIONS_MAX
-from onibus.broker.works import Publication
+from onibus.broker.work import Publication
 from onibus.core.errors import EntityNotFound, OnibusError, PartitionOffline, Unknown
 from tests.simulator.mismatch import check
 from tests.simulator.model import PartitionModel

@@ -18,7 +18,8 @@ from onibus.broker.message_store import MessageStore
 from onibus.broker.moving import Move
 from onibus.broker.replies import Outcome, Reply
 from onibus.broker.turns import Turn, Turns
-from onibus.broker.works import Publication, Work, Works
+from onibus.broker.work import Publication, Work
+from onibus.broker.works import Works
 from onibus.core.path import claim as claim_path
 from onibus.core.records import CLAIMS, PRODUCERS, WORKS, WriteBatch
 from onibus.store.interface import Store
@@ -131,7 +132,7 @@ class SimulatedForwarding(Forwarding):
         super().__init__(broker)
         self._simulated = broker
         self._asked = 0
-        #: messages that were looked at, and how many of those that can go on go together
+        #: how many messages it examined, and how many it forwards at once
         self._looked_at = self._fits = 0
 
     def _ready(self, *given: Any) -> list[int]:
