@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -28,8 +27,7 @@ from onibus.core.lifecycle import State
 from onibus.core.limits import NUMBERS_MAX
 from onibus.core.marks import STATE_WORDS
 from onibus.core.message import Message, ReceivedMessage
-from onibus.core.path.peek import live_ordinals, states_of
-from onibus.core.path.room import Room
+from onibus.core.path.peek import SLICE_BYTES, live_ordinals, states_of
 from onibus.core.path.work import prepare
 
 if TYPE_CHECKING:
@@ -37,9 +35,8 @@ if TYPE_CHECKING:
     from onibus.broker.entity import Entity, Seat
     from onibus.core.partition import Partition
 
-#: Messages that one work examines and moves when a filter chooses them, and their bytes.
+#: Messages that one work examines and moves when a filter chooses them.
 A_SLICE = 200
-SLICE_BYTES = 4 << 20
 NO_LIMIT = 1 << 53
 
 
@@ -104,7 +101,7 @@ class Resubmission:
         self._go_on(lambda: self._slice(seats, start, wanted))
 
     def _slice(self, seats: list[Seat], start: int, wanted: Filter) -> None:
-        if not seats or len(self._moved) >= self._most:
+        if not seats or self._count >= self._most:
             self._answer()
             return
         seat = seats[0]
@@ -128,6 +125,11 @@ class Resubmission:
             lambda: self._next_slice(left, after, wanted),
             lambda: self._next_slice(seats, start, wanted),
         )
+
+    @property
+    def _count(self) -> int:
+        """How many messages the result names: those that stay take their room, too."""
+        return len(self._moved) + len(self._refused)
 
     def _do(
         self, move: Move, now: int, then: Callable[[], None], again: Callable[[], None]
@@ -194,13 +196,18 @@ class Resubmission:
         """Return dead letters that a filter means, and where to go on: 0 at the end."""
         subscription = self._source.part_of(partition)
         there = live_ordinals(subscription, start, frozenset({self._state}))
-        count = min(A_SLICE, self._most - len(self._moved))
-        looked_at = list(islice(takewhile(lambda ordinal: ordinal < below, there), count))
-        fits = Room(SLICE_BYTES).take(partition.log, looked_at)
-        full = fits < len(looked_at)
-        del looked_at[fits:]
-        chosen = [ordinal for ordinal in looked_at if wanted.matches(subscription.view(ordinal))]
-        return chosen, looked_at[-1] + 1 if len(looked_at) == count or full else 0
+        left, size = self._most - self._count, 0
+        chosen: list[int] = []
+        for looked, ordinal in enumerate(there, 1):
+            if ordinal >= below:
+                break
+            message = subscription.view(ordinal)
+            size += len(message.body)
+            if wanted.matches(message):
+                chosen.append(ordinal)
+            if looked == A_SLICE or size > SLICE_BYTES or len(chosen) == left:
+                return chosen, ordinal + 1
+        return chosen, 0
 
 
 def _again(received: ReceivedMessage) -> Message:
