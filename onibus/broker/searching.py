@@ -6,6 +6,8 @@ where it stopped, so its caller can show progress and stop at any time.
 
 from __future__ import annotations
 
+import heapq
+import math
 from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
@@ -14,9 +16,16 @@ import msgspec
 
 from onibus.api.searching import LOOKS_MAX
 from onibus.broker.settling import peek_partition
-from onibus.core.commands import CountPurgeable, CountReasons, Tail
+from onibus.core.commands import (
+    CountPurgeable,
+    CountReasons,
+    DescribeSessions,
+    ListSessionIds,
+    Tail,
+    WarmSessions,
+)
 from onibus.core.errors import EntityNotFound, InvalidArgument
-from onibus.core.inspection import Filter, check_filter
+from onibus.core.inspection import Filter, SessionInfo, check_filter
 from onibus.core.limits import BATCH_COUNT_MAX, PEEK_BYTES_MAX
 from onibus.core.message import ReceivedMessage
 from onibus.core.numbering import partition_index
@@ -177,3 +186,37 @@ def dead_letter_reasons(broker: Broker, name: str) -> Iterator[Reasons | None]:
 def _reasons(counts: dict[str | None, int], complete: bool) -> Reasons:
     others = counts.pop(None, 0)
     return Reasons({reason or "": count for reason, count in counts.items()}, others, complete)
+
+
+class SomeSessions(msgspec.Struct):
+    """The sessions whose oldest message waits longest, and how many match."""
+
+    sessions: list[SessionInfo]
+    count: int
+
+
+def list_sessions(
+    broker: Broker, name: str, word: str, limit: int
+) -> Iterator[SomeSessions | None]:
+    """Find sessions whose id has a word; yield None after each slice, then what was found."""
+    entity = broker.find(name)
+    found = SomeSessions([], 0)
+    for seat in entity.seats:
+        if seat.partition is None:
+            continue
+        while broker.use(entity, seat, WarmSessions(entity.number, A_SLICE)):
+            yield None
+        ids = broker.use(entity, seat, ListSessionIds(entity.number))
+        for start in range(0, len(ids), A_SLICE):
+            command = DescribeSessions(entity.number, ids[start : start + A_SLICE])
+            infos = broker.use(entity, seat, command)
+            matching = [info for info in infos if word in info.session_id.lower()]
+            found.count += len(matching)
+            found.sessions = heapq.nsmallest(limit, [*found.sessions, *matching], _waits_longest)
+            yield None
+    yield found
+
+
+def _waits_longest(info: SessionInfo) -> tuple[float, str]:
+    oldest = info.oldest_enqueued_time_ms
+    return (math.inf if oldest is None else oldest), info.session_id

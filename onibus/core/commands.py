@@ -357,6 +357,26 @@ class ListSessions(Query[list[SessionInfo]], frozen=True):
     subscription: int
 
 
+class WarmSessions(Query[bool], frozen=True):
+    """Bring some sessions into memory; return whether more are left."""
+
+    subscription: int
+    looks: int
+
+
+class ListSessionIds(Query[list[str]], frozen=True):
+    """Return the ids of the sessions in memory."""
+
+    subscription: int
+
+
+class DescribeSessions(Query[list[SessionInfo]], frozen=True):
+    """Return sessions by their ids, as far as they still have something."""
+
+    subscription: int
+    ids: Sequence[str]
+
+
 class ListSessionStates(Query[list[str]], frozen=True):
     """Return the sessions whose state was set at this time or later."""
 

@@ -1,7 +1,8 @@
 """Inspect one message: what happened to it, as far as the partition knows.
 
 A subscription keeps what a message needs from now on, not each event: of its deliveries it knows
-the first, and how many ended without settlement.
+the first, and how many ended without settlement. The times of recent ones are in memory
+(core/returns.py).
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ def inspect(partition: Partition, command: Inspect, now: int, wall: int, out: Wr
     subscription = partition.subscriptions[command.subscription]
     ordinal = subscription.ordinal(command.number)
     message = subscription.view(ordinal)
-    events = [*_arrival(message), *_deliveries(message), *_hold(subscription, ordinal)]
+    events = [*_arrival(message), *_deliveries(subscription, ordinal, message)]
+    events += _hold(subscription, ordinal)
     mark = subscription.marks.get(ordinal)
     shown = subscription.partition.offsets.shown
     if message.state == "deferred":
@@ -59,15 +61,24 @@ def _arrival(received: ReceivedMessage) -> list[Event]:
     return [*events, Event("enqueued", received.enqueued_time_ms, detail)]
 
 
-def _deliveries(received: ReceivedMessage) -> list[Event]:
-    """Return its deliveries."""
+def _deliveries(subscription: Subscription, ordinal: int, received: ReceivedMessage) -> list[Event]:
+    """Return its deliveries: their number, and the times of recent ones."""
+    shown = subscription.partition.offsets.shown
+    returns = subscription.partition.returns
+    ends = [] if returns is None else returns.of(subscription.key, ordinal)
     events = []
-    if received.first_received_ms is not None:
-        events.append(Event("first received", received.first_received_ms))
-    count = received.delivery_count
+    first, count = received.first_received_ms, received.delivery_count
     if count:
         times = "once" if count == 1 else f"{count} times"
         events.append(Event("delivered", detail=f"{times} without being settled"))
+    if first is not None and first not in [shown(one.received) for one in ends if one.received]:
+        events.append(Event("first received", first))
+    for one in ends:
+        if one.received is None:
+            events.append(Event(one.how, shown(one.ended), "with its session"))
+        else:
+            seconds = (one.ended - one.received) / 1_000
+            events.append(Event("received", shown(one.received), f"{one.how} after {seconds:g} s"))
     return events
 
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from hmac import compare_digest
 from typing import TYPE_CHECKING
 
 from onibus.core.commands import (
     AcceptSession,
+    DescribeSessions,
     GetSessionState,
+    ListSessionIds,
     ListSessions,
     ListSessionStates,
     ReleaseSession,
     RenewSession,
     SetSessionState,
+    WarmSessions,
 )
 from onibus.core.errors import SessionLocked, SessionLockLost
 from onibus.core.holds import TOKEN
@@ -174,9 +178,14 @@ def list_sessions(
 ) -> list[SessionInfo]:
     """Return the sessions that have messages, a lock or a state, by their ids."""
     subscription = partition.subscriptions[command.subscription]
-    listed = []
+    every = subscription.sessions.all(subscription.session_name)
+    return sorted(describe(subscription, every), key=lambda info: info.session_id)
+
+
+def describe(subscription: Subscription, sessions: Iterable[Session]) -> Iterator[SessionInfo]:
+    """Yield those of the sessions that have messages, a lock or a state."""
     shown = subscription.partition.offsets.shown
-    for session in subscription.sessions.all(subscription.session_name):
+    for session in sessions:
         held = _carried(subscription, session) + session.in_flight + session.blocking
         ready = [o for o in session.ready if o < subscription.log.visible_below]
         first = min([*ready[:1], *session.waiting[:1], *held], default=ORDINALS_END)
@@ -184,18 +193,40 @@ def list_sessions(
             continue
         oldest = None if first == ORDINALS_END else _stamp(subscription, first)
         lock = session.lock
-        listed.append(
-            SessionInfo(
-                session.id,
-                len(ready) + len(session.waiting),
-                len(held),
-                oldest,
-                shown(lock.until) if lock else None,
-                lock.owner if lock else None,
-                session.state,
-            )
+        yield SessionInfo(
+            session.id,
+            len(ready) + len(session.waiting),
+            len(held),
+            oldest,
+            shown(lock.until) if lock else None,
+            lock.owner if lock else None,
+            session.state,
         )
-    return sorted(listed, key=lambda info: info.session_id)
+
+
+def warm_sessions(
+    partition: Partition, command: WarmSessions, now: int, wall: int, out: WriteBatch
+) -> bool:
+    """Read the names of some sessions that are not in memory; return whether more are left."""
+    subscription = partition.subscriptions[command.subscription]
+    return subscription.sessions.warm_some(subscription.session_name, command.looks)
+
+
+def list_ids(
+    partition: Partition, command: ListSessionIds, now: int, wall: int, out: WriteBatch
+) -> list[str]:
+    """Return the ids of the sessions in memory."""
+    sessions = partition.subscriptions[command.subscription].sessions
+    return [session.id for session in sessions.hot()]
+
+
+def describe_some(
+    partition: Partition, command: DescribeSessions, now: int, wall: int, out: WriteBatch
+) -> list[SessionInfo]:
+    """Return sessions by their ids, as far as they still have something."""
+    subscription = partition.subscriptions[command.subscription]
+    found = [subscription.sessions.find(session_id) for session_id in command.ids]
+    return list(describe(subscription, [one for one in found if one is not None]))
 
 
 def _stamp(subscription: Subscription, ordinal: int) -> int:

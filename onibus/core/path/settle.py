@@ -16,6 +16,7 @@ from onibus.core.path.complete import complete
 from onibus.core.path.dead_letter import dead_letter, expire_message, too_many_deliveries
 from onibus.core.path.held import held_session
 from onibus.core.records import WriteBatch
+from onibus.core.returns import Return
 
 if TYPE_CHECKING:
     from onibus.core.partition import Partition
@@ -82,6 +83,7 @@ def _defer(
 def _dead_letter(
     subscription: Subscription, ordinal: int, settlement: Settlement, now: int, out: WriteBatch
 ) -> None:
+    note_return(subscription, ordinal, subscription.marks[ordinal], "dead-lettered", now)
     dead_letter(subscription, ordinal, settlement.reason, settlement.description, out)
 
 
@@ -114,6 +116,7 @@ def give_back(
     (B2).
     """
     mark = subscription.marks[ordinal]
+    note_return(subscription, ordinal, mark, _HOW[event], now)
     in_main_queue = mark.state not in DEAD
     if in_main_queue and event is not Input.RELEASE:
         if not mark.deliveries:
@@ -131,6 +134,20 @@ def give_back(
         if delay_ms:
             event = Input.DELAY
     subscription.change(ordinal, event, out, due=now + delay_ms if delay_ms else 0)
+
+
+_HOW = {Input.ABANDON: "abandoned", Input.DEFER: "deferred", Input.RELEASE: "released"}
+
+
+def note_return(subscription: Subscription, ordinal: int, mark: Mark, how: str, now: int) -> None:
+    """Record how a delivery ended, for people who ask about the message."""
+    hold, returns = mark.hold, subscription.partition.returns
+    if returns is None or hold is None or hold.owner:
+        return
+    received = None if hold.until == NEVER else hold.received
+    if received is not None and hold.ordinals[ordinal] <= now:
+        how = "lock expired"
+    returns.note(subscription.key, ordinal, Return(received, now, how))
 
 
 def _note_first(mark: Mark) -> None:
