@@ -29,6 +29,7 @@ IMPORTS = {
     "onibus.protocols.http.api.claims": {"claimed_rows"},
     "onibus.protocols.http.api.log": {"log_batch"},
     "onibus.protocols.http.api.overview": {"fair_queue"},
+    "onibus.protocols.http.api.receivers": {"block"},
     "onibus.protocols.http.arrow": {"arrow_block"},
 }
 
@@ -36,12 +37,12 @@ IMPORTS = {
 FUNCTIONS = {
     "onibus.broker.forwarding": 2,
     "onibus.broker.moving": 1,
-    "onibus.broker.replaying": 1,
-    "onibus.broker.resubmitting": 2,
+    "onibus.broker.replaying": 2,
+    "onibus.broker.resubmitting": 3,
     "onibus.broker.sending": 1,
     "onibus.broker.transferring": 2,
     "onibus.broker.turns": 2,
-    "onibus.broker.works": 6,
+    "onibus.broker.works": 7,
 }
 _RUN_FUNCTIONS = {"change", "change_in", "ask"}
 
