@@ -51,7 +51,7 @@ MODULES = {module_name(path) for path in FILES}
 
 
 def core_imports(path: str) -> set[str]:
-    """Return the modules of the core that a file imports, without those for everybody."""
+    """Return the modules of the core that a file imports, without the public ones."""
     found = {resolve(name, MODULES) for name, _ in imports_of(path, tree_of(path))}
     names = {one.removeprefix("onibus.core.") for one in found if one and ".core." in one}
     return {name for name in names if name not in PUBLIC}

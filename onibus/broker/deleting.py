@@ -24,7 +24,7 @@ Deletion = tuple[Sequence[bytes], Reply]
 
 
 def delete_each(broker: Broker, name: str, tokens: Sequence[bytes], reply: Reply) -> None:
-    """Delete messages by their tokens, each by itself.
+    """Delete messages by their tokens, independently of each other.
 
     The reply gets None, or the rejection, for each when all is durable.
     """

@@ -82,10 +82,10 @@ def receive(
     held_max: int | None = None,
     bytes_max: int | None = None,
 ) -> Waiter | None:
-    """Deliver messages of any partition, locked or deleted; wait if there are none.
+    """Deliver messages of any partition, locked or deleted; wait if no message is available.
 
     `visibility_ms` replaces the lock duration of the entity. If receivers hold `held_max` messages
-    already, they get no more. `bytes_max` bounds the bytes that are delivered, except those of the
+    already, they get none. `bytes_max` bounds the bytes that are delivered, except those of the
     first message.
     """
     entity = _receivable(broker, name, wait_ms)

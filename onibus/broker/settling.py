@@ -78,7 +78,7 @@ def seat_of_number(entity: Entity, number: int) -> Seat:
     raise MessageNotFound(f"no message with sequence number {number}")
 
 
-# Each by itself
+# One result per token
 
 
 def settle_each(
@@ -89,7 +89,7 @@ def settle_each(
     reply: Reply,
     session: HeldSession | None = None,
 ) -> None:
-    """Settle each message by itself; the reply gets None, or the rejection, for each token.
+    """Settle each message independently; the reply gets None, or the rejection, for each token.
 
     With `session`, only while the caller holds that session: it may have been taken over (B9).
     """
@@ -111,7 +111,7 @@ def renew_each(
     duration_ms: int | None = None,
     session: HeldSession | None = None,
 ) -> None:
-    """Renew each lock by itself; the reply gets its new end, or the rejection, for each token."""
+    """Renew each lock independently; the reply gets its new end, or the rejection, for each token."""
     entity = broker.find(name)
     on_each(
         broker,
@@ -171,7 +171,7 @@ def delete_each(broker: Broker, entity: Entity, tokens: Sequence[bytes], reply: 
 def on_each(
     broker: Broker, entity: Entity, tokens: Sequence[bytes], build: BuildForSome, reply: Reply
 ) -> None:
-    """Do something to each message by itself, by its token.
+    """Do something to each message, by its token and independently of the others.
 
     The reply gets the results in the order of the tokens when all is durable.
     """
@@ -211,7 +211,7 @@ def _by_seat(entity: Entity, tokens: Sequence[bytes], results: list[Any]) -> dic
     return by_seat
 
 
-# All or none
+# Atomically
 
 
 def settle_all(

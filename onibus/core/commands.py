@@ -149,7 +149,7 @@ class ReceiveFifo(Command[list[ReceivedMessage]], frozen=True):
 
 
 class ReceiveDeferred(Command[list[ReceivedMessage]], frozen=True):
-    """Lock deferred messages by sequence number, or delete them (L2); all or none."""
+    """Lock deferred messages by sequence number, or delete them, atomically (L2)."""
 
     subscription: int
     numbers: Sequence[int]
@@ -268,7 +268,7 @@ class ChangeVisibility(Command[list[Refused | None]], frozen=True):
 
 
 class Cancel(Command[None], frozen=True):
-    """Cancel scheduled messages by sequence number; all or none (S5)."""
+    """Cancel scheduled messages by sequence number, atomically (S5)."""
 
     subscription: int
     numbers: Sequence[int]
@@ -278,7 +278,7 @@ class Cancel(Command[None], frozen=True):
 
 
 class Undefer(Command[None], frozen=True):
-    """Make deferred messages active again by sequence number; all or none (X3)."""
+    """Make deferred messages active again by sequence number, atomically (X3)."""
 
     subscription: int
     numbers: Sequence[int]
@@ -429,7 +429,7 @@ class Tailed(msgspec.Struct, frozen=True):
     messages: list[ReceivedMessage]
     #: the ordinal at which the next look starts
     next: int
-    #: bytes of the bodies of all messages that were looked at
+    #: bytes of the bodies that it read
     size: int
 
 
@@ -438,9 +438,9 @@ class Tail(Query[Tailed], frozen=True):
 
     subscription: int
     wanted: Filter
-    #: where the last look ended; 0 if there was none
+    #: where the last look ended; 0 for the first look
     start: int
-    #: messages that are looked at, and bytes of their bodies
+    #: bounds of one look: messages, and bytes of their bodies
     looks: int
     bytes_max: int
 
@@ -500,7 +500,7 @@ class Purge(Command[Counted], frozen=True):
 
 
 class ForgetIds(Command[None], frozen=True):
-    """Discard every recorded id: what was sent before can be sent again."""
+    """Discard every recorded id: earlier messages can be sent again."""
 
 
 # Claims

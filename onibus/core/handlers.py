@@ -79,7 +79,7 @@ HANDLERS: dict[Any, Handler] = {
     c.ListDuplicates: deduplicate.list_duplicates,
 }
 
-#: Raises what the handler would raise, for a command that other partitions get too, all or none.
+#: Raises what the handler would raise: for a command that several partitions carry out atomically.
 CHECKS: dict[Any, Callable[..., Any]] = {
     c.ReceiveDeferred: receive_deferred.find_deferred,
     c.Settle: settle.find_settled,

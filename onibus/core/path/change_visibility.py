@@ -1,4 +1,4 @@
-"""Change visibility timeouts, as SQS does: each by itself.
+"""Change visibility timeouts, as SQS does, independently of each other.
 
 On a standard queue, a request for a message whose lock has expired does nothing.
 """

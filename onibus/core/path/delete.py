@@ -1,4 +1,4 @@
-"""Delete received messages, as SQS does: each by itself, and one that is gone is not an error.
+"""Delete received messages, as SQS does: one that is gone is not an error.
 
 A FIFO queue deletes a message only while it is locked. A standard queue also deletes it after its
 lock expired, unless another receiver has received it since: then it stays, without an error.

@@ -1,4 +1,4 @@
-"""Receive deferred messages by sequence number (L2): all of them, or none."""
+"""Receive deferred messages by sequence number (L2), atomically."""
 
 from __future__ import annotations
 
