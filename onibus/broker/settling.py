@@ -111,7 +111,7 @@ def renew_each(
     duration_ms: int | None = None,
     session: HeldSession | None = None,
 ) -> None:
-    """Renew each lock independently; the reply gets its new end, or the rejection, for each token."""
+    """Renew each lock independently; the reply gets the new end or rejection of each token."""
     entity = broker.find(name)
     on_each(
         broker,
