@@ -7,9 +7,9 @@ the simulator.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from onibus.broker.admission import RESERVE_BYTES, DiskWatch
 from onibus.broker.alarms import Alarms
@@ -47,7 +47,6 @@ from onibus.core.errors import (
 from onibus.core.partition import Partition
 from onibus.core.path.expire import pass_time
 from onibus.core.records import WriteBatch
-from onibus.core.subscription import Subscription
 from onibus.core.tally import Tally
 from onibus.core.timers import Timers
 from onibus.store.interface import OpenStore
@@ -56,7 +55,6 @@ if TYPE_CHECKING:
     from onibus.broker.deleting import Deletion
 
 T = TypeVar("T")
-P = ParamSpec("P")
 
 #: Records that nobody waits for (locks) are on the disk after this time at the latest.
 FLUSH_MS = 50
@@ -228,8 +226,9 @@ class Broker:
             self.advance(seat, now)
         partition = seat.online()
         out = WriteBatch()
+        wall = self.clock.wall_at(now) if command.stamps else now + self.clock.offsets.wall
         try:
-            result = partition.apply(command, now, now + self.clock.offsets.wall, out)
+            result = partition.apply(command, now, wall, out)
         except Refused:
             raise
         except Exception as error:
@@ -250,64 +249,38 @@ class Broker:
 
     def check(self, entity: Entity, seat: Seat, command: Command[Any]) -> None:
         """Raise the rejection of a command that would be rejected at this moment."""
-        entity.part_of(seat.online())
-        self.ask(seat, Partition.check, command)
-
-    def change(
-        self,
-        seat: Seat,
-        operation: Callable[[Partition, int, WriteBatch], T],
-        now: int | None = None,
-    ) -> T:
-        """Run a function on a partition that is up to its time; see `apply`."""
-        if now is None:
-            now = self.clock.now()
-            self.advance(seat, now)
         partition = seat.online()
-        out = WriteBatch()
+        entity.part_of(partition)
         try:
-            result = operation(partition, now, out)
-        except Exception as error:
-            if isinstance(error, Refused) and not out and not partition.dirty:
-                raise
-            raise self.partition_failed(seat, error) from error
-        seat.entity.last_used = now
-        if out or partition.dirty:
-            partition.finish(now, out)
-            self._write(seat, partition, out, now)
-        return result
-
-    def change_in(
-        self,
-        entity: Entity,
-        seat: Seat,
-        operation: Callable[[Subscription, int, WriteBatch], T],
-        now: int | None = None,
-    ) -> T:
-        """Run a function on what an entity has in a partition; see `apply`."""
-        result = self.change(
-            seat,
-            lambda partition, now, out: operation(entity.part_of(partition), now, out),
-            now,
-        )
-        entity.last_used = seat.entity.last_used
-        return result
-
-    def ask(
-        self,
-        seat: Seat,
-        question: Callable[Concatenate[Partition, P], T],
-        *arguments: P.args,
-        **named: P.kwargs,
-    ) -> T:
-        """Ask a partition something that changes nothing."""
-        partition = seat.online()
-        try:
-            return question(partition, *arguments, **named)
+            partition.check(command)
         except Refused:
             raise
         except Exception as error:
             raise self.partition_failed(seat, error) from error
+
+    def apply_together(
+        self, store: MessageStore, commands: Mapping[Seat, Command[T]], now: int
+    ) -> dict[Seat, T]:
+        """Carry out commands on partitions of one store, in one commit; return their results.
+
+        The caller has brought the partitions to `now`, and knows that no command is rejected.
+        """
+        wall, out = self.clock.wall_at(now), WriteBatch()
+        results: dict[Seat, T] = {}
+        assert store.loop is not None
+        try:
+            for seat, command in commands.items():
+                results[seat] = seat.online().apply(command, now, wall, out)
+        except Exception as error:
+            # Some partitions have changed in memory and some have not: all of it goes.
+            store.loop.abandon(error)
+            self.store_failed(store, error)
+            raise PartitionOffline(f"store {store.name}: {error}") from error
+        store.loop.write(out)
+        for seat in commands:
+            self.written(seat, seat.online(), now)
+            seat.entity.last_used = now
+        return results
 
     def advance(self, seat: Seat, now: int) -> None:
         """Bring a partition up to that bus time."""

@@ -16,7 +16,7 @@ from onibus.broker.entity import Seat
 from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.broker.slices import in_slices
 from onibus.core.checks import check_whole
-from onibus.core.commands import ListClaimed, ReadClaimed
+from onibus.core.commands import ListClaimed, ReadMessages
 from onibus.core.errors import Damaged, InvalidArgument, OnibusError
 from onibus.core.message import ReceivedMessage
 from onibus.core.records import WriteBatch
@@ -97,7 +97,7 @@ def _read_pages(
             if not pages:
                 find()
             seat, ordinals = ahead.pop()
-            command = ReadClaimed(held.entity.number, ordinals)
+            command = ReadMessages(held.entity.number, ordinals)
             received = claims.broker.use(held.entity, seat, command)
             pages.append(page(seat.index, received))
         except OnibusError as error:

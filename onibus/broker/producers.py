@@ -27,6 +27,7 @@ from onibus.broker.routing import route
 from onibus.broker.sending import open_for_sends
 from onibus.core import content_digest
 from onibus.core.checks import check_text, check_whole
+from onibus.core.commands import Stored
 from onibus.core.errors import (
     BatchChanged,
     BatchTooOld,
@@ -40,7 +41,6 @@ from onibus.core.errors import (
 from onibus.core.limits import BATCH_COUNT_MAX, ID_LENGTH_MAX
 from onibus.core.message import Message
 from onibus.core.path.admit import admit
-from onibus.core.path.work import Result
 from onibus.core.records import PRODUCERS, WORKS, WriteBatch
 from onibus.core.staged import Part
 
@@ -422,7 +422,7 @@ def _done(reply: Reply, value: Any, outcome: Outcome) -> None:
         answer(reply, value)
 
 
-def _dropped(result: Result) -> int:
+def _dropped(result: Stored) -> int:
     """Return how many messages of a part were dropped as duplicates."""
     if isinstance(result, list):
         return sum(sent.duplicate_of is not None for sent in result)

@@ -14,14 +14,12 @@ from onibus.broker.routing import route, size_of
 from onibus.broker.sending import open_for_sends
 from onibus.broker.turns import fitting, is_large, plan_ahead, slice_count
 from onibus.core.block import ACTIVATED, MESSAGE, Block
+from onibus.core.commands import CarryOut, FindRepeats
 from onibus.core.errors import InvalidArgument, OnibusError, Unknown
 from onibus.core.inspection import Filter, check_filter
 from onibus.core.message import Message, ReceivedMessage
 from onibus.core.numbering import Numbering
-from onibus.core.partition import Partition
 from onibus.core.path.admit import Prepared, admit
-from onibus.core.path.work import Result, carry_out, prepare
-from onibus.core.records import WriteBatch
 from onibus.core.staged import Part
 
 if TYPE_CHECKING:
@@ -99,7 +97,7 @@ class _Replay:
         now = self._broker.clock.now()
         for seat, part in work.items():
             # Messages get their new ids now: a plan is for the messages that it has seen.
-            self._broker.ask(seat, prepare, part, now)
+            self._broker.apply(seat, FindRepeats(part), now)
 
         def planned() -> None:
             try:
@@ -118,12 +116,6 @@ class _Replay:
             self._send_to(seat, part, left)
 
     def _send_to(self, seat: Seat, part: Part, left: dict[Seat, None]) -> None:
-        clock = self._broker.clock
-
-        def send(partition: Partition, now: int, out: WriteBatch) -> Result:
-            found = prepare(partition, part, now)
-            return carry_out(partition, part, found, now, clock.wall_at(now), out)
-
         def sent(outcome: Outcome) -> None:
             if outcome.error is not None:
                 self._fail(outcome.error)
@@ -133,7 +125,7 @@ class _Replay:
             if not left:
                 self._send()
 
-        self._broker.change(seat, send)
+        self._broker.apply(seat, CarryOut(part))
         self._stored = True
         assert seat.store.loop is not None
         seat.store.loop.answer_after(Outcome(sent), None)

@@ -15,9 +15,11 @@ from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.broker.routing import Part, any_seat, check_room, route, seat_of, size_of
 from onibus.broker.turns import SLICE_STEPS, Turn, steps_of, waits
 from onibus.core.checks import check_whole
+from onibus.core.commands import Send
 from onibus.core.errors import (
     EntityDisabled,
     EntityNotFound,
+    Failed,
     InvalidArgument,
     InvalidOperation,
     OnibusError,
@@ -25,10 +27,8 @@ from onibus.core.errors import (
 )
 from onibus.core.limits import BATCH_COUNT_MAX, DELIVERY_DELAY_MS_MAX
 from onibus.core.message import Message, Sent
-from onibus.core.path import enqueue
 from onibus.core.path.admit import Prepared, admit
 from onibus.core.path.plan import Plan
-from onibus.core.records import WriteBatch
 from onibus.core.settings import LogSettings
 from onibus.core.staged import Part as StagedPart
 
@@ -298,10 +298,9 @@ def apply_inbox(broker: Broker, store: MessageStore) -> None:
         else:
             group.append(request)
     now = broker.clock.now()
-    wall = broker.clock.wall_at(now)
     for seat, group in by_seat.items():
         for some in _together(group):
-            _apply(broker, seat, some, now, wall)
+            _apply(broker, seat, some, now)
 
 
 def _with_room(
@@ -350,42 +349,33 @@ def _together(group: list[SendRequest]) -> Iterator[list[SendRequest]]:
         yield group[start:] if start else group
 
 
-def _apply(broker: Broker, seat: Seat, group: list[SendRequest], now: int, wall: int) -> None:
+def _apply(broker: Broker, seat: Seat, group: list[SendRequest], now: int) -> None:
     """Apply requests to their partition, as one batch."""
     store = seat.store
-    assert store.loop is not None
-    kernel: Any = enqueue
-    batches: list[Any] = [request.prepared for request in group]
-    batch = batches[0]
-    if type(batch) is not list:
-        from onibus.core.path import bulk
-
-        kernel = bulk
-    elif len(group) > 1:
+    batch = group[0].prepared
+    if len(group) > 1:
+        batches: list[Any] = [request.prepared for request in group]
         batch = list(chain.from_iterable(batches))
     try:
         if seat.id not in store.seats:
             raise EntityNotFound(f"{seat.entity.name} was deleted")
         broker.advance(seat, now)
-        originals = broker.ask(seat, kernel.find_duplicates, batch, now)
     except OnibusError as error:
         for request in group:
             _move(broker, request, error)
         return
-    partition = seat.online()
-    out = WriteBatch()
     try:
-        answers = kernel.send(partition, batch, originals, now, wall, out, plan=group[0].plan)
-        partition.finish(now, out)
-    except Exception as error:
-        # Nothing of it is written. It goes nowhere else: there it would do the same again.
-        failure = broker.partition_failed(seat, error)
+        answers = broker.apply(seat, Send(batch, group[0].plan), now)
+    except OnibusError as error:
+        # A bug would show again in another partition. One whose disk cannot be read does not.
+        unreadable = isinstance(error.__cause__, Failed)
         for request in group:
-            fail(request.reply, failure)
+            if unreadable:
+                _move(broker, request, error)
+            else:
+                fail(request.reply, error)
         return
-    store.loop.write(out)
-    broker.written(seat, partition, now)
-    seat.entity.last_used = now
+    assert store.loop is not None
     _answer(store.loop, group, answers)
 
 

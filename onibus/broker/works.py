@@ -26,17 +26,16 @@ from typing import TYPE_CHECKING, Any
 from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.broker.turns import Turn, is_large
 from onibus.broker.work import Parts, Publication, Results, Work, WorkRow, decode_row, encode_row
+from onibus.core.commands import CarryOut, FindRepeats, Publish, ReadStaged, Stage, Stored, Unstage
 from onibus.core.errors import EntityNotFound, OnibusError, PartitionOffline, Refused, Unknown
-from onibus.core.path.work import Result, carry_out, prepare, publish, stage, unstage
 from onibus.core.records import STAGED, WORKS, WriteBatch
-from onibus.core.staged import Part, decode_part
+from onibus.core.staged import Part
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
     from onibus.broker.entity import Entity, Seat
     from onibus.broker.message_store import MessageStore
     from onibus.broker.namespace import RuleDecision
-    from onibus.core.partition import Partition
     from onibus.store.interface import Store
 
 #: Parts that wait to be published are kept in memory up to so many bytes, all works together; what
@@ -145,25 +144,12 @@ class Works:
     def _at_once(self, store: MessageStore, parts: Parts, now: int, reply: Reply) -> None:
         """Everything is in one store: one commit."""
         broker = self._broker
-        found = {seat: broker.ask(seat, prepare, part, now) for seat, part in parts.items()}
-        wall = broker.clock.wall_at(now)
-        out = WriteBatch()
-        results: Results = {}
+        commands = {
+            seat: CarryOut(part, broker.apply(seat, FindRepeats(part), now))
+            for seat, part in parts.items()
+        }
+        results: Results = broker.apply_together(store, commands, now)
         assert store.loop is not None
-        try:
-            for seat, part in parts.items():
-                partition = seat.online()
-                results[seat] = carry_out(partition, part, found[seat], now, wall, out)
-                partition.finish(now, out)
-        except Exception as error:
-            # Some partitions have changed in memory and some have not: all of it goes.
-            store.loop.abandon(error)
-            broker.store_failed(store, error)
-            raise PartitionOffline(f"store {store.name}: {error}") from error
-        store.loop.write(out)
-        for seat in parts:
-            broker.written(seat, seat.online(), now)
-            seat.entity.last_used = now
         store.loop.answer_after(reply, results)
         broker.start(store)
 
@@ -189,7 +175,7 @@ class Works:
         self._broker.disk.staged += work.size
         for seat, part in parts.items():
             try:
-                self._broker.change(seat, partial(_stage, work.id, part), now)
+                self._broker.apply(seat, Stage(work.id, part), now)
             except OnibusError as error:
                 self._abort(work, error)
                 break
@@ -269,7 +255,7 @@ class Works:
     def _unstage(self, work: Work) -> None:
         for seat in self._seats(work.parts):
             with contextlib.suppress(OnibusError):
-                self._broker.change(seat, partial(_unstage, work.id, [0]))
+                self._broker.apply(seat, Unstage(work.id, [0]))
 
     # Publishing
 
@@ -304,7 +290,7 @@ class Works:
         for work in lost:
             records.delete(WORKS, (work.id,))
         left = len(works)
-        results: dict[int, dict[int, Result]] = {}
+        results: dict[int, dict[int, Stored]] = {}
 
         def published(work: Work, outcome: Outcome) -> None:
             nonlocal left
@@ -393,7 +379,9 @@ class Works:
     def _publish(self, work: Work, seat: Seat, piece: int, part: Part | None) -> None:
         """Carry out a decided part, after what waits before it; costly rules run first."""
         try:
-            content = part or self._broker.ask(seat, lambda _: self._read(seat, work.id, piece))
+            content, now = part, self._broker.clock.now()
+            if content is None:
+                content = self._broker.apply(seat, ReadStaged(work.id, piece), now)
             if content is None:
                 # It was done before; only the row of the work was left.
                 self._published(work, seat.id, Outcome())
@@ -405,7 +393,7 @@ class Works:
                 return
             if content.rename:
                 # Messages get their new ids now: a plan is for the messages that it has seen.
-                self._broker.ask(seat, prepare, content, self._broker.clock.now())
+                self._broker.apply(seat, FindRepeats(content), now)
         except OnibusError:
             self._late(work, seat)
             return
@@ -430,14 +418,8 @@ class Works:
         self._broker.turns.take(turn)
 
     def _carry_out(self, work: Work, seat: Seat, piece: int, part: Part) -> None:
-        clock = self._broker.clock
         try:
-            work.results[seat.id] = self._broker.change(
-                seat,
-                lambda partition, now, out: publish(
-                    partition, work.id, piece, part, now, clock.wall_at(now), out
-                ),
-            )
+            work.results[seat.id] = self._broker.apply(seat, Publish(work.id, piece, part))
         except OnibusError:
             self._late(work, seat)
             return
@@ -511,18 +493,10 @@ class Works:
         work = self._works.get(work_id)
         if work is None or seat.id not in work.parts:
             with contextlib.suppress(OnibusError):
-                self._broker.change(seat, partial(_unstage, work_id, pieces))
+                self._broker.apply(seat, Unstage(work_id, pieces))
         elif work.decided:
             for piece in pieces:
                 self._publish(work, seat, piece, None)
-
-    def _read(self, seat: Seat, work_id: int, piece: int) -> Part | None:
-        assert seat.store.loop is not None
-        row = seat.store.loop.store.read(STAGED, (work_id, seat.id, piece))
-        if row is None:
-            return None
-        assert isinstance(row[-1], bytes)
-        return decode_part(row[-1])
 
     def _seats(self, ids: Iterable[int]) -> list[Seat]:
         found = [self._broker.seat(seat_id) for seat_id in ids]
@@ -532,11 +506,3 @@ class Works:
         assert seat.store.loop is not None
         seat.store.loop.answer_after(Outcome(then), None)
         self._broker.start(seat.store)
-
-
-def _stage(work: int, part: Part, partition: Partition, now: int, out: WriteBatch) -> None:
-    stage(partition, work, part, out)
-
-
-def _unstage(work: int, pieces: list[int], partition: Partition, now: int, out: WriteBatch) -> None:
-    unstage(partition, work, pieces, now, out)

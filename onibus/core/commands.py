@@ -12,7 +12,7 @@ lose of it is a lock that ends early.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
@@ -27,6 +27,7 @@ from onibus.core.inspection import (
     SessionInfo,
     check_filter,
 )
+from onibus.core.lifecycle import State
 from onibus.core.limits import (
     BATCH_COUNT_MAX,
     ID_LENGTH_MAX,
@@ -35,12 +36,24 @@ from onibus.core.limits import (
     VISIBILITY_MS_MAX,
 )
 from onibus.core.log import Repair
-from onibus.core.message import ReceivedMessage, encode_properties
+from onibus.core.message import ReceivedMessage, Sent, encode_properties
 from onibus.core.outcomes import OutcomePlace
 from onibus.core.rules.rule import Rule
 from onibus.core.settings import LogSettings, SubscriptionSettings
 
+if TYPE_CHECKING:
+    from onibus.core.path.admit import Prepared
+    from onibus.core.path.admit_arrow import PreparedBatch
+    from onibus.core.path.bulk import SentRows
+    from onibus.core.path.plan import Plan
+    from onibus.core.staged import Part
+
 R = TypeVar("R", covariant=True)
+
+#: Admitted messages, one by one or in columns.
+Batch: TypeAlias = "list[Prepared] | PreparedBatch"
+#: The result of each message of a batch, one by one or in columns.
+Stored: TypeAlias = "list[Sent] | SentRows"
 
 
 class Command(msgspec.Struct, Generic[R], frozen=True, tag=True):
@@ -50,6 +63,8 @@ class Command(msgspec.Struct, Generic[R], frozen=True, tag=True):
     is_query: ClassVar[bool] = False
     #: whether a client uses the entity by it: an idle entity may be deleted (B7)
     is_use: ClassVar[bool] = True
+    #: whether it gives messages their enqueued time
+    stamps: ClassVar[bool] = False
 
     @property
     def answered_early(self) -> bool:
@@ -83,6 +98,160 @@ def check_token(token: object) -> None:
     """Reject bytes that no partition ever issued as a lock token."""
     if not isinstance(token, bytes) or len(token) != TOKEN.size:
         raise UnknownToken("not a lock token of this bus: use the token of the received message")
+
+
+# Sending
+
+
+class Send(Command[Stored], frozen=True):
+    """Store admitted messages; return the result of each, one by one or in columns."""
+
+    stamps: ClassVar[bool] = True
+
+    batch: Batch
+    #: its fan-out, if that was computed before
+    plan: Plan | None = None
+
+
+class PlanFanOut(Query["Plan"], frozen=True):
+    """Return the fan-out of a batch as it would be now, to be computed before it is sent."""
+
+    batch: Batch
+
+
+class RunPlan(Query[int], frozen=True):
+    """Run rules of a fan-out for about `steps` steps; return the steps left, 0 if more is left."""
+
+    plan: Plan
+    steps: int
+
+
+# Multi-partition operations
+
+
+class FindRepeats(Query[list[int]], frozen=True):
+    """Return the ordinal that each message of a part repeats, -1 for a new one.
+
+    A part that renames its repeated messages has new ids for them afterwards.
+    """
+
+    part: Part
+
+
+class CarryOut(Command[Stored], frozen=True):
+    """Store the messages of a part and settle those that it names."""
+
+    stamps: ClassVar[bool] = True
+
+    part: Part
+    #: what `FindRepeats` returned at this moment; None to find it now
+    originals: list[int] | None = None
+
+
+class Stage(Command[None], frozen=True):
+    """Keep a part until its operation is decided; hold the messages that it will change."""
+
+    work: int
+    part: Part
+
+
+class Publish(Command[Stored], frozen=True):
+    """Carry out a staged part, once: its row goes with the same commit."""
+
+    stamps: ClassVar[bool] = True
+
+    work: int
+    piece: int
+    part: Part
+
+
+class Unstage(Command[None], frozen=True):
+    """Discard a staged part that was not decided; release the messages that it held."""
+
+    work: int
+    pieces: Sequence[int]
+
+
+class ReadStaged(Query["Part | None"], frozen=True):
+    """Return a staged part; None if it was carried out."""
+
+    work: int
+    piece: int
+
+
+# Moving messages
+
+
+class ReadMessages(Query[list[ReceivedMessage]], frozen=True):
+    """Return messages by their ordinals."""
+
+    subscription: int
+    ordinals: Sequence[int]
+
+
+class ListForwardable(Query[list[int]], frozen=True):
+    """Return the first messages, or dead-lettered messages, that wait to be forwarded."""
+
+    subscription: int
+    dead: bool
+    limit: int
+    bytes_max: int
+    #: reject it while a multi-partition operation holds messages: later ones must not overtake them
+    unless_held: bool = False
+
+
+class KeepDeadLetters(Command[None], frozen=True):
+    """Forward these dead-lettered messages no longer; None to forward all of them again."""
+
+    is_use: ClassVar[bool] = False
+
+    subscription: int
+    ordinals: Sequence[int] | None
+
+
+class DeadLetterAll(Command[None], frozen=True):
+    """Dead-letter messages that are not locked: ordinal, reason and description of each."""
+
+    subscription: int
+    letters: Sequence[tuple[int, str, str]]
+
+
+class FindMovable(Query[list[int]], frozen=True):
+    """Return the ordinals of messages in a state, or reject all of them."""
+
+    subscription: int
+    numbers: Sequence[int]
+    state: State
+
+
+class Chosen(msgspec.Struct, frozen=True):
+    """Messages that a filter selected in one slice."""
+
+    ordinals: list[int]
+    #: the ordinal at which the next slice starts; 0 at the end
+    next: int
+
+
+class ChooseMovable(Query[Chosen], frozen=True):
+    """Return a slice of the messages in a state that match a filter."""
+
+    subscription: int
+    wanted: Filter
+    state: State
+    start: int
+    #: the ordinal at which the choice ends
+    below: int
+    looks: int
+    most: int
+
+
+class ListWaiting(Query[list[int]], frozen=True):
+    """Return the first available messages whose session is free, below an ordinal."""
+
+    subscription: int
+    limit: int
+    below: int
+    bytes_max: int
 
 
 # Receiving
@@ -559,13 +728,6 @@ class ListClaimed(Query[list[int]], frozen=True):
 
     subscription: int
     owner: str
-
-
-class ReadClaimed(Query[list[ReceivedMessage]], frozen=True):
-    """Return messages of a claim by their ordinals."""
-
-    subscription: int
-    ordinals: Sequence[int]
 
 
 class IsClaimed(Query[bool], frozen=True):

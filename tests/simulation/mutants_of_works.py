@@ -19,9 +19,10 @@ from onibus.broker import (
 from onibus.broker.replies import Outcome
 from onibus.core import partition as partition_module
 from onibus.core.block import NEVER
-from onibus.core.commands import Purge
+from onibus.core.commands import Publish, Purge, Stage
 from onibus.core.errors import OnibusError
 from onibus.core.fans import Fans
+from onibus.core.handlers import HANDLERS
 from onibus.core.inspection import Filter
 from onibus.core.lifecycle import Input, State
 from onibus.core.path import claim as claim_module
@@ -116,28 +117,29 @@ def forget_doubts(original: Any) -> Any:
 
 
 def leave_what_was_published(original: Any) -> Any:
-    def publish(partition: Any, work: int, piece: int, part: Any, *rest: Any) -> Any:
-        result = original(partition, work, piece, part, *rest)
-        rest[-1].tables[STAGED].pop((work, partition.id, piece))
+    def publish(partition: Any, command: Publish, now: int, wall: int, out: Any) -> Any:
+        result = original(partition, command, now, wall, out)
+        out.tables[STAGED].pop((command.work, partition.id, command.piece))
         return result
 
     return publish
 
 
 def store_when_staged(original: Any) -> Any:
-    def stage(partition: Any, work: int, part: Any, out: Any) -> None:
-        original(partition, work, part, out)
-        now = partition.seen
-        found = enqueue.find_duplicates(partition, part.batch, now)
-        enqueue.send(partition, part.batch, found, now, now, out)
+    def stage(partition: Any, command: Stage, now: int, wall: int, out: Any) -> None:
+        original(partition, command, now, wall, out)
+        batch: Any = command.part.batch
+        found = enqueue.find_duplicates(partition, batch, now)
+        enqueue.send(partition, batch, found, now, now, out)
 
     return stage
 
 
 def remember_when_staged(original: Any) -> Any:
-    def stage(partition: Any, work: int, part: Any, out: Any) -> None:
-        original(partition, work, part, out)
-        hashes = [identity for one in part.batch for identity in one.identities]
+    def stage(partition: Any, command: Stage, now: int, wall: int, out: Any) -> None:
+        original(partition, command, now, wall, out)
+        batch: Any = command.part.batch
+        hashes = [identity for one in batch for identity in one.identities]
         partition.ids.record_all(hashes, [1] * len(hashes), partition.seen)
         partition.ids.write(out)
 
@@ -335,11 +337,11 @@ OF_WORKS = {
     ),
     "what was in doubt stays so": Mutant(works.Works, "open", forget_doubts, _OVER_STORES),
     "publish again after a restart": Mutant(
-        works, "publish", leave_what_was_published, _OVER_STORES
+        HANDLERS, Publish, leave_what_was_published, _OVER_STORES
     ),
-    "staged messages are stored": Mutant(works, "stage", store_when_staged, _OVER_STORES),
+    "staged messages are stored": Mutant(HANDLERS, Stage, store_when_staged, _OVER_STORES),
     "ids are remembered when staged": Mutant(
-        works, "stage", remember_when_staged, ("keyed", "everything")
+        HANDLERS, Stage, remember_when_staged, ("keyed", "everything")
     ),
     "what a work will change is given out": Mutant(
         work_module, "_pin", do_nothing, ("plain", "fading", "mortal")

@@ -19,11 +19,9 @@ from onibus.core.commands import (
     IsClaimed,
     ListClaimed,
     ListClaimOwners,
-    ReadClaimed,
     ReleaseClaimed,
 )
 from onibus.core.lifecycle import Input
-from onibus.core.message import ReceivedMessage
 from onibus.core.path.complete import complete
 from onibus.core.path.dead_letter import dead_letter
 from onibus.core.path.receive import still_living, take_living
@@ -155,14 +153,6 @@ def claimed(subscription: Subscription, owner: str, limit: int | None = None) ->
     holds = [hold for hold in subscription.holds.values() if hold.owner == owner]
     found = list(chain.from_iterable(hold.ordinals for hold in holds))
     return sorted(found)[:limit]
-
-
-def read_claimed(
-    partition: Partition, command: ReadClaimed, now: int, wall: int, out: WriteBatch
-) -> list[ReceivedMessage]:
-    """Return messages of a claim."""
-    subscription = partition.subscriptions[command.subscription]
-    return [subscription.view(ordinal) for ordinal in command.ordinals]
 
 
 def is_claimed(
