@@ -170,9 +170,9 @@ def publish_what_is_up_only(original: Any) -> Any:
 
 
 def settle_what_is_held(original: Any) -> Any:
-    def find(self: Any, settlement: Any, parts: Any) -> None:
+    def find(self: Any, *given: Any) -> None:
         try:
-            original(self, settlement, parts)
+            original(self, *given)
         except OnibusError:
             return
 
