@@ -26,14 +26,11 @@ from msgspec.structs import replace
 from onibus.api.log import StampsSetBack
 from onibus.api.operation import ClockInfo
 from onibus.broker import receiving, sending, settling
-from onibus.broker.admission import RESERVE_BYTES
 from onibus.broker.broker import Broker
-from onibus.broker.clock import Clock, MovableClock, SystemClock
 from onibus.broker.namespace import NAME
 from onibus.broker.probing import PROBE_MS
 from onibus.broker.quotas import Quotas
 from onibus.broker.timekeeping import accept_clock, clock_info
-from onibus.broker.writer import ThreadWriter
 from onibus.calls.claims import ClaimCalls
 from onibus.calls.entities import EntityCalls
 from onibus.calls.log import LogCalls
@@ -45,6 +42,9 @@ from onibus.core.errors import InvalidArgument, InvalidOperation
 from onibus.core.inspection import Filter, NonExclusive, SessionInfo
 from onibus.core.message import Message, ReceivedMessage, Sent, SentBatch
 from onibus.receiver import FifoReceiver, Receiver, SessionReceiver
+from onibus.shard.clock import Clock, MovableClock, SystemClock
+from onibus.shard.disk_room import RESERVE_BYTES
+from onibus.shard.writer import ThreadWriter
 from onibus.store.files import make_directory, written_ms
 from onibus.store.interface import OpenStore, Store
 from onibus.store.memory import MemoryStore

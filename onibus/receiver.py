@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from uuid import uuid4
 
 from onibus.broker import receiving, settling
-from onibus.broker.entity import Entity, Seat
+from onibus.broker.entity import Entity
 from onibus.core.commands import (
     COMPLETE,
     Command,
@@ -22,6 +22,7 @@ from onibus.core.commands import (
 from onibus.core.errors import InvalidArgument, LockLost
 from onibus.core.inspection import AcceptedSession
 from onibus.core.message import ReceivedMessage
+from onibus.shard.seat import Seat
 
 if TYPE_CHECKING:
     from onibus.bus import Bus

@@ -14,7 +14,14 @@ PUBLIC = {
     *("rules.correlation", "rules.rule", "rules.values", "tally"),
 }
 #: Layers that own partitions, and the timeline of Spark, which has none.
-OWNERS = ("onibus.core", "onibus.store", "onibus.broker", "onibus.spark", "onibus.server.check")
+OWNERS = (
+    "onibus.core",
+    "onibus.store",
+    "onibus.shard",
+    "onibus.broker",
+    "onibus.spark",
+    "onibus.server.check",
+)
 
 #: What else is imported from the core, and by which module.
 IMPORTS = {

@@ -16,7 +16,6 @@ from heapq import heappop, heappush
 from pathlib import Path
 from typing import NamedTuple
 
-from onibus.broker.pages import StorePages
 from onibus.core.commands import COMPLETE, Receive, Settle
 from onibus.core.message import Message, ReceivedMessage
 from onibus.core.partition import Partition
@@ -24,6 +23,7 @@ from onibus.core.path.admit import admit
 from onibus.core.path.enqueue import find_duplicates, send
 from onibus.core.records import WriteBatch
 from onibus.core.settings import QueueSettings, make
+from onibus.shard.pages import StorePages
 from onibus.store.memory import MemoryStore
 
 PAGE = Path(__file__).parent.parent / "docs" / "dwell.svg"

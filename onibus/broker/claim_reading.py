@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 from onibus.broker.claim_holding import check_holder
 from onibus.broker.claim_rows import HeldClaim
 from onibus.broker.claiming import CLAIM_SLICE
-from onibus.broker.entity import Seat
-from onibus.broker.replies import Outcome, Reply, answer, fail
-from onibus.broker.slices import in_slices
 from onibus.core.checks import check_whole
 from onibus.core.commands import ListClaimed, ReadMessages
 from onibus.core.errors import Damaged, InvalidArgument, OnibusError
 from onibus.core.message import ReceivedMessage
 from onibus.core.records import WriteBatch
+from onibus.shard.replies import Outcome, Reply, answer, fail
+from onibus.shard.seat import Seat
+from onibus.shard.slices import in_slices
 
 if TYPE_CHECKING:
     from onibus.broker.claims import Claims
@@ -108,4 +108,4 @@ def _read_pages(
         answer(reply, pages)
         return False
 
-    in_slices(claims.broker, step)
+    in_slices(claims.broker.call_soon, step)

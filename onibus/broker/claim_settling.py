@@ -20,10 +20,7 @@ from onibus.broker.claim_rows import (
     HeldClaim,
 )
 from onibus.broker.claiming import CLAIM_SLICE
-from onibus.broker.entity import Seat
-from onibus.broker.replies import Outcome, Reply, answer
 from onibus.broker.settling import seat_of_number
-from onibus.broker.slices import in_slices
 from onibus.core.checks import check_text, check_whole
 from onibus.core.commands import CompleteClaimed, IsClaimed, ReleaseClaimed
 from onibus.core.errors import (
@@ -35,6 +32,9 @@ from onibus.core.errors import (
 )
 from onibus.core.limits import REASON_LENGTH_MAX
 from onibus.core.records import CLAIMS, WriteBatch
+from onibus.shard.replies import Outcome, Reply, answer
+from onibus.shard.seat import Seat
+from onibus.shard.slices import in_slices
 
 if TYPE_CHECKING:
     from onibus.broker.claims import Claims
@@ -108,9 +108,7 @@ def complete_in(claims: Claims, held: HeldClaim, seat: Seat) -> None:
             return False
         if done == CLAIM_SLICE:
             return True
-        assert seat.store.loop is not None
-        seat.store.loop.answer_after(Outcome(durable), None)
-        claims.broker.start(seat.store)
+        seat.store.answer_after(Outcome(durable), None)
         return False
 
     def durable(outcome: Outcome) -> None:
@@ -121,7 +119,7 @@ def complete_in(claims: Claims, held: HeldClaim, seat: Seat) -> None:
             if not held.left:
                 _finish(claims, held)
 
-    in_slices(claims.broker, step)
+    in_slices(claims.broker.call_soon, step)
 
 
 def _finish(claims: Claims, held: HeldClaim) -> None:
@@ -199,7 +197,7 @@ def _give_back(claims: Claims, held: HeldClaim) -> None:
         held.tell(None)
         return False
 
-    in_slices(claims.broker, step)
+    in_slices(claims.broker.call_soon, step)
 
 
 def _check_has(claims: Claims, held: HeldClaim, number: int) -> None:

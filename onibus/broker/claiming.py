@@ -13,12 +13,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from onibus.broker.claim_rows import HeldClaim
-from onibus.broker.entity import Seat
-from onibus.broker.replies import Outcome
 from onibus.core.commands import Claim, ReleaseClaimed
 from onibus.core.errors import PartitionOffline, Refused
 from onibus.core.limits import BATCH_COUNT_MAX
 from onibus.core.partition import Partition
+from onibus.shard.replies import Outcome
+from onibus.shard.seat import Seat
 
 if TYPE_CHECKING:
     from onibus.broker.claims import Claims
@@ -100,9 +100,7 @@ class Staging:
         stores = list(dict.fromkeys(seat.store for seat in self._taken))
         self._unsynced = len(stores)
         for store in stores:
-            assert store.loop is not None
-            store.loop.answer_after(Outcome(self._synced), None)
-            self._claims.broker.start(store)
+            store.answer_after(Outcome(self._synced), None)
 
     def _synced(self, outcome: Outcome) -> None:
         if self._failed:

@@ -29,9 +29,8 @@ from onibus.broker.claim_rows import (
 )
 from onibus.broker.claim_settling import complete_in, release_held
 from onibus.broker.claiming import Staging
-from onibus.broker.entity import TOPIC, Entity, Seat
+from onibus.broker.entity import TOPIC, Entity
 from onibus.broker.receiving import in_turn
-from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.core.checks import check_text, check_whole
 from onibus.core.commands import Command, ListClaimOwners, ReleaseClaimed
 from onibus.core.errors import (
@@ -50,6 +49,8 @@ from onibus.core.limits import (
 )
 from onibus.core.path.claim import claim_of
 from onibus.core.records import CLAIMS, WriteBatch
+from onibus.shard.replies import Outcome, Reply, answer, fail
+from onibus.shard.seat import Seat
 from onibus.store.interface import Store
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from onibus.broker.named_reader import MESSAGES, NamedReader
-from onibus.broker.replies import fail
+from onibus.core.clock_offsets import ClockOffsets
 from onibus.core.commands import KeepFor, KeepNoLonger
-from onibus.core.errors import EntityNotFound, InvalidOperation, OnibusError, PartitionOffline
+from onibus.core.errors import EntityNotFound, InvalidOperation, OnibusError
 from onibus.core.pages import Pages
 from onibus.core.partition import Partition
 from onibus.core.records import WriteBatch
@@ -23,9 +23,10 @@ from onibus.core.settings import (
     TopicSettings,
 )
 from onibus.core.tally import Tally
+from onibus.shard.replies import fail
+from onibus.shard.seat import Seat
 
 if TYPE_CHECKING:
-    from onibus.broker.message_store import MessageStore
     from onibus.broker.receiving import Waiter
     from onibus.broker.turns import Turn
     from onibus.core.subscription import Subscription
@@ -39,66 +40,6 @@ KINDS: dict[type[Any], str] = {
     TopicSettings: TOPIC,
     SubscriptionSettings: SUBSCRIPTION,
 }
-
-#: Partition ids are incarnation * this + index.
-PARTITIONS_MAX = 1 << 16
-
-
-class Seat:
-    """Where one partition of an entity sits: in which store, and whether it can be used."""
-
-    __slots__ = (
-        "deleted",
-        "entity",
-        "id",
-        "index",
-        "offline",
-        "partition",
-        "pending_bytes",
-        "store",
-    )
-
-    def __init__(self, entity: Entity, index: int, store: MessageStore) -> None:
-        self.entity = entity
-        self.index = index
-        self.id = entity.incarnation * PARTITIONS_MAX + index
-        self.store = store
-        #: None while the partition is offline
-        self.partition: Partition | None = None
-        self.offline = "its store is not open yet"
-        #: its entity is gone; whoever still has the seat is told so
-        self.deleted = False
-        #: admitted, not stored yet: counts towards the quota
-        self.pending_bytes = 0
-
-    def new_partition(self, pages: Pages, secret: bytes) -> Partition:
-        """Return the partition with its subscriptions, empty as yet."""
-        entity, store = self.entity, self.store
-        given = (entity.log_settings, pages, secret, store.boot)
-        partition = Partition(self.id, self.index, *given, offsets=store.offsets)
-        partition.subscription.tally = entity.tally
-        partition.returns = store.returns
-        for outlet in entity.subscriptions.values():
-            outlet.subscribe(partition)
-        for one in (entity, *entity.subscriptions.values()):
-            for reader in one.readers.values():
-                partition.apply(one.keep_for_reader(self.index, reader), 0, 0, WriteBatch())
-        return partition
-
-    def online(self) -> Partition:
-        """Return the partition, or say why it cannot be used."""
-        if self.deleted:
-            raise EntityNotFound(f"{self.entity.name} was deleted")
-        if self.partition is None:
-            raise PartitionOffline(
-                f"partition {self.index} of {self.entity.name} is offline: {self.offline}"
-            )
-        return self.partition
-
-    def free_bytes(self) -> int:
-        """Return how much more the partition takes."""
-        partition = self.partition or self.online()
-        return partition.settings.max_size_bytes - partition.log.live_bytes - self.pending_bytes
 
 
 class Entity:
@@ -237,3 +178,17 @@ class Entity:
             fail(waiter.reply, error)
             waiter.let_go()
         self.waiters.clear()
+
+
+def new_partition(seat: Seat, pages: Pages, secret: bytes, offsets: ClockOffsets) -> Partition:
+    """Return the partition of a seat with its settings and subscriptions, still empty."""
+    entity: Entity = seat.entity
+    given = (entity.log_settings, pages, secret, seat.store.boot)
+    partition = Partition(seat.id, seat.index, *given, offsets=offsets)
+    partition.subscription.tally = entity.tally
+    for outlet in entity.subscriptions.values():
+        outlet.subscribe(partition)
+    for one in (entity, *entity.subscriptions.values()):
+        for reader in one.readers.values():
+            partition.apply(one.keep_for_reader(seat.index, reader), 0, 0, WriteBatch())
+    return partition

@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from onibus.broker.entity import TOPIC
 from onibus.broker.moving import Move
-from onibus.broker.replies import Outcome
 from onibus.broker.sending import open_for_sends
 from onibus.broker.turns import plan_ahead, slice_count
 from onibus.broker.work import Parts
@@ -26,10 +25,12 @@ from onibus.core.errors import (
 )
 from onibus.core.limits import HOP_COUNT_MAX
 from onibus.core.message import Message, ReceivedMessage
+from onibus.shard.replies import Outcome
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
-    from onibus.broker.entity import Entity, Seat
+    from onibus.broker.entity import Entity
+    from onibus.shard.seat import Seat
 
 #: Messages of one work, and their bytes; fewer if the destination has many rules.
 A_SLICE = 200

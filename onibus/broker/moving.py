@@ -21,7 +21,8 @@ from onibus.core.staged import Change, Part
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
-    from onibus.broker.entity import Entity, Seat
+    from onibus.broker.entity import Entity
+    from onibus.shard.seat import Seat
 
 #: What the destination says of a message that it will never take.
 NEVER_TAKEN = (InvalidArgument, InvalidOperation, MessageTooLarge)

@@ -13,20 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from onibus.api.entities import SUBSCRIPTIONS, subscription_name
 from onibus.broker import readers, timekeeping
-from onibus.broker.commit_loop import CommitLoop
-from onibus.broker.entity import TOPIC, Entity, Seat
+from onibus.broker.entity import TOPIC, Entity
 from onibus.broker.entity_rows import entity_of, row_of
 from onibus.broker.entity_rules import check_room, check_rules, check_sessions, check_targets
-from onibus.broker.erasing import erase_rows
 from onibus.broker.idling import watch_idle
 from onibus.broker.key_rows import KeyRows
-from onibus.broker.message_store import open_known
 from onibus.broker.probing import needs_disks
 from onibus.broker.quotas import Quotas
-from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.broker.standing_readers import Standing, add_standing, start_standing
-from onibus.broker.store_threads import StoreThreads
-from onibus.broker.writer import Writer
 from onibus.core import limits, settings
 from onibus.core.commands import ChangeSettings, ChangeSubscription, Command, SetRules
 from onibus.core.errors import (
@@ -53,6 +47,13 @@ from onibus.core.settings import (
     TopicSettings,
 )
 from onibus.core.tally import Durations
+from onibus.shard.commits import CommitLoop
+from onibus.shard.erasing import erase_rows
+from onibus.shard.opening import open_known
+from onibus.shard.replies import Outcome, Reply, answer, fail
+from onibus.shard.seat import Seat
+from onibus.shard.threads import StoreThreads
+from onibus.shard.writer import Writer
 from onibus.store.interface import OpenStore, Store
 
 if TYPE_CHECKING:
@@ -475,7 +476,7 @@ class Namespace:
         if loop is None:
             seat.offline = f"store {seat.store.name} is down"
             return
-        seat.partition = seat.new_partition(loop.pages, self.secret)
+        seat.partition = self._broker.new_partition(seat, loop.pages)
         self._broker.take_up(seat)
 
     def _changed(self, entity: Entity, wanted: AnySettings) -> None:
@@ -514,14 +515,14 @@ class Namespace:
             self._broker.producers.forget(entity)
         for seat in entity.seats:
             if seat.partition is not None and seat.store.loop is not None:
-                erase_rows(self._broker, seat, entity.number)
+                erase_rows(self._broker.call_soon, seat, entity.number)
         for one in [*entity.subscriptions.values(), entity]:
             self._broker.forget(one)
 
     def _after(self, loop: CommitLoop, _partitions: Iterable[Partition]) -> None:
         if self.loop is not loop:
             return
-        self._broker.committed(NAME, loop)
+        self._broker.committed(self, loop)
         if loop.waiting:
             loop.start()
 

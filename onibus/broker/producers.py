@@ -22,7 +22,6 @@ import msgspec
 from xxhash import xxh3_64_intdigest
 
 from onibus.api.staging import ProducerInfo, Published, Staged
-from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.broker.routing import route
 from onibus.broker.sending import open_for_sends
 from onibus.core import content_digest
@@ -43,6 +42,7 @@ from onibus.core.message import Message
 from onibus.core.path.admit import admit
 from onibus.core.records import PRODUCERS, WORKS, WriteBatch
 from onibus.core.staged import Part
+from onibus.shard.replies import Outcome, Reply, answer, fail
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker

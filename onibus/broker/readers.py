@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from onibus.api.log import LakeInfo, LogPositions, ReaderInfo, ReaderReport, StampsSetBack
-from onibus.broker.entity import Entity, Seat
+from onibus.broker.entity import Entity
 from onibus.broker.named_reader import MESSAGES, NamedReader, ReaderRow
 from onibus.broker.reading import check_log, find_incarnation, find_reader
-from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.broker.timekeeping import stamps_set_back
 from onibus.core.checks import check_text, check_whole
 from onibus.core.commands import Command, FindSince
@@ -34,6 +33,8 @@ from onibus.core.numbering import Numbering
 from onibus.core.partition import Partition
 from onibus.core.path.read import first_hole, ordinal_of, reach
 from onibus.core.records import READERS, WriteBatch
+from onibus.shard.replies import Outcome, Reply, answer, fail
+from onibus.shard.seat import Seat
 from onibus.store.interface import Store
 
 if TYPE_CHECKING:
@@ -179,9 +180,7 @@ def _when_durable(
             given_up(error)
 
     for store in stores:
-        assert store.loop is not None
-        store.loop.answer_after(Outcome(collect), None)
-        broker.start(store)
+        store.answer_after(Outcome(collect), None)
 
 
 def move(

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from onibus.broker.entity import Entity, Seat
+from onibus.broker.entity import Entity
 from onibus.broker.named_reader import MESSAGES, OUTCOMES, NamedReader
-from onibus.broker.replies import Reply, answer, fail
 from onibus.core.block import Block
 from onibus.core.commands import CheckLog, Piece, PlanLog, PlanOutcomes, Query
 from onibus.core.errors import (
@@ -32,6 +31,8 @@ from onibus.core.partition import Partition
 from onibus.core.path.read import ordinal_of
 from onibus.core.records import BLOCKS
 from onibus.core.records import OUTCOMES as OUTCOMES_TABLE
+from onibus.shard.replies import Reply, answer, fail
+from onibus.shard.seat import Seat
 from onibus.store.interface import Store
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import replace
 
-from onibus.broker.entity import Entity, Seat
-from onibus.broker.replies import TOLD, Reply, answer, fail
+from onibus.broker.entity import Entity
 from onibus.core.checks import check_whole
 from onibus.core.commands import AcceptSession, Command, HeldSession, Receive, ReceiveFifo
 from onibus.core.errors import (
@@ -22,6 +21,8 @@ from onibus.core.errors import (
 from onibus.core.inspection import NonExclusive
 from onibus.core.message import ReceivedMessage
 from onibus.core.path.route import partition_of
+from onibus.shard.replies import TOLD, Reply, answer, fail
+from onibus.shard.seat import Seat
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
@@ -238,9 +239,7 @@ def receive_session(
 
 
 def _after_commit(broker: Broker, seat: Seat, reply: Reply, value: Any) -> None:
-    assert seat.store.loop is not None
-    seat.store.loop.answer_after(reply, value)
-    broker.start(seat.store)
+    seat.store.answer_after(reply, value)
 
 
 def serve(broker: Broker, entity: Entity) -> None:

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from onibus.broker.entity import Entity, Seat
+from onibus.broker.entity import Entity
 from onibus.broker.reading import LogReading
-from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.broker.routing import route, size_of
 from onibus.broker.sending import open_for_sends
 from onibus.broker.turns import fitting, is_large, plan_ahead, slice_count
@@ -21,6 +20,8 @@ from onibus.core.message import Message, ReceivedMessage
 from onibus.core.numbering import Numbering
 from onibus.core.path.admit import Prepared, admit
 from onibus.core.staged import Part
+from onibus.shard.replies import Outcome, Reply, answer, fail
+from onibus.shard.seat import Seat
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
@@ -127,9 +128,7 @@ class _Replay:
 
         self._broker.apply(seat, CarryOut(part))
         self._stored = True
-        assert seat.store.loop is not None
-        seat.store.loop.answer_after(Outcome(sent), None)
-        self._broker.start(seat.store)
+        seat.store.answer_after(Outcome(sent), None)
 
     def _fail(self, error: BaseException) -> None:
         if self._stored:

@@ -16,7 +16,6 @@ from msgspec.structs import replace
 
 from onibus.api.delivery import Resubmitted
 from onibus.broker.moving import Move
-from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.broker.sending import open_for_sends
 from onibus.broker.settling import seat_of_number
 from onibus.broker.turns import plan_ahead
@@ -27,10 +26,12 @@ from onibus.core.inspection import Filter, check_filter
 from onibus.core.lifecycle import State
 from onibus.core.limits import NUMBERS_MAX
 from onibus.core.message import Message, ReceivedMessage
+from onibus.shard.replies import Outcome, Reply, answer, fail
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
-    from onibus.broker.entity import Entity, Seat
+    from onibus.broker.entity import Entity
+    from onibus.shard.seat import Seat
 
 #: Messages that one work examines and moves when a filter chooses them.
 A_SLICE = 200

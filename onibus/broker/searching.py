@@ -32,7 +32,8 @@ from onibus.core.numbering import partition_index
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
-    from onibus.broker.entity import Entity, Seat
+    from onibus.broker.entity import Entity
+    from onibus.shard.seat import Seat
 
 #: Messages looked at before other clients have their turn.
 A_SLICE = 200

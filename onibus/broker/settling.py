@@ -6,9 +6,7 @@ from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from onibus.broker.entity import Entity, Seat
-from onibus.broker.replies import Outcome, Reply, answer, fail
-from onibus.broker.slices import in_slices
+from onibus.broker.entity import Entity
 from onibus.core.commands import (
     Cancel,
     ChangeVisibility,
@@ -41,6 +39,9 @@ from onibus.core.inspection import Filter, check_filter
 from onibus.core.limits import BATCH_COUNT_MAX
 from onibus.core.message import ReceivedMessage
 from onibus.core.numbering import partition_index
+from onibus.shard.replies import Outcome, Reply, answer, fail
+from onibus.shard.seat import Seat
+from onibus.shard.slices import in_slices
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
@@ -157,8 +158,9 @@ def change_visibility(
     on_each(broker, entity, tokens, build, reply)
 
 
-def delete_each(broker: Broker, entity: Entity, tokens: Sequence[bytes], reply: Reply) -> None:
+def delete_each(broker: Broker, name: str, tokens: Sequence[bytes], reply: Reply) -> None:
     """Delete messages as SQS does; the reply gets None, or the rejection, for each token."""
+    entity = broker.find(name)
     on_each(
         broker,
         entity,
@@ -323,9 +325,7 @@ def on_all(
 
 
 def _after_commit(broker: Broker, seat: Seat, value: Any, reply: Reply) -> None:
-    assert seat.store.loop is not None
-    seat.store.loop.answer_after(reply, value)
-    broker.start(seat.store)
+    seat.store.answer_after(reply, value)
 
 
 def on_session(
@@ -377,7 +377,7 @@ def peek_in_slices(
         answer(reply, found)
         return False
 
-    in_slices(broker, step)
+    in_slices(broker.call_soon, step)
 
 
 def _peek(

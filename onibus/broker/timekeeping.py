@@ -13,18 +13,18 @@ import msgspec
 
 from onibus.api.log import StampsSetBack
 from onibus.api.operation import ClockInfo, StampsAhead
-from onibus.broker.clock import DAY_MS, SLACK_MS, ClockRecord
-from onibus.broker.commit_loop import CommitLoop
-from onibus.broker.replies import Outcome, Reply, fail
 from onibus.core.commands import SetStampsBack
 from onibus.core.errors import ClockInDoubt, Damaged, PartitionOffline
 from onibus.core.log import Repair
 from onibus.core.records import META, WriteBatch
+from onibus.shard.clock import DAY_MS, SLACK_MS, ClockRecord
+from onibus.shard.commits import CommitLoop
+from onibus.shard.replies import Outcome, Reply, fail
 from onibus.store.interface import Store
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
-    from onibus.broker.entity import Seat
+    from onibus.shard.seat import Seat
 
 #: The name of the row.
 CLOCK_ROW = "clock"

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from onibus.broker.entity import Entity, Seat
+from onibus.broker.entity import Entity
 from onibus.broker.namespace import ChangeRules
-from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.broker.routing import route, seat_of_key
 from onibus.broker.sending import check_takes, open_for_sends, take_in
 from onibus.broker.settling import seat_of_token
@@ -32,6 +31,8 @@ from onibus.core.path.admit import Prepared, admit
 from onibus.core.path.plan import Plan
 from onibus.core.path.route import effective_key
 from onibus.core.staged import Change, Part
+from onibus.shard.replies import Outcome, Reply, answer, fail
+from onibus.shard.seat import Seat
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
@@ -176,7 +177,7 @@ class Transaction:
 
     def _commit(self, reply: Reply) -> None:
         entities = dict.fromkeys(entity for entity, _ in self._sends)
-        take_in(self._broker, [seat for entity in entities for seat in entity.seats])
+        take_in([seat for entity in entities for seat in entity.seats])
         now = self._broker.clock.now()
         parts: dict[Seat, Part] = {}
         positions: dict[Seat, list[int]] = {}

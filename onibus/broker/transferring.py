@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from onibus.broker.moving import Move
-from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.broker.sending import open_for_sends
 from onibus.core.commands import ListWaiting, ReadMessages
 from onibus.core.message import Message, ReceivedMessage
+from onibus.shard.replies import Outcome, Reply, answer, fail
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
-    from onibus.broker.entity import Entity, Seat
+    from onibus.broker.entity import Entity
+    from onibus.shard.seat import Seat
 
 #: A slice is staged as one piece: about so many bytes, or one message that is larger.
 SLICE_BYTES = 4 << 20

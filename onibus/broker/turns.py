@@ -14,16 +14,17 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from onibus.broker.replies import Outcome, Reply, fail, is_unwanted
 from onibus.core.commands import PlanFanOut, RunPlan
 from onibus.core.errors import BusClosed, InvalidOperation, OnibusError
 from onibus.core.path.plan import Plan
+from onibus.shard.replies import Outcome, Reply, fail, is_unwanted
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
-    from onibus.broker.entity import Entity, Seat
+    from onibus.broker.entity import Entity
     from onibus.core.path.admit import Prepared
     from onibus.core.staged import Part
+    from onibus.shard.seat import Seat
 
 #: Steps of rules (core/rules/subject.py) in one slice, about 5 ms. A send with more is planned.
 SLICE_STEPS = 50_000

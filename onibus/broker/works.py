@@ -23,19 +23,20 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.broker.turns import Turn, is_large
 from onibus.broker.work import Parts, Publication, Results, Work, WorkRow, decode_row, encode_row
 from onibus.core.commands import CarryOut, FindRepeats, Publish, ReadStaged, Stage, Stored, Unstage
 from onibus.core.errors import EntityNotFound, OnibusError, PartitionOffline, Refused, Unknown
 from onibus.core.records import STAGED, WORKS, WriteBatch
 from onibus.core.staged import Part
+from onibus.shard.replies import Outcome, Reply, answer, fail
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
-    from onibus.broker.entity import Entity, Seat
-    from onibus.broker.message_store import MessageStore
+    from onibus.broker.entity import Entity
     from onibus.broker.namespace import RuleDecision
+    from onibus.shard.seat import Seat
+    from onibus.shard.shard import Shard
     from onibus.store.interface import Store
 
 #: Parts that wait to be published are kept in memory up to so many bytes, all works together; what
@@ -99,9 +100,7 @@ class Works:
         if not stores:
             answer(reply, None)
         for store in stores:
-            assert store.loop is not None
-            store.loop.answer_after(Outcome(published), None)
-            self._broker.start(store)
+            store.answer_after(Outcome(published), None)
 
     # A work, from its first step
 
@@ -141,17 +140,15 @@ class Works:
         for store in dict.fromkeys(seat.store for seat, part in parts.items() if len(part.batch)):
             store.check_disk(size)
 
-    def _at_once(self, store: MessageStore, parts: Parts, now: int, reply: Reply) -> None:
+    def _at_once(self, store: Shard, parts: Parts, now: int, reply: Reply) -> None:
         """Everything is in one store: one commit."""
         broker = self._broker
         commands = {
             seat: CarryOut(part, broker.apply(seat, FindRepeats(part), now))
             for seat, part in parts.items()
         }
-        results: Results = broker.apply_together(store, commands, now)
-        assert store.loop is not None
-        store.loop.answer_after(reply, results)
-        broker.start(store)
+        results: Results = store.apply_together(commands, now)
+        store.answer_after(reply, results)
 
     def stage(
         self,
@@ -462,7 +459,7 @@ class Works:
 
     # Stores that are opened
 
-    def store_opened(self, store: MessageStore, staged: dict[int, dict[int, list[int]]]) -> None:
+    def store_opened(self, store: Shard, staged: dict[int, dict[int, list[int]]]) -> None:
         """Go on with what a store had staged: partition → work → pieces."""
         for seat in list(store.seats.values()):
             parts = staged.get(seat.id, {})
@@ -481,7 +478,7 @@ class Works:
         self,
         work: Work,
         seat: Seat | None,
-        store: MessageStore,
+        store: Shard,
         staged: dict[int, dict[int, list[int]]],
     ) -> bool:
         """Tell whether a partition, of the store that was opened or gone, has no part left."""
@@ -503,6 +500,4 @@ class Works:
         return [seat for seat in found if seat is not None]
 
     def _after_commit(self, seat: Seat, then: Any) -> None:
-        assert seat.store.loop is not None
-        seat.store.loop.answer_after(Outcome(then), None)
-        self._broker.start(seat.store)
+        seat.store.answer_after(Outcome(then), None)

@@ -65,6 +65,8 @@ class Command(msgspec.Struct, Generic[R], frozen=True, tag=True):
     is_use: ClassVar[bool] = True
     #: whether it gives messages their enqueued time
     stamps: ClassVar[bool] = False
+    #: whether sends that arrived before it must be applied before it
+    after_sends: ClassVar[bool] = False
 
     @property
     def answered_early(self) -> bool:
@@ -656,6 +658,8 @@ class CountReasons(Query[Reasons], frozen=True):
 class Purge(Command[Counted], frozen=True):
     """Delete a slice of the messages that match (X2), with `held` also those that are locked."""
 
+    after_sends: ClassVar[bool] = True
+
     subscription: int
     wanted: Filter
     start: int
@@ -670,6 +674,8 @@ class Purge(Command[Counted], frozen=True):
 
 class ForgetIds(Command[None], frozen=True):
     """Discard every recorded id: earlier messages can be sent again."""
+
+    after_sends: ClassVar[bool] = True
 
 
 # Claims
@@ -744,11 +750,15 @@ class IsClaimed(Query[bool], frozen=True):
 class ChangeSettings(Command[None], frozen=True):
     """Take new settings of a queue or topic."""
 
+    after_sends: ClassVar[bool] = True
+
     settings: LogSettings
 
 
 class ChangeSubscription(Command[None], frozen=True):
     """Take new settings of a subscription."""
+
+    after_sends: ClassVar[bool] = True
 
     subscription: int
     settings: SubscriptionSettings

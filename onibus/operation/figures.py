@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from onibus.broker.entity import TOPIC, Entity, Seat
+from onibus.broker.entity import TOPIC, Entity
 from onibus.core.commands import GetStamp
 from onibus.core.errors import OnibusError
 from onibus.core.inspection import STATES
 from onibus.core.lifecycle import State
 from onibus.core.numbering import ORDINALS_END
+from onibus.shard.seat import Seat
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker

@@ -19,9 +19,7 @@ import apsw
 import msgspec
 
 from onibus.broker.broker import Broker
-from onibus.broker.clock import SystemClock
 from onibus.broker.namespace import NAME
-from onibus.broker.writer import Done, Work
 from onibus.core.block import Block
 from onibus.core.errors import AlreadyOpen, Damaged, InvalidArgument, OnibusError, StoreFailed
 from onibus.core.invariants import violations
@@ -31,6 +29,8 @@ from onibus.server.connection_strings import CONNECTION_FILE
 from onibus.server.data_directory import Directory, Places, find_paths, known_stores
 from onibus.server.findings import ERROR, NOTICE, WARNING, Finding
 from onibus.server.tls import CERTIFICATE_FILE, KEY_FILE
+from onibus.shard.clock import SystemClock
+from onibus.shard.writer import Done, Work
 from onibus.store import witness
 from onibus.store.connection import OLDEST_FORMAT, translate
 from onibus.store.files import FileLock

@@ -9,7 +9,6 @@ import pytest
 
 from onibus import Bus, Message
 from onibus.broker import receiving, sending, settling
-from onibus.broker.deleting import delete_each
 from onibus.broker.transferring import SLICE_BYTES, Transferred, ends, transfer
 from onibus.core.errors import InvalidArgument, InvalidOperation, UnknownToken
 from onibus.core.inspection import Filter
@@ -41,7 +40,9 @@ async def receive(bus: Bus, visibility_ms: int, limit: int = 10) -> list[Receive
 
 
 async def delete_by(bus: Bus, *tokens: bytes) -> list[Any]:
-    results: list[Any] = await bus.ask(lambda reply: delete_each(bus.broker, "q", tokens, reply))
+    results: list[Any] = await bus.ask(
+        lambda reply: settling.delete_each(bus.broker, "q", tokens, reply)
+    )
     return results
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from onibus import Bus
-from onibus.broker.replies import Outcome
 from onibus.core.errors import (
     EntityNotFound,
     NotStaged,
@@ -17,6 +16,7 @@ from onibus.core.errors import (
     Unknown,
 )
 from onibus.core.records import PRODUCERS, STAGED
+from onibus.shard.replies import Outcome
 from tests.broker.fragile import (
     FragileDisks,
     crash_everywhere,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from onibus.broker.pages import StorePages
 from onibus.core.commands import COMPLETE, Command, Receive, Settle, Settlement
 from onibus.core.message import Message, ReceivedMessage, Sent
 from onibus.core.partition import Partition
@@ -14,6 +13,7 @@ from onibus.core.path.enqueue import send as send_to_partition
 from onibus.core.path.recover import COLUMNS, SOURCES, recover
 from onibus.core.records import BLOCKS, Row, Table, WriteBatch
 from onibus.core.settings import QueueSettings, make
+from onibus.shard.pages import StorePages
 from onibus.store.memory import MemoryStore
 
 SECRET = b"s" * 32

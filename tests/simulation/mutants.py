@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from onibus.broker import broker as broker_module
-from onibus.broker import commit_loop, receiving, routing, ticking
-from onibus.broker.replies import answer
+from onibus.broker import receiving, routing, ticking
 from onibus.core import marks, remembered_ids, runs, sessions, subscription
 from onibus.core import partition as partition_module
 from onibus.core.commands import Purge
@@ -34,6 +33,8 @@ from onibus.core.path import (
     settle,
     work,
 )
+from onibus.shard import commits as commit_loop
+from onibus.shard.replies import answer
 from tests.simulation.mutating import Mutant
 
 # Commits

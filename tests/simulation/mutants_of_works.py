@@ -7,7 +7,6 @@ from typing import Any
 from onibus.broker import (
     claim_settling,
     claiming,
-    erasing,
     forwarding,
     moving,
     namespace,
@@ -16,7 +15,6 @@ from onibus.broker import (
     transacting,
     works,
 )
-from onibus.broker.replies import Outcome
 from onibus.core import partition as partition_module
 from onibus.core.block import NEVER
 from onibus.core.commands import Publish, Purge, Stage
@@ -30,6 +28,8 @@ from onibus.core.path import enqueue, fan_out, recover
 from onibus.core.path import work as work_module
 from onibus.core.records import STAGED
 from onibus.core.rules.rule import Rule, compile_rule
+from onibus.shard import erasing
+from onibus.shard.replies import Outcome
 from tests.simulation.mutating import Mutant
 
 # Topics
@@ -144,6 +144,10 @@ def remember_when_staged(original: Any) -> Any:
         partition.ids.write(out)
 
     return stage
+
+
+def do_not_wait(original: Any) -> Any:
+    return False
 
 
 def do_nothing(original: Any) -> Any:
@@ -339,6 +343,7 @@ OF_WORKS = {
     "publish again after a restart": Mutant(
         HANDLERS, Publish, leave_what_was_published, _OVER_STORES
     ),
+    "a purge overtakes sends": Mutant(Purge, "after_sends", do_not_wait, ("plain", "spread")),
     "staged messages are stored": Mutant(HANDLERS, Stage, store_when_staged, _OVER_STORES),
     "ids are remembered when staged": Mutant(
         HANDLERS, Stage, remember_when_staged, ("keyed", "everything")

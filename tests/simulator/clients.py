@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 from onibus.broker import receiving, sending, settling
-from onibus.broker.replies import Reply
 from onibus.core.commands import COMPLETE, HeldSession, Settlement
 from onibus.core.inspection import NonExclusive
 from onibus.core.message import Message
+from onibus.shard.replies import Reply
 from tests.simulator.client_parts import (
     FAIR,
     KINDS,

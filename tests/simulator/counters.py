@@ -14,4 +14,4 @@ def set_counter(broker: Broker, name: str, ordinal: int, index: int = 0) -> None
     """
     seat = broker.find(name).seats[index]
     broker.apply(seat, Run(lambda partition, _, out: pass_over(partition, ordinal, out)))
-    broker.flush_later(seat.store)
+    seat.store.flush_later()

@@ -332,6 +332,8 @@ class BusModel(Moves):
         for index in range(len(entity.partitions)):
             start: int | None = 0
             while start is not None:
+                # Sends that arrived before it come before it.
+                self.take_in([(entity, index)])
                 partition = self.part(entity, index, op)
                 looked_at = [
                     row

@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from onibus.broker.broker import Broker
-from onibus.broker.entity import PARTITIONS_MAX, Entity, Seat
+from onibus.broker.entity import Entity
 from onibus.broker.forwarding import Forwarding, Key
-from onibus.broker.message_store import MessageStore
 from onibus.broker.moving import Move
-from onibus.broker.replies import Outcome, Reply
 from onibus.broker.turns import Turn, Turns
 from onibus.broker.work import Publication, Work
 from onibus.broker.works import Works
 from onibus.core.commands import Claim, CompleteClaimed, ReleaseClaimed
 from onibus.core.handlers import HANDLERS
 from onibus.core.records import CLAIMS, PRODUCERS, WORKS, WriteBatch
+from onibus.shard.replies import Outcome, Reply
+from onibus.shard.seat import PARTITIONS_MAX, Seat
+from onibus.shard.shard import Shard
 from onibus.store.interface import Store
 from tests.simulator.mismatch import Mismatch, check
 from tests.simulator.model_claims import ClaimsModel
@@ -107,7 +108,7 @@ class SimulatedWorks(Works):
             self._simulated.opened_now = True
             model.namespace_opened()
 
-    def store_opened(self, store: MessageStore, staged: Any) -> None:
+    def store_opened(self, store: Shard, staged: Any) -> None:
         model = self._simulated.model
         if not model.stores[store.name].online:
             self._simulated.opened_now = True
@@ -195,9 +196,23 @@ class SimulatedTurns(Turns):
                 self._simulated.model.turn_came(turn.reply, turn.planned)
 
 
+class SimulatedShard(Shard):
+    """A shard that tells the model when it brings a partition up to the present."""
+
+    _host: SimulatedBroker
+
+    def advance(self, seat: Seat, now: int) -> None:
+        super().advance(seat, now)
+        model = self._host.model
+        entity = model.entities.get(seat.entity.name)
+        if entity is not None and entity.uid == seat.entity.incarnation:
+            model.advance(entity, seat.index)
+
+
 class SimulatedBroker(Broker):
     """A broker that tells the model when it brings a partition up to the present."""
 
+    shard_type = SimulatedShard
     model: ClaimsModel
     turns: SimulatedTurns
     #: adds a line to the trace
@@ -246,9 +261,3 @@ class SimulatedBroker(Broker):
             self.opened_now = True
             self.model.store_opened(seat.store.name)
         super().take_up(seat)
-
-    def advance(self, seat: Seat, now: int) -> None:
-        super().advance(seat, now)
-        entity = self.model.entities.get(seat.entity.name)
-        if entity is not None and entity.uid == seat.entity.incarnation:
-            self.model.advance(entity, seat.index)

@@ -17,25 +17,24 @@ from onibus.broker import (
     claim_reading,
     claim_settling,
     claiming,
-    erasing,
     forwarding,
-    pages,
     sending,
     settling,
     turns,
     works,
 )
-from onibus.broker.entity import PARTITIONS_MAX
 from onibus.broker.namespace import NAME
-from onibus.broker.replies import Outcome
 from onibus.broker.timekeeping import CLOCK_ROW, accept_clock
-from onibus.broker.writer import Done, Work
 from onibus.core import limits, noise
 from onibus.core import partition as core_partition
 from onibus.core.errors import NoSession, OnibusError, StoreFailed
 from onibus.core.id_runs import Sizes
 from onibus.core.path import compact, erase, expire, fan_out
 from onibus.core.records import COUNTERS, META, TABLES
+from onibus.shard import erasing, pages
+from onibus.shard.replies import Outcome
+from onibus.shard.seat import PARTITIONS_MAX
+from onibus.shard.writer import Done, Work
 from onibus.store.memory import MemoryStore, Tables
 from onibus.testing.clock import SimulatedClock
 from tests.simulator.compare import compare_all, compare_answer, compare_counts

@@ -19,7 +19,6 @@ from urllib.parse import quote
 from uuid import UUID
 
 from onibus.broker import receiving, sending, settling
-from onibus.broker.replies import OfClient
 from onibus.core.commands import COMPLETE, Settlement
 from onibus.core.errors import InvalidArgument
 from onibus.core.message import ReceivedMessage
@@ -34,6 +33,7 @@ from onibus.protocols.atom.broker_properties import (
 from onibus.protocols.atom.call import Call
 from onibus.protocols.atom.values import whole
 from onibus.protocols.http.messages import Response
+from onibus.shard.replies import OfClient
 
 #: [SB] How long a receive waits by default, and at most.
 _TIMEOUT_S = 60

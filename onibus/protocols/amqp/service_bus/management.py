@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from onibus.broker.broker import Broker
-from onibus.broker.replies import Outcome
 from onibus.broker.transacting import Transaction
 from onibus.core.commands import HeldSession
 from onibus.core.errors import InvalidOperation, SessionLockLost
@@ -25,6 +24,7 @@ from onibus.protocols.amqp.service_bus.operations.operation import Operation, se
 from onibus.protocols.amqp.service_bus.places import Place
 from onibus.protocols.amqp.service_bus.requests import AnsweringNode, Request
 from onibus.protocols.service_bus_profile import Profile
+from onibus.shard.replies import Outcome
 
 if TYPE_CHECKING:
     from onibus.protocols.amqp.service_bus.client import Client

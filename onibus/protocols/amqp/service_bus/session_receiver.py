@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from onibus.broker import receiving, settling
-from onibus.broker.entity import Entity, Seat
+from onibus.broker.entity import Entity
 from onibus.broker.receiving import Waiter
-from onibus.broker.replies import Outcome
 from onibus.core.commands import Command, HeldSession, Query, ReleaseSession
 from onibus.core.errors import InvalidArgument, OnibusError, SessionLockLost
 from onibus.core.inspection import AcceptedSession, NonExclusive
@@ -30,6 +29,8 @@ from onibus.protocols.amqp.service_bus.conditions import condition_of
 from onibus.protocols.amqp.service_bus.incoming import string_of
 from onibus.protocols.amqp.service_bus.places import Place
 from onibus.protocols.amqp.service_bus.receiver import TURN_BYTES_MAX, ReceiverNode
+from onibus.shard.replies import Outcome
+from onibus.shard.seat import Seat
 
 if TYPE_CHECKING:
     from onibus.protocols.amqp.service_bus.client import Client

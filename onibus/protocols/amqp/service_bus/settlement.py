@@ -8,7 +8,7 @@
 | transactional                     | one of these, when the transaction is discharged         |
 
 Our response settles a delivery that the client has not settled, with the same outcome, or with
-`rejected` and an error. Messages that are completed in one burst are completed by one command.
+`rejected` and an error.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from onibus.broker import settling
-from onibus.broker.replies import Outcome
 from onibus.core.commands import COMPLETE, HeldSession, Settlement
 from onibus.core.errors import InvalidArgument, OnibusError
 from onibus.protocols.amqp import encode as to
@@ -30,6 +29,7 @@ from onibus.protocols.amqp.service_bus.incoming import UNKNOWN, plain_value
 from onibus.protocols.amqp.service_bus.outgoing import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_REASON
 from onibus.protocols.amqp.service_bus.sender import rejected
 from onibus.protocols.amqp.service_bus.transactions import is_transactional
+from onibus.shard.replies import Outcome
 
 if TYPE_CHECKING:
     from onibus.protocols.amqp.service_bus.client import Client
@@ -113,8 +113,6 @@ class Settling:
         self._entity = entity
         #: the session whose receiver settles: it must still hold it (B9)
         self.session: HeldSession | None = None
-        #: ids and tokens that are completed when the burst is over; None where nobody waits
-        self._completing: list[tuple[int | None, bytes]] = []
 
     def settle(self, ids: list[int], state: Any, settled: bool) -> None:
         """Do what a client says of deliveries."""
@@ -132,18 +130,7 @@ class Settling:
             self._client.transactions.spoil(state, error)
             self._refuse([] if settled else ids, error)
             return
-        if verdict is _COMPLETE:
-            if not self._completing:
-                self._link.session.connection.later(self)
-            self._completing += [(None if settled else one, token) for one, token in taken]
-            return
         self._settle([(None if settled else one, token) for one, token in taken], verdict)
-
-    def flush(self) -> None:
-        """Complete what was accepted in this burst."""
-        completing, self._completing = self._completing, []
-        if completing:
-            self._settle(completing, _COMPLETE)
 
     def _settle(self, chosen: list[tuple[int | None, bytes]], verdict: Verdict) -> None:
         ids = [one for one, _ in chosen]

@@ -7,9 +7,7 @@ from functools import partial
 from typing import Any
 
 from onibus.broker import settling
-from onibus.broker.deleting import delete_each
 from onibus.broker.entity import Entity
-from onibus.broker.replies import Reply
 from onibus.core.errors import (
     InvalidArgument,
     LockLost,
@@ -31,6 +29,7 @@ from onibus.protocols.sqs.shapes import (
     VisibilityIn,
 )
 from onibus.security.rights import Right
+from onibus.shard.replies import Reply
 
 _DELETE = "DeleteMessageBatchRequestEntry"
 _VISIBILITY = "ChangeMessageVisibilityBatchRequestEntry"
@@ -51,7 +50,7 @@ def delete_message(call: Call, given: HandleIn) -> None:
             if error is not None:
                 raise error
 
-    call.ask(lambda reply: delete_each(call.bus.broker, entity.name, [token], reply), told)
+    call.ask(lambda reply: settling.delete_each(call.bus.broker, entity.name, [token], reply), told)
 
 
 def _not_deleted(call: Call, handle: str | None, error: BaseException) -> BaseException | None:
@@ -121,7 +120,7 @@ def delete_batch(call: Call, given: DeleteBatchIn) -> None:
     entity = call.queues.by_url(given.queue_url)
     batch = _Batch(call, entity, check_entries(given.entries, _DELETE))
     batch.settle(
-        lambda reply: delete_each(call.bus.broker, entity.name, batch.tokens, reply),
+        lambda reply: settling.delete_each(call.bus.broker, entity.name, batch.tokens, reply),
         partial(_not_deleted, call),
     )
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from onibus.broker import settling
-from onibus.broker.replies import Outcome
 from onibus.core.commands import COMPLETE, Settlement
 from onibus.core.errors import InvalidArgument
 from onibus.protocols.amqp import encode as to
@@ -14,6 +13,7 @@ from onibus.protocols.amqp.service_bus.operations.operation import Operation, to
 from onibus.protocols.amqp.service_bus.requests import Request
 from onibus.protocols.amqp.service_bus.settlement import properties_of
 from onibus.security.rights import Right
+from onibus.shard.replies import Outcome
 
 if TYPE_CHECKING:
     from onibus.protocols.amqp.service_bus.management import ManagementNode

@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 
-from onibus.broker.writer import Done, Work, Writer
 from onibus.core.errors import OnibusError
+from onibus.shard.writer import Done, Work, Writer
 from onibus.store.interface import Store
 
 _WRITING, _HOUSEKEEPING, _READING, _PROBING = "", "-housekeeping", "-reading", "-probing"

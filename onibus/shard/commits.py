@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterable
 from time import perf_counter
 from typing import Any
 
-from onibus.broker.pages import StorePages
-from onibus.broker.replies import Reply, answer, fail
-from onibus.broker.writer import Done, Work
 from onibus.core.errors import Unknown
 from onibus.core.partition import Partition
 from onibus.core.records import WriteBatch
 from onibus.core.tally import Durations
+from onibus.shard.pages import StorePages
+from onibus.shard.replies import Reply, answer, fail
+from onibus.shard.writer import Done, Work
 from onibus.store.interface import Store
 
 Answer = tuple[Reply, Any]
