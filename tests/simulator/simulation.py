@@ -49,8 +49,9 @@ from tests.simulator.model_rows import begin_anew
 from tests.simulator.model_time import BusTime, TrueTime
 from tests.simulator.simulated_broker import (
     SimulatedBroker,
-    leave_claims_alone,
+    stop_watching,
     watch_claims,
+    watch_purges,
 )
 from tests.simulator.trace import Trace, TracedStore, Write, shown
 
@@ -103,7 +104,7 @@ def small_sizes() -> Iterator[None]:
     finally:
         for (owner, name, _), value in zip(patches, before, strict=True):
             setattr(owner, name, value)
-        leave_claims_alone()
+        stop_watching()
 
 
 class PendingWriter:
@@ -166,6 +167,7 @@ class Simulation:
         self.mismatch: Mismatch | None = None
         self.on_answer: Callable[[Op], None] = lambda op: None
         watch_claims(self)
+        watch_purges(self)
         self.broker = self._new_broker()
         self.time = BusTime(self.clock)
         self.truth = TrueTime(self.clock, self.time.now())
