@@ -50,7 +50,9 @@ from dataclasses import dataclass
 
 FORMAT_VERSION = 4
 
-Value = int | str | bytes | None
+#: A memoryview is written as bytes, and read back as such.
+Value = int | str | bytes | memoryview | None
+LARGE_VALUES = (bytes, memoryview)
 Row = tuple[Value, ...]
 
 
@@ -180,7 +182,7 @@ class WriteBatch:
         for table in LARGE:
             for row in self.tables.get(table, {}).values():
                 if row is not None:
-                    size += sum([len(value) for value in row if isinstance(value, bytes)])
+                    size += sum([len(value) for value in row if isinstance(value, LARGE_VALUES)])
         return size
 
     def __bool__(self) -> bool:

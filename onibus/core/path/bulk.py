@@ -96,7 +96,7 @@ def stage(partition: Partition, batch: PreparedBatch, out: WriteBatch) -> None:
         if body is None:
             body = EncodedBody(batch.columns.slice(start, end - start))
         block = partition.log.pages.new_id()
-        out.put(BLOCKS, (block, bytes(body.staged)))
+        out.put(BLOCKS, (block, body.staged))
         staged.append(Body(block, end - start, len(body.staged)))
     batch.set_aside(staged, partition.log.pages.read_staged, keep=partition.is_topic)
 
@@ -200,6 +200,7 @@ def _store_block(
     """Make a block of rows with ordinals from `first` on, and show it to who is to see it."""
     start, end = rows
     count = end - start
+
     def columns() -> pa.RecordBatch:
         return batch.columns.slice(start, count)
 
