@@ -9,7 +9,6 @@ Where its MessageId is still remembered it gets a new one.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -25,7 +24,7 @@ from onibus.core.lifecycle import State
 from onibus.core.limits import BATCH_COUNT_MAX
 from onibus.core.marks import STATE_WORDS
 from onibus.core.message import Message, ReceivedMessage
-from onibus.core.path.peek import live_ordinals, states_of
+from onibus.core.path.peek import SLICE_BYTES, live_ordinals, states_of
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
@@ -95,7 +94,7 @@ class Resubmission:
         self._next_slice(list(self._source.seats), 0, wanted)
 
     def _next_slice(self, seats: list[Seat], start: int, wanted: Filter) -> None:
-        if not seats or len(self._moved) >= self._most:
+        if not seats or self._count >= self._most:
             self._answer()
             return
         seat = seats[0]
@@ -113,6 +112,11 @@ class Resubmission:
             self._do(move, now, lambda: self._next_slice(left, after, wanted))
         except OnibusError as error:
             fail(self._reply, error)
+
+    @property
+    def _count(self) -> int:
+        """How many messages the result names: those that stay take their room, too."""
+        return len(self._moved) + len(self._refused)
 
     def _do(self, move: Move, now: int, then: Callable[[], None]) -> None:
         """Carry out one work, note what became of it, and go on."""
@@ -154,10 +158,18 @@ class Resubmission:
         """Return dead letters that a filter means, and where to go on: 0 at the end."""
         subscription = self._source.part_of(partition)
         there = live_ordinals(subscription, start, frozenset({self._state}))
-        count = min(A_SLICE, self._most - len(self._moved))
-        looked_at = list(islice(takewhile(lambda ordinal: ordinal < below, there), count))
-        chosen = [ordinal for ordinal in looked_at if wanted.matches(subscription.view(ordinal))]
-        return chosen, looked_at[-1] + 1 if len(looked_at) == count else 0
+        left, size = self._most - self._count, 0
+        chosen: list[int] = []
+        for looked, ordinal in enumerate(there, 1):
+            if ordinal >= below:
+                break
+            message = subscription.view(ordinal)
+            size += len(message.body)
+            if wanted.matches(message):
+                chosen.append(ordinal)
+            if looked == A_SLICE or size > SLICE_BYTES or len(chosen) == left:
+                return chosen, ordinal + 1
+        return chosen, 0
 
 
 def _again(received: ReceivedMessage) -> Message:

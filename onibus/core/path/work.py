@@ -16,7 +16,7 @@ from onibus.core.message import Sent
 from onibus.core.path.dead_letter import dead_letter
 from onibus.core.path.enqueue import find_duplicates, send
 from onibus.core.path.rename import rename_remembered
-from onibus.core.path.settle import give_back, modify
+from onibus.core.path.settle import give_back, modify, note_return
 from onibus.core.records import BLOCKS, STAGED, WriteBatch
 from onibus.core.staged import Change, Part, encode_part
 
@@ -92,6 +92,7 @@ def _give_back(subscription: Subscription, change: Change, now: int, out: WriteB
     ordinal = change.ordinal
     modify(subscription, ordinal, change.properties)
     if change.verb == "dead-letter":
+        note_return(subscription, ordinal, subscription.marks[ordinal], "dead-lettered", now)
         dead_letter(subscription, ordinal, change.reason, change.description, out)
     else:
         event = Input.DEFER if change.verb == "defer" else Input.ABANDON
