@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from itertools import count
 from random import Random
+from typing import Any
 
 import pyarrow as pa
 
@@ -115,10 +116,10 @@ class BusyWithWorks:
     async def publish(self) -> None:
         """Stage a batch of columns in two pieces, and publish it."""
         bodies = [next(self._bodies) for _ in range(2 * BATCH_ROWS)]
-        names = {"producer": bodies[0], "batch": 0, "task": 0, "attempt": 0}
+        names: dict[str, Any] = {"producer": bodies[0], "batch": 0, "task": 0, "attempt": 0}
         for piece, start in enumerate((0, BATCH_ROWS)):
             rows = batch_rows(bodies[start : start + BATCH_ROWS])
-            await self.bus.stage_arrow(BATCHES, rows, piece=piece, **names)  # type: ignore[arg-type]
+            await self.bus.stage_arrow(BATCHES, rows, piece=piece, **names)
         for body in bodies[1:]:
             self.write("invoke", "batch", body)
         publishing = self.bus.publish(BATCHES, producer=bodies[0], batch=0, attempts=[(0, 0, 2)])

@@ -82,6 +82,7 @@ def small_sizes() -> Iterator[None]:
         *((module, "CLAIM_SLICE", 2) for module in (claiming, claim_reading, claim_settling)),
         (works, "KEPT_BYTES_MAX", 300),
         (bulk, "STAGED_ROWS_MIN", 1),
+        (works, "SLICE_ROWS", 3),
         *((module, "SLICE_STEPS", 12) for module in (turns, sending)),
         (fan_out, "BIT_STEPS", 2),
         (erasing, "ROWS_A_SLICE", 3),
