@@ -122,7 +122,7 @@ class EncodedBody:
 
 
 def encode_stream(batch: pa.RecordBatch, before: int = 0) -> memoryview:
-    """Return an Arrow IPC stream of one batch, uncompressed, after so many zeros."""
+    """Return an Arrow IPC stream of one batch, uncompressed, with zeros before it."""
     # The length is known before: growing, a buffer would copy what it has again and again.
     size = batch.schema.serialize().size + pa.ipc.get_record_batch_size(batch) + _END_BYTES
     buffer = pa.allocate_buffer(before + size)

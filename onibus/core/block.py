@@ -377,12 +377,12 @@ def read_header(payload: bytes) -> tuple[int, int, int, int]:
         raise Damaged(f"a block of {len(payload)} bytes has no header")
     magic, version, encoding, rows, index_crc, body_check = HEADER.unpack_from(payload)
     if magic != b"OB" or version != VERSION or encoding > STAGED or not rows:
-        raise Damaged("a block's header is not one of ours")
+        raise Damaged("a block has an unknown header")
     return encoding, rows, index_crc, body_check
 
 
 def is_staged(payload: bytes) -> bool:
-    """Tell whether a block was staged, so that its index is elsewhere."""
+    """Return whether a block was staged, so that its index is elsewhere."""
     return read_header(payload)[0] == STAGED
 
 

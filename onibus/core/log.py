@@ -200,7 +200,7 @@ class Log:
         return Block(payload, sound=True)
 
     def uncommitted(self, place: BlockPlace) -> bytes | StagedBlock | None:
-        """Return a block that the store cannot be asked for yet, or not for all of it."""
+        """Return a block that the store does not have yet, or not all of it."""
         return self._fresh.get(place.block) or self._committing.get(place.block)
 
     def reaching(self, ordinal: int) -> int:

@@ -85,7 +85,7 @@ class BusyWithWorks:
         os.write(self._file, encode(event))
 
     async def told(self, kind: str, body: str, work: Awaitable[object]) -> str:
-        """Do something, with what is asked and what is told in the history; return the outcome."""
+        """Do something, and write request and outcome to the history; return the outcome."""
         self.write("invoke", kind, body)
         outcome = OK
         try:

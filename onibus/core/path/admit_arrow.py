@@ -57,7 +57,7 @@ _STAGED = pa.schema([*SCHEMA, *_ADMITTED])
 _PLACING = pa.schema(
     [SCHEMA.field(name) for name in ("session_id", "partition_key", "scheduled_enqueue_time_ms")]
 )
-#: The same of a batch whose columns are in blocks of their own.
+#: The same of a batch whose columns are in separate blocks.
 _STAGED_APART = pa.schema([*_PLACING, *_ADMITTED])
 
 
@@ -88,7 +88,7 @@ class PreparedBatch:
     ) -> None:
         self._columns = columns
         self._placing: pa.RecordBatch | None = None
-        #: where all of it is staged, in order, if it is staged in blocks
+        #: its rows in order, if they are staged as blocks
         self.staged: list[Body] = []
         #: reads the columns of what is staged
         self.load: Callable[[], pa.RecordBatch] | None = None

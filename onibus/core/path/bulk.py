@@ -82,7 +82,7 @@ def encode_ahead(batch: PreparedBatch, to_stage: bool = False) -> None:
 
 
 def staged_apart(batch: PreparedBatch) -> bool:
-    """Tell whether the rows of a batch are staged as blocks."""
+    """Return whether the rows of a batch are staged as blocks."""
     return len(batch) >= STAGED_ROWS_MIN
 
 
@@ -169,7 +169,7 @@ def _store(
             ordinals[at : at + count] = ordinals_from(first, count)
             at += count
         if staged is not None and body is None:
-            # Its numbers have a gap: it was stored anew, in two blocks.
+            # Its numbers have a gap: its rows were stored again, in two blocks.
             unstage([staged], out)
     return ordinals
 

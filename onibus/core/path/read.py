@@ -28,7 +28,7 @@ class Piece(NamedTuple):
     last: int
     #: the block's size
     size: int
-    #: the block, where the store cannot be asked for it yet, or not for all of it
+    #: the block, if the store does not have it yet, or not all of it
     payload: bytes | StagedBlock | None
 
 
