@@ -186,6 +186,7 @@ def new_partition(seat: Seat, pages: Pages, secret: bytes, offsets: ClockOffsets
     given = (entity.log_settings, pages, secret, seat.store.boot)
     partition = Partition(seat.id, seat.index, *given, offsets=offsets)
     partition.subscription.tally = entity.tally
+    partition.returns = seat.store.returns
     for outlet in entity.subscriptions.values():
         outlet.subscribe(partition)
     for one in (entity, *entity.subscriptions.values()):

@@ -35,7 +35,7 @@ from onibus.core.limits import (
     SESSION_STATE_BYTES_MAX,
     VISIBILITY_MS_MAX,
 )
-from onibus.core.log import Repair
+from onibus.core.log import Repair, StagedBlock
 from onibus.core.message import ReceivedMessage, Sent, encode_properties
 from onibus.core.outcomes import OutcomePlace
 from onibus.core.rules.rule import Rule
@@ -172,10 +172,19 @@ class Unstage(Command[None], frozen=True):
 
     work: int
     pieces: Sequence[int]
+    #: the blocks that have its messages
+    blocks: Sequence[int] = ()
 
 
 class ReadStaged(Query["Part | None"], frozen=True):
     """Return a staged part; None if it was carried out."""
+
+    work: int
+    piece: int
+
+
+class ListStagedBlocks(Query[list[int]], frozen=True):
+    """Return the blocks that have the messages of a staged part."""
 
     work: int
     piece: int
@@ -849,8 +858,8 @@ class Piece(NamedTuple):
     last: int
     #: the block's size
     size: int
-    #: the block's bytes, if the store does not have them yet
-    payload: bytes | None
+    #: the block, if the store does not have it yet, or not all of it
+    payload: bytes | StagedBlock | None
 
 
 class PlanLog(Query[list[Piece]], frozen=True):

@@ -43,6 +43,7 @@ HANDLERS: dict[Any, Handler] = {
     c.Publish: work.publish,
     c.Unstage: work.unstage,
     c.ReadStaged: work.read_staged,
+    c.ListStagedBlocks: work.list_staged_blocks,
     c.ReadMessages: move.read_messages,
     c.ListForwardable: move.list_forwardable,
     c.KeepDeadLetters: move.keep_dead_letters,

@@ -11,6 +11,7 @@ from typing import Any
 from onibus.core.errors import Damaged
 from onibus.core.path.recover import COLUMNS, SOURCES, Rows, recover
 from onibus.core.records import BLOCK_INDEX, BLOCKS, ID_CHUNKS, META, STAGED, Table, WriteBatch
+from onibus.core.staged import blocks_of
 from onibus.shard.commits import CommitLoop
 from onibus.shard.shard import Host, Shard
 from onibus.store.interface import OpenStore, Store
@@ -105,7 +106,9 @@ def _read_staged(
         if partition in shard.seats:
             staged.setdefault(partition, {}).setdefault(work, []).append(piece)
         else:
-            orphans.append((STAGED, (work, partition, piece)))
+            row: Any = store.read(STAGED, (work, partition, piece))
+            orphans.append((STAGED, row[: STAGED.key]))
+            orphans += [(BLOCKS, (block,)) for block in blocks_of(row[-1])]
     return staged
 
 

@@ -35,6 +35,7 @@ from onibus.core.partition import Partition
 from onibus.core.path.admit import Prepared
 from onibus.core.path.expire import pass_time
 from onibus.core.records import WriteBatch
+from onibus.core.returns import Returns
 from onibus.core.tally import Durations
 from onibus.core.timers import Timers
 from onibus.shard.clock import BusClock
@@ -119,6 +120,8 @@ class Shard:
         self.error: BaseException | None = None
         #: why its disk is taken to hang (broker/probing.py); empty if it responds
         self.stalled = ""
+        #: how recent deliveries of its messages ended
+        self.returns = Returns()
         #: how long its commits took
         self.commit_seconds = Durations()
         #: how often the store was opened

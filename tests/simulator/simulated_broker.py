@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from onibus.broker import settling
 from onibus.broker.broker import Broker
 from onibus.broker.entity import Entity
 from onibus.broker.forwarding import Forwarding, Key
@@ -32,6 +33,9 @@ from tests.simulator.trace import shown
 
 if TYPE_CHECKING:
     from tests.simulator.simulation import Simulation
+
+_PURGING: Any = settling._Purging
+_NEXT_SLICE = _PURGING.next_slice
 
 
 def watch_claims(simulation: Simulation) -> None:
@@ -66,9 +70,21 @@ def watch_claims(simulation: Simulation) -> None:
 _CLAIMING = {kind: HANDLERS[kind] for kind in (Claim, ReleaseClaimed, CompleteClaimed)}
 
 
-def leave_claims_alone() -> None:
-    """Undo `watch_claims`: the next user of the bus has no model to tell."""
+def watch_purges(simulation: Simulation) -> None:
+    """Tell a simulation's model when a purge continues: a claim may hold or release in between."""
+
+    def next_slice(purging: Any, outcome: Outcome | None = None) -> None:
+        _NEXT_SLICE(purging, outcome)
+        if outcome is not None and outcome.error is None:
+            simulation.model.purge_continues(purging._reply)
+
+    _PURGING.next_slice = next_slice
+
+
+def stop_watching() -> None:
+    """Undo `watch_claims` and `watch_purges`: later users of the bus have no model to tell."""
     HANDLERS.update(_CLAIMING)
+    _PURGING.next_slice = _NEXT_SLICE
 
 
 class SimulatedWorks(Works):

@@ -14,6 +14,7 @@ from onibus.core.block import NEVER
 from onibus.core.commands import (
     CarryOut,
     FindRepeats,
+    ListStagedBlocks,
     Publish,
     ReadStaged,
     Stage,
@@ -26,8 +27,8 @@ from onibus.core.path.dead_letter import dead_letter
 from onibus.core.path.rename import rename_remembered
 from onibus.core.path.send import kernel_of
 from onibus.core.path.settle import give_back, modify, note_return
-from onibus.core.records import STAGED, WriteBatch
-from onibus.core.staged import Change, Part, decode_part, encode_part
+from onibus.core.records import BLOCKS, STAGED, WriteBatch
+from onibus.core.staged import Change, Part, blocks_of, decode_part, encode_part
 
 if TYPE_CHECKING:
     from onibus.core.partition import Partition
@@ -124,6 +125,9 @@ def stage(partition: Partition, command: Stage, now: int, wall: int, out: WriteB
         by_subscription.setdefault(change.subscription, []).append(change.ordinal)
     for number, ordinals in by_subscription.items():
         _pin(partition.subscriptions[number], ordinals, owner_of(command.work))
+    batch = command.part.batch
+    if not isinstance(batch, list):
+        kernel_of(batch).stage(partition, batch, out)
     out.put(STAGED, (command.work, partition.id, 0, encode_part(command.part)))
 
 
@@ -141,16 +145,34 @@ def unstage(partition: Partition, command: Unstage, now: int, wall: int, out: Wr
         for hold in [one for one in subscription.holds.values() if one.owner == owner]:
             for ordinal in sorted(hold.ordinals):
                 give_back(subscription, ordinal, Input.RELEASE, now, out)
-    for piece in command.pieces:
-        out.delete(STAGED, (command.work, partition.id, piece))
+    forget(command.work, partition.id, command.pieces, command.blocks, out)
+
+
+def forget(
+    work: int, partition: int, pieces: Iterable[int], blocks: Iterable[int], out: WriteBatch
+) -> None:
+    """Delete the rows of a part that will not be published."""
+    for piece in pieces:
+        out.delete(STAGED, (work, partition, piece))
+    for block in blocks:
+        out.delete(BLOCKS, (block,))
 
 
 def read_staged(
     partition: Partition, command: ReadStaged, now: int, wall: int, out: WriteBatch
 ) -> Part | None:
     """Return a staged part; None if it was carried out."""
-    content = partition.log.pages.read_staged(command.work, partition.id, command.piece)
-    return None if content is None else decode_part(content)
+    pages = partition.log.pages
+    content = pages.read_part(command.work, partition.id, command.piece)
+    return None if content is None else decode_part(content, pages.read_staged)
+
+
+def list_staged_blocks(
+    partition: Partition, command: ListStagedBlocks, now: int, wall: int, out: WriteBatch
+) -> list[int]:
+    """Return the blocks that have the messages of a staged part."""
+    content = partition.log.pages.read_part(command.work, partition.id, command.piece)
+    return [] if content is None else blocks_of(content)
 
 
 def _pin(subscription: Subscription, ordinals: list[int], owner: str) -> None:
