@@ -373,23 +373,24 @@ class OpeningBus:
         loop = asyncio.get_running_loop()
         bus: Bus
 
-        def call(done: Callable[[], None]) -> None:
-            def run() -> None:
-                done()
-                bus.arm()
+        def run(done: Callable[[], None]) -> None:
+            done()
+            bus.arm()
 
-            loop.call_soon_threadsafe(run)
+        def call(done: Callable[[], None]) -> None:
+            loop.call_soon_threadsafe(run, done)
 
         broker = Broker(
             self._clock,
             self._stores,
             self._open_store,
-            lambda name: ThreadWriter(name, call),
+            lambda name: ThreadWriter(name, call, run),
             loop.call_soon,
             self._reserve_bytes,
             self._quotas,
             self._written(),
             self._probe_ms,
+            inline_commits=True,
         )
         bus = Bus(broker, loop)
         broker.open()

@@ -75,6 +75,7 @@ class Broker:
         quotas: Quotas | None = None,
         written_ms: int | None = None,
         probe_ms: int = 0,
+        inline_commits: bool = False,
     ) -> None:
         self.clock = BusClock(clock, self._clock_stepped)
         #: when the namespace's files were last written, by the clock of that time
@@ -82,15 +83,17 @@ class Broker:
         self.call_soon = call_soon
         self.timers = Timers()
         self.disk = DiskWatch(reserve_bytes)
-        self.stores = {
+        self.stores: dict[str, Shard] = {
             name: self.shard_type(name, self, open_store, make_writer) for name in store_names
         }
+        # With several stores, the disk of one must not stop the others.
+        self.inline_commits = inline_commits and len(self.stores) == 1
         self.turns = Turns(self)
         self.works = Works(self)
         self.producers = Producers(self)
         self.forwarding = Forwarding(self)
         self.claims = Claims(self)
-        self.namespace = Namespace(self, open_store, make_writer, quotas or Quotas())
+        self.namespace: Namespace = Namespace(self, open_store, make_writer, quotas or Quotas())
         owners: list[Namespace | Shard] = [self.namespace, *self.stores.values()]
         self.houses = {
             one.name: Housekeeping(

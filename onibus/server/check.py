@@ -265,6 +265,8 @@ class _AtOnce:
             error = raised
         done(error)
 
+    run_here = submit
+
     def stop(self) -> None:
         """Return at once: no write is in progress."""
 

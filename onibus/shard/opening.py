@@ -31,6 +31,7 @@ def open_shard(shard: Shard, host: Host, identity: bytes | None) -> None:
             before=shard.take_in,
             after=shard.committed,
             failed=lambda loop, error: host.went_down(shard.name, loop, error),
+            inline=host.inline_commits,
         )
         loop.seconds = shard.commit_seconds
         host.disk.watch(loop)

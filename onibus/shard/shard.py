@@ -66,6 +66,8 @@ class Host(Protocol):
     timers: Timers
     disk: DiskWatch
     call_soon: Callable[[Callable[[], None]], object]
+    #: whether the event loop may commit for a lone request (shard/commits.py)
+    inline_commits: bool
 
     def changed(self, seat: Seat) -> None:
         """Messages of a partition may have become available."""

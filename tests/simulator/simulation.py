@@ -120,6 +120,8 @@ class PendingWriter:
         self.pending = (work, done)
         self._started()
 
+    run_here = submit
+
     def stop(self) -> None:
         self.pending = None
 
@@ -135,6 +137,8 @@ class AtOnce:
     def submit(self, work: Work, done: Done) -> None:
         work()
         done(None)
+
+    run_here = submit
 
     def stop(self) -> None:
         return None

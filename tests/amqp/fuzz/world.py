@@ -39,6 +39,8 @@ class _Writer:
         work()
         self._soon(lambda: done(None))
 
+    run_here = submit
+
     def stop(self) -> None:
         """There is no thread to wait for."""
 
