@@ -98,7 +98,7 @@ class _Replay:
         now = self._broker.clock.now()
         for seat, part in work.items():
             # Messages get their new ids now: a plan is for the messages that it has seen.
-            self._broker.apply(seat, FindRepeats(part), now)
+            part.take(self._broker.apply(seat, FindRepeats(part), now))
 
         def planned() -> None:
             try:

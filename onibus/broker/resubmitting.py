@@ -169,7 +169,7 @@ class Resubmission:
             if not self._only and move.is_large:
                 for seat, part in parts.items():
                     # Messages get their new ids now: a plan is for the messages that it has seen.
-                    self._broker.apply(seat, FindRepeats(part), now)
+                    part.take(self._broker.apply(seat, FindRepeats(part), now))
                 self._planned = (move, parts)
                 plan_ahead(self._broker, parts, partial(self._go_on, again))
                 return

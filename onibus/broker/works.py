@@ -154,7 +154,7 @@ class Works:
         """Everything is in one store: one commit."""
         broker = self._broker
         commands = {
-            seat: CarryOut(part, broker.apply(seat, FindRepeats(part), now))
+            seat: CarryOut(part, part.take(broker.apply(seat, FindRepeats(part), now)))
             for seat, part in parts.items()
         }
         results: Results = store.apply_together(commands, now)
@@ -401,7 +401,7 @@ class Works:
                 return
             if content.rename:
                 # Messages get their new ids now: a plan is for the messages that it has seen.
-                self._broker.apply(seat, FindRepeats(content), now)
+                content.take(self._broker.apply(seat, FindRepeats(content), now))
         except OnibusError:
             self._late(work, seat)
             return

@@ -131,11 +131,17 @@ class RunPlan(Query[int], frozen=True):
 # Multi-partition operations
 
 
-class FindRepeats(Query[list[int]], frozen=True):
-    """Return the ordinal that each message of a part repeats, -1 for a new one.
+class Repeats(msgspec.Struct, frozen=True):
+    """The messages of a part that repeat earlier ones."""
 
-    A part that renames its repeated messages has new ids for them afterwards.
-    """
+    #: the ordinal that each message repeats, -1 for a new one
+    originals: list[int]
+    #: the messages with new ids for those that repeat, if the part renames them
+    batch: Batch | None = None
+
+
+class FindRepeats(Query[Repeats], frozen=True):
+    """Return which messages of a part repeat earlier ones."""
 
     part: Part
 

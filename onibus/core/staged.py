@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from onibus.core.commands import Settlement
+from onibus.core.commands import Repeats, Settlement
 from onibus.core.errors import Damaged
 from onibus.core.message import decode
 from onibus.core.path.admit import Prepared
@@ -66,6 +66,12 @@ class Part:
         self.plan: Plan | None = None
         #: in a topic: the only subscription that gets the messages; 0 where its rules decide
         self.only = only
+
+    def take(self, found: Repeats) -> list[int]:
+        """Take the new ids of messages that repeat earlier ones; return what each repeats."""
+        if found.batch is not None:
+            self.batch = found.batch
+        return found.originals
 
     @property
     def size(self) -> int:

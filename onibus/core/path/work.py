@@ -17,6 +17,7 @@ from onibus.core.commands import (
     ListStagedBlocks,
     Publish,
     ReadStaged,
+    Repeats,
     Stage,
     Stored,
     Unstage,
@@ -50,19 +51,21 @@ def is_work(owner: str) -> bool:
 
 def find_repeats(
     partition: Partition, command: FindRepeats, now: int, wall: int, out: WriteBatch
-) -> list[int]:
-    """Return what each message of a part repeats; rename those that repeat, if the part says so."""
-    return _prepare(partition, command.part, now)
+) -> Repeats:
+    """Return which messages of a part repeat earlier ones; rename them, if the part says so."""
+    part = command.part
+    if not len(part.batch):
+        return Repeats([])
+    originals: list[int] = kernel_of(part.batch).find_duplicates(partition, part.batch, now)
+    if part.rename and isinstance(part.batch, list) and originals.count(-1) != len(originals):
+        renamed = rename_remembered(partition, part.batch, originals, now, part.rename)
+        return Repeats([-1] * len(renamed), renamed)
+    return Repeats(originals)
 
 
 def _prepare(partition: Partition, part: Part, now: int) -> list[int]:
-    if not len(part.batch):
-        return []
-    originals: list[int] = kernel_of(part.batch).find_duplicates(partition, part.batch, now)
-    if part.rename and isinstance(part.batch, list) and originals.count(-1) != len(originals):
-        part.batch = rename_remembered(partition, part.batch, originals, now, part.rename)
-        originals = [-1] * len(part.batch)
-    return originals
+    """Return what each message repeats; the part has new ids for them, if it says so."""
+    return part.take(find_repeats(partition, FindRepeats(part), now, now, WriteBatch()))
 
 
 def carry_out(
