@@ -90,7 +90,8 @@ class Lake:
     """One entity's part of a lake."""
 
     def __init__(self, place: str, entity: str) -> None:
-        self.place = place
+        # Tasks of Spark run in other folders.
+        self.place = place if "://" in place else os.path.abspath(place)
         self.entity = entity
         self.store = LakeFiles(place, folder_of(entity))
         if earlier_folder(entity) != folder_of(entity) and not self.store.exists(""):

@@ -319,6 +319,7 @@ class LakeCapture:
     def commit(self, table: str, ranges: Ranges, files: Mapping[str, Sequence[FileRow]]) -> None:
         """Have the files of a batch count, if they have all of its rows; then move the reader."""
         check_batch(table, ranges, files)
+        self._check_seen(files)
         if files.get(ERRORS):
             self._writer.register(ERRORS, "WRITE", files[ERRORS])
         reached = {
@@ -328,6 +329,17 @@ class LakeCapture:
         }
         self._writer.register(table, "WRITE", files.get(table, []), reached=reached)
         self._move(table)
+
+    def _check_seen(self, files: Mapping[str, Sequence[FileRow]]) -> None:
+        """Refuse files that workers wrote elsewhere: the broker would delete their rows."""
+        wanted = {name_of(name, row): row.size for name, rows in files.items() for row in rows}
+        missing = self._lake.store.missing(wanted) if wanted else None
+        if missing is not None:
+            raise LakeFailed(
+                f"{self._lake.address(missing)}: a worker of Spark wrote this file, and this "
+                "process does not see it. Nothing was committed: use a lake in a file system that "
+                "the workers and this process share"
+            )
 
     def _move(self, table: str) -> None:
         """Tell the reader how far the lake is."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 import pyarrow as pa
@@ -69,6 +69,13 @@ class LakeFiles:
             found = self._files.get_file_info(below)
         start = len(self.root) + 1
         return {one.path[start:]: one.size for one in found if one.type == pafs.FileType.File}
+
+    def missing(self, wanted: Mapping[str, int]) -> str | None:
+        """Return the first file that this process does not see with its size; None for none."""
+        with self._plainly("read", ""):
+            found = self._files.get_file_info([self.path(name) for name in wanted])
+        pairs = zip(wanted.items(), found, strict=True)
+        return next((name for (name, size), one in pairs if one.size != size), None)
 
     def times(self, folder: str) -> dict[str, float]:
         """Return the names of all files below a folder, and when each was written, in ms."""

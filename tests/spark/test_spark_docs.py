@@ -18,8 +18,8 @@ from tests.spark.test_readme import environment_elsewhere
 from tests.test_docs import FENCE
 
 PAGES = [f"docs/{name}.md" for name in ("spark", "spark-writing", "spark-operators", "pipeline")]
-#: Blocks that a test cannot run: clusters, and a server that runs until it is stopped.
-SHOWN = {"text"}
+#: Blocks that run elsewhere: a server and clusters (test_pipeline_page.py), and a project.
+SHOWN = {"bash", "text"}
 
 
 def steps(port: int) -> list[tuple[str, int, str, str]]:
