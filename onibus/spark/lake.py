@@ -38,7 +38,7 @@ from onibus.core.errors import EntityReplaced, InvalidArgument
 from onibus.spark.delta_log import LOG, DeltaLog, attempt_of, path_of
 from onibus.spark.delta_schema import schema_string, statistics
 from onibus.spark.lake_earlier import earlier_folder, earlier_name, files_found, is_earlier
-from onibus.spark.lake_files import LakeFailed, LakeFiles
+from onibus.spark.lake_files import LakeFailed, LakeFiles, absolute
 from onibus.spark.lake_manifest import DELTA, FileRow, Manifest, Progress, decode, encode
 
 MESSAGES = "messages"
@@ -90,8 +90,7 @@ class Lake:
     """One entity's part of a lake."""
 
     def __init__(self, place: str, entity: str) -> None:
-        # Tasks of Spark run in other folders.
-        self.place = place if "://" in place else os.path.abspath(place)
+        self.place = absolute(place)
         self.entity = entity
         self.store = LakeFiles(place, folder_of(entity))
         if earlier_folder(entity) != folder_of(entity) and not self.store.exists(""):

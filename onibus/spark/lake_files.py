@@ -25,6 +25,11 @@ class LakeBusy(Refused):
     retryable = True
 
 
+def absolute(place: str) -> str:
+    """Return a place as it is called from any folder: tasks of Spark run in other ones."""
+    return place if "://" in place else os.path.abspath(place)
+
+
 class LakeFiles:
     """Files below the folder of one entity; names are relative to it."""
 
@@ -34,7 +39,7 @@ class LakeFiles:
             if "://" in place:
                 self._files, root = pafs.FileSystem.from_uri(place)
             else:
-                self._files, root = pafs.LocalFileSystem(), os.path.abspath(place)
+                self._files, root = pafs.LocalFileSystem(), absolute(place)
         except (OSError, pa.ArrowException) as error:
             raise InvalidOperation(
                 f"cannot open the lake {place!r}: {_first_line(error)}. Use a folder, or "
