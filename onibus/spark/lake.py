@@ -267,8 +267,8 @@ class Lake:
         """Return where Spark finds the files that `files` names."""
         return [f"{self.store.address}/{one.name}" for one in self.files(table)]
 
-    def read(self, one: LakeFile) -> tuple[bytes, pa.Table]:
-        """Return the bytes and the rows of a file."""
+    def read(self, one: LakeFile, columns: list[str] | None = None) -> tuple[bytes, pa.Table]:
+        """Return the bytes of a file, and its rows with these columns or all."""
         content = self.store.read(one.name)
         if content is None:
             raise LakeFailed(
@@ -276,7 +276,7 @@ class Lake:
                 f"{one.row.last} of partition {one.row.partition}. Restore it"
             )
         # The table itself, without columns made of the names of its folders.
-        return content, pq.ParquetFile(pa.BufferReader(content)).read()
+        return content, pq.ParquetFile(pa.BufferReader(content)).read(columns)
 
     def vacuum(self, logs: Mapping[str, DeltaLog], now_ms: float) -> int:
         """Remove old files that no reader needs; return their number.

@@ -32,11 +32,13 @@ from onibus.core.errors import (
     ReaderTaken,
     Unknown,
 )
-from onibus.spark.lake import ERRORS, MESSAGES, OUTCOMES, TABLES, Lake, name_of
+from onibus.spark.delta_schema import latest_ms
+from onibus.spark.lake import ERRORS, MESSAGES, OUTCOMES, TABLES, TIMES, Lake, name_of
 from onibus.spark.lake_files import LakeBusy, LakeFailed
 from onibus.spark.lake_manifest import FOLDERS, FileRow, Gap, Progress
 from onibus.spark.lake_migration import adopt, adopt_errors, convert, retire_shared_readers
 from onibus.spark.lake_writer import LakeWriter
+from onibus.spark.log_reading import given_twice
 
 #: A reader that no capture has used for so long is removed: its lake was deleted.
 IDLE_MS = 30 * 86_400_000
@@ -97,6 +99,8 @@ class LakeCapture:
         self._accept_gap = accept_gap
         self._new_identity = new_identity
         self._readers: dict[str, ReaderInfo] = {}
+        #: by table: no row of the lake has a later time
+        self._latest_ms: dict[str, int | None] = {}
 
     # --- before the first batch -------------------------------------------------------------------
 
@@ -197,6 +201,9 @@ class LakeCapture:
     def _take_table(self, identity: str, table: str) -> None:
         """Take the table's reader, and see that every row from the lake's end on can be read."""
         progress = self._writer.manifest.tables.get(table)
+        self._latest_ms[table] = self._last_time(table)
+        if progress is not None:
+            self._check_continues(table, progress.next)
         name = reader_name(identity, table)
         reader = self._take_reader(name, table, None if progress is None else progress.next)
         self._readers[table] = reader
@@ -244,6 +251,31 @@ class LakeCapture:
                 raise self._hole(table, gap.first, gap.last) from None
         return create(start="earliest")
 
+    def _last_time(self, table: str) -> int | None:
+        """Return the time of the lake's youngest row of a table."""
+        tables = (MESSAGES, ERRORS) if table == MESSAGES else (table,)
+        return _latest(*(self._writer.logs[one].latest_ms(TIMES[one]) for one in tables))
+
+    def _check_continues(self, table: str, following: Sequence[int]) -> LogPositions:
+        """Return the ends of the log; refuse one that is not the one that the lake has."""
+        known = self._latest_ms[table]
+        since_ms = None if known is None else known + 1
+        ends = self._client.log_positions(self._entity, log=table, since_ms=since_ms)
+        if ends.incarnation != self.incarnation:
+            raise EntityReplaced(
+                f"{self._entity} was deleted and recreated while it was captured: capture into "
+                "another lake"
+            )
+        twice = given_twice(ends, following)
+        if twice is not None:
+            partition, number = twice
+            raise Failed(
+                f"{self._lake.store.address} has {table} up to {following[partition] - 1} of "
+                f"partition {partition}, but the server assigned numbers from {number} on again, "
+                "or lost them: it was restored from a backup. Capture into another lake"
+            )
+        return ends
+
     def _whole(self, table: str, progress: Progress, ends: LogPositions) -> Progress:
         """Refuse a lake whose next rows are gone; or record the gap, if that was accepted."""
         following, gaps = list(progress.next), list(progress.gaps)
@@ -253,12 +285,6 @@ class LakeCapture:
             if earliest is None or latest is None:
                 continue
             at = following[partition]
-            if at > latest:
-                raise Failed(
-                    f"{self._lake.store.address} has {table} up to {at - 1} of partition "
-                    f"{partition}, but the server's next number is {latest}: the server lost "
-                    "messages, or was restored from a backup"
-                )
             if earliest > at:
                 if not self._accept_gap:
                     raise self._hole(table, at, earliest - 1, partition)
@@ -283,13 +309,8 @@ class LakeCapture:
 
     def target(self, table: str) -> list[int]:
         """Return the end of the log now; a partition that is offline ends where the lake does."""
-        ends = self._ends(table)
-        if ends.incarnation != self.incarnation:
-            raise EntityReplaced(
-                f"{self._entity} was deleted and recreated while it was captured: capture into "
-                "another lake"
-            )
         at = self._writer.manifest.tables[table].next
+        ends = self._check_continues(table, at)
         return [have if end is None else end for end, have in zip(ends.latest, at, strict=True)]
 
     def plan(
@@ -320,6 +341,7 @@ class LakeCapture:
         """Have the files of a batch count, if they have all of its rows; then move the reader."""
         check_batch(table, ranges, files)
         self._check_seen(files)
+        self._check_continues(table, self._writer.manifest.tables[table].next)
         if files.get(ERRORS):
             self._writer.register(ERRORS, "WRITE", files[ERRORS])
         reached = {
@@ -328,6 +350,10 @@ class LakeCapture:
             if end > start
         }
         self._writer.register(table, "WRITE", files.get(table, []), reached=reached)
+        self._latest_ms[table] = _latest(
+            self._latest_ms[table],
+            *(latest_ms(row.stats, TIMES[name]) for name, rows in files.items() for row in rows),
+        )
         self._move(table)
 
     def _check_seen(self, files: Mapping[str, Sequence[FileRow]]) -> None:
@@ -399,6 +425,10 @@ def check_batch(table: str, ranges: Ranges, files: Mapping[str, Sequence[FileRow
         f"Spark wrote {[(row.partition, row.first, row.last) for row in found]} of {table}, but "
         f"{dict(ranges)} was planned: nothing was committed. Capture again"
     )
+
+
+def _latest(*times: int | None) -> int | None:
+    return max((ms for ms in times if ms is not None), default=None)
 
 
 def _range(row: FileRow) -> tuple[int, int, int]:

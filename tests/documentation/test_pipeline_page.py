@@ -38,7 +38,7 @@ until_told() {
 }
 """
 #: The page says that there is a queue of this name.
-QUEUE = "onibus queue create orders\nonibus send orders '3 apples'\n"
+QUEUE = "onibus queue create orders >&2\nonibus send orders '3 apples' >&2\n"
 AUDIT = "onibus pipeline audit orders --json --lake {}\n"
 
 
@@ -60,7 +60,7 @@ def script(blocks: list[str]) -> str:
 
 
 def in_network(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
-    """Run a shell program in a folder, with a loopback of its own and our commands."""
+    """Run a shell program in a folder, with its own loopback and our commands."""
     helper = "from tests.documentation.default_ports import raise_loopback as up; up()"
     (folder / "script").write_text(text, "utf-8")
     up = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); {helper}"]
