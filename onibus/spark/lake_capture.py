@@ -37,6 +37,7 @@ from onibus.spark.lake import ERRORS, MESSAGES, OUTCOMES, TABLES, TIMES, Lake, n
 from onibus.spark.lake_files import LakeBusy, LakeFailed
 from onibus.spark.lake_manifest import FOLDERS, FileRow, Gap, Progress
 from onibus.spark.lake_migration import adopt, adopt_errors, convert, retire_shared_readers
+from onibus.spark.lake_reporting import reader_name, report_table
 from onibus.spark.lake_writer import LakeWriter
 from onibus.spark.log_reading import given_twice
 
@@ -50,11 +51,6 @@ Ranges = Mapping[int, tuple[int, int]]
 def tables_of(entity: str) -> tuple[str, ...]:
     """Return what there is to capture: subscriptions share the log of their topic."""
     return (OUTCOMES,) if "/subscriptions/" in entity.lower() else (MESSAGES, OUTCOMES)
-
-
-def reader_name(identity: str, table: str) -> str:
-    """Return the name of the reader of a lake's table."""
-    return f"lake-{identity}" if table == MESSAGES else f"lake-{identity}-{table}"
 
 
 def has_news(client: Client, lake: Lake, tables: Sequence[str]) -> bool:
@@ -133,6 +129,9 @@ class LakeCapture:
         # Another writer that took over has recorded it.
         with suppress(LakeBusy):
             self._writer.commit()
+            for table in self._tables:
+                # Files were merged after the last batch.
+                self._report(table)
 
     def _adopt(self) -> None:
         """List the files of a lake of version 0.1.0 in the manifest."""
@@ -355,6 +354,12 @@ class LakeCapture:
             *(latest_ms(row.stats, TIMES[name]) for name, rows in files.items() for row in rows),
         )
         self._move(table)
+        self._report(table, sum(end - start for start, end in ranges.values()))
+
+    def _report(self, table: str, batch_rows: int = 0) -> None:
+        """Show the console what the lake has; a capture does not depend on it."""
+        files, reader = self._writer.logs[table].files(), self._readers[table].name
+        report_table(self._client, self._entity, reader, self._writer.token, files, batch_rows)
 
     def _check_seen(self, files: Mapping[str, Sequence[FileRow]]) -> None:
         """Refuse files that workers wrote elsewhere: the broker would delete their rows."""
