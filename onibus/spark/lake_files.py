@@ -9,7 +9,10 @@ from contextlib import contextmanager, suppress
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from onibus.core.errors import Failed, InvalidOperation, Refused
+from onibus.core.errors import Failed, InvalidArgument, InvalidOperation, Refused
+
+#: How long an object store that cannot be reached is tried.
+RETRY_S = 30
 
 
 class LakeFailed(Failed):
@@ -27,7 +30,16 @@ class LakeBusy(Refused):
 
 def absolute(place: str) -> str:
     """Return a place as it is called from any folder: tasks of Spark run in other ones."""
+    if not place:
+        raise InvalidArgument("a lake needs a folder or an address: the name is empty")
     return place if "://" in place else os.path.abspath(place)
+
+
+def _impatient(address: str) -> str:
+    """Return an address whose file system gives up soon: Google's retries for 15 minutes."""
+    if not address.startswith(("gs://", "gcs://")) or "retry_limit_seconds" in address:
+        return address
+    return f"{address}{'&' if '?' in address else '?'}retry_limit_seconds={RETRY_S}"
 
 
 class LakeFiles:
@@ -37,7 +49,7 @@ class LakeFiles:
         self._place = place
         try:
             if "://" in place:
-                self._files, root = pafs.FileSystem.from_uri(place)
+                self._files, root = pafs.FileSystem.from_uri(_impatient(place))
             else:
                 self._files, root = pafs.LocalFileSystem(), absolute(place)
         except (OSError, pa.ArrowException) as error:
@@ -203,4 +215,6 @@ class LakeFiles:
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+    line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    # Google's library repeats its message in a list of details.
+    return line.partition(" error_info=")[0].rstrip(".")
