@@ -435,6 +435,7 @@ def positions_of(
     latest: list[int | None] = []
     since: list[int | None] = []
     set_back: list[StampsSetBack] = []
+    last_ms = 0
     for seat in entity.seats:
         if seat.partition is None:
             for column in (earliest, latest, since):
@@ -445,6 +446,7 @@ def positions_of(
         earliest.append(number(min(_ends(entity, log, seat.partition)[0], end)))
         latest.append(number(end))
         set_back += stamps_set_back(seat)
+        last_ms = max(last_ms, seat.partition.log.last_stamp)
         if since_ms is not None:
             outcomes_of = None if log == MESSAGES else entity.number
             found = broker.apply(seat, FindSince(since_ms, outcomes_of), broker.clock.now())
@@ -456,6 +458,7 @@ def positions_of(
         earliest=tuple(earliest),
         latest=tuple(latest),
         since=None if since_ms is None else tuple(since),
+        last_ms=last_ms,
         set_back=tuple(set_back),
     )
 
