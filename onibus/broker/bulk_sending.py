@@ -8,17 +8,18 @@ from zlib import crc32
 import numpy as np
 import pyarrow as pa
 
-from onibus.broker.entity import Entity, Seat
-from onibus.broker.message_store import SendRequest
-from onibus.broker.replies import Outcome, Reply, answer, fail
+from onibus.broker.entity import Entity
 from onibus.broker.routing import any_seat, check_room
 from onibus.broker.sending import check_strict, do_in_turn, open_for_sends, put, take_in
 from onibus.core import content_digest
 from onibus.core.arrow_block import conform
 from onibus.core.message import SentBatch
 from onibus.core.path.admit_arrow import PreparedBatch, admit_arrow, one_batch, raw_values
-from onibus.core.path.bulk import SentRows, encode_ahead
+from onibus.core.path.bulk import SentRows, encode_ahead, staged_apart
 from onibus.core.staged import Part as StagedPart
+from onibus.shard.replies import Outcome, Reply, answer, fail
+from onibus.shard.seat import Seat
+from onibus.shard.shard import SendRequest
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
@@ -61,9 +62,9 @@ class Admission:
             self.digest = content_digest.of_columns(self._given)
         self._divisions = divide(self._batch, self._partitions)
         for _, rows, _ in self._divisions:
-            encode_ahead(rows)
+            encode_ahead(rows, self._to_stage)
             if self._to_stage:
-                rows.encoded = rows.encode()
+                rows.encoded = rows.encode(apart=staged_apart(rows))
 
     def route(self) -> list[Part]:
         """Return the partitions that take the rows now; keyless ones share one (P4)."""
@@ -115,7 +116,7 @@ def _send(broker: Broker, parts: list[Part], reply: Reply) -> None:
     work = {seat: StagedPart(rows) for seat, rows, _, _ in parts}
 
     def do() -> None:
-        take_in(broker, work)
+        take_in(work)
         now = broker.clock.now()
         for seat in work:
             broker.advance(seat, now)

@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from onibus.broker.routing import route
-from onibus.broker.works import Parts, Results
+from onibus.broker.turns import fitting, is_large
+from onibus.broker.work import Parts, Results
+from onibus.core.commands import ReadMessages
 from onibus.core.errors import InvalidArgument, InvalidOperation, MessageTooLarge, OnibusError
 from onibus.core.message import Message, ReceivedMessage, encode
-from onibus.core.partition import Partition
 from onibus.core.path.admit import Prepared, admit, check_size, of_any_size
 from onibus.core.staged import Change, Part
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
-    from onibus.broker.entity import Entity, Seat
+    from onibus.broker.entity import Entity
+    from onibus.shard.seat import Seat
 
 #: What the destination says of a message that it will never take.
 NEVER_TAKEN = (InvalidArgument, InvalidOperation, MessageTooLarge)
@@ -37,8 +39,9 @@ class Move:
         self._deduplicated = deduplicated
         self._source = source
         self._target = target
-        #: where each message is
+        #: where each message is, and its sequence number there
         self.messages: list[tuple[Seat, int]] = []
+        self.old_numbers: list[int] = []
         self._batch: list[Prepared] = []
         #: what the destination does not take, and why
         self.refused: list[tuple[Seat, int, OnibusError]] = []
@@ -49,8 +52,9 @@ class Move:
         self, seat: Seat, ordinals: list[int], change: Callable[[ReceivedMessage], Message]
     ) -> None:
         """Take messages along, changed; those that the destination refuses stay."""
-        for ordinal in ordinals:
-            received = self._broker.ask(seat, self._view, ordinal)
+        command, now = ReadMessages(self._source.number, ordinals), self._broker.clock.now()
+        messages = self._broker.use(self._source, seat, command, now)
+        for ordinal, received in zip(ordinals, messages, strict=True):
             try:
                 prepared = self._admit(received.message, change(received))
             except NEVER_TAKEN as error:
@@ -60,6 +64,7 @@ class Move:
                 if not self._deduplicated:
                     prepared.identities = ()
                 self.messages.append((seat, ordinal))
+                self.old_numbers.append(received.sequence_number)
                 self._batch.append(prepared)
 
     def _admit(self, message: Message, changed: Message) -> Prepared:
@@ -73,12 +78,24 @@ class Move:
             check_size(sent, len(encode(sent)), settings)
             return admit(changed, of_any_size(settings), secret)
 
-    def _view(self, partition: Partition, ordinal: int) -> ReceivedMessage:
-        return self._source.part_of(partition).view(ordinal)
-
     def keep_first(self, count: int) -> None:
         """Leave all but the first messages where they are."""
-        del self.messages[count:], self._batch[count:]
+        del self.messages[count:], self.old_numbers[count:], self._batch[count:]
+
+    def fit(self) -> None:
+        """Leave all messages but those whose rules take one slice, or the first one."""
+        self.keep_first(fitting(self._target, self._batch))
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the destination's rules take more than one slice."""
+        return is_large(self._target, self._batch)
+
+    def is_like(self, other: Move) -> bool:
+        """Return whether both move the same messages, unchanged, to the same destination."""
+        if self._target is not other._target or self.messages != other.messages:
+            return False
+        return [one.row for one in self._batch] == [one.row for one in other._batch]
 
     def parts(self, *, rename: str = "", only: int = 0) -> Parts:
         """Return the work; `only`: back into the subscription that they come from."""

@@ -24,8 +24,14 @@ class Pages(IdPages, Protocol):
     def read_block(self, block: int) -> Block:
         """Return a committed block, verified. Raise `Damaged` when its bytes are not as written."""
 
+    def read_staged(self, block: int) -> bytes:
+        """Return the committed bytes of a block that was staged, without its index."""
+
     def keep(self, block: int, payload: bytes) -> None:
         """Take note of a block that was committed just now, and may be read soon."""
+
+    def read_part(self, work: int, partition: int, piece: int) -> bytes | None:
+        """Return the content of a committed `staged` row; None if it is gone."""
 
     def read_mark(self, partition: int, subscription: int, ordinal: int) -> MarkRow:
         """Return the committed row of a mark that was there when the store was opened."""
