@@ -14,8 +14,8 @@ const ARGUMENTS = [
   "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
   "--disable-background-networking", "--disable-component-update", "--disable-sync",
 ];
-//: Errors that walks provoke: the page shows those of the server, and reports run no script.
-const EXPECTED = /Failed to load resource|net::ERR|Blocked script execution in '[^']*\/console\/reports\//;
+//: Errors that walks provoke: the page shows those of the server; a report runs and loads nothing.
+const EXPECTED = /Failed to load resource|net::ERR|(Blocked script execution in|Loading the image) '[^']*\/console\/reports\//;
 
 /** Run a walk on a new page; any error of the page, and any dialog of a script, fails it. */
 export async function walk(steps, viewport = { width: 1280, height: 900 }) {
