@@ -79,7 +79,7 @@ def test_an_operator_uses_every_view_and_action_with_200_000_messages(tmp_path: 
     lines = ['{"body": "one", "properties": {"n": 9007199254740993}}', "", "plain two"]
     many.write_text("\n".join([*lines, *(f"line {at}" for at in range(2_500))]))
     with busy_server(tmp_path) as server:
-        clicks = json.loads(walk("operate", server.http, FILE=str(many)))
+        clicks = json.loads(walk("operate", server.http, FILE=str(many), FOLDER=str(tmp_path)))
         print(json.dumps(clicks, indent=1))
         assert len(clicks) == 28
         assert max(clicks.values()) <= 20
@@ -92,7 +92,7 @@ def test_an_operator_uses_every_view_and_action_with_200_000_messages(tmp_path: 
 
 def test_every_view_is_accessible_and_a_keyboard_is_enough(tmp_path: Path) -> None:
     with busy_server(tmp_path) as server:
-        walk("views", server.http)
+        walk("views", server.http, FOLDER=str(tmp_path))
         walk("keyboard", server.http)
 
 

@@ -75,7 +75,13 @@ export const row = (page, name) => page.locator("table.messages").getByRole("row
 
 /** Keep a picture for the documentation, if its maker asks: PICTURES=docs/pictures pytest tests/console. */
 export async function picture(page, name) {
-  if (process.env.PICTURES) await page.screenshot({ path: `${process.env.PICTURES}/${name}.png` });
+  if (!process.env.PICTURES) return;
+  // The folder of a test is different each time, and nothing for a picture.
+  await page.evaluate((folder) => {
+    const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+    while (texts.nextNode()) texts.currentNode.data = texts.currentNode.data.replaceAll(folder, "/srv");
+  }, process.env.FOLDER);
+  await page.screenshot({ path: `${process.env.PICTURES}/${name}.png` });
 }
 
 /** Have the test do something to the server, and wait until it is done. */
