@@ -172,6 +172,15 @@ async function repair(page) {
   await notice(page, "moved 526");
   await found(page, "0 found");
 
+  begin("purge the messages from a sequence number on");
+  await open(page, "region/02", "messages");
+  await search(page, { "Sequence number from": "1050" });
+  await found(page, "2 found");
+  await click(button(page, "Purge messages that match"));
+  await submit(page, "Count messages");
+  await submit(page, "Delete 2 messages");
+  await notice(page, "deleted 2 messages");
+
   begin("delete one message");
   await open(page, "region/03", "messages");
   await click(messages(page).first().getByRole("button"));
