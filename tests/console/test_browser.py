@@ -186,6 +186,8 @@ async def test_typed_fields_stay_and_ended_streams_are_shown() -> None:
     await bus.create_queue("orders")
     await bus.send("orders", Message(body=b"first", properties={"region": "eu"}))
     await bus.create_queue("short-lived")
+    await bus.create_queue("values")
+    await bus.send("values", Message(body=b"\x00Sw\xa1\x05hello", format="amqp"))
     async with Server(bus, None, http_port=0) as server:
         await asyncio.to_thread(walk, "streams", f"http://localhost:{server.http_port}")
         sent = {message.body: message for message in bus.peek("orders", limit=10)}

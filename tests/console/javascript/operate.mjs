@@ -203,6 +203,11 @@ async function send(page) {
   begin("send many messages from a file");
   await open(page, "archive", "messages");
   await click(button(page, "Send"));
+  // Neither an empty file nor one that is not UTF-8 can be sent.
+  await inDialog(page, "file").setInputFiles({ name: "none.txt", mimeType: "text/plain", buffer: Buffer.from("\n") });
+  await page.getByText("none.txt has no message").waitFor();
+  await inDialog(page, "file").setInputFiles({ name: "bytes", mimeType: "text/plain", buffer: Buffer.from([0x61, 0xff, 0x0a]) });
+  await page.getByText("choose one in UTF-8").waitFor();
   await inDialog(page, "file").setInputFiles(process.env.FILE);
   await page.getByText("many.txt has 2,502 messages").waitFor();
   await submit(page, "Send 2,502 messages");

@@ -9,7 +9,7 @@ import { Failure, Table, link, number, preview, time, useLoaded } from "./widget
 
 const PAGE = 50;
 //: Messages in the list at most, and arriving ones; the earliest leave first.
-const ROWS = 1000;
+const ROWS = 500;
 const TAIL = 500;
 //: Bytes of each body in a list.
 const BODY = 200;
