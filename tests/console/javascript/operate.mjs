@@ -282,6 +282,7 @@ async function receive(page) {
   await click(page.getByText("Receive with a lock"));
   await page.getByLabel("Session to accept").fill("customer-2");
   await click(button(page, "Accept session"));
+  await button(page, "Release session").waitFor();
   await settle(page, "Complete");
   await notice(page, "complete: message");
   await click(button(page, "Release session"));
