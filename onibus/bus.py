@@ -392,7 +392,8 @@ class OpeningBus:
             self._probe_ms,
         )
         bus = Bus(broker, loop)
-        broker.open()
+        for works in broker.opening():
+            await _on_threads(works)
         # Rules that a transaction changed are shown already: so are its messages.
         published = loop.create_future()
         broker.works.when_published(published)
@@ -421,6 +422,16 @@ class OpeningBus:
             f"the bus is not open yet: write `bus = await Bus.open(…)` or `async with Bus.open(…) "
             f"as bus` before using {name!r}"
         )
+
+
+async def _on_threads(works: list[Callable[[], None]]) -> None:
+    """Do works on threads, while the event loop continues; a cancelled caller waits for them."""
+    done = asyncio.gather(*[asyncio.to_thread(work) for work in works])
+    try:
+        await asyncio.shield(done)
+    except asyncio.CancelledError:
+        await done
+        raise
 
 
 def _places(

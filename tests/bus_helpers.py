@@ -132,6 +132,13 @@ def pull(bus: Bus, store: str) -> None:
     bus.broker.store_failed(bus.broker.stores[store], StoreFailed("pulled"))
 
 
+async def reopen_store(bus: Bus, name: str) -> None:
+    """Open a message store that is down, and wait until it is served."""
+    store = bus.broker.stores[name]
+    bus.broker.reopen(store)
+    await until(lambda: store.online)
+
+
 class Disks:
     """Stores in memory that outlive the bus, and can fail the next commit."""
 

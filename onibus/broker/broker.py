@@ -7,9 +7,9 @@ the simulator.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from onibus.broker.admission import RESERVE_BYTES, DiskWatch
 from onibus.broker.alarms import Alarms
@@ -21,11 +21,12 @@ from onibus.broker.failing import partition_failed
 from onibus.broker.forwarding import Forwarding
 from onibus.broker.housekeeping import Housekeeping
 from onibus.broker.idling import watch_idle
-from onibus.broker.message_store import MessageStore
+from onibus.broker.message_store import MessageStore, Opening
 from onibus.broker.namespace import NAME, REOPEN_MS, Namespace
 from onibus.broker.probing import Probing
 from onibus.broker.producers import Producers
 from onibus.broker.quotas import Quotas
+from onibus.broker.reading_back import Reading
 from onibus.broker.receiving import serve
 from onibus.broker.sending import apply_inbox, move_elsewhere
 from onibus.broker.ticking import TIDY_AFTER_MS, ring, tidy
@@ -115,32 +116,58 @@ class Broker:
     # Opening and closing
 
     def open(self) -> None:
-        """Open all stores; a message store that fails stays offline, unless it is in use."""
+        """Open all stores on this thread."""
+        for works in self.opening():
+            for work in works:
+                work()
+
+    def opening(self) -> Iterator[list[Callable[[], None]]]:
+        """Open all stores; yield works for other threads, which must be done before it continues.
+
+        A message store that fails stays offline, unless another process has it open.
+        """
+        readings: list[Reading[Any]] = []
         try:
-            self.namespace.open()
-            found = [(store, self._read(store)) for store in self.stores.values()]
-            errors = [error for _, error in found if error is not None]
+            namespace = Reading(self.namespace.read)
+            readings.append(namespace)
+            yield [namespace.run]
+            self.namespace.open(namespace.take())
+            found = [(store, Reading(self._reader(store))) for store in self.stores.values()]
+            readings += [reading for _, reading in found]
+            yield [reading.run for _, reading in found]
+            outcomes = [self._serve_read(store, reading) for store, reading in found]
+            errors = [error for error in outcomes if error is not None]
             if len(errors) == len(self.stores) or any(isinstance(e, AlreadyOpen) for e in errors):
                 raise max(errors, key=lambda error: isinstance(error, AlreadyOpen))
             # Bus time continues from the latest that any store has seen, so nothing starts before.
-            for store, error in found:
-                if error is None:
+            for store in self.stores.values():
+                if store.online:
                     self._start(store)
             keep_time(self)
         except BaseException:
+            for reading in readings:
+                reading.close()
             self.close()
             raise
 
-    def _read(self, store: MessageStore) -> BaseException | None:
-        """Open a store and read its partitions; return why it stays offline, or None."""
+    def _reader(self, store: MessageStore) -> Callable[[], Opening]:
+        """Return what opens a store and reads its partitions, on any thread."""
+        return partial(
+            store.read,
+            self.namespace.secret,
+            before=lambda: apply_inbox(self, store),
+            after=lambda loop, partitions: self._after_commit(store, loop, partitions),
+            failed=partial(self.went_down, store.name),
+            identity=self.namespace.store_identity(store.name),
+        )
+
+    def _serve_read(self, store: MessageStore, reading: Reading[Opening]) -> BaseException | None:
+        """Take up a store that was read; return why it stays offline, or None."""
         try:
-            store.open(
-                self.namespace.secret,
-                before=lambda: apply_inbox(self, store),
-                after=lambda loop, partitions: self._after_commit(store, loop, partitions),
-                failed=partial(self.went_down, store.name),
-                identity=self.namespace.store_identity(store.name),
-            )
+            if not store.serve(reading.take()):
+                # Its entities have changed since: read it again.
+                self.call_soon(partial(self._open_anew, store))
+                return PartitionOffline(f"store {store.name} is opening")
         except (Failed, Refused) as error:
             self._alarm(store, error)
             return error
@@ -184,7 +211,7 @@ class Broker:
         """Tell whether nothing is on its way to a disk, nor waits to be."""
         loops = [store.loop for store in self.stores.values() if store.loop is not None]
         waiting = any(loop.busy or loop.waiting for loop in loops)
-        sending = any(one.inbox or one.threads.leaving for one in self.stores.values())
+        sending = any(one.inbox or one.threads.in_transit for one in self.stores.values())
         owed = self.namespace.deciding or self.claims.under_way or bool(self.deletions)
         owed |= self.probing.under_way or self.turns.waiting or self.works.publishing
         return not (waiting or sending or owed)
@@ -379,17 +406,24 @@ class Broker:
         if not isinstance(error, Damaged):
             self.timers.set(("reopen", store.name), self.clock.now() + REOPEN_MS)
 
-    def reopen(self, store: MessageStore) -> bool:
-        """Open a store that failed; tell whether it is up again."""
+    def reopen(self, store: MessageStore) -> None:
+        """Open a store that failed, on its own thread: other stores stay available."""
         store.take_offline("its store is opening")
         if store.threads.leaving:
             # A commit is still under way in its files. Time may pass until a disk answers.
             store.threads.when_left(lambda: self._open_anew(store))
-            return False
-        if self._read(store) is not None:
-            return False
-        self._start(store)
-        return True
+            return
+        if store.threads.opening:
+            return
+        reading = Reading(self._reader(store))
+
+        def read(_: BaseException | None) -> None:
+            if self.closed:
+                reading.close()
+            elif self._serve_read(store, reading) is None:
+                self._start(store)
+
+        store.threads.open(reading.run, read)
 
     def _open_anew(self, store: MessageStore) -> None:
         if not self.closed and not isinstance(store.error, Damaged):
@@ -464,6 +498,7 @@ class Broker:
             entity.leave_topic()
             return
         for seat in entity.seats:
+            seat.store.shape += 1
             seat.store.seats.pop(seat.id, None)
             seat.store.failed.discard(seat.id)
             seat.store.reads_failed.pop(seat.id, None)
@@ -487,4 +522,5 @@ class Broker:
             seat = Seat(entity, index, self.stores[name])
             entity.seats.append(seat)
             seat.store.seats[seat.id] = seat
+            seat.store.shape += 1
         watch_idle(self, entity)

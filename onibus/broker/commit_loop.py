@@ -46,7 +46,7 @@ class CommitLoop:
         self._before = before
         #: called after the answers of a commit were given, with the partitions it changed
         self._after = after
-        self._failed = failed
+        self.failed = failed
         self._batch = WriteBatch()
         #: bytes of large values in the batch, and in the one that is being committed
         self._gathered = self._on_its_way = 0
@@ -115,7 +115,7 @@ class CommitLoop:
         self._on_its_way = 0
         if error is not None:
             self.abandon(error)
-            self._failed(self, error)
+            self.failed(self, error)
             return
         self.commits += 1
         self.seconds.note(perf_counter() - self._started)

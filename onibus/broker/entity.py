@@ -69,19 +69,30 @@ class Seat:
         #: admitted, not stored yet: counts towards the quota
         self.pending_bytes = 0
 
-    def new_partition(self, pages: Pages, secret: bytes) -> Partition:
+    def new_partition(self, pages: Pages, secret: bytes, boot: int) -> Partition:
         """Return the partition with its subscriptions, empty as yet."""
         entity, store = self.entity, self.store
-        given = (entity.log_settings, pages, secret, store.boot)
+        given = (entity.log_settings, pages, secret, boot)
         partition = Partition(self.id, self.index, *given, offsets=store.offsets)
         partition.subscription.tally = entity.tally
         partition.returns = store.returns
-        for outlet in entity.subscriptions.values():
+        for outlet in list(entity.subscriptions.values()):
             outlet.subscribe(partition)
-        for one in (entity, *entity.subscriptions.values()):
-            for reader in one.readers.values():
-                one.keep_for_reader(partition, self.index, reader)
+        for one, reader in self.readers():
+            one.keep_for_reader(partition, self.index, reader)
         return partition
+
+    def readers(self) -> list[tuple[Entity, NamedReader]]:
+        """Return the named readers of the partition's log and outcomes."""
+        entities = (self.entity, *list(self.entity.subscriptions.values()))
+        return [(one, reader) for one in entities for reader in list(one.readers.values())]
+
+    def positions(self) -> list[tuple[int, str, int]]:
+        """Return how far each named reader is in the partition."""
+        return [
+            (one.incarnation, reader.name, reader.positions[self.index])
+            for one, reader in self.readers()
+        ]
 
     def online(self) -> Partition:
         """Return the partition, or say why it cannot be used."""
@@ -111,6 +122,7 @@ class Entity:
         stores: list[str],
         topic: Entity | None = None,
         rules: list[Rule] | None = None,
+        compiled: Iterable[CompiledRule] = (),
     ) -> None:
         self.incarnation = incarnation
         self.name = name
@@ -125,8 +137,10 @@ class Entity:
         #: the subscriptions of a topic, by their numbers
         self.subscriptions: dict[int, Entity] = {}
         self.rules: list[Rule] = []
-        self.compiled: list[CompiledRule] = []
-        self.set_rules(rules or [])
+        self._compiled: list[CompiledRule] | None = None
+        #: compiled rules by their identity, for those that stay
+        self._known_rules: dict[int, CompiledRule] = {}
+        self.set_rules(rules or [], compiled)
         #: those who read its log, or its outcomes, by name (R2)
         self.readers: dict[str, NamedReader] = {}
         self.next_send = 0
@@ -137,6 +151,7 @@ class Entity:
         #: sends that take their turn (broker/turns.py); None where all are done at once
         self.lane: deque[Turn] | None = None
         self._rule_steps: tuple[int, int] | None = None
+        self._own_steps = (0, 0)
         self.last_used = 0
         #: what has happened here since the bus was opened
         self.tally = Tally()
@@ -161,12 +176,24 @@ class Entity:
     def partitioned(self) -> bool:
         return (self.topic or self).log_settings.enable_partitioning
 
-    def set_rules(self, rules: list[Rule]) -> None:
-        """Take the rules of a subscription, compiled once for all its partitions."""
-        self.rules = rules
-        self.compiled = [compile_rule(rule) for rule in rules]
+    def set_rules(self, rules: list[Rule], compiled: Iterable[CompiledRule] = ()) -> None:
+        """Take the rules of a subscription; those that it has, or that are `compiled`, stay so."""
+        for one in (*compiled, *(self._compiled or ())):
+            self._known_rules[id(one.rule)] = one
+        self.rules, self._compiled = rules, None
         if self.topic is not None:
             self.topic.rules_changed()
+
+    @property
+    def compiled(self) -> list[CompiledRule]:
+        """The rules, compiled once for all partitions."""
+        if self._compiled is None:
+            known = self._known_rules
+            self._compiled = [known.get(id(rule)) or compile_rule(rule) for rule in self.rules]
+            self._known_rules = {}
+            works = [rule.work for rule in self._compiled]
+            self._own_steps = sum(one.steps for one in works), sum(one.costly for one in works)
+        return self._compiled
 
     def join_topic(self) -> None:
         """A subscription is there."""
@@ -183,13 +210,19 @@ class Entity:
     def rules_changed(self) -> None:
         """A subscription of this topic has other rules, or is new or gone."""
         self._rule_steps = None
+        for seat in self.seats:
+            seat.store.shape += 1
 
     def rule_steps(self) -> tuple[int, int]:
         """Return the steps of all rules of a topic on one message, and how many can take more."""
         if self._rule_steps is None:
-            works = [rule.work for one in self.subscriptions.values() for rule in one.compiled]
-            self._rule_steps = sum(one.steps for one in works), sum(one.costly for one in works)
+            each = [one.own_rule_steps() for one in self.subscriptions.values()]
+            self._rule_steps = sum(steps for steps, _ in each), sum(costly for _, costly in each)
         return self._rule_steps
+
+    def own_rule_steps(self) -> tuple[int, int]:
+        """Return the same of a subscription's own rules."""
+        return self._own_steps if self.compiled else (0, 0)
 
     def outlets(self) -> Iterable[Entity]:
         """Return those from whom messages of these partitions are received."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,10 @@ if TYPE_CHECKING:
     from onibus.core.path.plan import Plan
 
 
+#: Partition → work → pieces that were staged.
+Staged = dict[int, dict[int, list[int]]]
+
+
 class SendRequest(msgspec.Struct, eq=False):
     """Messages for one partition that wait to be applied with the next commit."""
 
@@ -45,6 +50,26 @@ class SendRequest(msgspec.Struct, eq=False):
     size: int
     #: its fan-out, where that was computed before
     plan: Plan | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Opening:
+    """A store that was opened and read back, before clients use it."""
+
+    loop: CommitLoop
+    boot: int
+    #: of the store when it was read
+    shape: int
+    partitions: dict[int, Partition]
+    #: of their named readers, which decide the rows that are kept
+    positions: dict[int, list[tuple[int, str, int]]]
+    staged: Staged
+
+    def holds(self, store: MessageStore) -> bool:
+        """Return whether nothing that it was read with has changed since."""
+        return self.shape == store.shape and all(
+            seat.positions() == self.positions[seat.id] for seat in store.seats.values()
+        )
 
 
 class MessageStore:
@@ -88,8 +113,10 @@ class MessageStore:
         self.notice = ""
         #: the store as it was opened last
         self._opened: Store | None = None
-        #: what was staged in it when it was opened: partition → work → pieces
-        self.staged: dict[int, dict[int, list[int]]] = {}
+        #: what was staged in it when it was opened
+        self.staged: Staged = {}
+        #: grows when partitions of this store, or their settings and subscriptions, change
+        self.shape = 0
 
     @property
     def online(self) -> bool:
@@ -105,7 +132,7 @@ class MessageStore:
         if not self.healthy:
             raise PartitionOffline(self.stalled or f"store {self.name} is down: {self.error}")
 
-    def open(
+    def read(
         self,
         secret: bytes,
         *,
@@ -113,48 +140,65 @@ class MessageStore:
         after: Callable[[CommitLoop, Iterable[Partition]], None],
         failed: Callable[[CommitLoop, BaseException], None],
         identity: bytes | None,
-    ) -> None:
-        """Open the store, known by that identity if it was there before, and read it back."""
-        self._failed = failed
+    ) -> Opening:
+        """Open the store, known by that identity if it was there before, and read it back.
+
+        Any thread may do it: it changes nothing that clients use. `serve` does.
+        """
+        shape, seats = self.shape, list(self.seats.values())
         store = self._opened = open_known(self._open_store, self.name, identity, self._opened)
-        self.identity, self.notice = store.identity, store.notice
         # Recovery makes many objects and no garbage: looking for some would double its time.
         collecting = gc.isenabled()
         gc.disable()
         try:
             loop = CommitLoop(store, self.threads.write, before=before, after=after, failed=failed)
-            loop.seconds = self.commit_seconds
-            self._disk.watch(loop)
-            self.boot = self._count_boot(store)
-            rows, orphans = self._read(store)
-            self.staged = self._read_staged(store, orphans)
+            boot = self._count_boot(store)
+            known = {seat.id for seat in seats}
+            rows, orphans = self._read(store, known)
+            staged = self._read_staged(store, known, orphans)
             if identity is None and orphans:
                 raise Damaged(
                     f"store {self.name} has messages, but is not in the namespace: the data "
                     "directory may not be mounted, or is the wrong one. Nothing was changed; name "
                     "the directory that belongs to this store"
                 )
-            records = WriteBatch()
-            self.failed.clear()
-            for seat in self.seats.values():
-                partition = seat.new_partition(loop.pages, secret)
+            partitions, positions = {}, {}
+            for seat in seats:
+                positions[seat.id] = seat.positions()
+                partition = seat.new_partition(loop.pages, secret, boot)
                 orphans += recover(partition, rows.get(seat.id, {}))
-                seat.partition = partition
-                seat.pending_bytes = 0
+                partitions[seat.id] = partition
+            records = WriteBatch()
             for table, key in orphans:
                 records.delete(table, key)
                 if table is BLOCK_INDEX:
                     records.delete(BLOCKS, key)
             loop.write(records)
         except BaseException:
-            self.take_offline("cannot read its store")
             store.close()
             raise
         finally:
             if collecting:
                 gc.enable()
-        self.loop = loop
+        return Opening(loop, boot, shape, partitions, positions, staged)
+
+    def serve(self, opening: Opening) -> bool:
+        """Take up a store that was read; return False if its entities have changed since."""
+        if not opening.holds(self):
+            opening.loop.store.close()
+            return False
+        loop = self.loop = opening.loop
+        self._failed = loop.failed
+        self.boot, self.staged = opening.boot, opening.staged
+        self.identity, self.notice = loop.store.identity, loop.store.notice
+        loop.seconds = self.commit_seconds
+        self._disk.watch(loop)
+        self.failed.clear()
+        for seat in self.seats.values():
+            seat.partition = opening.partitions[seat.id]
+            seat.pending_bytes = 0
         self.error = None
+        return True
 
     def _count_boot(self, store: Store) -> int:
         """Count this opening; tokens made before a crash never match those made after (B8)."""
@@ -165,12 +209,14 @@ class MessageStore:
         store.commit(batch)
         return boot
 
-    def _read(self, store: Store) -> tuple[dict[int, Rows], list[tuple[Table, Any]]]:
+    def _read(
+        self, store: Store, seats: set[int]
+    ) -> tuple[dict[int, Rows], list[tuple[Table, Any]]]:
         """Return the rows of each partition that has a seat here, and the keys of all others.
 
         Others are what is left of deleted entities.
         """
-        rows: dict[int, Rows] = {seat: {} for seat in self.seats}
+        rows: dict[int, Rows] = {seat: {} for seat in seats}
         orphans: list[tuple[Table, Any]] = []
         for table, column in SOURCES.items():
             found: dict[Any, list[Any]] = {}
@@ -185,13 +231,13 @@ class MessageStore:
         return rows, orphans
 
     def _read_staged(
-        self, store: Store, orphans: list[tuple[Table, Any]]
-    ) -> dict[int, dict[int, list[int]]]:
+        self, store: Store, seats: set[int], orphans: list[tuple[Table, Any]]
+    ) -> Staged:
         """Return what is staged for partitions that have a seat here; others have lost theirs."""
-        staged: dict[int, dict[int, list[int]]] = {}
+        staged: Staged = {}
         rows: Any = store.scan(STAGED, ("work", "partition", "piece"))
         for work, partition, piece in rows:
-            if partition in self.seats:
+            if partition in seats:
                 staged.setdefault(partition, {}).setdefault(work, []).append(piece)
             else:
                 orphans.append((STAGED, (work, partition, piece)))

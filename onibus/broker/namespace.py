@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from onibus.api.entities import SUBSCRIPTIONS, subscription_name
 from onibus.broker import readers, timekeeping
 from onibus.broker.commit_loop import CommitLoop
 from onibus.broker.entity import TOPIC, Entity, Seat
-from onibus.broker.entity_rows import entity_of, row_of
+from onibus.broker.entity_rows import KeptEntity, kept_of, row_of
 from onibus.broker.entity_rules import check_room, check_rules, check_sessions, check_targets
 from onibus.broker.erasing import erase_rows
 from onibus.broker.idling import watch_idle
@@ -23,6 +25,7 @@ from onibus.broker.key_rows import KeyRows
 from onibus.broker.message_store import open_known
 from onibus.broker.probing import needs_disks
 from onibus.broker.quotas import Quotas
+from onibus.broker.reading_back import Reading
 from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.broker.standing_readers import Standing, add_standing, start_standing
 from onibus.broker.store_threads import StoreThreads
@@ -44,7 +47,7 @@ from onibus.core.errors import (
 )
 from onibus.core.partition import Partition
 from onibus.core.records import ENTITIES, META, READERS, WriteBatch
-from onibus.core.rules.rule import Rule
+from onibus.core.rules.rule import CompiledRule, Rule
 from onibus.core.settings import (
     AnySettings,
     QueueSettings,
@@ -97,6 +100,14 @@ class RuleDecision:
             self._namespace.under_way.pop(entity.name, None)
 
 
+@dataclass(frozen=True, slots=True)
+class NamespaceOpening:
+    """The namespace's store, opened."""
+
+    loop: CommitLoop
+    entities: list[KeptEntity]
+
+
 class Namespace:
     """All entities, and the store that decides which there are."""
 
@@ -133,14 +144,29 @@ class Namespace:
         #: the readers that new entities get
         self.standing: Standing = lambda name: ()
 
-    def open(self) -> None:
-        """Open the store and read what there is."""
+    def read(self) -> NamespaceOpening:
+        """Open the store and read its entities, on any thread; `open` takes them up."""
         store = open_known(self._open_store, NAME, self._identity, self._store)
         self._identity, self._store = store.identity, store
-        loop = CommitLoop(
-            store, self.threads.write, before=lambda: None, after=self._after, failed=self.failed
-        )
-        loop.seconds, self.loop = self.commit_seconds, loop
+        try:
+            entities = [kept_of(row) for row in store.scan(ENTITIES)]
+            loop = CommitLoop(
+                store,
+                self.threads.write,
+                before=lambda: None,
+                after=self._after,
+                failed=self.failed,
+            )
+        except BaseException:
+            store.close()
+            raise
+        return NamespaceOpening(loop, entities)
+
+    def open(self, opening: NamespaceOpening) -> None:
+        """Take up a store that was opened, and read what there is."""
+        loop = self.loop = opening.loop
+        store = loop.store
+        loop.seconds = self.commit_seconds
         self._broker.disk.watch(loop)
         self._broker.alarms.opened(f"store {NAME}", store.notice)
         self._broker.probing.proven(NAME)
@@ -148,20 +174,21 @@ class Namespace:
         if not self._opened:
             timekeeping.resume(self._broker, store)
         self.keys.open(store)
-        self._read_entities(store)
+        self._take_entities(opening.entities)
         self._broker.works.open(store)
         self._broker.producers.open(store)
         readers.read_back(self._broker, store)
         by_incarnation = {entity.incarnation: entity for entity in self.entities.values()}
         self._broker.claims.load(store, by_incarnation)
 
-    def _read_entities(self, store: Store) -> None:
+    def _take_entities(self, kept: list[KeptEntity]) -> None:
         """Take up what entities there are; after a failure, what became of the last decisions."""
         known = {entity.incarnation: entity for entity in self.entities.values()}
         found: dict[int, Entity] = {}
-        for row in store.scan(ENTITIES):
-            # In the order of incarnations: a topic stands before its subscriptions.
-            entity = entity_of(row, known | found)
+        topics = ChainMap(found, known)
+        for one in kept:
+            # In the order of incarnations: a topic comes before its subscriptions.
+            entity = one.entity(topics)
             self._incarnation = max(self._incarnation, entity.incarnation)
             if entity.incarnation in known:
                 self._changed_meanwhile(known[entity.incarnation], entity)
@@ -188,12 +215,20 @@ class Namespace:
         if self.threads.leaving:
             self.threads.when_left(self.reopen)
             return
-        if self._broker.closed:
+        if self._broker.closed or self.threads.opening:
             return
-        try:
-            self.open()
-        except (Failed, Refused) as error:
-            self._down(error)
+        reading = Reading(self.read)
+
+        def opened(_: BaseException | None) -> None:
+            if self._broker.closed:
+                reading.close()
+                return
+            try:
+                self.open(reading.take())
+            except (Failed, Refused) as error:
+                self._down(error)
+
+        self.threads.open(reading.run, opened)
 
     def _read_meta(self, store: Store) -> None:
         """Read, or make, the key of all hashes and tokens, and the last incarnation given."""
@@ -245,7 +280,7 @@ class Namespace:
         """Something is on its way to the namespace's own store."""
         loop = self.loop
         waiting = loop is not None and (loop.busy or loop.waiting)
-        return bool(self.under_way) or waiting or self.threads.leaving
+        return bool(self.under_way) or waiting or self.threads.in_transit
 
     # Deciding
 
@@ -278,9 +313,15 @@ class Namespace:
 
     @needs_disks
     def create_subscription(
-        self, topic_name: str, name: str, given: dict[str, Any], rules: Sequence[Rule], reply: Reply
+        self,
+        topic_name: str,
+        name: str,
+        given: dict[str, Any],
+        rules: Sequence[Rule],
+        compiled: Sequence[CompiledRule],
+        reply: Reply,
     ) -> None:
-        """Make a subscription of a topic."""
+        """Make a subscription of a topic; some of its rules may be compiled already."""
         topic = self._broker.find(topic_name)
         if topic.kind != TOPIC:
             raise InvalidOperation(
@@ -307,6 +348,7 @@ class Namespace:
             topic.stores,
             topic,
             chosen,
+            compiled,
         )
         self._decide_new(entity, wanted, reply)
 
@@ -359,7 +401,9 @@ class Namespace:
         for change in several:
             rules = check_rules(change(rules), self.quotas.rules)
         assert isinstance(entity.settings, SubscriptionSettings)
-        check_sessions(rules, entity.settings, entity.partitioned)
+        known = set(map(id, entity.rules))
+        new = [rule for rule in rules if id(rule) not in known]
+        check_sessions(new, entity.settings, entity.partitioned)
         return rules
 
     @needs_disks
@@ -474,11 +518,13 @@ class Namespace:
         if loop is None:
             seat.offline = f"store {seat.store.name} is down"
             return
-        seat.partition = seat.new_partition(loop.pages, self.secret)
+        seat.partition = seat.new_partition(loop.pages, self.secret, seat.store.boot)
         self._broker.take_up(seat)
 
     def _changed(self, entity: Entity, wanted: AnySettings) -> None:
         entity.settings = wanted
+        for seat in entity.seats:
+            seat.store.shape += 1
 
         def change(partition: Partition, now: int, out: WriteBatch) -> None:
             if isinstance(wanted, SubscriptionSettings):

@@ -8,7 +8,7 @@ dicts, lists, texts, numbers, booleans and None), in which the kinds that JSON l
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from math import isfinite
 from typing import Any
@@ -133,6 +133,11 @@ def compile_rule(rule: Rule) -> CompiledRule:
         steps = work.steps + COPY_STEPS + done.steps
         work = Work(steps, True, work.stamped or done.stamped)
     return CompiledRule(rule, _condition(rule.filter), act, needs, work)
+
+
+def compile_rules(rules: Iterable[object]) -> list[CompiledRule]:
+    """Return the rules among these, ready to be run."""
+    return [compile_rule(rule) for rule in rules if isinstance(rule, Rule)]
 
 
 def _condition(wanted: Filter) -> Condition:
