@@ -28,6 +28,7 @@ from onibus.core.path.admit import Prepared
 from onibus.core.path.recover import COLUMNS, SOURCES, Rows, recover
 from onibus.core.records import BLOCK_INDEX, BLOCKS, ID_CHUNKS, META, STAGED, Table, WriteBatch
 from onibus.core.returns import Returns
+from onibus.core.staged import blocks_of
 from onibus.core.tally import Durations
 from onibus.store.interface import OpenStore, Store
 
@@ -240,7 +241,9 @@ class MessageStore:
             if partition in seats:
                 staged.setdefault(partition, {}).setdefault(work, []).append(piece)
             else:
-                orphans.append((STAGED, (work, partition, piece)))
+                row: Any = store.read(STAGED, (work, partition, piece))
+                orphans.append((STAGED, row[: STAGED.key]))
+                orphans += [(BLOCKS, (block,)) for block in blocks_of(row[-1])]
         return staged
 
     def find_orphans(self) -> None:

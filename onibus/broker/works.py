@@ -21,15 +21,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.broker.turns import Turn, is_large
 from onibus.broker.work import Parts, Publication, Results, Work, WorkRow, decode_row, encode_row
 from onibus.core.errors import EntityNotFound, OnibusError, PartitionOffline, Refused, Unknown
 from onibus.core.path.work import Result, carry_out, prepare, publish, stage, unstage
+from onibus.core.path.work import forget as forget_part
 from onibus.core.records import STAGED, WORKS, WriteBatch
-from onibus.core.staged import Part, decode_part
+from onibus.core.staged import Part, blocks_of, decode_part
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
@@ -240,7 +241,7 @@ class Works:
 
     def _keep(self, work: Work) -> None:
         """Keep the parts of a work that waits in memory too, as long as there is room."""
-        size = sum(part.size for part in work.parts.values() if part is not None)
+        size = sum(part.kept_bytes for part in work.parts.values() if part is not None)
         if self._kept + size <= KEPT_BYTES_MAX:
             work.kept = size
             self._kept += size
@@ -269,7 +270,8 @@ class Works:
     def _unstage(self, work: Work) -> None:
         for seat in self._seats(work.parts):
             with contextlib.suppress(OnibusError):
-                self._broker.apply(seat, partial(_unstage, work.id, [0]))
+                blocks = self._blocks(seat, work.id, 0, work.parts[seat.id])
+                self._broker.apply(seat, partial(_unstage, work.id, [0], blocks))
 
     # Publishing
 
@@ -468,10 +470,13 @@ class Works:
         seats = {seat.id: seat for seat in entity.seats}
         for work in [one for one in self._works.values() if one.parts.keys() & seats.keys()]:
             for seat_id in [one for one in work.parts if one in seats]:
-                out = WriteBatch()
-                out.delete(STAGED, (work.id, seat_id, 0))
                 loop = seats[seat_id].store.loop
-                if loop is not None:
+                if loop is None:
+                    continue
+                out = WriteBatch()
+                with contextlib.suppress(OnibusError):
+                    blocks = self._blocks(seats[seat_id], work.id, 0, work.parts[seat_id])
+                    forget_part(work.id, seat_id, [0], blocks, out)
                     loop.write(out)
             if work.note is not None and not (work.decided or work.deciding):
                 # Somebody's who wanted to publish it there.
@@ -511,7 +516,8 @@ class Works:
         work = self._works.get(work_id)
         if work is None or seat.id not in work.parts:
             with contextlib.suppress(OnibusError):
-                self._broker.apply(seat, partial(_unstage, work_id, pieces))
+                blocks = [b for piece in pieces for b in self._blocks(seat, work_id, piece, None)]
+                self._broker.apply(seat, partial(_unstage, work_id, pieces, blocks))
         elif work.decided:
             for piece in pieces:
                 self._publish(work, seat, piece, None)
@@ -522,7 +528,16 @@ class Works:
         if row is None:
             return None
         assert isinstance(row[-1], bytes)
-        return decode_part(row[-1])
+        return decode_part(row[-1], seat.store.loop.pages.read_staged)
+
+    def _blocks(self, seat: Seat, work_id: int, piece: int, part: Part | None) -> list[int]:
+        """Return the blocks that have the messages of a part; not all parts are in memory."""
+        if part is not None:
+            return [body.block for body in part.staged]
+        if seat.store.loop is None:
+            return []
+        row = seat.store.loop.store.read(STAGED, (work_id, seat.id, piece))
+        return [] if row is None else blocks_of(cast("bytes", row[-1]))
 
     def _seats(self, ids: Iterable[int]) -> list[Seat]:
         found = [self._broker.seat(seat_id) for seat_id in ids]
@@ -538,5 +553,12 @@ def _stage(work: int, part: Part, partition: Partition, now: int, out: WriteBatc
     stage(partition, work, part, out)
 
 
-def _unstage(work: int, pieces: list[int], partition: Partition, now: int, out: WriteBatch) -> None:
-    unstage(partition, work, pieces, now, out)
+def _unstage(
+    work: int,
+    pieces: list[int],
+    blocks: list[int],
+    partition: Partition,
+    now: int,
+    out: WriteBatch,
+) -> None:
+    unstage(partition, work, pieces, blocks, now, out)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from onibus.broker import claim_settling, claiming, claims
+from onibus.broker import claim_settling, claiming, claims, settling
 from onibus.broker.broker import Broker
 from onibus.broker.entity import PARTITIONS_MAX, Entity, Seat
 from onibus.broker.forwarding import Forwarding, Key
@@ -40,6 +40,8 @@ _CLAIMING: list[tuple[Any, str]] = [
     (claim_settling, "release_claimed"),
     (claim_settling, "complete_claimed"),
 ]
+_PURGING: Any = settling._Purging
+_NEXT_SLICE = _PURGING.next_slice
 
 
 def watch_claims(simulation: Simulation) -> None:
@@ -73,10 +75,22 @@ def watch_claims(simulation: Simulation) -> None:
         setattr(owner, name, told)
 
 
-def leave_claims_alone() -> None:
-    """Undo `watch_claims`: whoever uses the bus after a simulation has no model to tell."""
+def watch_purges(simulation: Simulation) -> None:
+    """Tell a simulation's model when a purge continues: a claim may hold or release in between."""
+
+    def next_slice(purging: Any, outcome: Outcome | None = None) -> None:
+        _NEXT_SLICE(purging, outcome)
+        if outcome is not None and outcome.error is None:
+            simulation.model.purge_continues(purging._reply)
+
+    _PURGING.next_slice = next_slice
+
+
+def stop_watching() -> None:
+    """Undo `watch_claims` and `watch_purges`: later users of the bus have no model to tell."""
     for owner, name in _CLAIMING:
         setattr(owner, name, getattr(claim_path, name))
+    _PURGING.next_slice = _NEXT_SLICE
 
 
 class SimulatedWorks(Works):
