@@ -10,7 +10,6 @@ import contextlib
 import os
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from onibus.api.entities import SUBSCRIPTIONS, subscription_name
@@ -25,7 +24,7 @@ from onibus.broker.key_rows import KeyRows
 from onibus.broker.message_store import open_known
 from onibus.broker.probing import needs_disks
 from onibus.broker.quotas import Quotas
-from onibus.broker.reading_back import Reading
+from onibus.broker.reading_back import NamespaceOpening, Reading
 from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.broker.standing_readers import Standing, add_standing, start_standing
 from onibus.broker.store_threads import StoreThreads
@@ -98,14 +97,6 @@ class RuleDecision:
         """Allow other changes again."""
         for entity in self.rules:
             self._namespace.under_way.pop(entity.name, None)
-
-
-@dataclass(frozen=True, slots=True)
-class NamespaceOpening:
-    """The namespace's store, opened."""
-
-    loop: CommitLoop
-    entities: list[KeptEntity]
 
 
 class Namespace:

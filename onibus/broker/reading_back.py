@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from onibus.broker.commit_loop import CommitLoop
+from onibus.broker.entity_rows import KeptEntity
 from onibus.core.errors import OnibusError, StoreFailed
 
 _log = logging.getLogger("onibus.broker")
@@ -17,6 +19,14 @@ class Readable(Protocol):
 
     @property
     def loop(self) -> CommitLoop: ...
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceOpening:
+    """The namespace's store, opened, and the entities in it."""
+
+    loop: CommitLoop
+    entities: list[KeptEntity]
 
 
 T = TypeVar("T", bound=Readable)
