@@ -320,7 +320,7 @@ class Bus(EntityCalls, StagingCalls, LogCalls, ClaimCalls):
             raise InvalidOperation("cannot move the clock of this bus: open it with Bus.ephemeral")
         clock.advance(ms)
         self._tick()
-        while self.broker.is_behind():
+        while self.broker.is_behind() or self.broker.next_wake() <= self.broker.clock.now():
             await asyncio.sleep(0.001)
             self._tick()
         await self._flush()

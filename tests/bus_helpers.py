@@ -105,10 +105,18 @@ async def until_not_waited_for(bus: Bus, name: str) -> None:
     await until(lambda: all(waiter.reply.done() for waiter in entity.waiters))
 
 
+def tick(bus: Bus) -> None:
+    """Let the bus do all that is due now, slice after slice."""
+    broker = bus.broker
+    broker.tick()
+    while not broker.closed and broker.next_wake() <= broker.clock.now():
+        broker.tick()
+
+
 async def settle(bus: Bus) -> None:
     """Let the bus do what is due, and bring all of it to the disk."""
     for _ in range(3):
-        bus.broker.tick()
+        tick(bus)
         bus.broker.flush()
         while not bus.broker.idle():
             await asyncio.sleep(0)

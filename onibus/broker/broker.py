@@ -60,6 +60,8 @@ P = ParamSpec("P")
 
 #: Records that nobody waits for (locks) are on the disk after this time at the latest.
 FLUSH_MS = 50
+#: Timers that ring before others have their turn.
+TIMERS_A_SLICE = 200
 #: How long after its opening a store is searched for what a crash left behind.
 ORPHANS_AFTER_MS = 30_000
 
@@ -354,11 +356,13 @@ class Broker:
 
     def wake_all(self, entity: Entity) -> None:
         """Messages may have become available in a partition of a queue or a topic."""
-        for outlet in entity.outlets():
+        for outlet in list(entity.listening.values()):
             if outlet.waiters:
                 self.wake(outlet)
             if outlet.forwards:
                 self.forwarding.wake(outlet)
+            elif not outlet.waiters:
+                del entity.listening[outlet.number]
 
     def watch(self, seat: Seat) -> None:
         """Come back to a partition when something in it is due."""
@@ -442,10 +446,11 @@ class Broker:
         return self.timers.next_due()
 
     def tick(self) -> None:
-        """Do what is due now; what comes due meanwhile waits until others have had their turn."""
+        """Do what is due now, about a slice of it; the rest is due when others had their turn."""
         now = self.clock.now()
-        while not self.closed and (key := self.timers.pop(now)) is not None:
-            ring(self, *key)
+        for _ in range(TIMERS_A_SLICE):
+            if self.closed or (key := self.timers.pop(now)) is None or ring(self, *key):
+                return
 
     def is_behind(self) -> bool:
         """Tell whether a slice left something that is due to the next moment."""
@@ -509,6 +514,8 @@ class Broker:
 
     def install(self, entity: Entity) -> None:
         """An entity is there: give its partitions their seats; a subscription sits in its topic."""
+        if entity.forwards:
+            entity.listen()
         if entity.topic is not None:
             entity.join_topic()
             watch_idle(self, entity)

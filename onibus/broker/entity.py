@@ -145,7 +145,10 @@ class Entity:
         self.readers: dict[str, NamedReader] = {}
         self.next_send = 0
         self.next_receive = 0
-        self.waiters: deque[Waiter] = deque()
+        #: receivers that wait, in the order in which they came
+        self.waiters: dict[Waiter, None] = {}
+        #: in a queue or topic: outlets with waiters, or that forward
+        self.listening: dict[int, Entity] = {}
         #: when there are so many waiters, those who have left are looked for
         self.waiters_swept = 16
         #: sends that take their turn (broker/turns.py); None where all are done at once
@@ -195,6 +198,15 @@ class Entity:
             self._own_steps = sum(one.steps for one in works), sum(one.costly for one in works)
         return self._compiled
 
+    def add_waiter(self, waiter: Waiter) -> None:
+        """Let a receiver wait behind the others."""
+        self.waiters[waiter] = None
+        self.listen()
+
+    def listen(self) -> None:
+        """Hear of new messages, as long as somebody waits for them or they are forwarded."""
+        (self.topic or self).listening[self.number] = self
+
     def join_topic(self) -> None:
         """A subscription is there."""
         assert self.topic is not None
@@ -205,6 +217,7 @@ class Entity:
         """A subscription is gone."""
         assert self.topic is not None
         self.topic.subscriptions.pop(self.number, None)
+        self.topic.listening.pop(self.number, None)
         self.topic.rules_changed()
 
     def rules_changed(self) -> None:

@@ -91,6 +91,7 @@ class Forwarding:
             if seat.partition is not None:
                 source.part_of(seat.partition).dead_ready.keep_none()
         if source.forwards:
+            source.listen()
             self.wake(source)
 
     def retry(self, incarnation: int) -> None:

@@ -33,6 +33,9 @@ Fetch = Callable[["Waiter"], bool]
 #: Those who wait for the same, and find nothing where one of them found nothing.
 Kind = tuple[Any, ...]
 
+#: Waiting receivers that are tried before other clients have their turn.
+TRIED_A_SLICE = 200
+
 
 class Waiter:
     """A receiver that waits. `nothing` is what it is told when its time is over."""
@@ -278,21 +281,27 @@ def serve(broker: Broker, entity: Entity) -> None:
 
     A thousand may wait for the same: once one of them finds nothing, the others are not tried.
     """
-    waiting, entity.waiters = list(entity.waiters), type(entity.waiters)()
+    waiting, entity.waiters = entity.waiters, {}
     in_vain: set[Kind | None] = set()
+    tried = 0
     for waiter in waiting:
         if waiter.reply.done():
             broker.timers.cancel(("waiter", waiter))
             waiter.let_go()
-        elif waiter.kind in in_vain and not _repeats(waiter):
-            entity.waiters.append(waiter)
+        elif tried == TRIED_A_SLICE or (waiter.kind in in_vain and not _repeats(waiter)):
+            entity.add_waiter(waiter)
         elif not _fetch(waiter):
-            entity.waiters.append(waiter)
+            tried += 1
+            entity.add_waiter(waiter)
             if waiter.kind is not None:
                 in_vain.add(waiter.kind)
         else:
+            tried += 1
             broker.timers.cancel(("waiter", waiter))
             waiter.let_go()
+    if tried == TRIED_A_SLICE:
+        # Others have their turn before the rest is tried.
+        broker.wake(entity)
 
 
 def _repeats(waiter: Waiter) -> bool:
@@ -307,7 +316,7 @@ def _repeats(waiter: Waiter) -> bool:
 def give_up(broker: Broker, waiter: Waiter) -> None:
     """A receiver has waited long enough, unless there is something for it just now (P6)."""
     if waiter in waiter.entity.waiters:
-        waiter.entity.waiters.remove(waiter)
+        del waiter.entity.waiters[waiter]
         if waiter.reply.done() or _fetch(waiter):
             waiter.let_go()
             return
@@ -338,7 +347,7 @@ def _try_or_wait(broker: Broker, waiter: Waiter, wait_ms: int) -> Waiter | None:
         give_up(broker, waiter)
         return None
     _forget_done(broker, waiter.entity)
-    waiter.entity.waiters.append(waiter)
+    waiter.entity.add_waiter(waiter)
     broker.timers.set(("waiter", waiter), broker.clock.now() + wait_ms)
     return waiter
 
@@ -348,7 +357,7 @@ def _forget_done(broker: Broker, entity: Entity) -> None:
     if len(entity.waiters) < entity.waiters_swept:
         return
     for waiter in [one for one in entity.waiters if one.reply.done()]:
-        entity.waiters.remove(waiter)
+        del entity.waiters[waiter]
         broker.timers.cancel(("waiter", waiter))
     entity.waiters_swept = 2 * len(entity.waiters) + 16
 

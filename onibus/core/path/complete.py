@@ -46,7 +46,7 @@ def delete(
     refused: list[LockLost | None] = [None] * len(tokens)
     held: dict[int, None] = {}
     for at, token in enumerate(tokens):
-        ordinal = subscription.held_ordinal(token)
+        ordinal = subscription.held_ordinal(token, late=not subscription.settings.fifo)
         if ordinal:
             held[ordinal] = None
             continue

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from onibus.core.subscription import Subscription
 
 
+#: Expired messages that one receive deletes on its way; it returns what it has found by then.
+EXPIRED_MAX = 1_000
+
+
 def deliver(
     subscription: Subscription,
     limit: int,
@@ -44,8 +48,9 @@ def deliver(
     """
     below = subscription.log.visible_below
     ordinals: list[int] = []
-    while len(ordinals) < limit:
-        wanted = limit - len(ordinals)
+    expired = 0
+    while len(ordinals) < limit and expired < EXPIRED_MAX:
+        wanted = _wanted(subscription, limit - len(ordinals), expired, now)
         if dead:
             taken = subscription.dead_ready.take(wanted, below)
         elif session is not None:
@@ -55,7 +60,9 @@ def deliver(
             taken = subscription.ready.take(wanted, below, now)
         if not taken:
             break
-        ordinals += taken if dead else still_living(subscription, taken, now, out)
+        living = taken if dead else still_living(subscription, taken, now, out)
+        expired += len(taken) - len(living)
+        ordinals += living
     if room is not None:
         fitting = room.take(subscription.log, ordinals)
         _put_back(subscription, ordinals[fitting:], session, dead)
@@ -73,6 +80,14 @@ def deliver(
         assert hold is not None
         subscription.ready.noise.fly(hold, ordinals, received, now)
     return received
+
+
+def _wanted(subscription: Subscription, most: int, expired: int, now: int) -> int:
+    """Return how many messages to take at once: few, if some may have expired."""
+    by_block = subscription.settings.expires_after_ms is None
+    if by_block and subscription.log.next_expiry() > now:
+        return most
+    return min(most, EXPIRED_MAX - expired)
 
 
 def _put_back(
@@ -243,16 +258,17 @@ def take_living(
     """Take a session's first messages that have not expired."""
     below = subscription.log.visible_below
     living: list[int] = []
+    expired = 0
     while True:
-        wanted = limit - len(living)
+        wanted = _wanted(subscription, limit - len(living), expired, now)
         taken = session.take(wanted, below)
         left = still_living(subscription, taken, now, out)
         if len(left) < len(taken):
-            for ordinal in taken:
-                if ordinal not in left:
-                    session.forget_turn(ordinal)
+            expired += len(taken) - len(left)
+            for ordinal in set(taken).difference(left):
+                session.forget_turn(ordinal)
         living += left
-        if len(taken) < wanted or len(living) == limit:
+        if len(taken) < wanted or len(living) == limit or expired >= EXPIRED_MAX:
             return living
 
 
