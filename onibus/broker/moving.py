@@ -51,8 +51,8 @@ class Move:
         self, seat: Seat, ordinals: list[int], change: Callable[[ReceivedMessage], Message]
     ) -> None:
         """Take messages along, changed; those that the destination refuses stay."""
-        for ordinal in ordinals:
-            received = self._broker.ask(seat, self._view, ordinal)
+        views = self._broker.ask(seat, self._views, ordinals)
+        for ordinal, received in zip(ordinals, views, strict=True):
             try:
                 prepared = self._admit(received.message, change(received))
             except NEVER_TAKEN as error:
@@ -76,8 +76,8 @@ class Move:
             check_size(sent, len(encode(sent)), settings)
             return admit(changed, of_any_size(settings), secret)
 
-    def _view(self, partition: Partition, ordinal: int) -> ReceivedMessage:
-        return self._source.part_of(partition).view(ordinal)
+    def _views(self, partition: Partition, ordinals: list[int]) -> list[ReceivedMessage]:
+        return self._source.part_of(partition).views(ordinals)
 
     def keep_first(self, count: int) -> None:
         """Leave all but the first messages where they are."""

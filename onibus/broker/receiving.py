@@ -16,7 +16,7 @@ from onibus.core.errors import (
     PartitionOffline,
 )
 from onibus.core.inspection import AcceptedSession, NonExclusive
-from onibus.core.limits import BATCH_COUNT_MAX, ID_LENGTH_MAX, VISIBILITY_MS_MAX
+from onibus.core.limits import BATCH_COUNT_MAX, ID_LENGTH_MAX, RECEIVED_MAX, VISIBILITY_MS_MAX
 from onibus.core.message import ReceivedMessage
 from onibus.core.path.deliver import deliver, deliver_groups
 from onibus.core.path.room import Room
@@ -85,11 +85,14 @@ def receive(
 ) -> Waiter | None:
     """Give out messages from any partition, under a lock or for good; wait if there are none.
 
+    It gives out at most RECEIVED_MAX at once, whatever the limit.
+
     `visibility_ms`: how long they are locked, instead of what the entity says. Where receivers hold
     `held_max` messages already they get no more. `bytes_max` bounds the bytes that are given out,
     but one message is, however large it is.
     """
     entity = _receivable(broker, name, limit, wait_ms)
+    limit = min(limit, RECEIVED_MAX)
     if visibility_ms is not None:
         check_whole("visibility_ms", visibility_ms, 0, VISIBILITY_MS_MAX)
     settings = entity.outlet_settings()
@@ -153,6 +156,7 @@ def receive_fifo(
 ) -> Waiter | None:
     """Give out messages of a FIFO queue, group by group; see `receive`."""
     entity = _receivable(broker, name, limit, wait_ms)
+    limit = min(limit, RECEIVED_MAX)
     settings = entity.outlet_settings()
     if not settings.fifo:
         raise InvalidOperation(f"{entity.name} is not a FIFO queue: use receiver")
@@ -252,6 +256,7 @@ def receive_session(
 ) -> Waiter | None:
     """Give out messages of a session that the caller holds."""
     _receivable(broker, entity.name, limit, wait_ms)
+    limit = min(limit, RECEIVED_MAX)
 
     def fetch(waiter: Waiter) -> bool:
         def from_session(subscription: Any, now: int, out: Any) -> list[ReceivedMessage]:

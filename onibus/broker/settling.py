@@ -19,7 +19,7 @@ from onibus.core.errors import (
 )
 from onibus.core.holds import TOKEN
 from onibus.core.inspection import Filter
-from onibus.core.limits import BATCH_COUNT_MAX
+from onibus.core.limits import BATCH_COUNT_MAX, NUMBERS_MAX
 from onibus.core.numbering import partition_index
 from onibus.core.path.complete import complete, find_held
 from onibus.core.path.deliver import deliver_deferred, find_deferred
@@ -251,8 +251,10 @@ def on_all(
     reply: Reply,
 ) -> None:
     """Do something to several messages of several partitions, after finding all of them."""
-    if not isinstance(subjects, Sequence) or not 0 < len(subjects) <= BATCH_COUNT_MAX:
-        raise InvalidArgument(f"pass a list of 1 to {BATCH_COUNT_MAX} messages or sequence numbers")
+    # Completing by tokens is the quickest.
+    most = BATCH_COUNT_MAX if seat_of is seat_of_token else NUMBERS_MAX
+    if not isinstance(subjects, Sequence) or not 0 < len(subjects) <= most:
+        raise InvalidArgument(f"pass a list of 1 to {most} messages or sequence numbers")
     by_seat: dict[Seat, list[Any]] = {}
     for subject in subjects:
         by_seat.setdefault(seat_of(entity, subject), []).append(subject)

@@ -76,7 +76,7 @@ class EntityCalls(Caller):
         """
         chosen = [Rule(DEFAULT_RULE)] if rules is None else rules
         compiled: list[CompiledRule] = []
-        if len(chosen) > COMPILED_HERE:
+        if isinstance(chosen, Sequence) and len(chosen) > COMPILED_HERE:
             compiled = await asyncio.to_thread(compile_rules, chosen)
         await self._decide(
             lambda namespace, reply: namespace.create_subscription(
