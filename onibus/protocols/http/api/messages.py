@@ -26,8 +26,8 @@ from onibus.security.rights import Right
 
 _decode_message = msgspec.json.Decoder(MessageIn)
 
-#: Larger bodies are decoded on a thread, while the event loop serves other requests.
-_READ_HERE_BYTES = 256 << 10
+#: Larger batches are admitted on a thread, while the event loop serves other requests.
+_ADMITTED_HERE_BYTES = 32 << 10
 
 
 def send(call: Call) -> None:
@@ -49,7 +49,7 @@ def send_batch(call: Call) -> None:
     """Store messages together, as JSON or in bulk as an Arrow IPC stream."""
     if call.request.content_type == ARROW:
         call.app.run(_send_arrow(call), call)
-    elif len(call.body) > _READ_HERE_BYTES:
+    elif len(call.body) > _ADMITTED_HERE_BYTES:
         call.app.run(_send_many(call), call)
     else:
         messages = read_batch(call)
@@ -71,7 +71,7 @@ def _batch_out(sent: list[Sent]) -> SentBatchOut:
     return SentBatchOut(len(told) - dropped, dropped, told)
 
 
-async def _send_many(call: Call) -> SentBatchOut:
+async def _send_many(call: Call) -> Response:
     broker = call.bus.broker
     admission = sending.Admission(broker, sending.open_for_sends(broker, call.entity))
 
@@ -90,7 +90,7 @@ async def _send_many(call: Call) -> SentBatchOut:
             admission=admission,
         )
     )
-    return _batch_out(sent)
+    return await call.encode(_batch_out, sent)
 
 
 async def _send_arrow(call: Call) -> SentBatchOut | Response:
