@@ -9,7 +9,7 @@ import msgspec
 
 from onibus.broker.entity import KINDS, Entity
 from onibus.core.records import Row
-from onibus.core.rules.rule import Rule, from_plain, to_plain
+from onibus.core.rules.rule import Rule, compile_rules, from_plain, to_plain
 from onibus.core.settings import AnySettings
 
 
@@ -69,4 +69,5 @@ def kept_of(row: Row) -> KeptEntity:
     kept = msgspec.json.decode(content, type=EntityRow)
     settings = msgspec.convert(kept.settings, next(k for k, word in KINDS.items() if word == kind))
     rules = [from_plain(plain) for plain in kept.rules]
+    compile_rules(rules)
     return KeptEntity(incarnation, name, created, settings, kept.stores, kept.topic, rules)

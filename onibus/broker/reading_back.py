@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from onibus.broker.commit_loop import CommitLoop
 from onibus.broker.entity_rows import KeptEntity
 from onibus.core.errors import OnibusError, StoreFailed
+from onibus.shard.commits import CommitLoop
 
 _log = logging.getLogger("onibus.broker")
 

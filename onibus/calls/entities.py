@@ -11,10 +11,10 @@ from onibus.broker.entity import QUEUE, SUBSCRIPTION, TOPIC
 from onibus.broker.entity_info import info
 from onibus.broker.entity_rules import with_rule_changed, without_rule
 from onibus.broker.namespace import Namespace
-from onibus.broker.replies import Reply
 from onibus.calls.caller import Caller
-from onibus.core.rules.rule import DEFAULT_RULE, CompiledRule, Rule, compile_rules
+from onibus.core.rules.rule import DEFAULT_RULE, Rule, compile_rules
 from onibus.core.settings import QueueSettings, SubscriptionSettings, TopicSettings
+from onibus.shard.replies import Reply
 
 #: More rules than this are compiled on a thread: a large one takes 2 ms.
 COMPILED_HERE = 4
@@ -75,12 +75,11 @@ class EntityCalls(Caller):
         `settings` are the fields of SubscriptionSettings. Without rules it gets every message.
         """
         chosen = [Rule(DEFAULT_RULE)] if rules is None else rules
-        compiled: list[CompiledRule] = []
         if isinstance(chosen, Sequence) and len(chosen) > COMPILED_HERE:
-            compiled = await asyncio.to_thread(compile_rules, chosen)
+            await asyncio.to_thread(compile_rules, chosen)
         await self._decide(
             lambda namespace, reply: namespace.create_subscription(
-                topic, name, settings, chosen, compiled, reply
+                topic, name, settings, chosen, reply
             )
         )
         return self.broker.find(subscription_name(topic, name)).name

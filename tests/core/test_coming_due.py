@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
+from onibus.core.commands import AcceptSession, Delete, HeldSession, Receive, Renew
 from onibus.core.errors import LockLost, SessionLocked, SessionLockLost
 from onibus.core.invariants import violations
 from onibus.core.lifecycle import State
+from onibus.core.limits import RECEIVED_MAX
 from onibus.core.marks import Marks
-from onibus.core.message import Message
+from onibus.core.message import Message, ReceivedMessage
 from onibus.core.path import expire
-from onibus.core.path.complete import delete
-from onibus.core.path.deliver import EXPIRED_MAX, deliver
 from onibus.core.path.expire import DUE_A_SLICE, LOCKS_A_SLICE, LOOKS_A_SLICE, pass_time
-from onibus.core.path.session import accept_session, held_session
-from onibus.core.path.settle import renew
+from onibus.core.path.receive import EXPIRED_MAX
 from tests.core.partition_helpers import Bench
 
 LATER = 60_000
@@ -37,6 +34,16 @@ def schedule(bench: Bench, count: int) -> None:
 
 def scheduled(bench: Bench) -> int:
     return bench.partition.subscription.counts[State.SCHEDULED]
+
+
+def receive_all(bench: Bench, session: HeldSession | None = None) -> list[ReceivedMessage]:
+    """Receive what there is, as much at once as a receive returns."""
+    found: list[ReceivedMessage] = []
+    while some := bench.apply(Receive(0, 10_000, session=session)).messages:
+        assert len(some) <= RECEIVED_MAX
+        found += some
+        bench.commit()
+    return found
 
 
 @pytest.mark.parametrize("restart", [False, True])
@@ -118,13 +125,13 @@ def test_a_receive_deletes_a_slice_of_expired_messages_and_returns_none(
     bench.send(b"young", session_id=session_id)
     subscription, session = bench.partition.subscription, None
     if session_id is not None:
-        accepted = accept_session(subscription, "s", "me", bench.now, bench.out)
+        accepted = bench.apply(AcceptSession(0, "s"))
         assert accepted is not None
-        session = held_session(subscription, "s", accepted.token)
+        session = HeldSession("s", accepted.token)
     bench.now += LATER
     found = []
     for done in (1, 2, 2):
-        found += deliver(subscription, 10_000, bench.now, bench.out, session=session)
+        found += bench.apply(Receive(0, 10_000, session=session)).messages
         assert subscription.gone.count == done * EXPIRED_MAX
     assert [one.body for one in found] == [b"young"]
 
@@ -150,7 +157,7 @@ def test_locks_that_expire_in_masses_end_in_slices_and_settle_nothing() -> None:
     bench = Bench(lock_duration_ms=LATER)
     count = SLICES * LOCKS_A_SLICE
     bench.send(*[b"%d" % at for at in range(count)])
-    held = bench.receive(count)
+    held = receive_all(bench)
     bench.now += LATER
     subscription = bench.partition.subscription
     for done in range(1, SLICES + 1):
@@ -162,9 +169,9 @@ def test_locks_that_expire_in_masses_end_in_slices_and_settle_nothing() -> None:
             with pytest.raises(LockLost):
                 bench.complete(message)
             with pytest.raises(LockLost):
-                renew(subscription, message.token, bench.now, bench.out)
+                bench.apply(Renew(0, [message.token], atomic=True))
     assert bench.partition.next_wake() > bench.now
-    again = bench.receive(count)
+    again = receive_all(bench)
     assert [int(one.body) for one in again] == list(range(count))
     assert {one.delivery_count for one in again} == {1}
     bench.complete(*again)
@@ -180,7 +187,7 @@ def test_a_late_deletion_of_a_message_whose_lock_ends_in_a_later_slice() -> None
     subscription = bench.partition.subscription
     assert subscription.counts[State.LOCKED] == 1
     assert last.token is not None
-    assert delete(subscription, [last.token], bench.out) == [None]
+    assert bench.apply(Delete(0, [last.token])) == [None]
     bench.commit()
     assert bench.partition.next_wake() > bench.now
     assert len(bench.receive(LOCKS_A_SLICE + 1)) == LOCKS_A_SLICE
@@ -193,19 +200,18 @@ def test_a_session_lock_that_expires_with_many_messages() -> None:
     bench.send(*[b"%d" % at for at in range(count)], session_id="s")
     subscription = bench.partition.subscription
 
-    def accept(name: str | None) -> Any:
-        return accept_session(subscription, name, "me", bench.now, bench.out)
+    def accept(name: str | None) -> HeldSession | None:
+        accepted = bench.apply(AcceptSession(0, name))
+        return None if accepted is None else HeldSession("s", accepted.token)
 
-    accepted = accept("s")
-    session = held_session(subscription, "s", accepted.token)
-    held = deliver(subscription, count, bench.now, bench.out, session=session)
-    bench.commit()
+    session = accept("s")
+    held = receive_all(bench, session)
     assert len(held) == count
     bench.now += LATER
     pass_slice(bench)
     assert subscription.counts[State.LOCKED] == count - LOCKS_A_SLICE
     with pytest.raises(SessionLockLost):
-        held_session(subscription, "s", accepted.token)
+        bench.apply(Receive(0, 1, session=session))
     with pytest.raises(SessionLockLost):
         bench.complete(held[-1])
     with pytest.raises(SessionLocked):
@@ -213,7 +219,5 @@ def test_a_session_lock_that_expires_with_many_messages() -> None:
     assert accept(None) is None
     while bench.partition.next_wake() <= bench.now:
         pass_slice(bench)
-    again = accept(None)
-    session = held_session(subscription, "s", again.token)
-    received = deliver(subscription, count, bench.now, bench.out, session=session)
+    received = receive_all(bench, accept(None))
     assert [int(one.body) for one in received] == list(range(count))

@@ -138,7 +138,7 @@ class Owners(SessionClients):
         self._decide(
             f"create {name}",
             lambda reply: sim.broker.namespace.create_subscription(
-                topic_name, own_name, given, [RULES[rule].rule for rule in rules], [], reply
+                topic_name, own_name, given, [RULES[rule].rule for rule in rules], reply
             ),
             expect,
             created,

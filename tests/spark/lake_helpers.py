@@ -44,15 +44,17 @@ class Captures:
         crash: str = "",
         most: int | None = None,
         bad: Callable[[int], bool] | None = None,
+        written_to: Path | None = None,
         **given: Any,
     ) -> Captured:
         """Capture; `crash` ends it once tasks have `written` the first batch's files.
 
-        The bodies of messages whose numbers are `bad` cannot be decoded.
+        The bodies of messages whose numbers are `bad` cannot be decoded. Tasks write to
+        `written_to` if their machine has another file system.
         """
         lake = self.lake(place)
         options = replace(self.options, max_messages_per_trigger=most)
-        files = self._files(options, lake, bad)
+        files = self._files(options, self.lake(written_to or place), bad)
 
         def run(table: str, incarnation: int, ranges: Ranges) -> dict[str, list[FileRow]]:
             found = files(table, incarnation, ranges)

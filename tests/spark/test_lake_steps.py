@@ -31,7 +31,7 @@ from tests.client.server_helpers import ServerThread
 from tests.server.processes import served
 from tests.spark.lake_helpers import Captures, Crash, consume, make_old, send
 from tests.upgrades.contents import STORES
-from tests.upgrades.earlier import VERSIONS, unpack
+from tests.upgrades.earlier import LAKES, unpack
 
 #: Each step of this distance is cut off.
 EACH = int(os.environ.get("ONIBUS_STEPS", "3"))
@@ -174,7 +174,7 @@ def capture_cut_off(
 
 
 @pytest.mark.promise("R9")
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", LAKES)
 def test_a_conversion_that_is_cut_off_before_any_step(
     version: str, steps: Steps, tmp_path: Path
 ) -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from onibus.broker import sending
-from onibus.broker.replies import fail
 from onibus.core.errors import InvalidArgument, InvalidOperation, OnibusError
 from onibus.core.limits import BATCH_COUNT_MAX
 from onibus.core.message import Message
@@ -20,6 +19,7 @@ from onibus.protocols.amqp.link import Delivery, IncomingLink, Link, OutgoingLin
 from onibus.protocols.amqp.runs import Run
 from onibus.protocols.amqp.service_bus.conditions import condition_of
 from onibus.protocols.amqp.service_bus.incoming import BATCH_FORMAT, read_batch, read_message
+from onibus.shard.replies import fail
 
 if TYPE_CHECKING:
     from onibus.protocols.amqp.service_bus.client import Client
@@ -77,39 +77,52 @@ class Stored:
             session.connection.stored()
 
 
-class _Single:
-    """A message that came after a batch which is being read."""
+class _Singles:
+    """Single messages that arrived after a batch which is being read."""
 
-    def __init__(self, node: SenderNode, delivery_id: int | None, payload: bytes) -> None:
-        self._node, self._id, self._payload = node, delivery_id, payload
+    def __init__(
+        self,
+        node: SenderNode,
+        ids: Sequence[int | None],
+        data: bytes,
+        bounds: Sequence[tuple[int, int]],
+    ) -> None:
+        self._node, self._ids, self._data, self._bounds = node, ids, data, bounds
         self.whole = False
-        self.stored = node.stored(delivery_id, len(payload))
 
     def read(self, count: int, most: int) -> int:
-        """Read the message."""
+        """Read and store the messages; return how many."""
         self.whole = True
-        message = self._node.read_message(self._payload)
-        self._node.keep(self._id, message, len(self._payload))
-        return 1
+        self._node.store(self._ids, self._data, self._bounds)
+        return len(self._ids)
 
 
 class _Batch:
-    """A batch that is read in slices, then stored whole or not at all."""
+    """A batch that is read in slices, then stored atomically."""
 
-    def __init__(self, node: SenderNode, delivery_id: int | None, payload: bytes) -> None:
+    def __init__(self, node: SenderNode, stored: Stored, payload: bytes) -> None:
         self._node = node
-        self.whole = False
-        self.stored = node.stored(delivery_id, len(payload))
+        self._stored = stored
         self._source = node.read_batch(payload)
         self._messages: list[Message] = []
         self._admission: sending.Admission | None = None
+        self.whole = False
 
     def read(self, count: int, most: int) -> int:
         """Read up to `count` messages, until `most` values were read; return how many.
 
         When the batch is whole, store it.
         """
-        if self.stored.is_unwanted():
+        before = len(self._messages)
+        try:
+            self._read(count, most)
+        except Exception as error:
+            self.whole = True
+            fail(self._stored, error)
+        return len(self._messages) - before + 1
+
+    def _read(self, count: int, most: int) -> None:
+        if self._stored.is_unwanted():
             raise InvalidOperation("the client closed the connection and nothing was stored")
         if self._admission is None:
             self._admission = self._node.admission()
@@ -120,13 +133,12 @@ class _Batch:
                 break
         else:
             self.whole = True
-        self._admission.admit_more(some)
         self._messages += some
+        self._admission.admit_more(some)
         if self.whole:
             if not self._messages:
                 raise InvalidArgument("a batch must have at least one message")
-            self._node.send(self._messages, self._admission, self.stored)
-        return len(some) + 1
+            self._node.send(self._messages, self._admission, self._stored)
 
 
 class SenderNode:
@@ -142,16 +154,11 @@ class SenderNode:
         self._settings = found.log_settings
         self.message_bytes_max = client.profile.message_bytes(self._settings)
         self.batch_bytes_max = client.profile.batch_bytes(self._settings)
-        #: single messages of this burst, which are stored together when it is over: the ids and
-        #: sizes of their deliveries, and they
-        self._ids: list[int | None] = []
-        self._sizes: list[int] = []
-        self._messages: list[Message] = []
-        #: batches that are read in slices, and what came after them
-        self._queue: deque[_Batch | _Single] = deque()
+        #: batches that are read in slices, and single messages that arrived after them
+        self._queue: deque[_Batch | _Singles] = deque()
 
     def received(self, delivery: Delivery) -> None:
-        """Store a message when the burst is over, or a batch whole or not at all."""
+        """Store a message, or a batch atomically."""
         if delivery.state is not None:
             self._in_transaction(delivery)
             return
@@ -159,110 +166,47 @@ class SenderNode:
         if delivery.format == BATCH_FORMAT:
             self._take_batch(delivery_id, delivery.payload)
         else:
-            self._take_single(delivery_id, delivery.payload, 0, len(delivery.payload))
+            self._take([delivery_id], delivery.payload, [(0, len(delivery.payload))])
 
     def _received_run(self, run: Run) -> None:
-        """Take deliveries that came together."""
-        data, deliveries = run.data, zip(run.ids, run.bounds, strict=True)
+        """Store deliveries that arrived together."""
         if run.format == BATCH_FORMAT:
-            for delivery_id, (start, end) in deliveries:
-                self._take_batch(delivery_id, data[start:end])
-            return
-        take = self._take_single
-        for delivery_id, (start, end) in deliveries:
-            take(delivery_id, data, start, end)
+            for delivery_id, (start, end) in zip(run.ids, run.bounds, strict=True):
+                self._take_batch(delivery_id, run.data[start:end])
+        else:
+            self._take(run.ids, run.data, run.bounds)
 
-    def _take_single(self, delivery_id: int | None, data: bytes, start: int, end: int) -> None:
-        """Keep a message until the burst is over, or until batches before it are stored."""
-        connection, size = self._client.connection, end - start
-        connection.hold(size)
-        connection.under_way += 1
-        if self._queue:
-            self._queue.append(_Single(self, delivery_id, data[start:end]))
-            return
-        try:
-            message = read_message(data, start, end)
-            if self._profile.quotas is not None:
-                self._profile.check_fields(message)
-        except Exception as error:
-            fail(Stored(self._link, [delivery_id], size), error)
-            return
-        self.keep(delivery_id, message, size)
-
-    def keep(self, delivery_id: int | None, message: Message, size: int) -> None:
-        """Store a message when the burst is over."""
-        if not self._ids:
-            self._client.connection.later(self)
-        self._ids.append(delivery_id)
-        self._sizes.append(size)
-        self._messages.append(message)
-
-    def _take_batch(self, delivery_id: int | None, payload: bytes) -> None:
+    def _take(
+        self, ids: Sequence[int | None], data: bytes, bounds: Sequence[tuple[int, int]]
+    ) -> None:
+        """Store single messages that arrived together, after the batches before them."""
         connection = self._client.connection
-        connection.hold(len(payload))
-        connection.under_way += 1
-        self._queue.append(_Batch(self, delivery_id, payload))
-        if len(self._queue) == 1:
-            self._read_on(READ_A_SLICE)
+        connection.under_way += len(ids)
+        connection.hold(sum([end - start for start, end in bounds]))
+        if self._queue:
+            self._queue.append(_Singles(self, ids, data, bounds))
+        else:
+            self.store(ids, data, bounds)
 
-    def _read_on(self, count: int) -> None:
-        """Read messages of batches, and those after them, for about a slice."""
-        most = values_read() + VALUES_A_SLICE
-        while self._queue:
-            if count <= 0 or values_read() > most:
-                self._client.broker.turns.soon(lambda: self._read_on(READ_A_SLICE))
-                return
-            one = self._queue[0]
+    def store(
+        self, given: Sequence[int | None], data: bytes, bounds: Sequence[tuple[int, int]]
+    ) -> None:
+        """Store single messages that arrived together, independently of each other."""
+        profile = self._profile
+        ids: list[int | None] = []
+        sizes: list[int] = []
+        messages: list[Message] = []
+        for delivery_id, (start, end) in zip(given, bounds, strict=True):
             try:
-                count -= one.read(count, most)
+                message = read_message(data, start, end)
+                if profile.quotas is not None:
+                    profile.check_fields(message)
             except Exception as error:
-                one.whole = True
-                fail(one.stored, error)
-            if one.whole:
-                self._queue.popleft()
-
-    def read_message(self, payload: bytes) -> Message:
-        """Return a message that the tier accepts."""
-        message = read_message(payload)
-        self._profile.check_fields(message)
-        return message
-
-    def read_batch(self, payload: bytes) -> Iterator[Message]:
-        """Yield the messages of a batch that the tier accepts."""
-        self._profile.check_batch(len(payload), self._settings)
-        for message in read_batch(payload):
-            self._profile.check_fields(message)
-            yield message
-
-    def admission(self) -> sending.Admission:
-        """Return a new batch on its way into the entity."""
-        broker = self._client.broker
-        return sending.Admission(broker, sending.open_for_sends(broker, self._entity))
-
-    def send(self, batch: list[Message], admission: sending.Admission, stored: Stored) -> None:
-        """Store a batch that was read."""
-        # What came before it stays before it.
-        self.flush()
-        sending.send(
-            self._client.broker,
-            self._entity,
-            batch,
-            stored,
-            strict=self._profile.strict_batches,
-            admission=admission,
-        )
-
-    def stored(self, delivery_id: int | None, size: int) -> Stored:
-        """Return what waits until a delivery is stored."""
-        return Stored(self._link, [delivery_id], size)
-
-    def flush(self) -> None:
-        """Store what came singly in this burst: each by itself, but in one go."""
-        if not self._ids:
-            return
-        ids, self._ids = self._ids, []
-        sizes, self._sizes = self._sizes, []
-        messages, self._messages = self._messages, []
+                fail(Stored(self._link, [delivery_id], end - start), error)
+                continue
+            ids.append(delivery_id)
+            sizes.append(end - start)
+            messages.append(message)
 
         def stored(places: list[int]) -> Stored:
             if len(places) == len(ids):
@@ -278,6 +222,50 @@ class SenderNode:
         except Exception as error:
             fail(Stored(self._link, ids, sum(sizes)), error)
 
+    def _take_batch(self, delivery_id: int | None, payload: bytes) -> None:
+        connection = self._client.connection
+        connection.hold(len(payload))
+        connection.under_way += 1
+        stored = Stored(self._link, [delivery_id], len(payload))
+        self._queue.append(_Batch(self, stored, payload))
+        if len(self._queue) == 1:
+            self._read_on()
+
+    def _read_on(self, count: int = READ_A_SLICE) -> None:
+        """Read messages of batches, and those after them, for about a slice."""
+        most = values_read() + VALUES_A_SLICE
+        while self._queue:
+            if count <= 0 or values_read() > most:
+                self._client.broker.turns.soon(self._read_on)
+                return
+            one = self._queue[0]
+            count -= one.read(count, most)
+            if one.whole:
+                self._queue.popleft()
+
+    def read_batch(self, payload: bytes) -> Iterator[Message]:
+        """Yield the messages of a batch that the tier accepts."""
+        self._profile.check_batch(len(payload), self._settings)
+        for message in read_batch(payload):
+            self._profile.check_fields(message)
+            yield message
+
+    def admission(self) -> sending.Admission:
+        """Return a new batch on its way into the entity."""
+        broker = self._client.broker
+        return sending.Admission(broker, sending.open_for_sends(broker, self._entity))
+
+    def send(self, batch: list[Message], admission: sending.Admission, stored: Stored) -> None:
+        """Store a batch that was read."""
+        sending.send(
+            self._client.broker,
+            self._entity,
+            batch,
+            stored,
+            strict=self._profile.strict_batches,
+            admission=admission,
+        )
+
     def _in_transaction(self, delivery: Delivery) -> None:
         try:
             transactions, size = self._client.transactions, len(delivery.payload)
@@ -286,10 +274,11 @@ class SenderNode:
                 # More than a transaction takes are not read.
                 messages = list(islice(self.read_batch(delivery.payload), transaction.room + 1))
             else:
-                messages = [self.read_message(delivery.payload)]
-            # What came before it stays before it, and is read in one piece for once.
-            self._read_on(BATCH_COUNT_MAX * (len(self._queue) + 1))
-            self.flush()
+                messages = [read_message(delivery.payload)]
+                self._profile.check_fields(messages[0])
+            # What arrived before it stays before it, and is read at once.
+            while self._queue:
+                self._read_on(BATCH_COUNT_MAX)
             transaction.send(self._entity, messages)
         except (OnibusError, AmqpError) as error:
             self._client.transactions.spoil(delivery.state, error)
@@ -303,5 +292,4 @@ class SenderNode:
         raise AssertionError("nobody receives here")
 
     def detached(self, link: Link) -> None:
-        self.flush()
         self._client.forget(link)
