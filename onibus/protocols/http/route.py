@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 #: Larger JSON bodies are decoded, and larger results encoded, on a thread.
-DECODED_HERE_BYTES = 64 << 10
+DECODED_HERE_BYTES = 256 << 10
 ENCODED_HERE_BYTES = 256 << 10
 ENCODED_HERE_COUNT = 200
 

@@ -26,8 +26,10 @@ from onibus.shard.replies import OfClient
 
 _decode_message = msgspec.json.Decoder(MessageIn)
 
-#: Larger batches are admitted on a thread, while the event loop serves other requests.
-_ADMITTED_HERE_BYTES = 32 << 10
+#: Larger batches, and those of more messages, are admitted on a thread, while the event loop serves
+#: other requests.
+_ADMITTED_HERE_BYTES = 256 << 10
+_ADMITTED_HERE_COUNT = 500
 
 
 def send(call: Call) -> None:
@@ -49,13 +51,18 @@ def send_batch(call: Call) -> None:
     """Store messages together, as JSON or in bulk as an Arrow IPC stream."""
     if call.request.content_type == ARROW:
         call.app.run(_send_arrow(call), call)
-    elif len(call.body) > _ADMITTED_HERE_BYTES:
+    elif _is_large(call.body):
         call.app.run(_send_many(call), call)
     else:
         messages = read_batch(call)
         call.ask(
             lambda reply: sending.send(call.bus.broker, call.entity, messages, reply), _batch_out
         )
+
+
+def _is_large(body: bytes) -> bool:
+    """Return whether admitting a batch would delay other requests; each message has a brace."""
+    return len(body) > _ADMITTED_HERE_BYTES or body.count(b"{") > _ADMITTED_HERE_COUNT
 
 
 def read_batch(call: Call) -> list[Any]:
