@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from onibus.broker import entity as entities
 from onibus.core.rules import rule as rules_module
 from tests.broker.topic_helpers import sql, there
 from tests.bus_helpers import Disks, ManualClock, run, send
@@ -24,7 +23,6 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
         return original(rule)
 
     monkeypatch.setattr(rules_module, "compile_rule", counted)
-    monkeypatch.setattr(entities, "compile_rule", counted)
     return seen
 
 

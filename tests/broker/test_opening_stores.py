@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from onibus.broker import message_store
 from onibus.core.errors import PartitionOffline, StoreFailed
 from onibus.core.partition import Partition
 from onibus.core.path.recover import recover
 from onibus.core.records import META
+from onibus.shard import opening
 from onibus.store.memory import MemoryStore
 from tests.broker.topic_helpers import there
 from tests.bus_helpers import Disks, ManualClock, get, pull, run, send, until
@@ -131,7 +131,7 @@ async def test_a_store_is_read_again_if_a_reader_moves_while_it_opens(
         name = await on_store(bus, "b")
         await bus.create_reader(name, "r")
         await send(bus, name, "1", "2")
-        monkeypatch.setattr(message_store, "recover", slow_recover)
+        monkeypatch.setattr(opening, "recover", slow_recover)
         pull(bus, "b")
         bus.broker.reopen(bus.broker.stores["b"])
         await until(disks.begun.is_set)
