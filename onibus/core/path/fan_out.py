@@ -231,6 +231,7 @@ class FanOut:
             # Nothing is written: the block is stored with its subscriptions (core/fans.py).
             if share.count < rows:
                 subscription.gone.extend_by(share.gaps, first, rows - share.count)
+            subscription.tally.selected += share.count
             alive = share.count
             if share.dead is not None or share.overlays is not None:
                 alive -= _show_changed(subscription, share, first, out)
