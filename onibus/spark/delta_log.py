@@ -282,10 +282,14 @@ class DeltaLog:
             if path_of(row) in self._adds:
                 raise LakeFailed(f"{self.address}/{path_of(row)} is registered: capture again")
             actions.append({"add": _added(row, now, changes)})
-        following = self.version + 1
+        before, following = self._name(self.version), self.version + 1
+        if self.version >= 0 and not self._store.exists(before):
+            raise LakeFailed(
+                f"{self._store.address}/{before} is gone: the folder was deleted, or replaced by "
+                "an earlier copy, while a capture wrote it. Restore it, then capture again"
+            )
         content = "".join(json.dumps(one) + "\n" for one in actions).encode()
-        name = f"{self._table}/{LOG}/{following:020}.json"
-        if not self._store.put_new(name, content, uuid4().hex):
+        if not self._store.put_new(self._name(following), content, uuid4().hex):
             raise LakeBusy(
                 f"another process has committed version {following} of {self.address}: changes "
                 "of this writer since its last commit do not count"
@@ -295,6 +299,9 @@ class DeltaLog:
             self._apply(action)
         if following - self._checkpoint >= CHECKPOINT_EACH:
             self.checkpoint()
+
+    def _name(self, version: int) -> str:
+        return f"{self._table}/{LOG}/{version:020}.json"
 
     def _declared(self, schemas: Sequence[str], now: int) -> list[dict[str, Any]]:
         """Return what a commit says of the table: all of it, or columns that are new."""
