@@ -115,13 +115,16 @@ class Lake:
     def about(self) -> dict[str, Any] | None:
         """Return which entity and lake this is; None where nothing was captured yet."""
         content = self.store.read(_ENTITY)
+        if content is None:
+            return None
         try:
-            told: dict[str, Any] | None = None if content is None else json.loads(content)
-        except ValueError:
+            told: dict[str, Any] = json.loads(content)
+            entity, _ = str(told["entity"]), int(told["incarnation"])
+        except (ValueError, KeyError, TypeError):
             raise LakeFailed(f"{self.address(_ENTITY)} is damaged: restore it") from None
-        if told is not None and told["entity"].lower() != self.entity.lower():
+        if entity.lower() != self.entity.lower():
             raise LakeFailed(
-                f"{self.store.address} is a lake of {told['entity']!r}, not of {self.entity!r}: "
+                f"{self.store.address} is a lake of {entity!r}, not of {self.entity!r}: "
                 "use another lake"
             )
         return told

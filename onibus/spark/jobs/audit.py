@@ -158,6 +158,7 @@ class _Audit:
                 if about is not None and "identity" in about:
                     lake.manifest()
                 files = lake.files(table) if about is not None else []
+                lake.log(table).check_history()
             except LakeFailed as error:
                 if str(error) not in self.damaged:
                     self.damaged.append(str(error))
