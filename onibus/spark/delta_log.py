@@ -220,43 +220,42 @@ class DeltaLog:
             raise self._damaged(name)
         return actions
 
-    def _read_commit(
-        self, name: str, content: bytes
-    ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """Return the actions of a commit, and what it says of its writer."""
+    def _read_commit(self, version: int, name: str, content: bytes) -> list[dict[str, Any]]:
+        """Return the actions of a commit; note one that another program made."""
         try:
             actions = [json.loads(line) for line in content.splitlines()]
             engine = [one["commitInfo"] for one in actions if "commitInfo" in one]
             told = [one.pop(_DIGEST) for one in engine if _DIGEST in one]
+            ours = any(str(one.get("engineInfo", "")).startswith(f"{ENGINE}/") for one in engine)
         except (ValueError, TypeError, AttributeError):
             raise self._damaged(name) from None
-        wanted = (
-            [_digest(name, actions)] if told or (self._has_digests and _is_ours(engine)) else []
-        )
+        wanted = [_digest(name, actions)] if told or (ours and self._has_digests) else []
         if not actions or told != wanted:
             raise self._damaged(name)
         self._has_digests = self._has_digests or bool(told)
-        return actions, engine
+        if not ours and any(key != "commitInfo" for one in actions for key in one):
+            what = next((one.get("operation") for one in engine), None) or "an unknown operation"
+            self._foreign = self._foreign or f"version {version} is {what}"
+        return actions
 
     def _apply_commit(self, version: int, name: str) -> None:
-        actions, engine = self._read_commit(name, self._store.read(name) or b"")
+        actions = self._read_commit(version, name, self._store.read(name) or b"")
         try:
             for action in actions:
                 self._apply(action)
         except (ValueError, KeyError, TypeError, AttributeError):
             raise self._damaged(name) from None
-        if not _is_ours(engine) and any(key != "commitInfo" for one in actions for key in one):
-            what = next((one.get("operation") for one in engine), None) or "an unknown operation"
-            self._foreign = self._foreign or f"version {version} is {what}"
 
     def check_history(self) -> None:
-        """Raise if a commit before the checkpoint was changed: only earlier versions show it."""
+        """Raise if a commit was changed, also before the checkpoint: earlier versions show it."""
         self._has_digests = False
         for name in sorted(self._store.sizes(f"{self._table}/{LOG}")):
-            content = self._store.read(name) if _COMMIT.fullmatch(name.rpartition("/")[2]) else None
+            found = _COMMIT.fullmatch(name.rpartition("/")[2])
+            content = self._store.read(name) if found else None
             # A capture may have removed it since.
-            if content is not None:
-                self._read_commit(name, content)
+            if found and content is not None:
+                self._read_commit(int(found[1]), name, content)
+        self.check()
 
     def _damaged(self, name: str) -> LakeFailed:
         return LakeFailed(
@@ -398,10 +397,6 @@ def _added(row: FileRow, now: int, changes: bool) -> dict[str, Any]:
         "path": path_of(row), "partitionValues": {}, "size": row.size, "modificationTime": now,
         "dataChange": changes, "stats": row.stats,
     }  # fmt: skip
-
-
-def _is_ours(engine: Sequence[Mapping[str, Any]]) -> bool:
-    return any(str(one.get("engineInfo", "")).startswith(f"{ENGINE}/") for one in engine)
 
 
 def _digest(name: str, actions: Sequence[Mapping[str, Any]]) -> str:
