@@ -85,12 +85,15 @@ class Tally:
     """What has happened in one entity since the bus was opened."""
 
     __slots__ = (
-        "accepted", "dead_letters", "delivered", "duplicates", "failovers", "inputs", "waits",
+        "accepted", "dead_letters", "delivered", "duplicates", "failovers", "inputs", "selected",
+        "waits",
     )  # fmt: skip
 
     def __init__(self) -> None:
         #: messages stored by sends, duplicates not among them
         self.accepted = 0
+        #: messages that rules selected for a subscription
+        self.selected = 0
         #: duplicates dropped
         self.duplicates = 0
         #: messages given out, each time they were
