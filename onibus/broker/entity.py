@@ -68,12 +68,17 @@ class Entity:
         #: the subscriptions of a topic, by their numbers
         self.subscriptions: dict[int, Entity] = {}
         self.rules: list[Rule] = []
+        #: the steps of its rules on one message, and how many of the rules can take more
+        self.own_rule_steps = (0, 0)
         self.set_rules(rules or [])
         #: those who read its log, or its outcomes, by name (R2)
         self.readers: dict[str, NamedReader] = {}
         self.next_send = 0
         self.next_receive = 0
-        self.waiters: deque[Waiter] = deque()
+        #: receivers that wait, in the order in which they came
+        self.waiters: dict[Waiter, None] = {}
+        #: in a queue or topic: outlets with waiters, or that forward
+        self.listening: dict[int, Entity] = {}
         #: when there are so many waiters, those who have left are looked for
         self.waiters_swept = 16
         #: sends that take their turn (broker/turns.py); None where all are done at once
@@ -106,11 +111,20 @@ class Entity:
     def set_rules(self, rules: list[Rule]) -> None:
         """Take the rules of a subscription."""
         self.rules = rules
-        for rule in rules:
-            # Compiled now: it takes long, and sends wait for it otherwise.
-            _ = rule.compiled
+        # Compiled now: it takes long, and sends wait for it otherwise.
+        works = [rule.compiled.work for rule in rules]
+        self.own_rule_steps = sum(one.steps for one in works), sum(one.costly for one in works)
         if self.topic is not None:
             self.topic.rules_changed()
+
+    def add_waiter(self, waiter: Waiter) -> None:
+        """Let a receiver wait behind the others."""
+        self.waiters[waiter] = None
+        self.listen()
+
+    def listen(self) -> None:
+        """Hear of new messages, as long as somebody waits for them or they are forwarded."""
+        (self.topic or self).listening[self.number] = self
 
     def join_topic(self) -> None:
         """A subscription is there."""
@@ -122,19 +136,20 @@ class Entity:
         """A subscription is gone."""
         assert self.topic is not None
         self.topic.subscriptions.pop(self.number, None)
+        self.topic.listening.pop(self.number, None)
         self.topic.rules_changed()
 
     def rules_changed(self) -> None:
         """A subscription of this topic has other rules, or is new or gone."""
         self._rule_steps = None
+        for seat in self.seats:
+            seat.store.shape += 1
 
     def rule_steps(self) -> tuple[int, int]:
         """Return the steps of all rules of a topic on one message, and how many can take more."""
         if self._rule_steps is None:
-            works = [
-                rule.compiled.work for one in self.subscriptions.values() for rule in one.rules
-            ]
-            self._rule_steps = sum(one.steps for one in works), sum(one.costly for one in works)
+            each = [one.own_rule_steps for one in self.subscriptions.values()]
+            self._rule_steps = sum(steps for steps, _ in each), sum(costly for _, costly in each)
         return self._rule_steps
 
     def outlets(self) -> Iterable[Entity]:
@@ -180,16 +195,34 @@ class Entity:
         self.waiters.clear()
 
 
-def new_partition(seat: Seat, pages: Pages, secret: bytes, offsets: ClockOffsets) -> Partition:
-    """Return the partition of a seat with its settings and subscriptions, still empty."""
+def new_partition(
+    seat: Seat, pages: Pages, secret: bytes, boot: int, offsets: ClockOffsets
+) -> Partition:
+    """Return the partition of a seat with its settings and subscriptions, still empty.
+
+    The thread that opens a store calls it while other threads may change entities.
+    """
     entity: Entity = seat.entity
-    given = (entity.log_settings, pages, secret, seat.store.boot)
+    given = (entity.log_settings, pages, secret, boot)
     partition = Partition(seat.id, seat.index, *given, offsets=offsets)
     partition.subscription.tally = entity.tally
     partition.returns = seat.store.returns
-    for outlet in entity.subscriptions.values():
+    for outlet in list(entity.subscriptions.values()):
         outlet.subscribe(partition)
-    for one in (entity, *entity.subscriptions.values()):
-        for reader in one.readers.values():
-            partition.apply(one.keep_for_reader(seat.index, reader), 0, 0, WriteBatch())
+    for one, reader in _readers(entity):
+        partition.apply(one.keep_for_reader(seat.index, reader), 0, 0, WriteBatch())
     return partition
+
+
+def positions_in(seat: Seat) -> list[tuple[int, str, int]]:
+    """Return how far each named reader is in a partition."""
+    return [
+        (one.incarnation, reader.name, reader.positions[seat.index])
+        for one, reader in _readers(seat.entity)
+    ]
+
+
+def _readers(entity: Entity) -> list[tuple[Entity, NamedReader]]:
+    """Return the named readers of an entity's log, and of its outlets' outcomes."""
+    entities = (entity, *list(entity.subscriptions.values()))
+    return [(one, reader) for one in entities for reader in list(one.readers.values())]

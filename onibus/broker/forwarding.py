@@ -87,6 +87,7 @@ class Forwarding:
             if source.kind != TOPIC and seat.partition is not None:
                 self._broker.use(source, seat, command, now)
         if source.forwards:
+            source.listen()
             self.wake(source)
 
     def retry(self, incarnation: int) -> None:

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from onibus.api.entities import SUBSCRIPTIONS, subscription_name
 from onibus.broker import readers, timekeeping
 from onibus.broker.entity import TOPIC, Entity
-from onibus.broker.entity_rows import entity_of, row_of
+from onibus.broker.entity_rows import KeptEntity, kept_of, row_of
 from onibus.broker.entity_rules import check_room, check_rules, check_sessions, check_targets
 from onibus.broker.idling import watch_idle
 from onibus.broker.key_rows import KeyRows
 from onibus.broker.probing import needs_disks
 from onibus.broker.quotas import Quotas
+from onibus.broker.reading_back import NamespaceOpening, Reading
 from onibus.broker.standing_readers import Standing, add_standing, start_standing
 from onibus.core import limits, settings
 from onibus.core.commands import ChangeSettings, ChangeSubscription, Command, SetRules
@@ -135,14 +137,29 @@ class Namespace:
         #: the readers that new entities get
         self.standing: Standing = lambda name: ()
 
-    def open(self) -> None:
-        """Open the store and read what there is."""
+    def read(self) -> NamespaceOpening:
+        """Open the store and read its entities, on any thread; `open` takes them up."""
         store = open_known(self._open_store, NAME, self._identity, self._store)
         self._identity, self._store = store.identity, store
-        loop = CommitLoop(
-            store, self.threads.write, before=lambda: None, after=self._after, failed=self.failed
-        )
-        loop.seconds, self.loop = self.commit_seconds, loop
+        try:
+            entities = [kept_of(row) for row in store.scan(ENTITIES)]
+            loop = CommitLoop(
+                store,
+                self.threads.write,
+                before=lambda: None,
+                after=self._after,
+                failed=self.failed,
+            )
+        except BaseException:
+            store.close()
+            raise
+        return NamespaceOpening(loop, entities)
+
+    def open(self, opening: NamespaceOpening) -> None:
+        """Take up a store that was opened, and read what there is."""
+        loop = self.loop = opening.loop
+        store = loop.store
+        loop.seconds = self.commit_seconds
         self._broker.disk.watch(loop)
         self._broker.alarms.opened(f"store {NAME}", store.notice)
         self._broker.probing.proven(NAME)
@@ -150,20 +167,21 @@ class Namespace:
         if not self._opened:
             timekeeping.resume(self._broker, store)
         self.keys.open(store)
-        self._read_entities(store)
+        self._take_entities(opening.entities)
         self._broker.works.open(store)
         self._broker.producers.open(store)
         readers.read_back(self._broker, store)
         by_incarnation = {entity.incarnation: entity for entity in self.entities.values()}
         self._broker.claims.load(store, by_incarnation)
 
-    def _read_entities(self, store: Store) -> None:
+    def _take_entities(self, kept: list[KeptEntity]) -> None:
         """Take up what entities there are; after a failure, what became of the last decisions."""
         known = {entity.incarnation: entity for entity in self.entities.values()}
         found: dict[int, Entity] = {}
-        for row in store.scan(ENTITIES):
-            # In the order of incarnations: a topic stands before its subscriptions.
-            entity = entity_of(row, known | found)
+        topics = ChainMap(found, known)
+        for one in kept:
+            # In the order of incarnations: a topic comes before its subscriptions.
+            entity = one.entity(topics)
             self._incarnation = max(self._incarnation, entity.incarnation)
             if entity.incarnation in known:
                 self._changed_meanwhile(known[entity.incarnation], entity)
@@ -190,12 +208,20 @@ class Namespace:
         if self.threads.leaving:
             self.threads.when_left(self.reopen)
             return
-        if self._broker.closed:
+        if self._broker.closed or self.threads.opening:
             return
-        try:
-            self.open()
-        except (Failed, Refused) as error:
-            self._down(error)
+        reading = Reading(self.read)
+
+        def opened(_: BaseException | None) -> None:
+            if self._broker.closed:
+                reading.close()
+                return
+            try:
+                self.open(reading.take())
+            except (Failed, Refused) as error:
+                self._down(error)
+
+        self.threads.open(reading.run, opened)
 
     def _read_meta(self, store: Store) -> None:
         """Read, or make, the key of all hashes and tokens, and the last incarnation given."""
@@ -247,7 +273,7 @@ class Namespace:
         """Something is on its way to the namespace's own store."""
         loop = self.loop
         waiting = loop is not None and (loop.busy or loop.waiting)
-        return bool(self.under_way) or waiting or self.threads.leaving
+        return bool(self.under_way) or waiting or self.threads.in_transit
 
     # Deciding
 
@@ -361,7 +387,9 @@ class Namespace:
         for change in several:
             rules = check_rules(change(rules), self.quotas.rules)
         assert isinstance(entity.settings, SubscriptionSettings)
-        check_sessions(rules, entity.settings, entity.partitioned)
+        known = set(map(id, entity.rules))
+        new = [rule for rule in rules if id(rule) not in known]
+        check_sessions(new, entity.settings, entity.partitioned)
         return rules
 
     @needs_disks
@@ -476,11 +504,13 @@ class Namespace:
         if loop is None:
             seat.offline = f"store {seat.store.name} is down"
             return
-        seat.partition = self._broker.new_partition(seat, loop.pages)
+        seat.partition = self._broker.new_partition(seat, loop.pages, seat.store.boot)
         self._broker.take_up(seat)
 
     def _changed(self, entity: Entity, wanted: AnySettings) -> None:
         entity.settings = wanted
+        for seat in entity.seats:
+            seat.store.shape += 1
         command: Command[None]
         if isinstance(wanted, SubscriptionSettings):
             command = ChangeSubscription(entity.number, wanted)

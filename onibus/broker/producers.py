@@ -158,7 +158,7 @@ class Producers:
             )
 
     def _check_follows(self, entity: Entity, producer: str, batch: int, checkpoint: str) -> None:
-        """Refuse a batch that does not go on where its checkpoint has come to."""
+        """Reject a batch that does not continue from its checkpoint."""
         last = self._last.get((entity.incarnation, producer))
         if last is None:
             if batch > 0:
@@ -251,14 +251,14 @@ class Producers:
             raise
 
     def discard(self, name: str, producer: str, batch: int | None, reply: Reply) -> None:
-        """Forget what a producer has staged, of one batch or of all; answer how many pieces."""
+        """Delete what a producer has staged, of one batch or of all; reply with how many pieces."""
         works = self._works_of(self._broker.find(name), producer, batch)
         self._broker.works.decide(
             [], works, WriteBatch(), None, Outcome(partial(_done, reply, len(works)))
         )
 
     def forget_one(self, name: str, producer: str, reply: Reply) -> None:
-        """Forget how far a producer has come and what it has staged; answer if it was known."""
+        """Delete a producer's progress and staged rows; reply whether it was known."""
         entity = self._broker.find(name)
         key = (entity.incarnation, producer)
         if key in self._publishing:
@@ -343,7 +343,7 @@ class Producers:
 
 
 def _checked(attempts: Iterable[tuple[int, ...]]) -> list[Attempt]:
-    """Return the named attempts with how many pieces each has; refuse what is none."""
+    """Return the named attempts with how many pieces each has; reject unknown ones."""
     named: list[Attempt] = []
     for attempt in attempts:
         if not isinstance(attempt, (tuple, list)) or len(attempt) not in (2, 3):
@@ -359,7 +359,7 @@ def _checked(attempts: Iterable[tuple[int, ...]]) -> list[Attempt]:
 
 
 def _choose(notes: dict[int, Note], batch: int, attempts: list[Attempt]) -> list[int]:
-    """Return the works of the named attempts, in their order; refuse where one is missing."""
+    """Return the works of the named attempts, in their order; reject the call if one is missing."""
     by_piece = {
         (note.task, note.attempt, note.piece): work
         for work, note in notes.items()
@@ -379,7 +379,7 @@ def _choose(notes: dict[int, Note], batch: int, attempts: list[Attempt]) -> list
 
 
 def _check_same(producer: str, last: Last, attempts: list[Attempt], notes: dict[int, Note]) -> None:
-    """Refuse the last batch of a producer if its rows are not those that were published."""
+    """Reject the last batch of a producer if its rows are not those that were published."""
     mine = [note for note in notes.values() if note.batch == last.batch]
     named = {(task, attempt) for task, attempt, _ in attempts}
     if _hash(attempts) == last.attempts and not any((n.task, n.attempt) in named for n in mine):
@@ -415,7 +415,7 @@ def _check(note: Note) -> None:
 
 
 def _done(reply: Reply, value: Any, outcome: Outcome) -> None:
-    """Answer when something was forgotten."""
+    """Reply when the deletion is durable."""
     if outcome.error is not None:
         fail(reply, outcome.error)
     else:

@@ -19,6 +19,7 @@ from onibus.core.errors import (
     QuotaExceeded,
 )
 from onibus.core.inspection import NonExclusive
+from onibus.core.limits import RECEIVED_MAX
 from onibus.core.message import ReceivedMessage
 from onibus.core.path.route import partition_of
 from onibus.shard.replies import TOLD, Reply, answer, fail
@@ -35,6 +36,9 @@ Fetch = Callable[["Waiter"], bool]
 
 #: Those who wait for the same, and find nothing where one of them found nothing.
 Kind = tuple[Any, ...]
+
+#: Waiting receivers that are tried before other clients have their turn.
+TRIED_A_SLICE = 200
 
 
 class Waiter:
@@ -85,6 +89,8 @@ def receive(
 ) -> Waiter | None:
     """Deliver messages of any partition, locked or deleted; wait if no message is available.
 
+    It delivers at most RECEIVED_MAX at once, whatever the limit.
+
     `visibility_ms` replaces the lock duration of the entity. If receivers hold `held_max` messages
     already, they get none. `bytes_max` bounds the bytes that are delivered, except those of the
     first message.
@@ -106,6 +112,7 @@ def receive(
         bytes_max=bytes_max,
         held_max=_share(entity, held_max),
     )
+    limit = min(limit, RECEIVED_MAX)
 
     def fetch(waiter: Waiter) -> bool:
         found: list[ReceivedMessage] = []
@@ -126,7 +133,7 @@ def receive(
                 return True
             found += received.messages
             left = received.left
-            if len(found) == limit or (left is not None and left <= 0):
+            if len(found) >= limit or (left is not None and left <= 0):
                 break
         if found:
             answer(waiter.reply, found)
@@ -247,21 +254,27 @@ def serve(broker: Broker, entity: Entity) -> None:
 
     A thousand may wait for the same: once one of them finds nothing, the others are not tried.
     """
-    waiting, entity.waiters = list(entity.waiters), type(entity.waiters)()
+    waiting, entity.waiters = entity.waiters, {}
     in_vain: set[Kind | None] = set()
+    tried = 0
     for waiter in waiting:
         if waiter.reply.done():
             broker.timers.cancel(("waiter", waiter))
             waiter.let_go()
-        elif waiter.kind in in_vain and not _repeats(waiter):
-            entity.waiters.append(waiter)
+        elif tried == TRIED_A_SLICE or (waiter.kind in in_vain and not _repeats(waiter)):
+            entity.add_waiter(waiter)
         elif not _fetch(waiter):
-            entity.waiters.append(waiter)
+            tried += 1
+            entity.add_waiter(waiter)
             if waiter.kind is not None:
                 in_vain.add(waiter.kind)
         else:
+            tried += 1
             broker.timers.cancel(("waiter", waiter))
             waiter.let_go()
+    if tried == TRIED_A_SLICE:
+        # Others have their turn before the rest is tried.
+        broker.wake(entity)
 
 
 def _repeats(waiter: Waiter) -> bool:
@@ -276,7 +289,7 @@ def _repeats(waiter: Waiter) -> bool:
 def give_up(broker: Broker, waiter: Waiter) -> None:
     """A receiver has waited long enough, unless there is something for it just now (P6)."""
     if waiter in waiter.entity.waiters:
-        waiter.entity.waiters.remove(waiter)
+        del waiter.entity.waiters[waiter]
         if waiter.reply.done() or _fetch(waiter):
             waiter.let_go()
             return
@@ -307,7 +320,7 @@ def _try_or_wait(broker: Broker, waiter: Waiter, wait_ms: int) -> Waiter | None:
         give_up(broker, waiter)
         return None
     _forget_done(broker, waiter.entity)
-    waiter.entity.waiters.append(waiter)
+    waiter.entity.add_waiter(waiter)
     broker.timers.set(("waiter", waiter), broker.clock.now() + wait_ms)
     return waiter
 
@@ -317,7 +330,7 @@ def _forget_done(broker: Broker, entity: Entity) -> None:
     if len(entity.waiters) < entity.waiters_swept:
         return
     for waiter in [one for one in entity.waiters if one.reply.done()]:
-        entity.waiters.remove(waiter)
+        del entity.waiters[waiter]
         broker.timers.cancel(("waiter", waiter))
     entity.waiters_swept = 2 * len(entity.waiters) + 16
 

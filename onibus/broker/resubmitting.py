@@ -1,9 +1,9 @@
-"""Resubmitting: dead letters go back to where they came from, or elsewhere (X6).
+"""Resubmission of dead-lettered messages, to their own entity or another one (X6).
 
-Active messages that no receiver holds are moved to another entity in the same way.
+Active messages without a lock are moved to another entity in the same way.
 
-Each slice is one work: a dead letter is either still there or sent again, never both or neither.
-Where its MessageId is still remembered it gets a new one.
+Each slice is one multi-partition operation: it removes a dead-lettered message and sends it again
+atomically. A message whose MessageId is still recorded gets a new one.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Resubmission:
     ) -> None:
         self._broker = broker
         self._source = source
-        #: a subscription's own dead letters go back into it alone
+        #: a subscription's own dead-lettered messages go back into it alone
         self._only = source.number if to is None else 0
         home = source.topic.name if source.topic is not None else source.name
         self._target = open_for_sends(broker, home if to is None else to)
@@ -72,7 +72,7 @@ class Resubmission:
         self._planned: tuple[Move, Parts] | None = None
 
     def by_numbers(self, numbers: Sequence[int]) -> None:
-        """Send these dead letters again: all of them, or none."""
+        """Resubmit these dead-lettered messages atomically."""
         if not isinstance(numbers, Sequence) or not 0 < len(numbers) <= NUMBERS_MAX:
             raise InvalidArgument(f"pass a list of 1 to {NUMBERS_MAX} sequence numbers")
         now = self._broker.clock.now()
@@ -90,9 +90,9 @@ class Resubmission:
         self._do(move, now, self._answer, lambda: self.by_numbers(numbers))
 
     def by_filter(self, wanted: Filter) -> None:
-        """Send all dead letters that a filter means again, slice by slice."""
+        """Resubmit all dead-lettered messages that match a filter, slice by slice."""
         check_filter(wanted, dead=self._state is State.DEAD_LETTERED)
-        # What is dead-lettered again meanwhile is not sent again by the same call.
+        # One call does not resubmit a message twice if it is dead-lettered again.
         self._below = {seat: seat.online().log.next_ordinal for seat in self._source.seats}
         self._next_slice(list(self._source.seats), 0, wanted)
 
@@ -176,7 +176,7 @@ class Resubmission:
         self._broker.works.do(parts, now, Outcome(done))
 
     def _go_on(self, step: Callable[[], None]) -> None:
-        """Do the next step, and report a refusal."""
+        """Do the next step, and report an error."""
         try:
             if self._broker.closed:
                 raise BusClosed("the bus is closed")
@@ -189,7 +189,7 @@ class Resubmission:
 
 
 def _again(received: ReceivedMessage) -> Message:
-    """Return a dead letter as it is sent again."""
+    """Return a dead-lettered message as it is resubmitted."""
     message = received.message
     first = message.enqueued_sequence_number
     return replace(

@@ -151,8 +151,13 @@ class Admission:
         """Check all messages; touches nothing of the broker, so any thread may do it."""
         if type(messages) not in (list, tuple) or not 0 < len(messages) <= BATCH_COUNT_MAX:
             raise InvalidArgument(f"a batch must be a list of 1 to {BATCH_COUNT_MAX} messages")
+        self.batch = []
+        self.admit_more(messages)
+
+    def admit_more(self, messages: Sequence[Message]) -> None:
+        """Check further messages of the batch."""
         settings, secret = self.settings, self._secret
-        self.batch = [admit(message, settings, secret) for message in messages]
+        self.batch += [admit(message, settings, secret) for message in messages]
 
 
 def open_for_sends(broker: Broker, name: str) -> Entity:

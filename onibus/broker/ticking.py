@@ -28,8 +28,8 @@ TIDY_RARELY_MS = 60_000
 MANY_BLOCKS = 1_024
 
 
-def ring(broker: Broker, kind: str, subject: Any) -> None:
-    """Do what is due."""
+def ring(broker: Broker, kind: str, subject: Any) -> bool:
+    """Do what is due; return whether it was a whole slice, and more is left of it."""
     if kind == "waiter":
         give_up(broker, subject)
     elif kind == "timeout":
@@ -57,7 +57,8 @@ def ring(broker: Broker, kind: str, subject: Any) -> None:
     elif kind in ("flush", "reopen", "orphans"):
         _tick_store(broker, kind, broker.stores[subject])
     elif subject in broker.seats:
-        _tick_seat(broker, kind, broker.seats[subject])
+        return _tick_seat(broker, kind, broker.seats[subject])
+    return False
 
 
 def _tick_store(broker: Broker, kind: str, store: Shard) -> None:
@@ -72,32 +73,34 @@ def _tick_store(broker: Broker, kind: str, store: Shard) -> None:
             store.flush_later()
 
 
-def _tick_seat(broker: Broker, kind: str, seat: Seat) -> None:
+def _tick_seat(broker: Broker, kind: str, seat: Seat) -> bool:
     if kind == "reread":
         read_again(broker, seat)
-        return
+        return False
     if seat.partition is None or seat.store.loop is None:
-        return
+        return False
     if kind == "partition":
         now = broker.clock.now()
         try:
             broker.advance(seat, now)
         except PartitionOffline:
-            return
+            return False
         # What one slice did not reach goes on when others have had their turn.
         due = seat.online().next_wake()
         broker.timers.set(("partition", seat.id), max(due, now + 1))
-        return
+        return due <= now
     now, rested = broker.clock.now(), seat.partition.accessed + TIDY_AFTER_MS
     unused = now >= rested or len(seat.partition.log.places) > MANY_BLOCKS
     eager = unused and not seat.store.loop.busy
     if tidy(broker, seat, eager):
         broker.timers.set(("tidy", seat.id), now + TIDY_AGAIN_MS)
-    elif not eager:
+        return True
+    if not eager:
         broker.timers.set(("tidy", seat.id), max(rested, now + TIDY_AGAIN_MS))
     elif seat.partition is not None and seat.partition.keeps_for_a_time():
         # Nobody may come by again: what is kept for a time only must go all the same.
         broker.timers.set(("retidy", seat.id), broker.clock.now() + TIDY_RARELY_MS)
+    return False
 
 
 def tidy(broker: Broker, seat: Seat, eager: bool = True) -> bool:

@@ -261,6 +261,12 @@ class Transaction:
         """Tell whether it was open for too long: all it can do is roll back."""
         return self._broker.clock.now() >= self._deadline
 
+    @property
+    def room(self) -> int:
+        """How many more messages and rules it takes."""
+        rules = sum(map(len, self._rules.values()))
+        return self._limit - len(self._sends) - len(self._settlements) - rules
+
     def _open(self, more: int) -> None:
         """Refuse where the transaction has ended, has run out of time, or gets too large."""
         if not self.ended and self.has_run_out:
@@ -268,8 +274,7 @@ class Transaction:
             self.ended = f"was open for longer than {TRANSACTION_MS_MAX // 1_000} s"
         if self.ended:
             raise InvalidOperation(f"this transaction {_ENDED.get(self.ended, self.ended)}")
-        rules = sum(map(len, self._rules.values()))
-        if len(self._sends) + len(self._settlements) + rules + more > self._limit:
+        if more > self.room:
             raise QuotaExceeded(
                 f"too many messages and rules: a transaction has at most {self._limit}"
             )

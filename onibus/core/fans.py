@@ -61,7 +61,7 @@ class Fans:
 class Members:
     """The rows of a new block, and which subscription takes which of them."""
 
-    __slots__ = ("_added", "_counts", "_ordinals", "_size", "_skips", "_taken")
+    __slots__ = ("_added", "_counts", "_ordinals", "_size", "_skips", "_taken", "_whole")
 
     def __init__(self, ordinals: Ordinals) -> None:
         self._ordinals = ordinals
@@ -70,6 +70,8 @@ class Members:
         self._counts = np.zeros(len(ordinals), np.uint16)
         #: positions that are not counted yet, once per subscription
         self._added: list[int] = []
+        #: subscriptions that take all rows
+        self._whole = 0
         #: the bits of the rows that a subscription takes; None: all of them
         self._taken: dict[int, bytes | None] = {}
 
@@ -81,7 +83,7 @@ class Members:
         """A subscription takes the rows at these positions, in rising order."""
         if len(positions) == len(self._ordinals):
             self._taken[number] = None
-            self._counts += np.uint16(1)
+            self._whole += 1
         elif len(positions):
             self._taken[number] = _bits(positions, self._size)
             self._added += positions
@@ -98,7 +100,7 @@ class Members:
         """A subscription does not take the rows that it was given."""
         bits = self._taken.pop(number, b"")
         if bits is None:
-            self._counts -= np.uint16(1)
+            self._whole -= 1
         elif bits:
             taken = np.unpackbits(np.frombuffer(bits, np.uint8), bitorder="little")
             self._counts -= taken[: len(self._counts)]
@@ -106,6 +108,8 @@ class Members:
     def fans(self) -> Fans:
         """Return how many take each row."""
         self._count()
+        self._counts += np.uint16(self._whole)
+        self._whole = 0
         return Fans(self._ordinals, self._counts)
 
     def encode(self) -> bytes:

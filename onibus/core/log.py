@@ -53,8 +53,8 @@ class BlockPlace:
     """One block of the log, as far as memory knows it."""
 
     __slots__ = (
-        "arrived", "block", "expires", "fans", "first", "last", "live", "mortal", "rows", "size",
-        "stamp",
+        "arrived", "block", "expires", "expiring", "fans", "first", "last", "live", "mortal",
+        "rows", "size", "stamp",
     )  # fmt: skip
 
     def __init__(
@@ -67,6 +67,8 @@ class BlockPlace:
         self.live = rows
         #: bus time at which a row may next expire
         self.expires = expires
+        #: rows that expired by this bus time are deleted in slices, from this ordinal on
+        self.expiring: tuple[int, int] | None = None
         #: whether any row of it ever expires
         self.mortal = expires != NEVER
         self.size = size

@@ -37,11 +37,16 @@ class Marks:
     """The marks of one subscription in one partition, by ordinal."""
 
     __slots__ = (
-        "_cold", "_delayed", "_dues", "_left", "_read", "_scheduled", "_states", "_taken", "hot"
+        "_changed", "_cold", "_delayed", "_dues", "_left", "_read", "_scheduled", "_states",
+        "_taken", "hot",
     )  # fmt: skip
 
-    def __init__(self, read: Callable[[int], MarkRow]) -> None:
+    def __init__(
+        self, read: Callable[[int], MarkRow], changed: Callable[[], None] | None = None
+    ) -> None:
+        """Read marks by their ordinals; `changed` is called when one is to come due."""
         self._read = read
+        self._changed = changed
         #: those that were made or asked for since the start
         self.hot: dict[int, Mark] = {}
         self.load(array(ORDINAL_CODE), array("b"), array("q"))
@@ -56,8 +61,10 @@ class Marks:
         times = np.frombuffer(dues, "i8") if dues else np.zeros(0, "i8")
         scheduled = np.frombuffer(states, "i1") == State.SCHEDULED if states else times != 0
         #: what comes due after a duration (bus time), and at a moment (wall time)
-        self._delayed = _Agenda(self, times, ~scheduled)
-        self._scheduled = _Agenda(self, times, scheduled)
+        self._delayed = _Agenda(self, times, ~scheduled, self._changed)
+        self._scheduled = _Agenda(self, times, scheduled, self._changed)
+        if self._changed is not None:
+            self._changed()
 
     @property
     def has_cold(self) -> bool:
@@ -163,10 +170,14 @@ class _Agenda:
     __slots__ = ("_at", "_marks", "_places", "timers")
 
     def __init__(
-        self, marks: Marks, times: npt.NDArray[Any], chosen: npt.NDArray[np.bool_]
+        self,
+        marks: Marks,
+        times: npt.NDArray[Any],
+        chosen: npt.NDArray[np.bool_],
+        changed: Callable[[], None] | None,
     ) -> None:
         self._marks = marks
-        self.timers = Timers()
+        self.timers = Timers(changed)
         order = np.argsort(times, kind="stable")
         #: places of those that are cold, the earliest first
         self._places = order[(times[order] > 0) & chosen[order]]

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from typing import ClassVar, TypeVar
 
+from onibus.core.block import NEVER
 from onibus.core.clock_offsets import ClockOffsets
 from onibus.core.commands import Command
 from onibus.core.errors import Refused
@@ -29,6 +30,7 @@ from onibus.core.returns import Returns
 from onibus.core.rules.rule import CompiledRule
 from onibus.core.settings import LogSettings, QueueSettings, SubscriptionSettings, TopicSettings
 from onibus.core.subscription import Subscription
+from onibus.core.timers import Timers
 
 R = TypeVar("R")
 
@@ -66,6 +68,12 @@ class Partition:
         self.subscription = Subscription(self, 0, _own_settings(settings))
         #: all of them by their numbers
         self.subscriptions = {0: self.subscription}
+        #: those of a topic that may have something due earlier than `_dues` knows
+        self.stale: dict[int, Subscription] = {}
+        self._dues = Timers()
+        self._moments = 0
+        #: bus time by which locks have expired that hold their messages still: a slice is left
+        self.overdue = 0
         #: how far named readers of the log have come, by their names (R2)
         self.readers: dict[str, int] = {}
         #: outcomes that the next commit takes along, and those that are on their way
@@ -180,8 +188,40 @@ class Partition:
         """Return the bus time at which something happens by itself."""
         due = min(self.subscription.next_due(), self.log.next_expiry())
         if len(self.subscriptions) > 1:
-            due = min(due, *[one.next_due() for one in self.subscriptions.values()])
+            due = min(due, self._next_due_of_all())
         return due
+
+    def _next_due_of_all(self) -> int:
+        """Return the same of a topic's subscriptions, without asking all of them each time."""
+        if self._moments != self.offsets.moments:
+            # The wall clock was set, which moves what is scheduled.
+            self._moments = self.offsets.moments
+            self.stale = dict(self.subscriptions)
+        for number, subscription in self.stale.items():
+            self._dues.set(("", number), subscription.next_due())
+        self.stale.clear()
+        while True:
+            due, key = self._dues.peek()
+            if key is None:
+                return due
+            # A deadline that was taken back or has passed is noticed here.
+            one = self.subscriptions.get(key[1])
+            now_due = NEVER if one is None else one.next_due()
+            if now_due == due:
+                return due
+            self._dues.set(key, now_due)
+
+    def due(self, now: int) -> list[Subscription]:
+        """Return the subscriptions in which something may be due, in the order of their numbers."""
+        if len(self.subscriptions) == 1:
+            return [self.subscription]
+        self._next_due_of_all()
+        found = [0]
+        while (key := self._dues.pop(now)) is not None:
+            found.append(key[1])
+        there = [self.subscriptions[one] for one in sorted(found) if one in self.subscriptions]
+        self.stale.update({one.number: one for one in there if one.number})
+        return there
 
     def keeps_for_a_time(self) -> bool:
         """Tell whether something is kept that has to go when its time is over."""
@@ -225,8 +265,9 @@ class Partition:
         if not by_itself:
             self.accessed = now
         for subscription in self.subscriptions.values():
-            subscription.write_holds(out)
-            if isinstance(subscription.ready, FairQueue):
+            if subscription.changed_holds:
+                subscription.write_holds(out)
+            if type(subscription.ready) is FairQueue:
                 subscription.ready.noise.finish(now)
             if subscription.outcomes.noted:
                 # No outcome is stamped before the message whose outcome it is.

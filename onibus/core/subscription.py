@@ -63,8 +63,12 @@ class Subscription:
         self.aside = Runs()
         self.dead_ready = DeadLetters()
         self.gone = Runs()
-        self.timers = Timers()
-        self.marks = Marks(lambda ordinal: log.pages.read_mark(*self.key, to_column(ordinal)))
+        # A queue asks its only subscription each time.
+        changed = self._due_changed if number else None
+        self.timers = Timers(changed)
+        self.marks = Marks(
+            lambda ordinal: log.pages.read_mark(*self.key, to_column(ordinal)), changed
+        )
         self.holds: dict[int, Hold] = {}
         self.attempts: dict[str, Attempt] = {}
         self.counts = [0] * len(State)
@@ -72,7 +76,7 @@ class Subscription:
         self.outcomes = OutcomeLog(self.key)
         #: what expires by its age here was looked at below this ordinal
         self.aged_below = 1
-        self._changed_holds: dict[int, Hold] = {}
+        self.changed_holds: dict[int, Hold] = {}
         self.follow_settings()
 
     # Looking
@@ -86,6 +90,10 @@ class Subscription:
         if marked is not None:
             return marked
         return State.ACTIVE if self.is_live(ordinal) else State.GONE
+
+    def _due_changed(self) -> None:
+        """Something may be due earlier than before."""
+        self.partition.stale[self.number] = self
 
     def next_due(self) -> int:
         """Return the bus time at which something here happens by itself."""
@@ -194,15 +202,30 @@ class Subscription:
         partition = self.partition
         return takeover_of(partition.secret, *self.key, partition.boot, epoch)
 
-    def held_ordinal(self, token: bytes) -> int:
-        """Return the ordinal of the message that a token holds, or 0."""
+    def held_ordinal(self, token: bytes, late: bool = False) -> int:
+        """Return the ordinal of the message that a token holds, or 0.
+
+        `late`: also one whose lock has expired, as long as nobody else has received it.
+        """
         number, epoch, check = TOKEN.unpack(token)
         hold = self.holds.get(epoch)
         if hold is not None and hold.check == check:
             for ordinal in self.numbering.candidates(number, self.log.next_ordinal):
                 if ordinal in hold.ordinals:
-                    return ordinal
+                    return ordinal if late or not self._is_overdue(hold, ordinal) else 0
         return 0
+
+    def _is_overdue(self, hold: Hold, ordinal: int) -> bool:
+        """Return whether a lock has expired and its message is not released yet."""
+        overdue = self.partition.overdue
+        if not overdue:
+            return False
+        until = hold.ordinals[ordinal]
+        if hold.carried:
+            session = self.sessions.find(hold.session or "")
+            if session is not None and session.lock is not None:
+                until = session.lock.until
+        return until <= overdue
 
     def held_by(self, token: bytes) -> tuple[int, Mark, Hold]:
         """Return the message that a token holds, or refuse the token."""
@@ -248,7 +271,7 @@ class Subscription:
 
     def _changed(self, hold: Hold) -> None:
         """Note that `write_holds` has a hold to write."""
-        self._changed_holds[hold.epoch] = hold
+        self.changed_holds[hold.epoch] = hold
         self.partition.dirty = True
 
     def watch_hold(self, hold: Hold) -> None:
@@ -488,13 +511,13 @@ class Subscription:
 
     def write_holds(self, out: WriteBatch) -> None:
         """Write the holds that changed, each once however many of its messages were settled."""
-        for hold in self._changed_holds.values():
+        for hold in self.changed_holds.values():
             key = (*self.key, hold.epoch)
             if hold.ordinals:
                 out.put(HOLDS, (*key, *hold.columns()))
             else:
                 out.delete(HOLDS, key)
-        self._changed_holds.clear()
+        self.changed_holds.clear()
 
     def held(self) -> int:
         """Return how many messages are held."""

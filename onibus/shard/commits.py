@@ -2,7 +2,7 @@
 
 Commands change partitions immediately and leave their records in the gathering batch. While one
 commit syncs, the next one gathers; if none runs, a commit starts immediately. Only `_committed`
-answers callers, so every acknowledged change is on the disk.
+replies to callers, so every acknowledged change is on disk.
 
 A commit runs on the store's writer thread. If the loop may (`inline`), it runs a commit for a lone
 request itself, as long as the commits of this store are fast: handing it to a thread and back takes
@@ -31,7 +31,7 @@ Answer = tuple[Reply, Any]
 
 #: A commit is fast if it takes less than this.
 FAST_S = 0.003
-#: The loop commits by itself after this number of fast commits in a row, and of lone requests.
+#: The loop itself commits after this number of fast commits in a row, and of lone requests.
 FAST_COMMITS, LONE_REQUESTS = 8, 3
 
 

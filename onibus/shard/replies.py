@@ -1,4 +1,4 @@
-"""Answers that are given later. An asyncio future is one; so is `Outcome`, where no loop runs."""
+"""Replies that come later: an asyncio future, or an `Outcome` if no loop runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 
 class Reply(Protocol):
-    """Somebody who waits for an answer, or has stopped waiting."""
+    """A pending call, or one that has stopped waiting."""
 
     def done(self) -> bool: ...
 
@@ -97,12 +97,12 @@ def is_unwanted(reply: Reply) -> bool:
 
 
 def answer(reply: Reply, value: Any) -> None:
-    """Answer whoever still waits."""
+    """Complete a call that still waits."""
     if not reply.done():
         reply.set_result(value)
 
 
 def fail(reply: Reply, error: BaseException) -> None:
-    """Tell whoever still waits what went wrong."""
+    """Fail a call that still waits."""
     if not reply.done():
         reply.set_exception(error)

@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from onibus.core.path.plan import Plan
 
 T = TypeVar("T")
+#: Partition → work → pieces that were staged.
+Staged = dict[int, dict[int, list[int]]]
 
 #: Records without a waiting caller (locks) are durable after this time at the latest.
 FLUSH_MS = 50
@@ -81,8 +83,11 @@ class Host(Protocol):
     def went_down(self, name: str, loop: CommitLoop, error: BaseException) -> None:
         """A store failed at work."""
 
-    def new_partition(self, seat: Seat, pages: Pages) -> Partition:
+    def new_partition(self, seat: Seat, pages: Pages, boot: int) -> Partition:
         """Return the partition of a seat with its settings and subscriptions, still empty."""
+
+    def positions(self, seat: Seat) -> Any:
+        """Return how far each named reader is in a partition."""
 
     def reroute(self, request: SendRequest, error: OnibusError) -> None:
         """A send was not tried here: it fails, or another partition takes it (P5)."""
@@ -134,8 +139,10 @@ class Shard:
         self.notice = ""
         #: the store as it was opened last
         self.opened: Store | None = None
-        #: what was staged in it when it was opened: partition → work → pieces
-        self.staged: dict[int, dict[int, list[int]]] = {}
+        #: what was staged in it when it was opened
+        self.staged: Staged = {}
+        #: grows when its partitions, or their settings and subscriptions, change
+        self.shape = 0
 
     # Apply
 

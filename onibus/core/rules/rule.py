@@ -8,7 +8,7 @@ dicts, lists, texts, numbers, booleans and None), in which the kinds that JSON l
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from functools import cached_property
 from math import isfinite
@@ -139,6 +139,13 @@ def compile_rule(rule: Rule) -> CompiledRule:
         steps = work.steps + COPY_STEPS + done.steps
         work = Work(steps, True, work.stamped or done.stamped)
     return CompiledRule(rule, _condition(rule.filter), act, needs, work)
+
+
+def compile_rules(rules: Iterable[object]) -> None:
+    """Compile the rules among these; any thread may do it."""
+    for rule in rules:
+        if isinstance(rule, Rule):
+            _ = rule.compiled
 
 
 def _condition(wanted: Filter) -> Condition:

@@ -21,6 +21,7 @@ from onibus.core.errors import TooManyFailures
 from onibus.operation.peers import Bodies
 from onibus.protocols.amqp import performatives as say
 from onibus.protocols.amqp import sasl
+from onibus.protocols.amqp.decode import values_read
 from onibus.protocols.amqp.errors import (
     CONNECTION_FORCED,
     FRAMING_ERROR,
@@ -61,8 +62,9 @@ _PATIENCE_S = 300.0
 _IDLE_S_MIN = 1.0
 #: Bytes that wait to be written before what was asked besides waits, too.
 _ANSWERS_BYTES_MAX = 1 << 20
-#: Frames that are taken before others have their turn; transfers that come together are one.
-_STEPS_MAX = 500
+#: Frames that are taken before others have their turn, and values that are read in them.
+_FRAMES_MAX = 500
+_VALUES_MAX = 10_000
 #: For all from the first byte to the open.
 HANDSHAKE_S = 30.0
 #: For a peer to answer our close: some never read it.
@@ -156,6 +158,8 @@ class Connection:
         self._singly: Iterator[tuple[int, say.Transfer, bytes]] = iter(())
         #: something arrived that waits: for answers before it, or for the turn of others
         self._behind = False
+        #: frames taken in this turn
+        self._frames = 0
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._later: list[Flushed] = []
@@ -267,7 +271,10 @@ class Connection:
         application.burst_over()
 
     def _read(self) -> None:
-        for _ in range(_STEPS_MAX):
+        most = values_read() + _VALUES_MAX
+        self._frames = 0
+        while self._frames < _FRAMES_MAX and values_read() < most:
+            self._frames += 1
             if not self._step():
                 return
         self._behind = True
@@ -319,6 +326,7 @@ class Connection:
         run = self._cutter.run()
         if run is None:
             return False
+        self._frames += len(run.ids)
         session = self.sessions.get(run.channel)
         if session is None or not session.take_run(run):
             self._singly = run.transfers()

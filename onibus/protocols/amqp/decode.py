@@ -23,8 +23,8 @@ from onibus.protocols.amqp.errors import DecodeError
 DEPTH_MAX = 32
 #: Elements of an array whose elements have no bytes of their own.
 EMPTY_COUNT_MAX = 1_024
-#: Values inside one, at all depths: the largest request, 10,000 messages to schedule, has half.
-VALUES_MAX = 200_000
+#: Values inside one, at all depths: the largest request, 1,000 messages to schedule, has half.
+VALUES_MAX = 20_000
 
 #: What reading too few or wrong bytes raises inside here.
 UNREADABLE = (struct.error, IndexError, UnicodeDecodeError, TypeError, ValueError, OverflowError)
@@ -186,11 +186,18 @@ def _symbol(width: int) -> Read:
 
 #: Values that the one which is being read may have still. One thread reads at a time.
 _left = VALUES_MAX
+#: Values of all compounds that were read so far.
+_read = 0
+
+
+def values_read() -> int:
+    """Return how many values were read so far, by all connections: it measures work."""
+    return _read
 
 
 def _compound(data: bytes, at: int, width: int, depth: int) -> tuple[int, int, int]:
     """Return the count of a compound, where its elements begin and where it ends."""
-    global _left
+    global _left, _read
     if depth >= DEPTH_MAX:
         raise DecodeError("values are nested too deep")
     if width == 1:
@@ -203,6 +210,7 @@ def _compound(data: bytes, at: int, width: int, depth: int) -> tuple[int, int, i
     _left = (VALUES_MAX if depth == 0 else _left) - count
     if _left < 0:
         raise DecodeError(f"more than {VALUES_MAX} values in a compound")
+    _read += count
     return count, at + 2 * width, end
 
 

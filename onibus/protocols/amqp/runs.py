@@ -25,6 +25,8 @@ _FIELDS_AT = {0xC0: HEADER_BYTES + 6, 0xD0: HEADER_BYTES + 12}
 #: What a number takes with its code, by the code; how it is read where it has a place of its own.
 _UINT_BYTES = {0x43: 1, 0x52: 2, 0x70: 5}
 _UINT_FORMS = {0x52: "B", 0x70: "I"}
+#: Transfers of one run, so that others have their turn.
+RUN_MAX = 500
 
 
 class Run:
@@ -86,7 +88,7 @@ def _read_alike(run: Run, at: int, offset: int, size_max: int) -> None:
     _, head, _, tag_head, tail = read(data, at)
     stop, end = run.end, len(data)
     largest = run.bytes_max + offset
-    while end - stop >= offset:
+    while end - stop >= offset and len(ids) < RUN_MAX:
         size, own_head, delivery_id, own_tag_head, own_tail = read(data, stop)
         if own_head != head or own_tail != tail or own_tag_head != tag_head:
             break

@@ -29,7 +29,7 @@ HELD_BYTES_MAX = 64 << 20
 _UNREAD_BYTES_MAX = 1 << 20
 #: How long one client is heard before others have their turn. Loops read on for as long as there is
 #: something to read, a megabyte and more, and hearing that can take longer than its sending.
-_TURN_S = 0.05
+_TURN_S = 0.01
 #: For a client to read what it was told last.
 LINGER_S = 5.0
 #: For clients to go when the server stops. Some read nothing until they are used again, as the

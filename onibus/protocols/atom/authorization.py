@@ -71,7 +71,7 @@ def _read(rule: Element, entity: str) -> AccessKey:
         rights=frozenset(rights),
         entity=entity.lower(),
     )
-    # Refused here, before an entity is made that would lack it.
+    # Rejected here, before an entity is created that would lack it.
     checked_new(key)
     return key
 
@@ -103,7 +103,7 @@ async def set_keys(kept: KeptKeys | None, entity: str, wanted: list[AccessKey] |
 
 
 def _same(wanted: AccessKey, before: AccessKey) -> bool:
-    """Tell whether nothing would change; a key that is left out stays."""
+    """Return whether nothing would change; a key that is left out stays."""
     filled = msgspec.structs.replace(
         wanted,
         primary=wanted.primary or before.primary,

@@ -1,6 +1,6 @@
 """Durations of ISO 8601, as Service Bus writes them: PT1M, P7D, PT0.5S.
 
-Months have 30 days and years 365, as in .NET. What is as long as .NET's longest means without end.
+Months have 30 days and years 365, as in .NET. .NET's longest duration means no limit.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FORM = re.compile(
     re.ASCII,
 )
 _UNITS = (365 * DAY_MS, 30 * DAY_MS, 7 * DAY_MS, DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS)
-#: A number with more digits is no duration of anybody.
+#: No valid duration is longer.
 _LENGTH_MAX = 64
 
 
@@ -45,12 +45,12 @@ def _milliseconds(text: str) -> Decimal:
 
 
 def duration(ms: int | None) -> str:
-    """Return the text of milliseconds; None is without end."""
+    """Return milliseconds as a string; None means no limit."""
     return WITHOUT_END if ms is None else duration_of_microseconds(ms * 1_000)
 
 
 def duration_of_microseconds(total: int) -> str:
-    """Return the text of microseconds."""
+    """Return microseconds as a string."""
     seconds, fraction = divmod(total, 1_000_000)
     minutes, seconds = divmod(seconds, 60)
     hours, minutes = divmod(minutes, 60)

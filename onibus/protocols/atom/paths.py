@@ -42,7 +42,7 @@ class Place:
     """What a request is about; names as the client writes them."""
 
     kind: str
-    #: what a right is asked for
+    #: the resource that the request needs a right to
     resource: str
     #: the queue, or the topic
     entity: str = ""
@@ -89,7 +89,7 @@ def messages_at(path: str, method: str) -> Place | None:
 
 
 def place_of(path: str, method: str = "GET") -> Place:
-    """Return what a path names, or refuse it."""
+    """Return what a path names, or reject it."""
     if (messages := messages_at(path, method)) is not None:
         return messages
     text = unquote(path).strip("/")

@@ -1,4 +1,4 @@
-"""The app: reads a request by its protocol, asks for its right, lets an action answer."""
+"""The app: reads a request by its protocol, checks its right, and calls an action."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _log = logging.getLogger("onibus.sqs")
 REGION = "us-east-1"
 #: Wrong credentials are logged once in this time, however many there are.
 HINT_SECONDS = 5.0
-#: Somebody whom nobody asks: the server is open.
+#: The caller of a server that runs without keys.
 _ANYBODY = Granted("", ALL)
-#: What can be asked, with the route that it is counted under: by its name, and by its target.
+#: The actions and the routes that they are counted under, by name and by target.
 _ASKED: dict[str, tuple[str, Action, RouteKey]] = {
     name: (name, action, ("POST", f"/sqs/{name}")) for name, action in ACTIONS.items()
 }
@@ -187,7 +187,7 @@ class SqsApp:
             self.answer(call, result)
 
     def answer(self, call: Call, result: Any) -> None:
-        """Answer with what an action returned."""
+        """Respond with the result of an action."""
         if json_protocol.TARGET in call.request.head.headers:
             response = json_protocol.write(result, call.request_id)
         elif query_protocol.wants_json(call.request):
@@ -199,7 +199,7 @@ class SqsApp:
         call.respond(response)
 
     def fail(self, call: Call, error: BaseException) -> None:
-        """Tell of an error; a fault of ours goes to the log with all its details."""
+        """Respond with an error; log an internal error with all its details."""
         if isinstance(error, OnibusError) and not isinstance(error, Failed):
             error = errors.of_bus(error)
         if not isinstance(error, SqsError):

@@ -34,7 +34,7 @@ class Call(msgspec.Struct, eq=False):
     region: str
     granted: Granted = NOBODY
     action: str = ""
-    #: what the answer tells besides
+    #: additional response headers
     headers: tuple[tuple[str, str], ...] = ()
 
     def url(self, entity: Entity) -> str:
@@ -48,11 +48,11 @@ class Call(msgspec.Struct, eq=False):
         self.granted.grant(right, entity, time.time())
 
     def answer(self, result: Any = None) -> None:
-        """Answer with what the action returns; None where it returns nothing."""
+        """Respond with the result of the action; None if it has none."""
         self.app.answer(self, result)
 
     def fail(self, error: BaseException) -> None:
-        """Tell of an error."""
+        """Respond with an error."""
         self.app.fail(self, error)
 
     def ask(
@@ -61,7 +61,7 @@ class Call(msgspec.Struct, eq=False):
         make: Callable[[Any], Any],
         refused: Callable[[BaseException], BaseException | None] | None = None,
     ) -> None:
-        """Give the bus a command, and answer with what `make` makes of its result.
+        """Give the bus a command, and respond with what `make` makes of its result.
 
         No task and no future: for what is asked most. `refused` may put an error in other words, or
         take it for no error at all by returning None.
@@ -80,7 +80,7 @@ class Call(msgspec.Struct, eq=False):
 
 
 class Answer(msgspec.Struct, eq=False):
-    """A reply of the broker's that answers over SQS."""
+    """A reply of the broker that becomes an SQS response."""
 
     call: Call
     make: Callable[[Any], Any]
@@ -114,12 +114,12 @@ class Answer(msgspec.Struct, eq=False):
             self.call.fail(error)
 
 
-#: Answers through `call.ask` or `call.answer`, now or later.
+#: Responds through `call.ask` or `call.answer`, now or later.
 Fast = Callable[[Call, Any], None]
-#: Answers with what it returns.
+#: Responds with what it returns.
 Slow = Callable[[Call, Any], Coroutine[Any, Any, Any]]
 
-#: Whoever may do anything with a queue may ask what it is.
+#: A client with any right to a queue may read its name and attributes.
 ANY_RIGHT = (Right.SEND, Right.LISTEN, Right.MANAGE)
 
 
@@ -130,7 +130,7 @@ class Action:
     takes: Any
     #: one of them is enough
     rights: tuple[Right, ...]
-    #: the entity that the right is asked for, "" for all of them: of the input
+    #: returns the entity that the input needs the right to; "" for all entities
     entity: Callable[[Queues, Any], str]
     fast: Fast | None = None
     slow: Slow | None = None

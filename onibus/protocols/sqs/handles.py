@@ -1,4 +1,4 @@
-"""Receipt handles: the incarnation of a queue (8 bytes) and the token of a hold, as text."""
+"""Receipt handles: the incarnation of a queue (8 bytes) and a lock token, as a string."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def beginning(incarnation: int) -> str:
 
 
 def decode(handle: str | None, entity: Entity) -> bytes:
-    """Return the token of a handle, or refuse it."""
+    """Return the lock token of a handle, or reject it."""
     if not handle:
         raise errors.missing("ReceiptHandle")
     if len(handle) == _LENGTH and handle.startswith(beginning(entity.incarnation)):
@@ -34,6 +34,6 @@ def decode(handle: str | None, entity: Entity) -> bytes:
 
 
 def invalid(handle: str | None) -> SqsError:
-    """A handle that this queue never gave out."""
+    """Return the error for a handle that this queue never issued."""
     text = f'The input receipt handle "{handle}" is not a valid receipt handle.'
     return SqsError(errors.HANDLE_INVALID, text)

@@ -50,7 +50,7 @@ _EMPTY: dict[str, tuple[str, type]] = {
     **{name: (member, dict) for name, (member, _, _) in _MAPS.items()},
     **{member: (member, dict) for member, _, _ in _MAPS.values()},
 }
-#: How members of an answer are called: one of a list, or key and value of a map.
+#: Names of the members of a response: one of a list, or key and value of a map.
 _ITEMS = {
     "Messages": "Message",
     "QueueUrls": "QueueUrl",
@@ -66,7 +66,7 @@ _PAIRS = {
 #: Members that have another name in JSON.
 _IN_JSON = {"QueueUrls": "queueUrls", "Messages": "messages"}
 _NO_WSDL = " for this wsdl version."
-#: A percent sign that stands for nothing but itself.
+#: A percent sign that does not begin an escape.
 _BROKEN = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 #: Characters that XML cannot have, not even escaped.
 _NOT_IN_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -89,10 +89,10 @@ def parameters(request: Request) -> dict[str, str]:
 
 
 def _decoded(data: bytes) -> str:
-    """Return a part of a form as text.
+    """Return a part of a form as a string.
 
-    A megabyte in percents takes half a second piece by piece, and everybody else waits. What
-    quoted-printable writes differs by the sign only, and is read at once.
+    To decode a megabyte of percent escapes one by one takes half a second, while all other clients
+    wait. Quoted-printable differs only in its escape sign, and one call decodes it.
     """
     data = data.replace(b"+", b" ")
     if b"%" in data:
@@ -104,7 +104,7 @@ def _decoded(data: bytes) -> str:
 
 
 def action_of(given: dict[str, str]) -> str:
-    """Return the name of the action that is asked for."""
+    """Return the name of the requested action."""
     action = given.get("Action")
     if not action:
         raise SqsError(
@@ -185,7 +185,7 @@ def wants_json(request: Request) -> bool:
 
 
 def write_json(action: str, result: Any, request_id: str) -> Response:
-    """Return the answer of an action in the JSON that stands for the XML."""
+    """Return the response of an action in the JSON equivalent of the XML."""
     inner: dict[str, Any] = {}
     if result is not None:
         inner[f"{action}Result"] = _listed(msgspec.to_builtins(result))
@@ -210,7 +210,7 @@ def _listed(value: Any) -> Any:
 
 
 def write_json_error(error: SqsError, status: int, request_id: str) -> Response:
-    """Return a refusal in JSON."""
+    """Return an error response in JSON."""
     fault = "Sender" if error.kind.sender_fault else "Receiver"
     told = {"Code": error.kind.code, "Message": _text_of(error), "Type": fault}
     body = msgspec.json.encode({"Error": told, "RequestId": request_id})
@@ -218,7 +218,7 @@ def write_json_error(error: SqsError, status: int, request_id: str) -> Response:
 
 
 def write(action: str, result: Any, request_id: str) -> Response:
-    """Return the answer of an action."""
+    """Return the response of an action."""
     inner = ""
     if result is not None:
         inner = f"<{action}Result>{_struct(msgspec.to_builtins(result), action)}</{action}Result>"
@@ -230,7 +230,7 @@ def write(action: str, result: Any, request_id: str) -> Response:
 
 
 def write_error(error: SqsError, status: int, request_id: str) -> Response:
-    """Return a refusal."""
+    """Return an error response."""
     text = _text_of(error)
     fault = "Sender" if error.kind.sender_fault else "Receiver"
     return _response(
@@ -290,7 +290,8 @@ def _element(name: str, value: Any, action: str) -> str:
 
 
 def _text(text: str) -> str:
-    # One such character makes the whole answer unreadable, and nobody could receive the message.
+    # One such character makes the whole response unreadable, so no client could receive the
+    # message.
     text = _NOT_IN_XML.sub("\ufffd", text)
     # A bare carriage return would be read as a line feed.
     return escape(text, {"\r": "&#xD;"})

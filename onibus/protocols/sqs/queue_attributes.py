@@ -2,8 +2,8 @@
 
 Each attribute is a setting of the queue, or kept with it as it is (`sqs.NAME` in its attributes).
 Two are both: the bus bounds a lock more tightly than SQS a visibility timeout, and counts a
-message's size with all its fields; there the kept text counts as long as the setting is what was
-made of it. Our own switches have attributes too, which begin with Onibus.
+message's size with all its fields; there the stored string counts as long as the setting is the one
+derived from it. Our own switches have attributes too, which begin with Onibus.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ PREFIX = "sqs."
 _MAXIMUM = PREFIX + "MaximumMessageSize"
 DAY_SECONDS = 86_400
 RETENTION_SECONDS = 4 * DAY_SECONDS
-#: What a message takes in the bus besides its body and attributes, at most.
+#: The most that a message takes in the bus in addition to its body and attributes.
 OVERHEAD_BYTES = 16 << 10
-#: What a FIFO queue, or any, holds in flight at most.
+#: The most messages that any queue, FIFO or not, has in flight.
 IN_FLIGHT_MAX = 120_000
 #: A queue without a dead-letter queue never gives up.
 ENDLESS = limits.DELIVERY_COUNT_MAX
@@ -63,7 +63,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "DeduplicationScope": ("queue", "messageGroup"),
     "FifoThroughputLimit": ("perQueue", "perMessageGroupId"),
 }
-#: Texts that an empty one removes.
+#: String attributes that an empty string removes.
 TEXTS = ("Policy", "RedrivePolicy", "RedriveAllowPolicy", "KmsMasterKeyId")
 READ_ONLY = (
     "QueueArn",
@@ -85,7 +85,7 @@ FIFO_ONLY = (
 STANDARD_ONLY = ("OnibusFairDelivery",)
 SETTABLE = frozenset([*NUMBERS, *SWITCHES, *WORDS, *TEXTS])
 KNOWN = SETTABLE.union(READ_ONLY)
-#: Attributes that are told as part of All only where somebody set them.
+#: Attributes that `All` includes only if a client set them.
 _CONTENT_RULE = "OnibusContentMatchesAnyId"
 _QUIET = (
     _CONTENT_RULE,
@@ -96,7 +96,7 @@ _QUIET = (
 
 
 def kept(settings: QueueSettings, name: str) -> str | None:
-    """Return the text that a queue keeps for an attribute."""
+    """Return the string that a queue stores for an attribute."""
     return settings.attributes.get(PREFIX + name)
 
 
@@ -107,7 +107,7 @@ def spelled(given: dict[str, str] | None) -> dict[str, str]:
 
 
 def check(given: dict[str, str], profile: Profile, *, fifo: bool) -> None:
-    """Refuse attributes that do not exist, or values that they cannot have."""
+    """Reject unknown attributes, and values that they cannot have."""
     for name, value in given.items():
         if name not in SETTABLE or (name in WORDS and not profile.knows_high_throughput):
             raise SqsError(errors.INVALID_ATTRIBUTE_NAME, f"Unknown Attribute {name}.")
@@ -147,14 +147,14 @@ def _json(text: str) -> Any:
 
 
 def same(name: str, now: str, wanted: str) -> bool:
-    """Tell whether an attribute has the value that somebody wants it to have."""
+    """Return whether an attribute already has the requested value."""
     if name in ("Policy", "RedrivePolicy", "RedriveAllowPolicy"):
         return bool(_plain(_json(now or "{}")) == _plain(_json(wanted or "{}")))
     return now == wanted
 
 
 def _plain(policy: Any) -> Any:
-    """Return a policy in which a number and its text are the same."""
+    """Return a policy in which a number and its string are the same."""
     if isinstance(policy, dict) and "maxReceiveCount" in policy:
         return policy | {"maxReceiveCount": str(policy["maxReceiveCount"])}
     return policy
@@ -199,7 +199,7 @@ def unusual(found: dict[str, str], profile: Profile, *, fifo: bool) -> list[str]
     return [one for one in found if not one.startswith("Onibus") or found[one] != usual.get(one)]
 
 
-#: Attributes that are settings, and how their text becomes the setting's value.
+#: Attributes that are settings, and how their string becomes the setting's value.
 _SETTINGS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "DelaySeconds": ("delivery_delay_ms", lambda text: int(text) * 1_000),
     "MessageRetentionPeriod": ("default_time_to_live_ms", lambda text: int(text) * 1_000),
@@ -311,7 +311,7 @@ def _switch(on: bool) -> str:
 
 
 def redrive_policy(queues: Queues, entity: Entity, region: str) -> str | None:
-    """Return where a queue's dead letters go, and after how many receives."""
+    """Return a queue's dead-letter queue, and after how many receives messages go there."""
     settings = settings_of(entity)
     target = settings.forward_dead_letters_to
     if target is None:

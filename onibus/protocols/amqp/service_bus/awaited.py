@@ -1,4 +1,4 @@
-"""Answers that wait for the disk: a stop of the server waits for them too."""
+"""Responses that wait for the disk: a stop of the server waits for them too."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from onibus.shard.replies import Outcome
 
 
 class Awaited(Outcome):
-    """An outcome that a client is to be told; under way until it is, or is let go."""
+    """A response that a client waits for; pending until it is sent or released."""
 
     __slots__ = ("_connection",)
 
@@ -30,13 +30,13 @@ class Awaited(Outcome):
         super().set_exception(exception)
 
     def let_go(self) -> None:
-        """Nobody will be told, or is told now."""
+        """Release it: no client waits for the response any longer."""
         if not self._answered:
             self._answered = True
             self._connection.under_way -= 1
 
     def ask(self, command: Callable[[Outcome], object]) -> None:
-        """Give the broker a command; what it refuses at once is told like all else."""
+        """Give the broker a command; an error that it raises at once becomes the outcome."""
         try:
             command(self)
         except Exception as error:
@@ -46,7 +46,7 @@ class Awaited(Outcome):
 
 
 class Bounded(Awaited):
-    """An outcome that is answered within the time that its client gives the server.
+    """An outcome whose client gets a response within the time that it gives the server.
 
     If the time ends first, the client gets an error. A command that the broker is carrying out by
     then may still be done, so the error says that the outcome is unknown.
@@ -71,7 +71,7 @@ class Bounded(Awaited):
         super().let_go()
 
     def time_out(self) -> None:
-        """Answer the client: its time is over."""
+        """Respond to the client: its time is over."""
         if not self.done():
             told = f"the request took longer than its server timeout of {self._timeout_ms} ms"
             self.set_exception(Unknown(f"{told}; its outcome is unknown"))

@@ -12,6 +12,7 @@ any other is kept encoded, as format "amqp". No body at all is an empty one of t
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -54,15 +55,15 @@ TTL_MAX = 2**32 - 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def read_batch(payload: bytes) -> list[Message]:
-    """Return the messages of a batch; what its envelope says is said by them too."""
-    found = []
-    for code, _, value, end in sections.split(payload):
+def read_batch(payload: bytes, most: int = BATCH_COUNT_MAX) -> Iterator[Message]:
+    """Yield the messages of a batch; what its envelope says is said by them too."""
+    count = 0
+    for code, _, value, end in sections.each(payload):
         if code == DATA:
-            found.append(read_message(payload, sections.binary_start(payload, value), end))
-            if len(found) > BATCH_COUNT_MAX:
-                raise InvalidArgument(f"too many messages: a batch has at most {BATCH_COUNT_MAX}")
-    return found
+            count += 1
+            if count > most:
+                raise InvalidArgument(f"too many messages: a batch has at most {most}")
+            yield read_message(payload, sections.binary_start(payload, value), end)
 
 
 def read_message(data: bytes, start: int = 0, end: int | None = None) -> Message:

@@ -2,8 +2,8 @@
 
     orders                              a queue or topic
     events/Subscriptions/audit          a subscription
-    …/$DeadLetterQueue                  its dead letters
-    …/$Transfer/$DeadLetterQueue        what could not be forwarded
+    …/$DeadLetterQueue                  its dead-letter queue
+    …/$Transfer/$DeadLetterQueue        messages that could not be forwarded
     …/$management                       requests about it
     $cbs                                tokens
 
@@ -20,19 +20,19 @@ CBS = "$cbs"
 _MANAGEMENT = "/$management"
 _TRANSFER = "/$transfer"
 _DEAD_LETTERS = "/$deadletterqueue"
-#: Longer addresses are none: a topic, a subscription, and what stands behind.
+#: No valid address is longer: a topic, a subscription, and a suffix.
 _LENGTH_MAX = 1_024
 
 
 class Place(NamedTuple):
     """What an address names."""
 
-    #: all of it, in lower case: what rights are asked for
+    #: the whole address, in lower case: rights are checked for it
     path: str
     #: the queue, topic or subscription
     entity: str
     dead: bool = False
-    #: the sub-queue of what could not be forwarded: always empty here
+    #: the sub-queue of messages that could not be forwarded: always empty here
     transfer: bool = False
     management: bool = False
 

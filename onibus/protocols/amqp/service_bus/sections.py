@@ -7,6 +7,7 @@ body: one or more of data, or of amqp-sequence, or one amqp-value,   footer
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 
 from onibus.protocols.amqp.decode import READERS, UNREADABLE, decode, skip
 from onibus.protocols.amqp.errors import DecodeError
@@ -35,8 +36,12 @@ Section = tuple[int, int, int, int]
 
 def split(data: bytes) -> list[Section]:
     """Return the sections of a message, or refuse what is none."""
-    found: list[Section] = []
-    start, length = 0, len(data)
+    return list(each(data))
+
+
+def each(data: bytes) -> Iterator[Section]:
+    """Yield the sections of a message, or refuse what is none."""
+    start, length, count = 0, len(data), 0
     while start < length:
         if data[start] != 0:
             raise DecodeError("a message has bytes between its sections")
@@ -51,11 +56,11 @@ def split(data: bytes) -> list[Section]:
         if code not in _CODES:
             raise DecodeError("a message has an unknown section")
         end = skip(data, value)
-        found.append((code, start, value, end))
-        if len(found) > SECTIONS_MAX:
+        count += 1
+        if count > SECTIONS_MAX:
             raise DecodeError(f"a message has at most {SECTIONS_MAX} sections")
+        yield code, start, value, end
         start = end
-    return found
 
 
 _CODES = frozenset(_NAMES.values())

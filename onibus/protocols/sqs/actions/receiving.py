@@ -1,4 +1,4 @@
-"""Receiving: what is visible, waiting for the first message where that is asked."""
+"""Receiving visible messages, with long polling for the first one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from onibus.protocols.sqs.queues import settings_of
 from onibus.protocols.sqs.shapes import ReceiveIn, ReceiveOut
 from onibus.security.rights import Right
 
-#: The answer of a receive from a FIFO queue tells its attempt id, given or made here (F9).
+#: The response to a FIFO receive has its attempt id, given or made here (F9).
 ATTEMPT_HEADER = "x-onibus-attempt-id"
 _SYSTEM = frozenset(
     {
@@ -44,7 +44,7 @@ _NOTHING_MORE = Wanted((), ())
 
 
 def receive_message(call: Call, given: ReceiveIn) -> None:
-    """Give out messages, and hide them from others for a while."""
+    """Deliver messages, and hide them from other receivers for a while."""
     entity = call.queues.by_url(given.queue_url)
     settings = settings_of(entity)
     limit = 1 if given.max_number_of_messages is None else given.max_number_of_messages
@@ -145,7 +145,7 @@ def _told(
 
 
 def _source(call: Call, received: ReceivedMessage) -> str | None:
-    """Return the ARN of the queue that a dead letter came from."""
+    """Return the ARN of the queue that dead-lettered a message."""
     if not is_dead_letter(received.message):
         return None
     name = str(received.message.properties[SOURCE_PROPERTY])

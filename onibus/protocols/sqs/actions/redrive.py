@@ -1,7 +1,8 @@
-"""Dead-letter queues: which queue's dead letters go to which, and who allows that.
+"""Dead-letter queues: which queues redrive to which, and which queues allow it.
 
-A queue with a redrive policy forwards its dead letters (`forward_dead_letters_to`) and makes them
-after so many receives (`max_delivery_count`); one without never gives up on a message.
+A queue with a redrive policy dead-letters a message after `max_delivery_count` receives and
+forwards it (`forward_dead_letters_to`). Without a redrive policy it redelivers a message without
+limit.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def settings_of_policy(call: Call, name: str, text: str, *, fifo: bool) -> dict[
 
 
 def _target(call: Call, arn: str) -> Entity | None:
-    """Return the queue of an ARN; who sends dead letters to a queue must own that, too."""
+    """Return the queue of an ARN; the client needs Manage on a dead-letter queue, too."""
     name = call.queues.name_in_arn(arn)
     if name is None:
         return None
@@ -73,7 +74,7 @@ def _bad(text: str, reason: str) -> SqsError:
 
 
 def check_allow_policy(text: str) -> None:
-    """Refuse a policy that says which queues may send their dead letters, if it says nothing."""
+    """Reject an invalid policy of the queues that may redrive here."""
     if not text:
         return
     try:
@@ -105,7 +106,7 @@ def _allows(call: Call, target: Entity, name: str) -> bool:
 
 
 def sources_of(call: Call, target: Entity) -> list[Entity]:
-    """Return the queues whose dead letters go to a queue."""
+    """Return the source queues of a dead-letter queue."""
     return [
         one
         for one in call.queues.all()
@@ -114,7 +115,7 @@ def sources_of(call: Call, target: Entity) -> list[Entity]:
 
 
 async def list_sources(call: Call, given: ListSourcesIn) -> ListSourcesOut:
-    """Return the queues whose dead letters go to a queue."""
+    """Return the source queues of a dead-letter queue."""
     found = sources_of(call, call.queues.by_url(given.queue_url))
     page, token = paged(found, given.max_results, given.next_token)
     return ListSourcesOut(queue_urls=[call.url(one) for one in page], next_token=token)

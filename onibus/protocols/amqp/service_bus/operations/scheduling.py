@@ -9,7 +9,6 @@ from uuid import UUID
 
 from onibus.broker import sending, settling
 from onibus.core.errors import InvalidArgument, MessageNotFound
-from onibus.core.limits import BATCH_COUNT_MAX
 from onibus.core.message import Message, ReceivedMessage, Sent
 from onibus.protocols.amqp import encode as to
 from onibus.protocols.amqp.service_bus.incoming import read_message
@@ -24,14 +23,18 @@ if TYPE_CHECKING:
 _ANSWER_BYTES_MAX = 64 << 20
 
 
+#: Messages that one request schedules: they are read in one slice.
+SCHEDULED_MAX = 1_000
+
+
 def schedule(node: ManagementNode, request: Request) -> None:
     """Store messages for the moments that their annotations name.
 
     In a transaction they have no numbers yet: 0 is told for each.
     """
     entries = request.argument("messages", list)
-    if not 0 < len(entries) <= BATCH_COUNT_MAX:
-        raise InvalidArgument(f"messages must be a list of 1 to {BATCH_COUNT_MAX}")
+    if not 0 < len(entries) <= SCHEDULED_MAX:
+        raise InvalidArgument(f"messages must be a list of 1 to {SCHEDULED_MAX}")
     settings = sending.open_for_sends(node.broker, node.place.entity).log_settings
     profile = node.profile
     check = partial(profile.check_message, settings=settings)
