@@ -1,8 +1,7 @@
-"""The broker: entities, stores and time, held together. One thread owns all of it.
+"""The broker: entities, stores and time in one object, which one thread owns.
 
-It does no waiting of its own: whoever runs it calls `tick` when `next_wake` has come, hands it a
-`call_soon`, and is answered through replies. So the same broker runs under asyncio, in tools and in
-the simulator.
+It never waits: its caller calls `tick` when `next_wake` is due, passes a `call_soon`, and gets
+results through replies. So the same broker runs under asyncio, in tools and in the simulator.
 """
 
 from __future__ import annotations
@@ -193,7 +192,7 @@ class Broker:
         self.claims.take_up(seat)
 
     def close(self) -> None:
-        """Let everything go; the caller has flushed before, if it was to be kept."""
+        """Close all stores; the caller has flushed before, if it keeps the data."""
         self.closed = True
         for entity in self.namespace.entities.values():
             entity.send_away(BusClosed("the bus is closed"))
@@ -202,7 +201,7 @@ class Broker:
         self.namespace.stop()
 
     def idle(self) -> bool:
-        """Tell whether nothing is on its way to a disk, nor waits to be."""
+        """Return whether no write is in progress or waiting."""
         loops = [store.loop for store in self.stores.values() if store.loop is not None]
         waiting = any(loop.busy or loop.waiting for loop in loops)
         sending = any(one.inbox or one.threads.in_transit for one in self.stores.values())
@@ -261,7 +260,7 @@ class Broker:
         self.wake_all(seat.entity)
 
     def new_partition(self, seat: Seat, pages: Pages, boot: int) -> Partition:
-        """Return the partition of a seat with its settings and subscriptions, still empty."""
+        """Return an empty partition with the settings and subscriptions of its entity."""
         return new_partition(seat, pages, self.namespace.secret, boot, self.clock.offsets)
 
     def positions(self, seat: Seat) -> list[tuple[int, str, int]]:
@@ -288,7 +287,7 @@ class Broker:
         self.timers.set(("partition", seat.id), seat.online().next_wake())
 
     def wake(self, entity: Entity) -> None:
-        """Messages may have become available: serve those who wait for them."""
+        """Serve waiting receivers: messages may have become available."""
         if entity.waiters and entity not in self._awake:
             self._awake.add(entity)
             self.call_soon(lambda: self._serve(entity))
@@ -364,7 +363,7 @@ class Broker:
                 return
 
     def is_behind(self) -> bool:
-        """Tell whether a slice left something that is due to the next moment."""
+        """Return whether a slice left due changes for the next one."""
         soon = self.clock.now() + 1
         online = [seat.partition for seat in self.seats.values() if seat.partition is not None]
         return any(partition.next_wake() <= soon for partition in online)
@@ -374,7 +373,7 @@ class Broker:
         return tidy(self, seat, eager)
 
     def went_down(self, name: str, loop: CommitLoop, error: BaseException) -> None:
-        """A store failed at work, unless it has been opened anew since that began."""
+        """Take a failed store offline, unless it has been reopened since the failed work began."""
         if name == NAME:
             self.namespace.failed(loop, error)
         elif self.stores[name].loop is loop:
@@ -390,7 +389,7 @@ class Broker:
         self.houses[shard.name].committed(loop)
 
     def forget(self, entity: Entity) -> None:
-        """An entity is gone: drop its seats and tell those who wait."""
+        """Drop the partitions of a deleted entity and fail its pending calls."""
         self.timers.cancel(("idle", entity.incarnation))
         for name in entity.readers:
             self.timers.cancel(("reader", (entity.incarnation, name)))
@@ -410,7 +409,7 @@ class Broker:
                 self.timers.cancel((kind, seat.id))
 
     def install(self, entity: Entity) -> None:
-        """An entity is there: give its partitions their seats; a subscription sits in its topic."""
+        """Assign partitions of a new entity to stores; a subscription uses those of its topic."""
         if entity.forwards:
             entity.listen()
         if entity.topic is not None:

@@ -1,8 +1,8 @@
-"""Forwarding: entities whose messages, or dead letters, go on to another by themselves (B6, P9).
+"""Forwarding of messages, or dead-lettered messages, to another entity (B6, P9).
 
-One work at a time for each partition of a source, so that order is kept. A destination that is
-down, full or paused keeps messages waiting at the source; what it will never take is dead-lettered
-there.
+Each partition of a source runs one multi-partition operation at a time, which keeps the order. If
+the destination is down, full or paused, messages wait at the source; messages that it rejects
+permanently are dead-lettered there.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ A_SLICE = 200
 SLICE_BYTES = 4 << 20
 #: How long a destination that cannot take messages is left alone.
 RETRY_MS = 1_000
-#: Properties of a dead letter that went on: the entity that it was dead-lettered in.
+#: Properties of a forwarded dead-lettered message: the entity that dead-lettered it.
 DEAD_LETTER_SOURCE, DEAD_LETTER_SOURCE_ID = "DeadLetterSource", "DeadLetterSourceId"
 #: Reason and text of a message that was forwarded too often, as Service Bus spells the reason.
 TOO_MANY_HOPS = "MaxTransferHopCountExceeded"
@@ -61,7 +61,7 @@ class Forwarding:
         self._awake: set[Entity] = set()
 
     def wake(self, source: Entity) -> None:
-        """A source that forwards may have something to forward, unless it was told to wait."""
+        """Check a source for messages to forward, unless it waits for a retry."""
         waits = self._broker.timers.is_set(("forward", source.incarnation))
         if source not in self._awake and not waits:
             self._awake.add(source)
@@ -91,9 +91,9 @@ class Forwarding:
             self.wake(source)
 
     def retry(self, incarnation: int) -> None:
-        """A destination was left alone for a while.
+        """Try a source again after a pause.
 
-        At once: what is due before somebody has waited in vain is done before he is told so.
+        At once, so that a receive that times out now still gets messages that were due before.
         """
         for entity in self._broker.namespace.entities.values():
             if entity.incarnation == incarnation:
@@ -219,7 +219,7 @@ def _reason(error: OnibusError) -> tuple[str, str]:
 
 
 class TooManyHops(InvalidOperation):
-    """A message was forwarded as often as is allowed."""
+    """A message that reached the highest hop count."""
 
 
 def _forwarded(received: ReceivedMessage, source: Entity, dead: bool) -> Message:

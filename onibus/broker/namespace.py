@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
 #: The name of the namespace's own store.
 NAME = "namespace"
-#: How long a failed store rests before it is opened anew.
+#: The pause before a failed store is reopened.
 REOPEN_MS = 1_000
 #: `meta` rows of this prefix have the identities of the message stores.
 STORE_ROW = "store/"
@@ -175,7 +175,7 @@ class Namespace:
         self._broker.claims.load(store, by_incarnation)
 
     def _take_entities(self, kept: list[KeptEntity]) -> None:
-        """Take up what entities there are; after a failure, what became of the last decisions."""
+        """Load the stored entities; after a failure, they show the last decisions' outcome."""
         known = {entity.incarnation: entity for entity in self.entities.values()}
         found: dict[int, Entity] = {}
         topics = ChainMap(found, known)
@@ -265,7 +265,7 @@ class Namespace:
 
     @property
     def online(self) -> bool:
-        """Tell whether anything can be decided."""
+        """Return whether the namespace's own store is open."""
         return self.loop is not None
 
     @property
@@ -583,5 +583,5 @@ class Namespace:
 
 
 def _names(entity: Entity) -> list[str]:
-    """Return what must stand still while an entity is changed: itself, and a topic above it."""
+    """Return the names to lock while an entity is changed: its own, and that of its topic."""
     return [entity.name] if entity.topic is None else [entity.name, entity.topic.name]

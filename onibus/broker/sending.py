@@ -1,4 +1,4 @@
-"""Sending: admit, route, gather; one batch a partition goes through the core with the commit."""
+"""Sending: admit, route, gather; one send batch per partition goes through the core."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ def send_each(
     reply_to: Callable[[list[int]], Reply],
     refuse: Callable[[int, BaseException], None],
 ) -> None:
-    """Store messages that came together, each by itself: `refuse` is told which ones are not taken.
+    """Store messages that came together, each separately; call `refuse` for rejected ones.
 
-    Those that go to one partition are answered together: `reply_to` is given their places.
+    Messages of one partition get one reply: `reply_to` gets their positions.
     """
     entity = open_for_sends(broker, name)
     settings, secret = entity.log_settings, broker.namespace.secret
@@ -183,7 +183,7 @@ def check_takes(entity: Entity) -> None:
 
 
 def _send_parts(broker: Broker, batch: list[Prepared], parts: list[Part], reply: Reply) -> None:
-    """Store a batch over several partitions, whole or not at all (P13)."""
+    """Store a batch over several partitions atomically (P13)."""
     work = {
         seat: StagedPart([batch[position] for position in positions])
         for seat, positions, _ in parts

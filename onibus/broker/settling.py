@@ -1,4 +1,4 @@
-"""Settling: what receivers and owners do to messages that are there."""
+"""Settling: the changes that receivers and operators make to existing messages."""
 
 from __future__ import annotations
 
@@ -298,7 +298,7 @@ def on_all(
     by_seat: dict[Seat, list[Any]] = {}
     for subject in subjects:
         by_seat.setdefault(seat_of(entity, subject), []).append(subject)
-    # One moment for all of it: what was found must not come due before it is acted on.
+    # One time for all of it: messages must not come due between the search and the change.
     now = broker.clock.now()
     for seat in by_seat:
         broker.advance(seat, now)

@@ -1,9 +1,9 @@
-"""What a subscription knows of the messages in one partition's log.
+"""The state of a subscription's messages in one partition's log.
 
 Untouched messages are runs of ordinals (or queues of them, in sessions). Only exceptions have a
-`Mark`: what is held, deferred, delayed, scheduled or dead-lettered, and what was delivered before.
-A queue is a log with one subscription, number 0; a topic has one for each of its subscriptions, and
-number 0 is where its scheduled messages wait.
+`Mark`: messages that are locked, deferred, delayed, scheduled or dead-lettered, or were delivered
+before. A queue is a log with one subscription, number 0; a topic has one for each of its
+subscriptions, and number 0 is where its scheduled messages wait.
 
 Rules: states change only in `change`, `lock` and `end`, by the lifecycle's table; each change
 writes its record into the batch of its commit. A message is in exactly one place: ready, marked, or
@@ -39,7 +39,7 @@ from onibus.core.views import views
 if TYPE_CHECKING:
     from onibus.core.partition import Partition
 
-#: A deferred message that its holder gives back is deferred as it was before.
+#: A deferred message that its receiver abandons is deferred as before.
 _GIVES_BACK = frozenset({Input.ABANDON, Input.RELEASE, Input.DELAY})
 
 
@@ -52,7 +52,7 @@ class Subscription:
         #: what the keys of all its rows begin with
         self.key = (partition.id, number)
         self.settings = settings
-        #: in a topic: who gets in
+        #: in a topic: the rules that select its messages
         self.rules: list[CompiledRule] = []
         log = self.log = partition.log
         self.numbering = partition.numbering
@@ -74,7 +74,7 @@ class Subscription:
         self.counts = [0] * len(State)
         self.tally = Tally()
         self.outcomes = OutcomeLog(self.key)
-        #: what expires by its age here was looked at below this ordinal
+        #: messages below this ordinal were checked for expiry by age
         self.aged_below = 1
         self.changed_holds: dict[int, Hold] = {}
         self.follow_settings()
@@ -85,7 +85,7 @@ class Subscription:
         return 0 < ordinal < self.log.next_ordinal and ordinal not in self.gone
 
     def state(self, ordinal: int) -> State:
-        """Return the state of an ordinal that the log has given out."""
+        """Return the state of an ordinal that the log has assigned."""
         marked = self.marks.state(ordinal)
         if marked is not None:
             return marked
@@ -96,7 +96,7 @@ class Subscription:
         self.partition.stale[self.number] = self
 
     def next_due(self) -> int:
-        """Return the bus time at which something here happens by itself."""
+        """Return the bus time of the next change that time brings here."""
         due = min(self.timers.next_due(), self.marks.next_due())
         scheduled = self.marks.next_scheduled()
         if scheduled == NEVER:
@@ -205,7 +205,7 @@ class Subscription:
     def held_ordinal(self, token: bytes, late: bool = False) -> int:
         """Return the ordinal of the message that a token holds, or 0.
 
-        `late`: also one whose lock has expired, as long as nobody else has received it.
+        `late`: even one whose lock has expired, while no other receiver has received it.
         """
         number, epoch, check = TOKEN.unpack(token)
         hold = self.holds.get(epoch)
@@ -275,18 +275,18 @@ class Subscription:
         self.partition.dirty = True
 
     def watch_hold(self, hold: Hold) -> None:
-        """Come back when the first of a hold's messages is held no more."""
+        """Set a timer for the first lock of a hold that expires."""
         self.timers.set(("hold", hold.epoch), min(hold.ordinals.values()))
 
     def let_go(self, ordinal: int, mark: Mark) -> None:
-        """The message is held no more."""
+        """Release a message from its hold."""
         hold = mark.hold
         assert hold is not None
         mark.hold = None
         self._release(hold, (ordinal,))
 
     def _release(self, hold: Hold, ordinals: Sequence[int]) -> None:
-        """A hold has these no more."""
+        """Remove messages from a hold."""
         for ordinal in ordinals:
             hold.ordinals.pop(ordinal, None)
         if not hold.ordinals:
@@ -320,7 +320,7 @@ class Subscription:
         self.sessions.forget_idle(session)
 
     def take_out(self, ordinal: int) -> None:
-        """Take a message out of what is ready, or from who holds it, for somebody else to hold."""
+        """Take a message from the ready ones, or from its holder, so that another can hold it."""
         mark = self.marks.get(ordinal)
         if mark is None or mark.hold is None:
             self._leave(ordinal, State.ACTIVE if mark is None else mark.state)

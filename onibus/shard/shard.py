@@ -84,13 +84,13 @@ class Host(Protocol):
         """A store failed at work."""
 
     def new_partition(self, seat: Seat, pages: Pages, boot: int) -> Partition:
-        """Return the partition of a seat with its settings and subscriptions, still empty."""
+        """Return an empty partition with the settings and subscriptions of its entity."""
 
     def positions(self, seat: Seat) -> Any:
         """Return how far each named reader is in a partition."""
 
     def reroute(self, request: SendRequest, error: OnibusError) -> None:
-        """A send was not tried here: it fails, or another partition takes it (P5)."""
+        """Fail a send that was not tried here, or pass it to another partition (P5)."""
 
 
 class SendRequest(msgspec.Struct, eq=False):
@@ -139,7 +139,7 @@ class Shard:
         self.notice = ""
         #: the store as it was opened last
         self.opened: Store | None = None
-        #: what was staged in it when it was opened
+        #: the parts that were staged in it when it was opened
         self.staged: Staged = {}
         #: grows when its partitions, or their settings and subscriptions, change
         self.shape = 0

@@ -141,7 +141,7 @@ def expire_session_lock(
         return len(held) + 1
     for ordinal in sorted(held)[:most]:
         give_back(subscription, ordinal, Input.ABANDON, now, out)
-    # Nobody can accept the session before all of it is released.
+    # No receiver can accept the session before all of it is released.
     subscription.timers.set(("session", session.id), now)
     return most
 
