@@ -324,7 +324,7 @@ class Broker:
         """Open a store that failed, on its own thread: other stores stay available."""
         store.take_offline("its store is opening")
         if store.threads.leaving:
-            # A commit is still under way in its files. Time may pass until a disk answers.
+            # A commit is still under way in its files. Time may pass until a disk responds.
             store.threads.when_left(lambda: self._open_anew(store))
             return
         if store.threads.opening:

@@ -126,7 +126,7 @@ def _send(broker: Broker, parts: list[Part], reply: Reply) -> None:
 
 
 def _of_one(seat: Seat, outcome: Outcome) -> Outcome:
-    """Return the answer of one partition as that of a work."""
+    """Return the result of one partition as that of a multi-partition operation."""
     whole = Outcome()
     whole.error, whole.value = outcome.error, {seat: outcome.value}
     return whole

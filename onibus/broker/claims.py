@@ -66,7 +66,7 @@ class Claims:
         self.broker = broker
         #: by incarnation of the entity, then by name
         self.readers: dict[int, dict[str, ClaimReader]] = {}
-        #: calls that have not been answered
+        #: pending calls
         self.under_way = 0
 
     # Opening, and entities that go

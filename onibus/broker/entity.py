@@ -157,7 +157,7 @@ class Entity:
         return self.subscriptions.values() if self.kind == TOPIC else (self,)
 
     def outlet_settings(self) -> OutletSettings:
-        """Return the settings of what messages are received from, or refuse a topic."""
+        """Return the settings of a queue or subscription; reject a topic."""
         if isinstance(self.settings, TopicSettings):
             raise InvalidOperation(f"{self.name} is a topic: receive from one of its subscriptions")
         return self.settings

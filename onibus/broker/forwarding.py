@@ -39,7 +39,7 @@ SLICE_BYTES = 4 << 20
 RETRY_MS = 1_000
 #: Properties of a forwarded dead-lettered message: the entity that dead-lettered it.
 DEAD_LETTER_SOURCE, DEAD_LETTER_SOURCE_ID = "DeadLetterSource", "DeadLetterSourceId"
-#: Reason and text of a message that was forwarded too often, as Service Bus spells the reason.
+#: Reason and description of a message that was forwarded too often, as in Service Bus.
 TOO_MANY_HOPS = "MaxTransferHopCountExceeded"
 TOO_MANY_HOPS_TEXT = f"The message was forwarded {HOP_COUNT_MAX} times already."
 
@@ -53,7 +53,7 @@ class Forwarding:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        #: (source, partition, dead letters or not) with a work under way, and its destination
+        #: (source, partition, dead-lettered or not) with a pending operation, and its destination
         self._moving: dict[Key, str] = {}
         #: the same while the rules of the destination run, and the moves that they ran for
         self._planning: dict[Key, str] = {}
@@ -68,7 +68,7 @@ class Forwarding:
             self._broker.call_soon(lambda: self._look(source))
 
     def brings_to(self, target: str) -> bool:
-        """Return whether messages are on their way to an entity, or dead letters wait to be."""
+        """Return whether messages are being forwarded to an entity, or will be when dead-lettered."""
         under_way = (*self._moving.values(), *self._planning.values())
         return target in under_way or any(
             (source.outlet_settings().forward_dead_letters_to or "").lower() == target
@@ -127,7 +127,7 @@ class Forwarding:
             if not ordinals:
                 return
             entity = open_for_sends(self._broker, target)
-            # A dead letter must not be lost because its id was used again after the interval.
+            # A dead-lettered message must not be lost because its id was reused after the interval.
             letters = dead and entity.log_settings.fifo
             move = Move(self._broker, source, entity, deduplicated=not letters)
             move.add(seat, ordinals, partial(_forwarded, source=source, dead=dead))
@@ -235,7 +235,7 @@ def _forwarded(received: ReceivedMessage, source: Entity, dead: bool) -> Message
         scheduled_enqueue_time_ms=None,
     )
     if dead:
-        # Dead letters do not expire, nor does what they become.
+        # Dead-lettered messages do not expire, even after they are forwarded.
         changed.time_to_live_ms = None
         changed.rewritten = bool(message.as_sent)
         if message.dead_letter_of is None:

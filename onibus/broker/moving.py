@@ -1,6 +1,6 @@
 """Moving: messages leave one entity for another in one work; none is lost, none comes twice.
 
-Forwarding and the resubmission of dead letters are this.
+Forwarding and the resubmission of dead-lettered messages use it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Move:
         self, broker: Broker, source: Entity, target: Entity, *, deduplicated: bool = True
     ) -> None:
         self._broker = broker
-        #: what the destination remembers is dropped there
+        #: messages whose ids the destination has recorded are dropped there
         self._deduplicated = deduplicated
         self._source = source
         self._target = target
@@ -51,7 +51,7 @@ class Move:
     def add(
         self, seat: Seat, ordinals: list[int], change: Callable[[ReceivedMessage], Message]
     ) -> None:
-        """Take messages along, changed; those that the destination refuses stay."""
+        """Move messages, changed; those that the destination rejects stay."""
         command, now = ReadMessages(self._source.number, ordinals), self._broker.clock.now()
         messages = self._broker.use(self._source, seat, command, now)
         for ordinal, received in zip(ordinals, messages, strict=True):

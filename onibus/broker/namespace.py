@@ -69,7 +69,7 @@ REOPEN_MS = 1_000
 STORE_ROW = "store/"
 
 
-#: Returns the rules that a subscription gets, or refuses those that it has.
+#: Returns the rules that a subscription gets, or rejects those that it has.
 ChangeRules = Callable[[list[Rule]], list[Rule]]
 
 
@@ -118,7 +118,7 @@ class Namespace:
         self._open_store = open_store
         self.threads = StoreThreads(NAME, make_writer)
         self.loop: CommitLoop | None = None
-        #: why its disk is taken to hang (probing.py); empty if it answers
+        #: why its disk is considered stalled (probing.py); empty if it responds
         self.stalled = ""
         self.entities: dict[str, Entity] = {}
         #: names whose creation, change or deletion is on its way → the settings it is to have
@@ -245,7 +245,7 @@ class Namespace:
         return self._identities.get(name)
 
     def know_store(self, name: str, identity: bytes) -> None:
-        """Remember a message store, so that an empty one in its place is noticed."""
+        """Record a message store, so that an empty one in its place is noticed."""
         if name not in self._identities and self.loop is not None:
             batch = WriteBatch()
             batch.put(META, (STORE_ROW + name, identity))
@@ -451,7 +451,7 @@ class Namespace:
         self._decide(entity.name, batch, reply, lambda: self._created(entity), wanted)
 
     def commit(self, records: WriteBatch, reply: Reply, value: Any = None) -> None:
-        """Commit records of the namespace's own store; answer when they are durable."""
+        """Commit records of the namespace's own store; reply when they are durable."""
         if self.loop is None:
             raise PartitionOffline("the namespace's store is down")
         self.loop.write(records)
@@ -466,7 +466,7 @@ class Namespace:
         then: Callable[[], None],
         wanted: AnySettings | None = None,
     ) -> None:
-        """Commit a decision; when it is durable, carry it out and answer."""
+        """Commit a decision; when it is durable, carry it out and reply."""
 
         def decided(outcome: Outcome) -> None:
             self.under_way.pop(name, None)

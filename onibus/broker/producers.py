@@ -251,7 +251,7 @@ class Producers:
             raise
 
     def discard(self, name: str, producer: str, batch: int | None, reply: Reply) -> None:
-        """Forget what a producer has staged, of one batch or of all; answer how many pieces."""
+        """Delete what a producer has staged, of one batch or of all; reply with how many pieces."""
         works = self._works_of(self._broker.find(name), producer, batch)
         self._broker.works.decide(
             [], works, WriteBatch(), None, Outcome(partial(_done, reply, len(works)))
@@ -343,7 +343,7 @@ class Producers:
 
 
 def _checked(attempts: Iterable[tuple[int, ...]]) -> list[Attempt]:
-    """Return the named attempts with how many pieces each has; refuse what is none."""
+    """Return the named attempts with how many pieces each has; reject unknown ones."""
     named: list[Attempt] = []
     for attempt in attempts:
         if not isinstance(attempt, (tuple, list)) or len(attempt) not in (2, 3):
@@ -359,7 +359,7 @@ def _checked(attempts: Iterable[tuple[int, ...]]) -> list[Attempt]:
 
 
 def _choose(notes: dict[int, Note], batch: int, attempts: list[Attempt]) -> list[int]:
-    """Return the works of the named attempts, in their order; refuse where one is missing."""
+    """Return the works of the named attempts, in their order; reject the call if one is missing."""
     by_piece = {
         (note.task, note.attempt, note.piece): work
         for work, note in notes.items()
@@ -379,7 +379,7 @@ def _choose(notes: dict[int, Note], batch: int, attempts: list[Attempt]) -> list
 
 
 def _check_same(producer: str, last: Last, attempts: list[Attempt], notes: dict[int, Note]) -> None:
-    """Refuse the last batch of a producer if its rows are not those that were published."""
+    """Reject the last batch of a producer if its rows are not those that were published."""
     mine = [note for note in notes.values() if note.batch == last.batch]
     named = {(task, attempt) for task, attempt, _ in attempts}
     if _hash(attempts) == last.attempts and not any((n.task, n.attempt) in named for n in mine):
@@ -415,7 +415,7 @@ def _check(note: Note) -> None:
 
 
 def _done(reply: Reply, value: Any, outcome: Outcome) -> None:
-    """Answer when something was forgotten."""
+    """Reply when the deletion is durable."""
     if outcome.error is not None:
         fail(reply, outcome.error)
     else:

@@ -53,7 +53,7 @@ Make = Callable[[list[F]], Any]
 
 
 class Reading(Generic[P, F]):
-    """One reading, from a number to another; `next_slice` until it answers None."""
+    """One reading, from one number to another; call `next_slice` until it replies with None."""
 
     log = ""
 
@@ -83,7 +83,7 @@ class Reading(Generic[P, F]):
         return self._entity.seats[self._index]
 
     def next_slice(self, make: Make[F], reply: Reply) -> None:
-        """Answer with what `make` makes of the next rows, or with None at the end."""
+        """Reply with what `make` makes of the next rows, or with None at the end."""
         if self.position >= self.end:
             answer(reply, None)
             return
@@ -273,7 +273,7 @@ def find_incarnation(broker: Broker, name: str, incarnation: int | None) -> Enti
 
 
 def check_log(entity: Entity, log: object) -> None:
-    """Refuse a log that is none, or that this entity does not have."""
+    """Reject an unknown log, or one that this entity does not have."""
     if log not in (MESSAGES, OUTCOMES):
         raise InvalidArgument(f"log is {log!r}: use {MESSAGES} or {OUTCOMES}")
     if log == MESSAGES and entity.topic is not None:

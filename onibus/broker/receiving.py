@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Tries once to get something for a receiver; answers the reply and tells True when it did.
+#: Tries once to get messages for a receiver; on success completes the reply and returns True.
 Fetch = Callable[["Waiter"], bool]
 
 

@@ -87,7 +87,7 @@ def any_seat(entity: Entity, size: int) -> Seat:
 
 
 def check_room(seat: Seat, size: int) -> int:
-    """Refuse what does not fit into a partition any more; return how much would."""
+    """Reject messages that do not fit into a partition any more; return how many bytes would."""
     free = seat.free_bytes()
     if size > free:
         where = f"partition {seat.index} of " if len(seat.entity.seats) > 1 else ""

@@ -161,7 +161,7 @@ class Admission:
 
 
 def open_for_sends(broker: Broker, name: str) -> Entity:
-    """Return a queue or topic that takes messages, or refuse."""
+    """Return a queue or topic that accepts messages; reject any other entity."""
     entity = broker.find(name)
     if entity.topic is not None:
         raise InvalidOperation(f"{entity.name} is a subscription: send to {entity.topic.name}")
@@ -170,14 +170,14 @@ def open_for_sends(broker: Broker, name: str) -> Entity:
 
 
 def check_delay(entity: Entity, delay_ms: int) -> None:
-    """Refuse a delay that cannot be kept."""
+    """Reject a delay that is out of range, or for a topic."""
     check_whole("delay_ms", delay_ms, 0, DELIVERY_DELAY_MS_MAX)
     if entity.kind != QUEUE:
         raise InvalidOperation(f"{entity.name} is a {entity.kind}: only queues delay messages")
 
 
 def check_takes(entity: Entity) -> None:
-    """Refuse where a queue or topic is paused for sends."""
+    """Reject a send to a queue or topic that is paused for sends."""
     if not entity.log_settings.sends:
         raise EntityDisabled(f"{entity.name} is {entity.settings.status}: it accepts no messages")
 

@@ -245,7 +245,7 @@ class Transaction:
                 positions[seat] = [chosen[place] for place in places]
 
     def spoil(self, why: str) -> None:
-        """Something that belongs to it was refused: without that it can only be rolled back."""
+        """Note that one of its operations was rejected: it can only be rolled back."""
         self.ended = self.ended or f"contains a rejected operation: {why}"
 
     def rollback(self) -> None:

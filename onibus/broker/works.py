@@ -90,7 +90,7 @@ class Works:
                 self._decided(known)
 
     def when_published(self, reply: Reply) -> None:
-        """Answer once stores that are open show what was decided before they were opened.
+        """Reply once open stores show what was decided before they were opened.
 
         A store that fails over it is not waited for: it publishes when it is open again.
         """
@@ -444,7 +444,7 @@ class Works:
             self._finish(work)
 
     def _finish(self, work: Work) -> None:
-        """Answer a work that every partition has done, and delete its row."""
+        """Complete a work that every partition has done, and delete its row."""
         if self._take_out(work.id) is None:
             return
         answer(work.reply, work.results)

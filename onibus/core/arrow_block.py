@@ -159,7 +159,7 @@ def encode_arrow(
 
 
 def conform(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the batch by the schema of messages, or refuse it."""
+    """Return the batch by the schema of messages, or reject it."""
     check_columns(batch.schema)
     try:
         batch.validate(full=True)

@@ -1,4 +1,4 @@
-"""A young generation of remembered ids: a dictionary, durable as rows of `recent_ids`.
+"""A young generation of recorded ids: a dictionary, durable as rows of `recent_ids`.
 
 Where commits are small, so are the rows. Before they are many they are folded: one row takes the
 entries of 64, in the batch that deletes them, so that neither sealing a generation nor recovering

@@ -125,7 +125,7 @@ ASIDE = frozenset({State.DEFERRED, State.DEFERRED_LOCKED, State.SCHEDULED})
 
 
 def advance(state: State, event: Input) -> State:
-    """Return the state that follows, or refuse."""
+    """Return the state that follows, or reject the input."""
     following = LIFECYCLE.get((state, event))
     if following is None:
         raise InvalidOperation(f"a message that is {words(state)} cannot {words(event)}")

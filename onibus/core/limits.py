@@ -20,7 +20,7 @@ ADDRESS_LENGTH_MAX = 1_024
 DEDUPLICATION_WINDOW_MS_MIN = 20 * SECOND_MS
 DEDUPLICATION_WINDOW_MS_MAX = 7 * DAY_MS
 DEDUPLICATION_WINDOW_MS_DEFAULT = 10 * MINUTE_MS
-#: [SQS] The deduplication interval of FIFO queues, and how long an attempt id is remembered.
+#: [SQS] The deduplication interval of FIFO queues, and how long an attempt id is recorded.
 FIFO_INTERVAL_MS = 5 * MINUTE_MS
 #: [SB] Lock durations.
 LOCK_DURATION_MS_MIN = 1 * SECOND_MS

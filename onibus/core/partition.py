@@ -4,7 +4,7 @@
 (core/path/). Handlers do no I/O, read no clock and draw no randomness: `now` (bus time, which never
 runs backwards) and `wall` (for stamps) are arguments, and the broker keeps the offsets of the wall
 clock up to date (core/clock_offsets.py). Every change is written into the WriteBatch, which the
-caller commits before it answers.
+caller commits before it replies.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ R = TypeVar("R")
 class Partition:
     """The state of one partition. Everything here can be read back from its store."""
 
-    #: how large generations of remembered ids are, where tests want them small
+    #: how large generations of recorded ids are; tests make them small
     id_sizes: ClassVar[Sizes | None] = None
 
     def __init__(

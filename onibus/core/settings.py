@@ -68,7 +68,7 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     #: how old, and how large, what is kept for a named reader only may become (R2)
     reader_age_ms_max: int | None = limits.READER_AGE_MS_DEFAULT
     reader_bytes_max: int | None = limits.READER_BYTES_DEFAULT
-    #: a batch to several partitions whose messages have several keys is refused, as in Azure (P13)
+    #: a batch to several partitions whose messages have several keys is rejected, as in Azure (P13)
     strict_batches: bool = False
     #: the entity that the broker forwards messages, or dead-lettered messages, to (B6)
     forward_to: str | None = None

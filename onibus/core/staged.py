@@ -60,7 +60,7 @@ class Part:
         #: messages that were admitted, one by one or in columns
         self.batch: list[Prepared] | PreparedBatch = [] if batch is None else batch
         self.changes = changes or []
-        #: a message whose id is still remembered gets a new one with this word in it (X6)
+        #: a message whose id is still recorded gets a new one with this word in it (X6)
         self.rename = rename
         #: the fan-out of its messages, where that was computed before
         self.plan: Plan | None = None

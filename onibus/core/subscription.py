@@ -141,7 +141,7 @@ class Subscription:
         return live - marked + self.counts[State.LOCKED] + self.counts[State.DELAYED]
 
     def ordinal(self, number: object) -> int:
-        """Return the live, shown ordinal of a sequence number, or refuse it."""
+        """Return the live, visible ordinal of a sequence number, or reject it."""
         if isinstance(number, int):
             for ordinal in self.numbering.candidates(number, self.log.next_ordinal):
                 if ordinal < self.log.visible_below and self.is_live(ordinal):
@@ -228,7 +228,7 @@ class Subscription:
         return until <= overdue
 
     def held_by(self, token: bytes) -> tuple[int, Mark, Hold]:
-        """Return the message that a token holds, or refuse the token."""
+        """Return the message that a lock token holds, or reject the token."""
         ordinal = self.held_ordinal(token)
         if ordinal:
             # Whatever is held has its mark at hand.
@@ -423,7 +423,7 @@ class Subscription:
             self.dead_ready.remove(ordinal)
 
     def _list(self, ordinal: int, old: State, new: State) -> None:
-        """Keep the lists of dead letters and of what is set aside."""
+        """Update the lists of dead-lettered, deferred and scheduled messages."""
         if old in DEAD and new is State.GONE:
             self.dead.remove(ordinal)
             self.dead_ready.forget(ordinal)
@@ -463,7 +463,7 @@ class Subscription:
             del self.marks.hot[ordinal]
 
     def depart(self, ordinals: Iterable[int], out: WriteBatch) -> None:
-        """Messages have left the subscription: remember that, and let their rows go."""
+        """Record that messages have left the subscription, and release their rows."""
         for first, last in as_runs(list(ordinals)):
             self.depart_run(first, last, out)
 

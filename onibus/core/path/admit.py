@@ -38,7 +38,7 @@ class Prepared(msgspec.Struct, eq=False):
 
 
 def admit(message: Message, settings: LogSettings, secret: bytes) -> Prepared:
-    """Return the message prepared, or refuse it."""
+    """Return the message prepared, or reject it."""
     _check_fields(message, settings)
     key = effective_key(message, settings) if message.session_id is None else message.session_id
     identities: tuple[bytes, ...]
@@ -92,7 +92,7 @@ def time_to_live(message: Message, settings: LogSettings) -> int | None:
 
 
 def _check_fields(message: Message, settings: LogSettings) -> None:
-    """Refuse fields of wrong types or sizes, and keys that contradict each other."""
+    """Reject fields of wrong types or sizes, and keys that contradict each other."""
     if not isinstance(message, Message):
         raise InvalidArgument(f"send a Message, not a {type(message).__name__}")
     message_id = message.message_id

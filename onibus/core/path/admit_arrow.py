@@ -223,7 +223,7 @@ def _load(staged: list[Body], read: Callable[[int], bytes]) -> pa.RecordBatch:
 def admit_arrow(
     given: pa.RecordBatch | pa.Table, settings: LogSettings, secret: bytes
 ) -> PreparedBatch:
-    """Return all rows prepared, or refuse all of them."""
+    """Return all rows prepared, or reject all of them."""
     batch = conform(one_batch(given))
     looked = _look(batch, settings)
     bad = looked.bad
@@ -290,7 +290,7 @@ def _prepare(looked: _Looked, settings: LogSettings, secret: bytes | None) -> Pr
 
 
 def one_batch(given: pa.RecordBatch | pa.Table) -> pa.RecordBatch:
-    """Return what was given as one batch, or refuse it."""
+    """Return the given rows as one batch, or reject them."""
     if not isinstance(given, (pa.RecordBatch, pa.Table)):
         raise InvalidArgument(f"send a pyarrow RecordBatch or Table, not a {type(given).__name__}")
     if not 0 < given.num_rows <= BATCH_COUNT_MAX:
@@ -368,7 +368,7 @@ def _bad_properties(batch: pa.RecordBatch, end: int) -> Iterator[int]:
 def _refusal(
     batch: pa.RecordBatch, at: int, size: int, settings: LogSettings, secret: bytes
 ) -> Refused:
-    """Return how `admit` refuses a row."""
+    """Return the error with which `admit` rejects a row."""
     try:
         (message,) = messages_of(batch.slice(at, 1))
     except Damaged:

@@ -35,7 +35,7 @@ RULE_NAME = "RuleName"
 BIT_STEPS = 10_000
 #: Steps of giving a subscription its share, whatever is in it.
 SHARE_STEPS = 100
-#: Reasons of messages that are dead letters from the start.
+#: Reasons of messages that are dead-lettered on arrival.
 FILTER_FAILED = "FilterEvaluationException"
 NO_SESSION = "Session id is null"
 NO_SESSION_TEXT = "Session enabled entity doesn't allow a message whose session identifier is null."
@@ -132,7 +132,7 @@ class FanOut:
         #: further copies, to be stored after the block
         self.copies: list[Copy] = []
         self._shares: dict[int, Share] = {}
-        #: property → its text, None where it has none → positions of messages
+        #: property → its string, None if it has none → positions of messages
         self._by_text: dict[str, dict[str | None, list[int]]] = {}
         self._subjects: list[Subject | None] = [Subject(message) for message in messages]
         for at in scheduled:
@@ -275,7 +275,7 @@ class FanOut:
     def _candidates(self, needs: tuple[str, str] | None) -> Sequence[int]:
         """Return the positions of the messages that a rule has to be run on.
 
-        A hundred rules that ask for one property are run on the messages with their text only.
+        A hundred rules that compare one property run only on the messages with their string.
         """
         subjects = self._subjects
         if needs is None:

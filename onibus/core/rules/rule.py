@@ -108,7 +108,7 @@ class CompiledRule:
     ) -> None:
         self.rule = rule
         self.work = work or Work()
-        #: a property, and the text without which the rule selects nothing (`needed_text`)
+        #: a property, and the string without which the rule selects nothing (`needed_text`)
         self.needs = needs
         #: True where the message is selected; False or None, unknown, where it is not
         self.condition = condition

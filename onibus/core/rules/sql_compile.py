@@ -2,7 +2,7 @@
 
 A condition becomes a function of a `Subject` that gives True, False or None for unknown; AND and OR
 go from left to right and stop as soon as they know. A value becomes a function that gives it, None
-for NULL. No text of a user ever becomes code: functions are put into functions.
+for NULL. No string of a user ever becomes code: functions are put into functions.
 """
 
 from __future__ import annotations

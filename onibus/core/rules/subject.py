@@ -107,7 +107,7 @@ class Subject:
 
 
 def subject_of(received: ReceivedMessage) -> Subject:
-    """Return a message that was received or peeked; a dead letter's reason is a property of it."""
+    """Return the subject of a received or peeked message, with its dead-letter reason."""
     properties = received.message.properties
     if received.dead_letter_reason is not None:
         properties = properties | {

@@ -1,7 +1,7 @@
 """Values of the SQL of rules: their kinds, how they compare and what arithmetic they allow.
 
 - NULL and missing properties are None, and mean *unknown*: any operation on None gives None.
-- Values compare within their kind only; across kinds the answer is unknown. Whole numbers and
+- Values compare within their kind only; across kinds the result is unknown. Whole numbers and
   floating ones are one kind and compare by value. Strings compare by code points. Booleans and
   bytes are equal or not, and have no order.
 - Whole numbers have 64 bits: an overflow, or a division of them by zero, is `FilterFailed`.

@@ -164,7 +164,7 @@ class Timeline:
     # Duplicates
 
     def _originals(self, arrivals: Arrivals, times: Numbers) -> Numbers:
-        """Return what each row repeats: -1, what is remembered, or -2 - i for row i."""
+        """Return what each row repeats: -1 for nothing, a recorded ordinal, or -2 - i for row i."""
         count, words, owners = len(times), arrivals.words, arrivals.owners
         if words is None or owners is None or not len(words):
             return np.full(count, -1, np.int64)

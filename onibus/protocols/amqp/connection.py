@@ -67,7 +67,7 @@ _FRAMES_MAX = 500
 _VALUES_MAX = 10_000
 #: For all from the first byte to the open.
 HANDSHAKE_S = 30.0
-#: For a peer to answer our close: some never read it.
+#: The time for a peer to respond to our close: some never read it.
 _CLOSING_S = 1.0
 
 
@@ -103,7 +103,7 @@ class Application(Protocol):
         """Return whether a name and its secret are good; may raise TooManyFailures."""
 
     def attach(self, link: Link) -> None:
-        """A link wants to be attached: answer or refuse it, now or later."""
+        """Accept or reject a link that the peer attaches, now or later."""
 
     def passed_over(self, state: Any) -> None:
         """Handle a delivery with a transactional state that was too late or too large."""
@@ -156,7 +156,7 @@ class Connection:
         self._cutter = Cutter(FRAME_BYTES_MIN)
         #: transfers that came together and are taken one by one
         self._singly: Iterator[tuple[int, say.Transfer, bytes]] = iter(())
-        #: something arrived that waits: for answers before it, or for the turn of others
+        #: received bytes wait: for earlier responses, or for the turn of others
         self._behind = False
         #: frames taken in this turn
         self._frames = 0
@@ -174,7 +174,7 @@ class Connection:
         #: bytes of deliveries that are not whole, or not settled yet; and of the former alone
         self.held_bytes = 0
         self.unfinished_bytes = 0
-        #: bytes of answers that wait until the peer takes them
+        #: bytes of responses that wait until the peer takes them
         self.unsent_bytes = 0
         #: requests of the peer that wait for the disk
         self.under_way = 0
@@ -312,7 +312,7 @@ class Connection:
             self._cutter.size_max = FRAME_BYTES_MAX
             self.write(PROTOCOL_HEADER)
         else:
-            # The answer to any other protocol is the one that we speak (2.2).
+            # The response to any other protocol header is ours (2.2).
             self.write(PROTOCOL_HEADER if self.state is State.SASLED else SASL_HEADER)
             self._end()
 

@@ -161,7 +161,7 @@ class AmqpProtocol(asyncio.Protocol):
         self._connection.is_full = True
         if self._peer.is_stranger:
             self._count_kept()
-        # What it asks for would only be answered into our memory.
+        # Responses to its requests would only fill our memory.
         self._pause()
 
     def resume_writing(self) -> None:
@@ -185,7 +185,7 @@ class AmqpProtocol(asyncio.Protocol):
             self._resume()
 
     def _catch_up(self) -> None:
-        """Take more of what waits, if answers before it are read."""
+        """Take more of the waiting bytes, if earlier responses are read."""
         connection = self._connection
         if connection.is_behind and not connection.is_full and not self._connections.closing:
             self._begin_turn()

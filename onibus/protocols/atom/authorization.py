@@ -71,7 +71,7 @@ def _read(rule: Element, entity: str) -> AccessKey:
         rights=frozenset(rights),
         entity=entity.lower(),
     )
-    # Refused here, before an entity is made that would lack it.
+    # Rejected here, before an entity is created that would lack it.
     checked_new(key)
     return key
 

@@ -87,7 +87,7 @@ WRONG_CREDENTIALS = (INVALID_KEY, SIGNATURE_DIFFERS)
 
 
 class SqsError(Exception):
-    """A refusal in the words of SQS."""
+    """An error of SQS."""
 
     def __init__(self, kind: Kind, text: str) -> None:
         super().__init__(text)
@@ -111,7 +111,7 @@ def no_queue() -> SqsError:
     return SqsError(QUEUE_DOES_NOT_EXIST, "The specified queue does not exist.")
 
 
-#: What the bus refuses, and what that is called here; the first that fits counts.
+#: Errors of the bus and their SQS errors; the first that fits counts.
 _OF_BUS: tuple[tuple[type[OnibusError], Kind], ...] = (
     (EntityNotFound, QUEUE_DOES_NOT_EXIST),
     (EntityExists, QUEUE_NAME_EXISTS),

@@ -106,7 +106,7 @@ def _are_nulls(data: bytes, end: int, count: int) -> bool:
 _SHORT = struct.Struct(">4sBBBB")
 _SHORT_PROPERTIES = b"\x00\x53\x73\xc0"
 _SHORT_APPLICATION = b"\x00\x53\x74\xc1"
-#: Where what a size counts begins; a short text; as many nulls as a list has at most.
+#: Where the bytes that a size counts begin; a short string; the most nulls of a list.
 _SHORT_HEAD, _STRING8, _NULLS = 5, 0xA1, b"\x40" * 255
 
 
@@ -202,7 +202,7 @@ _TEXTS = (
 
 
 def id_text(value: Any) -> str:
-    """Return an id, of whatever type, as the text that it is here."""
+    """Return an id, of whatever type, as a string."""
     if type(value) is str:
         return value
     if isinstance(value, str):

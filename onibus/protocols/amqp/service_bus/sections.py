@@ -35,12 +35,12 @@ Section = tuple[int, int, int, int]
 
 
 def split(data: bytes) -> list[Section]:
-    """Return the sections of a message, or refuse what is none."""
+    """Return the sections of a message; reject invalid bytes."""
     return list(each(data))
 
 
 def each(data: bytes) -> Iterator[Section]:
-    """Yield the sections of a message, or refuse what is none."""
+    """Yield the sections of a message; reject invalid bytes."""
     start, length, count = 0, len(data), 0
     while start < length:
         if data[start] != 0:
@@ -67,7 +67,7 @@ _CODES = frozenset(_NAMES.values())
 
 
 def check_once(found: list[Section]) -> None:
-    """Refuse a message that has a section twice, or a body of two kinds or in two places.
+    """Reject a message that has a section twice, or a body of two kinds or in two places.
 
     Their order is not looked at: one client puts delivery annotations last.
     """

@@ -31,7 +31,7 @@ VALUES_A_SLICE = 10_000
 
 
 def rejected(error: BaseException, link: Link) -> bytes:
-    """Return the outcome of what is refused."""
+    """Return the outcome of a rejected delivery."""
     condition, description, _ = condition_of(error, link)
     return say.rejected(say.error(condition, description))
 

@@ -68,7 +68,7 @@ class Transactions:
         return name
 
     def of(self, state: Any, outcome: bytes, size: int) -> tuple[Transaction, bytes]:
-        """Return the transaction of a transactional state, and the state that answers it.
+        """Return the bus transaction of a transactional state, and the state to respond with.
 
         The send or settlement adds `size` bytes, which count until the transaction is discharged.
         """

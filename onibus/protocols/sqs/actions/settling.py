@@ -34,7 +34,7 @@ from onibus.shard.replies import Reply
 _DELETE = "DeleteMessageBatchRequestEntry"
 _VISIBILITY = "ChangeMessageVisibilityBatchRequestEntry"
 
-#: Puts a refusal of the bus into the words of SQS; None where it is none.
+#: Translates an error of the bus into one of SQS; returns None for other errors.
 Refused = Callable[[str | None, BaseException], BaseException | None]
 
 

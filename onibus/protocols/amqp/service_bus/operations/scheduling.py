@@ -19,7 +19,7 @@ from onibus.security.rights import Right
 if TYPE_CHECKING:
     from onibus.protocols.amqp.service_bus.management import ManagementNode
 
-#: Bytes of messages in one answer.
+#: Bytes of messages in one response.
 _ANSWER_BYTES_MAX = 64 << 20
 
 
