@@ -68,7 +68,7 @@ class Forwarding:
             self._broker.call_soon(lambda: self._look(source))
 
     def brings_to(self, target: str) -> bool:
-        """Return whether messages, dead-lettered ones included, are being forwarded to an entity."""
+        """Return whether messages are being forwarded to an entity, dead-lettered ones included."""
         under_way = (*self._moving.values(), *self._planning.values())
         return target in under_way or any(
             (source.outlet_settings().forward_dead_letters_to or "").lower() == target
