@@ -303,7 +303,7 @@ class Broker:
         return partition_failed(self, seat, error)
 
     def store_failed(self, store: Shard, error: BaseException) -> None:
-        """A store failed: its memory goes, and what was not applied goes elsewhere."""
+        """Drop the memory of a failed store, and reroute sends that it had not applied."""
         self._alarm(store, error)
         store.take_offline(f"store {store.name} failed: {error}")
         store.turn_away(PartitionOffline(f"store {store.name} failed"))
@@ -356,7 +356,7 @@ class Broker:
         return self.timers.next_due()
 
     def tick(self) -> None:
-        """Do what is due now, about a slice of it; the rest is due when others had their turn."""
+        """Run a slice of the actions that are due; the rest is due when others had their turn."""
         now = self.clock.now()
         for _ in range(TIMERS_A_SLICE):
             if self.closed or (key := self.timers.pop(now)) is None or ring(self, *key):

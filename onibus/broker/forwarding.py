@@ -81,7 +81,7 @@ class Forwarding:
         )
 
     def changed(self, source: Entity) -> None:
-        """A source has new settings: what it kept may be wanted now."""
+        """Try all dead-lettered messages of a source again after its settings change."""
         command, now = KeepDeadLetters(source.number, None), self._broker.clock.now()
         for seat in source.seats:
             if source.kind != TOPIC and seat.partition is not None:

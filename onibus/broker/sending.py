@@ -90,7 +90,7 @@ def send_each(
         except Exception as error:
             refuse(place, error)
             continue
-        # It counts at once: the next one may not fit any more.
+        # It counts at once: the next message may not fit.
         seat.pending_bytes += size
         one[0].append(place)
         one[1].append(prepared)
@@ -194,7 +194,7 @@ def _send_parts(broker: Broker, batch: list[Prepared], parts: list[Part], reply:
 def do_in_turn(
     broker: Broker, work: dict[Seat, StagedPart], reply: Reply, run: Callable[[], None]
 ) -> None:
-    """Do a work that sends, after what was sent before it, and when its fan-out is computed."""
+    """Do a work that sends, after earlier sends, and when its fan-out is computed."""
     entities = list(dict.fromkeys(seat.entity for seat in work))
     if not waits(entities, [(seat, part.batch) for seat, part in work.items()]):
         run()
@@ -285,7 +285,7 @@ def take_in(seats: Iterable[Seat]) -> None:
 
 
 def reroute(broker: Broker, request: SendRequest, error: OnibusError) -> None:
-    """A send cannot be tried where it should: a keyless one goes to another partition (P5)."""
+    """Reroute a keyless send whose partition is unavailable; fail others (P5)."""
     if not request.keyless or isinstance(error, EntityNotFound):
         fail(request.reply, error)
         return

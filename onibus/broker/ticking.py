@@ -29,7 +29,7 @@ MANY_BLOCKS = 1_024
 
 
 def ring(broker: Broker, kind: str, subject: Any) -> bool:
-    """Do what is due; return whether it was a whole slice, and more is left of it."""
+    """Do a slice of what is due; return whether more is left."""
     if kind == "waiter":
         give_up(broker, subject)
     elif kind == "timeout":

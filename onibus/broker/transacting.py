@@ -249,7 +249,7 @@ class Transaction:
         self.ended = self.ended or f"contains a rejected operation: {why}"
 
     def rollback(self) -> None:
-        """Forget all of it: nothing was sent, what was held is held as before."""
+        """Roll back: nothing is sent, and message locks stay as they were."""
         if self.ended in (COMMITTED, UNKNOWN):
             raise InvalidOperation(f"this transaction {_ENDED[self.ended]}")
         self._sends.clear()

@@ -2,7 +2,7 @@
 
 In memory a block is its place and a few numbers; rows stay in the store until they are delivered.
 The *floor* is the ordinal below which released rows may go: retention and named readers hold it
-down, without them everything released may go. A block whose rows have all been released goes whole
+down, without them everything released may go. A block whose rows have all been released is dropped
 once it is below the floor; compaction frees the rest (path/compact.py).
 
 In a topic several subscriptions may want a row: its block counts them (`Fans`), and the row is
@@ -343,7 +343,7 @@ class Log:
         return None
 
     def expire_again(self, place: BlockPlace, expires: int) -> None:
-        """Look at a block again at that bus time."""
+        """Check a block again at that bus time."""
         place.expires = expires
         if expires != NEVER:
             heappush(self._expiries, (expires, place.first))

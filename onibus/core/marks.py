@@ -51,7 +51,7 @@ class Marks:
         self.load(array(ORDINAL_CODE), array("b"), array("q"))
 
     def load(self, ordinals: array[int], states: array[int], dues: array[int]) -> None:
-        """Take up what was found at the start: ordinals in rising order, 0 where nothing is due."""
+        """Load the marks found at the start: ordinals in rising order, 0 if nothing is due."""
         self._cold = ordinals
         self._states = states
         self._dues = dues

@@ -147,7 +147,7 @@ class Partition:
     def subscribe(
         self, number: int, settings: SubscriptionSettings, rules: list[CompiledRule]
     ) -> Subscription:
-        """Add a subscription to a topic; it gets what is sent from now on."""
+        """Add a subscription to a topic; it gets the messages sent from now on."""
         subscription = Subscription(self, number, settings)
         subscription.rules = rules
         if self.log.next_ordinal > 1:
@@ -194,7 +194,7 @@ class Partition:
     def _next_due_of_all(self) -> int:
         """Return the same of a topic's subscriptions, without asking all of them each time."""
         if self._moments != self.offsets.moments:
-            # The wall clock was set, which moves what is scheduled.
+            # The wall clock was set, which moves scheduled messages.
             self._moments = self.offsets.moments
             self.stale = dict(self.subscriptions)
         for number, subscription in self.stale.items():

@@ -125,7 +125,7 @@ class Subscription:
         self.watch_age(self.gone.next_outside(1))
 
     def follow_settings(self) -> None:
-        """Keep what is ready in the way that the settings ask for (B10)."""
+        """Keep ready messages in the structure that the settings ask for (B10)."""
         ready = self.ready
         if self.settings.fair_delivery and not isinstance(ready, FairQueue):
             self.ready = FairQueue(self, ready)
@@ -149,7 +149,7 @@ class Subscription:
         raise MessageNotFound(f"no message with sequence number {number}")
 
     def view(self, ordinal: int) -> ReceivedMessage:
-        """Return a message as who looks at it sees it, read from its block and verified."""
+        """Return a message as a receiver or peek sees it, read from its block and verified."""
         return self.views([ordinal])[0]
 
     def views(
@@ -241,7 +241,7 @@ class Subscription:
         raise LockLost(f"the lock on message {number} expired, or the message was settled")
 
     def lock(self, ordinals: list[int], hold: Hold) -> None:
-        """Hold messages that were taken out of what is ready."""
+        """Hold messages that were taken out of the ready ones."""
         counts, marks, hot = self.counts, self.marks, self.marks.hot
         locked = advance(State.ACTIVE, Input.LOCK)
         mark_of = marks.get if marks.has_cold else hot.get
@@ -342,9 +342,9 @@ class Subscription:
         reason: str | None = None,
         description: str | None = None,
     ) -> State:
-        """Take a message to its next state; `taken`: it is out of what is ready already.
+        """Take a message to its next state; `taken`: it is out of the ready ones already.
 
-        The caller releases the rows of what is gone (`depart`).
+        The caller releases the rows of messages that are gone (`depart`).
         """
         self.partition.dirty = True
         mark = self.marks.get(ordinal)

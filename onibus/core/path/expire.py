@@ -153,7 +153,7 @@ def _expire_in(
 
 
 def _expire_old(subscription: Subscription, now: int, out: WriteBatch) -> None:
-    """Expire a slice of what has been in a subscription for as long as its owner allows."""
+    """Expire a slice of the messages that outlived a subscription's own time to live."""
     log, gone = subscription.log, subscription.gone
     ordinal = gone.next_outside(subscription.aged_below)
     for _ in range(AGED_A_SLICE):

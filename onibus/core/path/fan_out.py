@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 RULE_NAME = "RuleName"
 #: Steps (core/rules/subject.py) after which a run of rules can be interrupted.
 BIT_STEPS = 10_000
-#: Steps of giving a subscription its share, whatever is in it.
+#: Fixed steps of giving a subscription its share.
 SHARE_STEPS = 100
 #: Reasons of messages that are dead-lettered on arrival.
 FILTER_FAILED = "FilterEvaluationException"
@@ -329,7 +329,7 @@ class FanOut:
 
 
 def _show_changed(subscription: Subscription, share: Share, first: int, out: WriteBatch) -> int:
-    """Show what is dead-lettered or changed in a subscription; return how many are dead."""
+    """Show dead-lettered or changed messages in a subscription; return how many are dead."""
     overlays, dead = share.overlays or {}, share.dead or {}
     for at, (reason, description) in dead.items():
         overlay = overlays.pop(at, None)
@@ -372,7 +372,7 @@ def _overlay(changed: Message, message: Message) -> bytes:
 
 
 def _lay_over(subscription: Subscription, ordinal: int, overlay: bytes, out: WriteBatch) -> None:
-    """A message that has just arrived looks different here: a rule's action changed it."""
+    """Record the fields that a rule's action changed in a message that has just arrived."""
     mark = subscription.marks.hot[ordinal] = Mark(overlay=overlay)
     subscription.counts[State.ACTIVE] += 1
     subscription.write_mark(ordinal, mark, out)

@@ -134,7 +134,7 @@ def end_session_lock(
 def expire_session_lock(
     subscription: Subscription, session: Session, now: int, most: int, out: WriteBatch
 ) -> int:
-    """End a lock that has expired, or release a slice of what it holds; return how many."""
+    """End an expired session lock, or release a slice of its messages; return how many."""
     held = _carried(subscription, session)
     if len(held) <= most:
         end_session_lock(subscription, session, Input.ABANDON, now, out)

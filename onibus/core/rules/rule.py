@@ -110,7 +110,7 @@ class CompiledRule:
         self.work = work or Work()
         #: a property, and the string without which the rule selects nothing (`needed_text`)
         self.needs = needs
-        #: True where the message is selected; False or None, unknown, where it is not
+        #: True if the message is selected; False, or None for unknown, if it is not
         self.condition = condition
         #: gives the message as the action leaves it; None where the rule has no action
         self.act: Callable[[Subject], Message] | None = act

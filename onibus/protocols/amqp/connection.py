@@ -51,7 +51,7 @@ _log = logging.getLogger("onibus.amqp")
 
 #: The largest frame that we take: large messages come in a few.
 FRAME_BYTES_MAX = 256 << 10
-#: What we write into one frame at most, whatever the peer takes.
+#: The most bytes that we write into one frame, whatever the peer accepts.
 _OUT_BYTES_MAX = 256 << 10
 #: Sessions of a connection, as in Service Bus; one client has one for each of its links.
 CHANNEL_MAX = 4_999
@@ -485,7 +485,7 @@ class Connection:
         return min(silent, self._said + self._peer_idle_s / 2) if self._peer_idle_s else silent
 
     def tick(self, now: float) -> None:
-        """Do what is due."""
+        """Do the actions that are due."""
         self._now = now
         if self.state is State.CLOSING and now >= self._deadline:
             self._end()

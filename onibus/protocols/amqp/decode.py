@@ -70,7 +70,7 @@ _f64 = struct.Struct(">d").unpack_from
 
 
 def decode(data: bytes, at: int = 0, depth: int = 0) -> tuple[Any, int]:
-    """Return the value that begins there, and where it ends."""
+    """Return the value at a position, and where it ends."""
     try:
         return READERS[data[at]](data, at + 1, depth)
     except DecodeError:

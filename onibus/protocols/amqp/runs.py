@@ -55,7 +55,7 @@ class Run:
 
 
 def read_run(data: bytes, at: int, size_max: int) -> Run | None:
-    """Return the run that begins there; None where no whole transfer of the usual form does."""
+    """Return the run at a position; None if no complete transfer of the usual form begins there."""
     if data[at + HEADER_BYTES : at + _CODE_AT] != PLAIN_TRANSFER:
         return None
     size, words, kind, channel = FRAME_HEAD.unpack_from(data, at)

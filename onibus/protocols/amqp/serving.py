@@ -67,7 +67,7 @@ class AmqpConnections:
             one.check_keys()
 
     async def drain(self, seconds: float) -> None:
-        """Store what was sent, tell clients that the server stops, wait until they have gone."""
+        """Store pending sends, tell clients to disconnect, and wait until they have."""
         self.closing = True
         deadline = asyncio.get_running_loop().time() + seconds
         for one in self.open:
@@ -110,14 +110,14 @@ class AmqpProtocol(asyncio.Protocol):
         self._ending = False
         #: closed by us, or gone
         self._over = False
-        #: when what is heard in this turn of the loop began
+        #: when reading in this turn of the loop began
         self._turn_begun: float | None = None
-        #: when the timer goes off
+        #: when the timer fires
         self._due = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     def receivers(self, entity: str) -> Iterator[tuple[Any, ...]]:
-        """Yield what is known of the links that receive from an entity, for people."""
+        """Yield a description of each link that receives from an entity, for operators."""
         return self._client.receivers(entity)
 
     # asyncio's words
@@ -295,7 +295,7 @@ class AmqpProtocol(asyncio.Protocol):
         self._arm()
 
     def check_keys(self) -> None:
-        """Keys were replaced: end what they allowed."""
+        """End the links that replaced keys allowed."""
         self._client.ask_again()
         self._write()
         self._arm()

@@ -111,7 +111,7 @@ _SHORT_HEAD, _STRING8, _NULLS = 5, 0xA1, b"\x40" * 255
 
 
 def _read_any(payload: bytes) -> Message:
-    """Return a message of whatever sections."""
+    """Return a message of any sections."""
     message = Message()
     rare: list[bytes] = []
     usual: list[bytes] = []
@@ -233,7 +233,7 @@ def _whole(name: str, value: object) -> int:
 
 
 def _properties(found: dict[Any, Any]) -> dict[str, Any]:
-    """Return the properties that the bus can know; others stay in what was sent."""
+    """Return the properties that the bus can store; others stay in `as_sent`."""
     known = {}
     for name, value in found.items():
         if type(name) is not str:

@@ -69,7 +69,7 @@ _CODES = frozenset(_NAMES.values())
 def check_once(found: list[Section]) -> None:
     """Reject a message that has a section twice, or a body of two kinds or in two places.
 
-    Their order is not looked at: one client puts delivery annotations last.
+    Their order is not checked: one client puts delivery annotations last.
     """
     seen: set[int] = set()
     before = 0
