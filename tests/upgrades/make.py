@@ -24,7 +24,14 @@ from onibus import Bus
 from tests.server.processes import served
 from tests.upgrades.contents import STORES, fill, listed
 
-CAPTURED = ("orders", "news", "news/subscriptions/all")
+#: Entities, and the options of their captures.
+CAPTURED = {
+    "orders": (),
+    "news": (),
+    "news/subscriptions/all": (),
+    "plain": ("--body", "text"),
+    "documents": ("--body", "id INT, total DOUBLE", "--on-error", "dead-letter"),
+}
 
 
 def main() -> None:
@@ -54,10 +61,11 @@ def _capture(data: Path, lake: Path) -> None:
     places = "".join(f"{name} = {json.dumps(str(data))}\n" for name in STORES)
     config.write_text(f"[stores]\n{places}")
     with served("--data", data, "--config", config) as server:
-        for entity in CAPTURED:
+        for entity, options in CAPTURED.items():
             subprocess.run(
                 [
                     *(sys.executable, "-m", "onibus", "pipeline", "capture", entity),
+                    *options,
                     *("--lake", str(lake), "--connect", server.ready["development"]),
                 ],
                 check=True,
