@@ -39,7 +39,8 @@ from onibus.spark.delta_log import LOG, DeltaLog, attempt_of, path_of
 from onibus.spark.delta_schema import schema_string, statistics
 from onibus.spark.lake_earlier import earlier_folder, earlier_name, files_found, is_earlier
 from onibus.spark.lake_files import LakeFailed, LakeFiles
-from onibus.spark.lake_manifest import DELTA, FileRow, Manifest, Progress, decode, encode
+from onibus.spark.lake_columns import is_current
+from onibus.spark.lake_manifest import DELTA, TYPED, FileRow, Manifest, Progress, decode, encode
 
 MESSAGES = "messages"
 OUTCOMES = "outcomes"
@@ -151,7 +152,7 @@ class Lake:
     def manifest_or_none(self) -> Manifest | None:
         """Return the version that counts; None if the lake has no manifest."""
         stored = self.stored_manifest()
-        if stored is None or stored.layout != DELTA:
+        if stored is None or stored.layout < DELTA:
             return stored
         logs = {table: self.log(table) for table in TABLES}
         tables = {table: self.progress(one, logs[table]) for table, one in stored.tables.items()}
@@ -166,12 +167,20 @@ class Lake:
             content = self.store.read(newest)
             # None: the next version has replaced it since.
             if content is not None:
-                try:
-                    return decode(content)
-                except msgspec.MsgspecError:
-                    raise LakeFailed(
-                        f"{self.address(newest)} is damaged: restore it from a backup of the lake"
-                    ) from None
+                return self._decoded(newest, content)
+
+    def _decoded(self, name: str, content: bytes) -> Manifest:
+        try:
+            found = decode(content)
+        except msgspec.MsgspecError:
+            raise LakeFailed(
+                f"{self.address(name)} is damaged: restore it from a backup of the lake"
+            ) from None
+        if found.layout > TYPED:
+            raise LakeFailed(
+                f"{self.store.address} was written by a later version of Onibus: use that version"
+            )
+        return found
 
     def manifest(self) -> Manifest:
         """Return the version that counts; an error if the lake has no manifest."""
@@ -252,7 +261,7 @@ class Lake:
     def files(self, table: str) -> list[LakeFile]:
         """Return the files that together have every captured row once, in order of numbers."""
         stored = self.stored_manifest()
-        if stored is not None and stored.layout == DELTA:
+        if stored is not None and stored.layout >= DELTA:
             log = self.log(table)
             if table in stored.tables:
                 self.progress(stored.tables[table], log)
@@ -262,6 +271,14 @@ class Lake:
         else:
             rows = self.manifest().files.get(table, [])
         return [LakeFile(name_of(table, row), row) for row in rows]
+
+    def sets_aside(self) -> bool:
+        """Return whether messages that could not be decoded are only in the table of errors."""
+        stored = self.stored_manifest()
+        if stored is None or stored.layout >= TYPED:
+            return stored is None and self.identity() is None
+        schema = self.log(MESSAGES).schema
+        return not schema or not is_current(schema)
 
     def paths(self, table: str) -> list[str]:
         """Return where Spark finds the files that `files` names."""
@@ -318,14 +335,15 @@ class Lake:
         newest = max((row.date for row in files), default="")
         last_of = {_day(row): row for row in files}
         added, removed = [], []
-        for group in _groups(files, size):
+        for group in _groups(files, size, table != ERRORS):
             first, last = group[0], group[-1]
             growing = last.date == newest and last == last_of[_day(last)]
             if growing and len(group) < _GROWING_MIN:
                 continue
             content = [self.read(LakeFile(name_of(table, row), row))[1] for row in group]
             covered = Covered(first.date, first.partition, first.first, last.last)
-            whole = pa.concat_tables(content, promote_options="default")
+            # Structs may have got fields since.
+            whole = pa.concat_tables(content, promote_options="permissive")
             added.append(self.write(table, whole, covered).row)
             removed += group
         return added, removed
@@ -366,15 +384,17 @@ def _day(row: FileRow) -> tuple[str, int]:
     return row.date, row.partition
 
 
-def _groups(files: list[FileRow], size: int) -> Iterator[list[FileRow]]:
-    """Yield neighbours that together have about `size` bytes; never one alone."""
+def _groups(files: list[FileRow], size: int, whole: bool) -> Iterator[list[FileRow]]:
+    """Yield neighbours that together have about `size` bytes; never one alone.
+
+    If files are `whole` they have every row of their range: they are not merged over a gap.
+    """
     if size < 1:
         raise InvalidArgument(f"cannot write files of {size} bytes: use a larger size")
     group: list[FileRow] = []
     for one in files:
         full = sum(member.size for member in group) + one.size > size
-        # Nothing is merged over a gap: a file has every row of its range.
-        apart = bool(group) and one.first != group[-1].last + 1
+        apart = whole and bool(group) and one.first != group[-1].last + 1
         if group and (_day(one) != _day(group[0]) or full or apart):
             if len(group) > 1:
                 yield group
