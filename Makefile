@@ -51,8 +51,8 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run demo demonstrate test test-all test-lowest coverage lint bench against \
-	simulate kill kill-spark sequences forget soak cut fuzz corpus docs promises site lock release \
-	clean
+	simulate kill kill-spark sequences forget soak cut fuzz corpus walk docs promises site lock \
+	release clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -121,6 +121,9 @@ fuzz: $(READY) ## Feed malformed input to each protocol (TARGET=arrow, INPUTS=20
 
 corpus: $(READY) ## Look for inputs that reach new code, and keep them (TARGET=arrow, SECONDS=600)
 	$(BIN)/python -m tests.fuzz.grow $(TARGET) --seconds $(SECONDS) $(ARGS)
+
+walk: $(READY) ## Trace requests through a server: the files entered, the moves (ARGS="AMQP send")
+	$(BIN)/python -m tools.walk $(ARGS)
 
 docs: promises ## Regenerate the generated pages of docs/ and the included code
 	$(BIN)/python -m tools.lifecycle

@@ -82,7 +82,8 @@ def spark_for(
 ) -> Iterator[SparkSession]:
     """Open a Spark session for one job, and raise its failures as one sentence.
 
-    With `stop`, SIGINT and SIGTERM set that event instead of ending the job abruptly.
+    With `stop`, SIGINT and SIGTERM set that event instead of ending the job abruptly. Without it
+    they end the job, which releases its lake and Spark.
     """
     with spark_when_needed(session, master, conf, stop) as start:
         yield start()
@@ -149,14 +150,17 @@ def _settings(conf: list[str] | None) -> dict[str, str]:
 def _on_signals(stop: threading.Event | None, interrupt: bool = False) -> None:
     """Let SIGINT and SIGTERM set an event, and also interrupt if `interrupt` is set."""
 
-    def handle(*_: object) -> None:
-        assert stop is not None
-        stop.set()
+    def handle(number: int, _: object) -> None:
+        if stop is not None:
+            stop.set()
+        if stop is None:
+            raise SystemExit(128 + number)
         if interrupt:
             raise KeyboardInterrupt
 
-    if stop is not None:
-        for ending in (signal.SIGINT, signal.SIGTERM):
+    if threading.current_thread() is threading.main_thread():
+        # Ctrl-C interrupts a job without an event anyway.
+        for ending in (signal.SIGTERM,) if stop is None else (signal.SIGINT, signal.SIGTERM):
             signal.signal(ending, handle)
 
 

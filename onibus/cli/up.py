@@ -70,7 +70,8 @@ class Pipeline:
         print_line(f"the pipeline captures every entity into {self._lake}")
         connection = f"@{ready.connection_file}" if ready.connection_file else ready.development
         arguments = [
-            *(sys.executable, "-m", "onibus", "pipeline", "capture", "--all", "--continuous"),
+            *(sys.executable, "-m", "onibus.cli.with_parent"),
+            *("pipeline", "capture", "--all", "--continuous"),
             *("--lake", self._lake, "--interval", self._interval),
             *("--connect", connection or ready.http),
             *(("--trust", ready.certificate) if ready.certificate else ()),
@@ -82,7 +83,9 @@ class Pipeline:
         rest = _REST_S
         while not self._stopping.is_set():
             # A separate process group: Ctrl-C goes to the server, which then stops the pipeline.
-            process = subprocess.Popen(arguments, start_new_session=True, stderr=subprocess.PIPE)
+            process = subprocess.Popen(
+                arguments, start_new_session=True, stdin=subprocess.PIPE, stderr=subprocess.PIPE
+            )
             self._process = process
             begun = time.monotonic()
             assert process.stderr is not None

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import onibus
 from onibus.core.errors import InvalidOperation
 from onibus.spark.java import find_java, quiet_java
+from onibus.spark.launching import tied
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -66,7 +67,8 @@ def spark_session(master: str = MASTER, **conf: str) -> SparkSession:
         given = CONFIGURATION | _DRIVER | (_LOCAL if local else _workers(root)) | conf
     for name, value in given.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    with tied():
+        return builder.getOrCreate()
 
 
 def check_installed() -> None:

@@ -1,4 +1,4 @@
-"""A driver with four queries that runs until a file says stop; `kill_spark` kills it.
+"""A driver with four queries and a capture, until a file says stop; `kill_spark` kills it.
 
 python -m tests.spark.kill_driver MASTER CONNECTION PLACE
 """
@@ -6,6 +6,7 @@ python -m tests.spark.kill_driver MASTER CONNECTION PLACE
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,11 +15,16 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from onibus.core.errors import OnibusError
+from onibus.spark.jobs.audit import audit
+from onibus.spark.jobs.capture import capture
 from onibus.spark.session import spark_session
 
 #: Each reader with each writer.
 PAIRS = [(mode, sink) for mode in ("log", "queue") for sink in ("stream", "foreach")]
 STOP = "stop"
+#: The queue that is captured: its messages end, so that the lake has outcomes too.
+CAPTURED, LAKE = ("queue", "stream"), "lake"
 
 
 def name_of(mode: str, sink: str, end: str) -> str:
@@ -53,6 +59,39 @@ def start(
     return writer.foreachBatch(write).start()
 
 
+class Capture(threading.Thread):
+    """Captures a queue into a lake, again and again: each run takes the lake over."""
+
+    def __init__(self, spark: SparkSession, connection: str, place: Path) -> None:
+        super().__init__(daemon=True)
+        self._spark, self._lake = spark, str(place / LAKE)
+        self._source = {"connection": connection, "entity": name_of(*CAPTURED, "in")}
+        self.stopped = threading.Event()
+
+    def run(self) -> None:
+        while not self.stopped.wait(1):
+            self.once()
+
+    def once(self) -> bool:
+        """Capture what there is; return whether it succeeded."""
+        try:
+            capture(self._spark, self._source, self._lake)
+        except (PySparkException, OnibusError, OSError) as error:
+            note(CAPTURED, lambda error=error: f"capture: {error}")  # type: ignore[misc]
+            return False
+        return True
+
+    def finish(self) -> None:
+        """Capture the rest, and have the lake audited: it is complete and right."""
+        self.stopped.set()
+        self.join()
+        while not self.once():
+            time.sleep(1)
+        verdict = audit(lambda: self._spark, self._source, self._lake, max_lag_s=0)
+        note(CAPTURED, lambda: verdict)
+        assert verdict.passed, verdict
+
+
 def main(master: str, connection: str, folder: str) -> None:
     """Run the queries, each again if it fails, until the file exists; then finish all rows."""
     place = Path(folder)
@@ -64,6 +103,8 @@ def main(master: str, connection: str, folder: str) -> None:
         "spark.task.maxFailures": "4",
     }
     spark = spark_session(master, **settings)
+    lake = Capture(spark, connection, place)
+    lake.start()
     queries: dict[tuple[str, str], StreamingQuery] = {}
     while not (place / STOP).exists():
         for pair in PAIRS:
@@ -78,6 +119,7 @@ def main(master: str, connection: str, folder: str) -> None:
         queries[pair] = finish(spark, connection, place, pair, query)
     for query in queries.values():
         query.stop()
+    lake.finish()
     spark.stop()
 
 

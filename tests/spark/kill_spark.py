@@ -3,8 +3,9 @@
     python -m tests.spark.kill_spark --kills 100 --seed 7 --on local
 
 Four queries run at once, each from a queue to a queue: log and queue reads, a stream and
-`foreachBatch` as writers. A sender feeds them. At the end each row that was sent must be in the
-target once, under numbers without a gap. `--on` is local, standalone (two workers) or connect.
+`foreachBatch` as writers. A capture of one of them writes a lake. A sender feeds them. At the end
+each row that was sent must be in the target once, under numbers without a gap. Each must be in the
+lake once, and an audit of the lake passes. `--on` is local, standalone (two workers) or connect.
 """
 
 from __future__ import annotations
@@ -27,11 +28,12 @@ from pathlib import Path
 from onibus import Message
 from onibus.client import Client
 from onibus.core.errors import OnibusError
+from onibus.spark.lake import MESSAGES, OUTCOMES, Lake
 from tests.client.server_helpers import ServerProcess
 from tests.source_tree import ROOT
 from tests.spark.clusters import CONNECT, connect_server, standalone
 from tests.spark.faults import gapless
-from tests.spark.kill_driver import PAIRS, STOP, name_of
+from tests.spark.kill_driver import CAPTURED, LAKE, PAIRS, STOP, name_of
 from tests.spark.writing_helpers import log_of
 
 PATIENCE_S = 900
@@ -181,6 +183,23 @@ def check(connection: str, sent: int) -> dict[str, int]:
     return dict(found)
 
 
+def check_lake(place: Path, sent: int) -> dict[str, int]:
+    """Return how many rows the lake has, and how many it lacks or repeats."""
+    lake = Lake(str(place / LAKE), name_of(*CAPTURED, "in"))
+    ids = Counter(
+        one
+        for file in lake.files(MESSAGES)
+        for one in lake.read(file)[1].column("message_id").to_pylist()
+    )
+    ends = sum(lake.read(file)[1].num_rows for file in lake.files(OUTCOMES))
+    return {
+        "lake rows": ids.total(),
+        "lake outcomes": ends,
+        "lake lost": sum(f"{at}" not in ids for at in range(sent)),
+        "lake repeated": ids.total() - len(ids),
+    }
+
+
 def kill_all(on: str, kills: int, seed: int, place: Path) -> dict[str, int]:
     """Kill at random, this number of times; return what was found."""
     draw = random.Random(seed)
@@ -218,7 +237,9 @@ def kill_all(on: str, kills: int, seed: int, place: Path) -> dict[str, int]:
             feed.stopped.set()
             feed.join()
             driver.end()
-        return check(connection, feed.sent) | {"sent": feed.sent * len(PAIRS)} | dict(done)
+        counts = {"sent": feed.sent * len(PAIRS), "sent to the lake's queue": feed.sent}
+        found = check(connection, feed.sent) | check_lake(place, feed.sent)
+        return found | counts | dict(done)
 
 
 def kill(
@@ -252,8 +273,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="kill-spark-", ignore_cleanup_errors=True) as place:
         found = kill_all(given.on, given.kills, given.seed, Path(place).resolve())
     print(json.dumps({"on": given.on, "seed": given.seed, "kills": given.kills} | found))
-    wrong = found["lost"] or found["repeated"] or found["gaps"] or found["staged"]
-    return 1 if wrong else 0
+    wrong = ("lost", "repeated", "gaps", "staged", "lake lost", "lake repeated")
+    return 1 if any(found[name] for name in wrong) else 0
 
 
 if __name__ == "__main__":

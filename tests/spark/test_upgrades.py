@@ -18,7 +18,7 @@ from onibus.spark.lake import MESSAGES, Lake
 from tests.server.processes import environment, served
 from tests.spark.lake_helpers import Captures
 from tests.upgrades.contents import STORES
-from tests.upgrades.earlier import VERSIONS, unpack
+from tests.upgrades.earlier import LAKES, unpack
 
 
 def pipeline(*arguments: str) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def test_a_lake_gets_its_own_readers_and_the_shared_one_keeps_nothing(
     assert len(captures.numbers(lake)) == 63
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", LAKES)
 def test_capture_goes_on(version: str, tmp_path: Path) -> None:
     data, lake = unpack(version, "data", tmp_path), unpack(version, "lake", tmp_path)
     config = tmp_path / "onibus.toml"

@@ -16,6 +16,8 @@ DAY_MS = 86_400_000
 FUTURE_MS = 4_000_000_000_000
 #: What is larger than this in one block is a file next to the database.
 LARGE = 700_000
+#: The task that staged rows in columns; earlier versions have no such rows.
+COLUMNS_TASK = 1
 
 
 async def fill(bus: Bus) -> None:
@@ -119,6 +121,10 @@ async def _log_and_pipeline(bus: Bus) -> None:
     await bus.stage("bulk", [Message(body=b"published")], batch=0, **names)
     await bus.publish("bulk", producer="job", batch=0, attempts=[(0, 0)], checkpoint="c-1")
     await bus.stage("bulk", [Message(body=b"staged")], batch=1, lease_ms=300 * DAY_MS, **names)
+    staged = pa.table({"body": pa.array([b"column %d" % at for at in range(80)], pa.binary())})
+    await bus.stage_arrow(
+        "bulk", staged, batch=1, lease_ms=300 * DAY_MS, **names | {"task": COLUMNS_TASK}
+    )
 
 
 async def _documents(bus: Bus) -> None:

@@ -15,6 +15,8 @@ from onibus import Message
 FOLDER = Path(__file__).parent
 #: the versions that have a folder here
 VERSIONS = sorted(path.name for path in FOLDER.iterdir() if (path / "data.tar.gz").exists())
+#: of these, the versions that have a lake here
+LAKES = [version for version in VERSIONS if (FOLDER / version / "lake.tar.gz").exists()]
 
 
 def unpack(version: str, name: str, into: Path) -> Path:

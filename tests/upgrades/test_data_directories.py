@@ -9,7 +9,7 @@ import pytest
 
 from onibus import Bus, Message
 from tests.bus_helpers import ManualClock, run
-from tests.upgrades.contents import STORES, listed
+from tests.upgrades.contents import COLUMNS_TASK, STORES, listed
 from tests.upgrades.earlier import VERSIONS, expected, unpack
 
 
@@ -78,10 +78,21 @@ def test_work_continues(version: str, tmp_path: Path) -> None:
 
             [claim] = bus.claims("bulk")
             await bus.commit_claim("bulk", claim.reader, claim.number)
+            staged = {one.task: one.count for one in bus.staged("bulk")}
             published = await bus.publish(
-                "bulk", producer="job", batch=1, attempts=[(0, 0)], checkpoint="c-1"
+                "bulk",
+                producer="job",
+                batch=1,
+                attempts=[(task, 0) for task in staged],
+                checkpoint="c-1",
             )
-            assert published.accepted == 1
+            assert staged in ({0: 1}, {0: 1, COLUMNS_TASK: 80})
+            assert published.accepted == sum(staged.values())
+            bodies = [one.body for one in await bus.receiver("bulk").receive(200)]
+            assert bodies[-published.accepted :] == [
+                b"staged",
+                *(b"column %d" % at for at in range(published.accepted - 1)),
+            ]
 
             clock.advance(600_000)
             bodies = [one.body for one in await plain.receive(30)]
