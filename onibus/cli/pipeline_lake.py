@@ -71,14 +71,28 @@ def capture(
     ] = True,
     body: Annotated[
         str | None,
-        typer.Option(help="Decode bodies: text, or the JSON fields 'id INT, name STRING'."),
+        typer.Option(
+            help="Decode bodies from now on: none, text, json, avro, protobuf or cloudevents. "
+            "Default: what the lake records."
+        ),
+    ] = None,
+    schema: Annotated[
+        str | None,
+        typer.Option(
+            help="Fields of JSON 'id INT, total DOUBLE', or the file of an Avro schema or Protobuf "
+            "descriptor set. Default: infer the fields of JSON."
+        ),
+    ] = None,
+    message_type: Annotated[
+        str | None, typer.Option("--type", help="Name of the Protobuf message: shop.Order.")
     ] = None,
     on_error: Annotated[
         str,
         typer.Option(
-            help="Treatment of bodies that cannot be decoded: suspend, skip or dead-letter."
+            help="Treatment of fields that cannot be decoded: rescue writes them to the table "
+            "errors, suspend stops the capture."
         ),
-    ] = "suspend",
+    ] = "rescue",
     messages_per_batch: Annotated[
         int | None, typer.Option(min=1, help="Maximum number of messages per batch.")
     ] = None,
@@ -87,7 +101,7 @@ def capture(
     master: Master = None,
     conf: Conf = None,
 ) -> None:
-    """Capture an entity's messages and their outcomes as Parquet files.
+    """Capture an entity's messages and their outcomes as Delta tables.
 
     Run it again at any time: it continues at the end of the lake and writes no row twice.
     """
@@ -116,6 +130,8 @@ def capture(
             interval_s=interval_s,
             outcomes=outcomes,
             body=body,
+            schema=schema,
+            message_type=message_type,
             on_error=on_error,
             accept_gap=accept_gap,
             new_identity=new_identity,
@@ -217,7 +233,7 @@ def _sentence(done: Captured) -> str:
         f"files ({bytes_text(done.size_bytes)}), {done.seconds:.1f} s"
     )
     if done.errors:
-        sentence += f"; {done.errors:,} messages could not be decoded and were set aside"
+        sentence += f"; {done.errors:,} fields or bodies could not be decoded: see table errors"
     return sentence
 
 

@@ -250,11 +250,13 @@ class DeltaLog:
         reached: Mapping[str, int] | None = None,
         *,
         same_rows: bool = False,
+        columns: str = "",
     ) -> None:
         """Make the next version, atomically; when this returns it is on disk.
 
         `reached` has the last number of each application id: one for a partition of a lake. With
-        `same_rows`, the files have the rows of those that the commit removes.
+        `same_rows`, the files have the rows of those that the commit removes. `columns` replace
+        those of the table, as Delta writes them.
         """
         self.check()
         now = int(time.time() * 1_000)
@@ -266,7 +268,7 @@ class DeltaLog:
                 }
             }
         ]  # fmt: skip
-        actions += self._declared([row.schema for row in add if row.schema], now)
+        actions += self._declared(columns, [row.schema for row in add if row.schema], now)
         changes = not same_rows
         for name, number in (reached or {}).items():
             actions.append({"txn": {"appId": name, "version": number, "lastUpdated": now}})
@@ -290,9 +292,9 @@ class DeltaLog:
         if following - self._checkpoint >= CHECKPOINT_EACH:
             self.checkpoint()
 
-    def _declared(self, schemas: Sequence[str], now: int) -> list[dict[str, Any]]:
+    def _declared(self, columns: str, schemas: Sequence[str], now: int) -> list[dict[str, Any]]:
         """Return what a commit says of the table: all of it, or columns that are new."""
-        schema = self.schema
+        schema = columns or self.schema
         for one in dict.fromkeys(schemas):
             schema = delta_schema.evolved(schema, one, self.address)
         if self.version < 0:

@@ -35,11 +35,11 @@ import pyarrow.parquet as pq
 from msgspec.structs import replace
 
 from onibus.core.errors import EntityReplaced, InvalidArgument
-from onibus.spark.delta_log import LOG, DeltaLog, attempt_of, path_of
+from onibus.spark.delta_log import LOG, DeltaLog, attempt_of, path_of, row_of
 from onibus.spark.delta_schema import schema_string, statistics
+from onibus.spark.lake_columns import is_current
 from onibus.spark.lake_earlier import earlier_folder, earlier_name, files_found, is_earlier
 from onibus.spark.lake_files import LakeFailed, LakeFiles
-from onibus.spark.lake_columns import is_current
 from onibus.spark.lake_manifest import DELTA, TYPED, FileRow, Manifest, Progress, decode, encode
 
 MESSAGES = "messages"
@@ -256,6 +256,17 @@ class Lake:
         self.store.give_name(one.name, name_of(table, new))
         return new
 
+    def written(self, table: str, path: str) -> FileRow | None:
+        """Return what a file has that this version wrote and no log lists; None if it is none."""
+        content = self.store.read(f"{table}/{path}") or b""
+        row = row_of(path, len(content), 0)
+        if row is None or not digest_of(content).startswith(row.digest):
+            return None
+        read = pq.ParquetFile(pa.BufferReader(content))
+        schema = schema_string(read.schema_arrow)
+        told = read.metadata
+        return replace(row, rows=told.num_rows, stats=statistics(told), schema=schema)
+
     # --- reading ----------------------------------------------------------------------------------
 
     def files(self, table: str) -> list[LakeFile]:
@@ -275,10 +286,10 @@ class Lake:
     def sets_aside(self) -> bool:
         """Return whether messages that could not be decoded are only in the table of errors."""
         stored = self.stored_manifest()
-        if stored is None or stored.layout >= TYPED:
-            return stored is None and self.identity() is None
-        schema = self.log(MESSAGES).schema
-        return not schema or not is_current(schema)
+        if stored is None or stored.layout < DELTA:
+            return True
+        schema = "" if stored.layout >= TYPED else self.log(MESSAGES).schema
+        return bool(schema) and not is_current(schema)
 
     def paths(self, table: str) -> list[str]:
         """Return where Spark finds the files that `files` names."""

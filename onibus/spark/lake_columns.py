@@ -48,7 +48,8 @@ def is_current(schema: str) -> bool:
 
 def body_of(schema: str) -> BodyFormat | None:
     """Return how an earlier version decoded the bodies of a table of messages."""
-    kind = arrow_schema(schema).field("body").type if schema else pa.binary()
+    columns = arrow_schema(schema)
+    kind = columns.field(DECODED if DECODED in columns.names else "body").type
     if kinds.is_string(kind):
         return BodyFormat(format="text")
     return json_format("json", kind) if kinds.is_struct(kind) else None

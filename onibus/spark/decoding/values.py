@@ -16,6 +16,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.types as kinds
 
+from onibus.core.errors import InvalidArgument
+
 #: Problems of one message that are named; the last one then counts the others.
 PROBLEMS_MAX = 20
 #: Characters of a value that a problem shows.
@@ -122,7 +124,10 @@ def python_type(kind: pa.DataType) -> Any:
     """Return the type as which a value in JSON is read; any value may be null or missing."""
     if kinds.is_string(kind):
         return str
-    return next(found for is_kind, (found, _) in _PYTHON.items() if is_kind(kind))
+    for is_kind, (found, _) in _PYTHON.items():
+        if is_kind(kind):
+            return found
+    raise InvalidArgument(f"bodies cannot have fields of type {kind}: use another type")
 
 
 def reader_of(kind: pa.DataType) -> Read:

@@ -126,6 +126,8 @@ class _Audit:
         #: what the manifest says of each table, and the files of all of them
         self._tables: dict[str, Progress] = {}
         self.places: list[Place] = []
+        #: the tables that have messages: in earlier lakes some are in that of errors only
+        self._with_messages: tuple[str, ...] = (MESSAGES,)
         #: manifests that cannot be read
         self.damaged: list[str] = []
         self._looked: list[Looked] = []
@@ -150,6 +152,8 @@ class _Audit:
                     missing[f"{lake.store.address} has no rows of {lake.entity!r}"] = None
                 continue
             files = lake.files(table)
+            if table == MESSAGES and lake.sets_aside():
+                self._with_messages = (MESSAGES, ERRORS)
             self.places += [(lake, table, one) for one in files]
             known = lake.manifest().tables if "identity" in about else _earlier(table, files)
             if table in known:
@@ -229,16 +233,16 @@ class _Audit:
         )
 
     def _set_aside(self) -> set[int]:
-        """Return the numbers of messages whose bodies could not be decoded."""
+        """Return the numbers of messages that are in the table of errors only."""
         found: set[int] = set()
-        for lake, _, one in self._of(ERRORS):
+        for lake, _, one in self._of(ERRORS) if ERRORS in self._with_messages else ():
             found.update(lake.read(one)[1].column("sequence_number").to_pylist())
         return found
 
     def check_rows(self, reading: LocalReading | SparkReading) -> Iterator[Finding]:
         """Sessions, duplicates and ends."""
         broker = self.broker
-        reading.load(self._of(MESSAGES, ERRORS), self._of(OUTCOMES))
+        reading.load(self._of(*self._with_messages), self._of(OUTCOMES))
         self._on_progress("checking sessions")
         yield from _findings(reading.sessions(), checks.SESSIONS)
         if broker is not None and broker.window_ms is not None:
@@ -319,7 +323,7 @@ class _Audit:
         def rows(*tables: str) -> int:
             return sum(looked.rows for place, looked in pairs if place[1] in tables)
 
-        messages = rows(MESSAGES, ERRORS)
+        messages = rows(*self._with_messages)
         if self.places and not messages:
             incomplete = (*incomplete, "nothing to check: the lake has no messages")
         return Verdict(
