@@ -47,6 +47,32 @@ NewIdentity = Annotated[
     bool, typer.Option("--new-identity", help="Make a copied lake separate from its original.")
 ]
 
+Body = Annotated[
+    str | None,
+    typer.Option(
+        help="Decode bodies from now on: none, text, json, avro, protobuf or cloudevents. "
+        "Default: what the lake records."
+    ),
+]
+BodySchema = Annotated[
+    str | None,
+    typer.Option(
+        "--schema",
+        help="Fields of JSON 'id INT, total DOUBLE', or the file of an Avro schema or Protobuf "
+        "descriptor set. Default: infer the fields of JSON.",
+    ),
+]
+MessageType = Annotated[
+    str | None, typer.Option("--type", help="Name of the Protobuf message: shop.Order.")
+]
+OnError = Annotated[
+    str,
+    typer.Option(
+        help="Treatment of fields that cannot be decoded: rescue writes them to the table errors, "
+        "suspend stops the capture."
+    ),
+]
+
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
@@ -69,30 +95,10 @@ def capture(
     outcomes: Annotated[
         bool, typer.Option("--outcomes/--no-outcomes", help="Capture the outcomes of messages too.")
     ] = True,
-    body: Annotated[
-        str | None,
-        typer.Option(
-            help="Decode bodies from now on: none, text, json, avro, protobuf or cloudevents. "
-            "Default: what the lake records."
-        ),
-    ] = None,
-    schema: Annotated[
-        str | None,
-        typer.Option(
-            help="Fields of JSON 'id INT, total DOUBLE', or the file of an Avro schema or Protobuf "
-            "descriptor set. Default: infer the fields of JSON."
-        ),
-    ] = None,
-    message_type: Annotated[
-        str | None, typer.Option("--type", help="Name of the Protobuf message: shop.Order.")
-    ] = None,
-    on_error: Annotated[
-        str,
-        typer.Option(
-            help="Treatment of fields that cannot be decoded: rescue writes them to the table "
-            "errors, suspend stops the capture."
-        ),
-    ] = "rescue",
+    body: Body = None,
+    schema: BodySchema = None,
+    message_type: MessageType = None,
+    on_error: OnError = "rescue",
     messages_per_batch: Annotated[
         int | None, typer.Option(min=1, help="Maximum number of messages per batch.")
     ] = None,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Collection
 from datetime import UTC, datetime
 from typing import Any
 
@@ -144,8 +145,8 @@ def words_of(kind: Any) -> str:
     return f"array<{words_of(kind['elementType'])}>"
 
 
-def statistics(content: pq.FileMetaData) -> str:
-    """Return how many rows a file has, and the least and greatest of its numbers and times."""
+def statistics(content: pq.FileMetaData, columns: Collection[str]) -> str:
+    """Return how many rows a file has, and the least and greatest values of some columns."""
     least: dict[str, Any] = {}
     greatest: dict[str, Any] = {}
     nulls: dict[str, int] = {}
@@ -153,7 +154,9 @@ def statistics(content: pq.FileMetaData) -> str:
     for group in map(content.row_group, range(content.num_row_groups)):
         for column in map(group.column, range(content.num_columns)):
             name, told = column.path_in_schema, column.statistics
-            if told is None or not told.has_null_count or "." in name:
+            if name not in columns:
+                continue
+            if told is None or not told.has_null_count:
                 unknown.add(name)
                 continue
             nulls[name] = nulls.get(name, 0) + told.null_count

@@ -35,7 +35,7 @@ import pyarrow.parquet as pq
 from msgspec.structs import replace
 
 from onibus.core.errors import EntityReplaced, InvalidArgument
-from onibus.spark.delta_log import LOG, DeltaLog, attempt_of, path_of, row_of
+from onibus.spark.delta_log import LOG, STATISTICS, DeltaLog, attempt_of, path_of, row_of
 from onibus.spark.delta_schema import schema_string, statistics
 from onibus.spark.lake_columns import is_current
 from onibus.spark.lake_earlier import earlier_folder, earlier_name, files_found, is_earlier
@@ -242,7 +242,8 @@ class Lake:
         pq.write_table(rows.combine_chunks(), sink, compression="zstd")
         content = sink.getvalue()
         told = pq.read_metadata(pa.BufferReader(content))
-        row = _new_row(FileRow(*covered, rows.num_rows, content.size, ""), content, told, schema)
+        new = FileRow(*covered, rows.num_rows, content.size, "", schema=schema)
+        row = _new_row(table, new, content, told)
         self.store.put_new(name_of(table, row), content, "new")
         return LakeFile(name_of(table, row), row)
 
@@ -251,8 +252,9 @@ class Lake:
         one = LakeFile(name_of(table, row), row)
         content, _ = self.read(one)
         read = pq.ParquetFile(pa.BufferReader(content))
-        told = replace(row, rows=read.metadata.num_rows, size=len(content))
-        new = _new_row(told, content, read.metadata, schema_string(read.schema_arrow))
+        schema = schema_string(read.schema_arrow)
+        told = replace(row, rows=read.metadata.num_rows, size=len(content), schema=schema)
+        new = _new_row(table, told, content, read.metadata)
         self.store.give_name(one.name, name_of(table, new))
         return new
 
@@ -265,7 +267,8 @@ class Lake:
         read = pq.ParquetFile(pa.BufferReader(content))
         schema = schema_string(read.schema_arrow)
         told = read.metadata
-        return replace(row, rows=told.num_rows, stats=statistics(told), schema=schema)
+        stats = statistics(told, STATISTICS[table])
+        return replace(row, rows=told.num_rows, stats=stats, schema=schema)
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -366,10 +369,11 @@ def digest_of(content: bytes | pa.Buffer) -> str:
 
 
 def _new_row(
-    row: FileRow, content: bytes | pa.Buffer, told: pq.FileMetaData, schema: str
+    table: str, row: FileRow, content: bytes | pa.Buffer, told: pq.FileMetaData
 ) -> FileRow:
     attempt = attempt_of(digest_of(content))
-    return replace(row, digest=attempt[:-8], attempt=attempt, stats=statistics(told), schema=schema)
+    stats = statistics(told, STATISTICS[table])
+    return replace(row, digest=attempt[:-8], attempt=attempt, stats=stats)
 
 
 def by_date(table: str, rows: pa.Table) -> Iterator[tuple[Covered, pa.Table]]:

@@ -35,12 +35,13 @@ from onibus.core.errors import (
     Unknown,
 )
 from onibus.spark.decoding.formats import BodyFormat, json_format
-from onibus.spark.delta_schema import arrow_schema
+from onibus.spark.delta_schema import arrow_schema, schema_string
 from onibus.spark.lake import ERRORS, MESSAGES, OUTCOMES, TABLES, Lake, name_of
-from onibus.spark.lake_columns import DECODED
+from onibus.spark.lake_columns import DECODED, columns_of
 from onibus.spark.lake_files import LakeBusy, LakeFailed
 from onibus.spark.lake_manifest import FOLDERS, TYPED, FileRow, Gap, Progress
 from onibus.spark.lake_migration import adopt, adopt_errors, convert, retire_shared_readers
+from onibus.spark.lake_queries import put_queries
 from onibus.spark.lake_writer import LakeWriter
 
 #: A reader that no capture has used for so long is removed: its lake was deleted.
@@ -136,11 +137,24 @@ class LakeCapture:
         self._take_back_errors()
         for table in self._tables:
             self._take_table(identity, table)
+        self._create_tables()
         writer.commit(tokens=[writer.token])
         retire_shared_readers(self._client, self._lake, IDLE_MS)
         self._lake.store.delete_folder("_checkpoint")
         # After a commit: a former writer removes nothing.
         self._lake.vacuum(writer.logs, time.time() * 1_000)
+
+    def _create_tables(self) -> None:
+        """Make tables that have no rows yet, so that every program finds each of them."""
+        errors = (ERRORS,) if MESSAGES in self._tables else ()
+        for table in (*self._tables, *errors):
+            log = self._writer.logs[table]
+            if log.version < 0:
+                columns = schema_string(columns_of(table))
+                self._writer.register(table, "CREATE TABLE", [], columns=columns)
+            elif not log.configured:
+                self._writer.register(table, "SET TBLPROPERTIES", [])
+        put_queries(self._lake.store, self._entity)
 
     def finish(self) -> None:
         """Record how far the lake is, so that a Delta log that is lost later is noticed."""

@@ -40,6 +40,18 @@ _PLACE = ERROR_COLUMNS.names[:4]
 _UNKNOWN = "was not decoded by an earlier version"
 
 
+def columns_of(table: str) -> pa.Schema:
+    """Return the columns of a table, without `decoded`."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    from onibus.spark.schema import LOG, OUTCOMES, spark_schema, with_property_maps
+
+    if table == "errors":
+        return ERROR_COLUMNS
+    columns = OUTCOMES if table == "outcomes" else with_property_maps(LOG)
+    return to_arrow_schema(spark_schema(columns), timezone="UTC")
+
+
 def is_current(schema: str) -> bool:
     """Return whether a table, given its columns as Delta writes them, has those of today."""
     kinds_of = {one["name"]: one["type"] for one in json.loads(schema)["fields"]}

@@ -109,7 +109,7 @@ class Captures:
 
 
 def with_bad_bodies(rows: pa.Table, bad: Callable[[int], bool]) -> pa.Table:
-    """Return rows in which some bodies are no text."""
+    """Return rows in which some bodies are not UTF-8."""
     wrong = [bad(number) for number in rows.column("sequence_number").to_pylist()]
     body = pc.if_else(pa.array(wrong), b"\xff", rows.column("body"))
     return rows.set_column(rows.column_names.index("body"), "body", body)

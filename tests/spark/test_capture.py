@@ -35,7 +35,7 @@ class Case:
         self.lake = Lake(self.folder, entity)
 
     def capture(
-        self, *, body: str | None = None, on_error: str = "suspend", **options: str
+        self, *, body: str | None = None, on_error: str = "rescue", **options: str
     ) -> Captured:
         source = self.source | options
         return capture(self._spark, source, self.folder, body=body, on_error=on_error)

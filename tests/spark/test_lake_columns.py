@@ -78,8 +78,8 @@ def test_properties_are_maps_that_each_program_reads(
     assert one["property_types"]["whole"] == "long"
     assert two["properties"] is None
     messages = DeltaTable(captures.lake(tmp_path).address(MESSAGES)).to_pyarrow_dataset()
-    found = duckdb.sql("SELECT properties['whole'] FROM messages WHERE properties IS NOT NULL")
-    assert found.fetchall() == [(str(2**60),)]
+    query = "SELECT properties['whole'] FROM messages WHERE properties IS NOT NULL"
+    assert duckdb.execute(query).fetchall() == [(str(2**60),)]
     lazy = polars.scan_delta(captures.lake(tmp_path).address(MESSAGES))
     assert lazy.select("properties").collect().height == messages.count_rows() == 2
 
@@ -158,9 +158,9 @@ def test_fields_that_contradict_the_lake_change_nothing(
     captures.run(tmp_path, body=body_format("json", "id INT", None))
     send(bus, captures.entity, b'{"id": 2}')
     before = content(tmp_path)
-    for given in (("json", "id STRING"), ("text", None), ("json", "id STRUCT<x: INT>")):
+    for how, fields in (("json", "id STRING"), ("text", None), ("json", "id STRUCT<x: INT>")):
         with pytest.raises(InvalidOperation, match=r"column 'decoded.*nothing was captured"):
-            captures.run(tmp_path, body=body_format(*given, None))
+            captures.run(tmp_path, body=body_format(how, fields, None))
         assert content(tmp_path) == before
     captures.run(tmp_path, body=body_format("json", "total DOUBLE", None))
     assert [row["decoded"] for row in table(captures, tmp_path)] == [
@@ -223,5 +223,5 @@ def test_a_lake_of_delta_tables_gets_todays_columns(tmp_path: Path) -> None:
         pa.schema(DeltaTable(plain.lake(lake).address(MESSAGES)).schema().to_arrow())
         .field("properties").type
     )  # fmt: skip
-    # Whoever began to read before sees the earlier files.
+    # A reader that began before sees the earlier files.
     assert old.to_pyarrow_table().num_rows == 8

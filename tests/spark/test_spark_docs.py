@@ -17,7 +17,8 @@ from tests.source_tree import ROOT, text_of
 from tests.spark.test_readme import environment_elsewhere
 from tests.test_docs import FENCE
 
-PAGES = [f"docs/{name}.md" for name in ("spark", "spark-writing", "spark-operators", "pipeline")]
+_NAMES = ("spark", "spark-writing", "spark-operators", "pipeline", "lake")
+PAGES = [f"docs/{name}.md" for name in _NAMES]
 #: Blocks that a test cannot run: clusters, and a server that runs until it is stopped.
 SHOWN = {"text"}
 
@@ -25,8 +26,8 @@ SHOWN = {"text"}
 def steps(port: int) -> list[tuple[str, int, str, str]]:
     """Return all examples in the order in which they run.
 
-    Those in Python come first, since commands stop the session of the process. Those of the
-    pipeline come last, since they read the lake that its commands captured.
+    Those in Python come first, since commands stop the session of the process. Those of the lake
+    come last, since they read what the commands captured.
     """
     found = []
     for page in PAGES:
@@ -76,6 +77,9 @@ def test_each_example_runs_as_printed(tmp_path: Path) -> None:
             for queue in ("orders", "jobs", "totals", "orders-again"):
                 client.create_queue(queue)
                 client.send_batch(queue, [Message(body=b"%d" % at) for at in range(3)])
+            client.create_queue("payments")
+            payments = (b'{"id": 1, "total": 2.5}', b'{"id": 2}', b"no JSON")
+            client.send_batch("payments", [Message(body=body) for body in payments])
         wanted = steps(server.port)
         done = subprocess.run(
             [sys.executable, str(ROOT / "tests" / "spark" / "page_runner.py")],

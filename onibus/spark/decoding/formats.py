@@ -49,7 +49,7 @@ class Decoder(Protocol):
 
 
 def body_format(body: str | None, schema: str | None, message: str | None) -> BodyFormat | None:
-    """Return the format that a user asks for; None if the lake's own is meant."""
+    """Return the format that a user names; None for the format of the lake."""
     if body is None:
         if schema is not None or message is not None:
             raise InvalidArgument("a schema needs the format of the bodies: add --body")
@@ -65,7 +65,7 @@ def body_format(body: str | None, schema: str | None, message: str | None) -> Bo
     if message is not None and word != "protobuf":
         raise InvalidArgument("only Protobuf bodies have a message type: omit --type")
     found = _named(word, schema, message)
-    # What is wrong with a schema shows before anything is captured.
+    # Reject a bad schema before anything is captured.
     decoder_of(found)
     return found
 

@@ -148,7 +148,7 @@ def _has_decimals(kind: pa.DataType) -> bool:
 
 
 def inferred(bodies: Iterable[bytes | None], known: pa.StructType) -> pa.StructType:
-    """Return known fields, and those that a sample of bodies has besides."""
+    """Return known fields, and the other fields of a sample of bodies."""
     seen = _Seen()
     for body in bodies:
         try:
@@ -185,7 +185,7 @@ class _Seen:
             self.words.add(word)
 
     def kind(self) -> pa.DataType | None:
-        """Return the type for these values; None if there is none yet."""
+        """Return the type for these values; None without a value."""
         if not self.words:
             return None
         if self.words <= {"long", "double"}:

@@ -64,7 +64,7 @@ class Problems:
         self.row, self._of_row = row, 0
 
     def null(self, field: str | None, problem: str, value: Any = None) -> Any:
-        """Add a problem of the current row; return the null that is there instead."""
+        """Add a problem of the current row; return null, which stands for the value."""
         self._of_row += 1
         if self._of_row < PROBLEMS_MAX:
             shown = None if value is None else json_text(value)[:VALUE_LENGTH_MAX]

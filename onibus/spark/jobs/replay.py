@@ -177,9 +177,9 @@ class LakeSource:
 def logged(rows: DataFrame) -> DataFrame:
     """Return messages of a lake in the columns of the log."""
     from pyspark.sql.pandas.functions import arrow_udf
-    from pyspark.sql.types import StringType
 
-    encoded = arrow_udf(json_of, StringType())
+    # Its stubs want a kind of function that it finds by the annotations.
+    encoded = arrow_udf(json_of, "string")  # type: ignore[call-overload]
     maps = encoded("properties", "property_types")
     return rows.withColumn("properties", maps).drop("property_types")
 
