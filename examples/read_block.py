@@ -27,12 +27,16 @@ FIELDS = (
 USUAL = {"as_sent": b"", "rewritten": False, "dead_letter_of": None, "received_before": 0}
 
 
-def messages_of(block: bytes) -> list[dict[str, Any]]:
-    """Return the messages of one block in either encoding."""
+def messages_of(block: bytes, entries: bytes | None) -> list[dict[str, Any]]:
+    """Return the messages of one block in any encoding."""
     magic, version, encoding, rows, index_crc, body_check = struct.unpack_from("<2sBBIII", block)
-    index, body = block[16 : 16 + 52 * rows], block[16 + 52 * rows :]
+    if encoding == 2:
+        index, index_crc = index_of(entries or b"", rows)
+        body = block[16:]
+    else:
+        index, body = block[16 : 16 + 52 * rows], block[16 + 52 * rows :]
     assert (magic, version, crc32(index)) == (b"OB", 1, index_crc), "the block is damaged"
-    messages = arrow_messages(body, body_check) if encoding == 1 else [{} for _ in range(rows)]
+    messages = arrow_messages(body, body_check) if encoding else [{} for _ in range(rows)]
     start = 0
     for message, entry in zip(messages, struct.iter_unpack("<QqqQIIqI", index), strict=True):
         message["ordinal"], message["enqueued_time_ms"], _, _, end, crc, _, _ = entry
@@ -42,6 +46,21 @@ def messages_of(block: bytes) -> list[dict[str, Any]]:
             message |= zip(FIELDS, msgpack.decode(body[start:end]), strict=False)
             start = end
     return messages
+
+
+def index_of(entries: bytes, rows: int) -> tuple[bytes, int]:
+    """Return the index of a block that was staged, and its checksum."""
+    first, stamp, arrived, *columns, check = msgpack.decode(entries)
+    expires, sessions, kinds = (
+        struct.unpack(f"<{rows}{code}", column) if isinstance(column, bytes) else [column] * rows
+        for code, column in zip("qQI", columns, strict=True)
+    )
+    numbers = zip(range(first, first + rows), expires, sessions, kinds, strict=True)
+    index = [
+        struct.pack("<QqqQIIqI", ordinal, stamp, expiry, session, 0, 0, arrived, kind)
+        for ordinal, expiry, session, kind in numbers
+    ]
+    return b"".join(index), check
 
 
 def arrow_messages(body: bytes, body_check: int) -> list[dict[str, Any]]:
@@ -69,13 +88,13 @@ def read_store(path: str) -> pd.DataFrame:
     """Return the log of every partition in a store: all stored messages, settled or not."""
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as store:
         blocks = store.execute(
-            "SELECT partition, block, payload FROM block_index JOIN blocks USING (block) "
-            "ORDER BY partition, first"
+            "SELECT partition, block, payload, entries FROM block_index "
+            "JOIN blocks USING (block) ORDER BY partition, first"
         )
         rows = [
             {"partition": partition} | message
-            for partition, block, payload in blocks
-            for message in messages_of(payload_of(path, block, payload))
+            for partition, block, payload, entries in blocks
+            for message in messages_of(payload_of(path, block, payload), entries)
         ]
     return pd.DataFrame(
         rows, columns=["partition", "ordinal", "enqueued_time_ms", *FIELDS], dtype=object

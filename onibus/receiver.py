@@ -123,7 +123,7 @@ class Settler:
         await self._settle(
             token,
             lambda subscription, now, out: reject(
-                subscription, token, out, reason, description, properties
+                subscription, token, out, reason, description, properties, now
             ),
         )
 

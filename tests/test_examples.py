@@ -10,8 +10,10 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from onibus import Bus, Message
@@ -82,6 +84,25 @@ def test_read_block_reads_large_blocks_too(tmp_path: Path) -> None:
     frame = read_store(tmp_path / "main.sqlite")
     assert frame["ordinal"].tolist() == list(range(1, 1_001))
     assert set(frame["body"]) == {b"x" * 1_000}
+
+
+@pytest.mark.parametrize("lives", [[None] * 100, [60_000, None] * 50], ids=["equal", "different"])
+def test_read_block_reads_blocks_that_were_staged(tmp_path: Path, lives: list[int | None]) -> None:
+    rows = pa.table({"body": [b"%d" % at for at in range(100)], "time_to_live_ms": lives})
+
+    async def send() -> None:
+        names: dict[str, Any] = {"producer": "job", "batch": 0}
+        async with Bus.open(tmp_path) as bus:
+            await bus.create_queue("orders")
+            await bus.send("orders", Message(body=b"first"))
+            await bus.stage_arrow("orders", rows, task=0, attempt=0, **names)
+            await bus.publish("orders", attempts=[(0, 0)], **names)
+            await bus.stage_arrow("orders", rows, producer="job", batch=1, task=0, attempt=0)
+
+    asyncio.run(send())
+    frame = read_store(tmp_path / "main.sqlite")
+    assert frame["ordinal"].tolist() == list(range(1, 102))
+    assert frame["body"].tolist() == [b"first", *(b"%d" % at for at in range(100))]
 
 
 @pytest.mark.parametrize("arrow", [False, True], ids=["rows", "arrow"])

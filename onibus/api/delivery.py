@@ -185,6 +185,8 @@ class Resubmit(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     where: FilterIn | None = None
     #: the destination; default: the entity they came from
     to: str | None = None
+    #: ends the call once so many messages were resubmitted or rejected; default: all
+    limit: Annotated[int, Meta(ge=1)] | None = None
     #: change nothing
     dry_run: bool = False
 
@@ -196,7 +198,7 @@ class Move(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     to: str
     numbers: Numbers | None = None
     where: FilterIn | None = None
-    #: how many at most
+    #: how many at most, moved or rejected
     limit: Annotated[int, Meta(ge=1, le=MOVES_MAX)] = MOVES_MAX
     #: change nothing
     dry_run: bool = False

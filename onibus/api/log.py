@@ -10,6 +10,66 @@ from msgspec import Meta
 from onibus.api.messages import FilterIn, Number
 
 LogName = Literal["messages", "outcomes"]
+VerdictName = Literal["PASSED", "FAILED", "INCOMPLETE"]
+#: Sentences of a verdict that the broker keeps, and their length.
+FINDINGS_MAX = 20
+FINDING_LENGTH_MAX = 500
+#: Characters of the page of a report.
+PAGE_LENGTH_MAX = 2 << 20
+
+
+class TableReport(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The files of a lake's table after a batch, as its capture counts them."""
+
+    files: Number
+    rows: Number
+    size_bytes: Number
+    #: rows of the last batch; 0 without a batch since the last report
+    batch_rows: Number = 0
+
+
+class AuditReport(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The verdict of an audit, and how many rows it is about."""
+
+    verdict: VerdictName
+    messages: Number
+    outcomes: Number
+    #: contradictions, reasons and notes
+    findings: Annotated[
+        list[Annotated[str, Meta(max_length=FINDING_LENGTH_MAX)]], Meta(max_length=FINDINGS_MAX)
+    ] = []
+
+
+class ReaderReport(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """What a program reports of the lake behind a reader; missing parts keep their values."""
+
+    #: the reader's token, which the report of a table needs
+    token: str | None = None
+    table: TableReport | None = None
+    audit: AuditReport | None = None
+    #: an HTML page about the lake
+    page: Annotated[str, Meta(max_length=PAGE_LENGTH_MAX)] | None = None
+
+
+class LakeInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The last reports about the lake behind a reader; the broker does not verify them."""
+
+    files: int | None = None
+    rows: int = 0
+    size_bytes: int = 0
+    #: the last batch that had rows, and when it was reported
+    batch_rows: int = 0
+    batch_ms: int | None = None
+    #: PASSED, FAILED or INCOMPLETE, when it was reported, and with which key
+    verdict: str | None = None
+    verdict_ms: int | None = None
+    verdict_key: str = ""
+    #: rows that the verdict is about
+    messages: int = 0
+    outcomes: int = 0
+    findings: tuple[str, ...] = ()
+    #: when a page was reported
+    page_ms: int | None = None
 
 
 class ReaderInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,6 +92,8 @@ class ReaderInfo(msgspec.Struct, frozen=True, kw_only=True):
     idle_ms: int | None
     #: what reads with it, as its owner describes it: the address of a lake
     address: str | None = None
+    #: what captures and audits reported of that lake
+    lake: LakeInfo | None = None
 
 
 class StampsSetBack(msgspec.Struct, frozen=True, kw_only=True):

@@ -35,6 +35,8 @@ Count = Annotated[int, Meta(ge=1, le=BATCH_COUNT_MAX)]
 #: Milliseconds of a wait, of another duration, or since 1970.
 WaitMs = Annotated[int, Meta(ge=0, le=WAIT_MS_MAX)]
 Milliseconds = Annotated[int, Meta(ge=0, le=2**53)]
+#: Bytes of each body in a list; more are left out.
+BodyLimit = Annotated[int, Meta(ge=0, le=2**31)]
 #: A lock token, in hexadecimal.
 Token = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
 Tokens = Annotated[list[Token], Meta(min_length=1, max_length=BATCH_COUNT_MAX)]
@@ -76,6 +78,8 @@ class MessageOut(msgspec.Struct, kw_only=True, omit_defaults=True):
     delivery_count: int = 0
     body: str | None = None
     body_base64: str | None = None
+    #: bytes of the whole body, if only its beginning is here
+    body_size: int | None = None
     message_id: str | None = None
     session_id: str | None = None
     partition_key: str | None = None
@@ -130,10 +134,11 @@ def sent_out(sent: Sent) -> SentOut:
     return SentOut(sent.sequence_number, sent.duplicate_of)
 
 
-def message_out(received: ReceivedMessage) -> MessageOut:
-    """Return a message for a response."""
+def message_out(received: ReceivedMessage, body_limit: int | None = None) -> MessageOut:
+    """Return a message for a response, with at most that many bytes of its body."""
     message = received.message
-    text, binary = text_of(message.body)
+    cut = body_limit is not None and len(message.body) > body_limit
+    text, binary = _beginning(message.body, body_limit or 0) if cut else text_of(message.body)
     properties = message.properties
     return MessageOut(
         sequence_number=received.sequence_number,
@@ -142,6 +147,7 @@ def message_out(received: ReceivedMessage) -> MessageOut:
         delivery_count=received.delivery_count,
         body=text,
         body_base64=binary,
+        body_size=len(message.body) if cut else None,
         message_id=message.message_id,
         session_id=message.session_id,
         partition_key=message.partition_key,
@@ -163,6 +169,16 @@ def message_out(received: ReceivedMessage) -> MessageOut:
         dead_letter_reason=received.dead_letter_reason,
         dead_letter_description=received.dead_letter_description,
     )
+
+
+def _beginning(content: bytes, limit: int) -> tuple[str | None, str | None]:
+    """Return the beginning of a body, which is not cut inside a character."""
+    beginning = content[:limit]
+    for end in range(limit, max(limit - 4, -1), -1):
+        text, _ = text_of(beginning[:end])
+        if text is not None:
+            return text, None
+    return text_of(beginning)
 
 
 def messages_out(received: list[ReceivedMessage]) -> Messages:

@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from onibus.api.messages import Count, FilterIn, MessageOut, Start
+from onibus.api.messages import BodyLimit, Count, FilterIn, MessageOut, Start
 
 #: Messages that one search looks at, at most.
 LOOKS_MAX = 20_000
@@ -22,6 +22,8 @@ class Search(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     looks: Annotated[int, Meta(ge=1, le=LOOKS_MAX)] = 5_000
     dead_letters: bool = False
     where: FilterIn | None = None
+    #: default: whole bodies
+    body_limit: BodyLimit | None = None
 
 
 class SearchOut(msgspec.Struct):
@@ -34,10 +36,11 @@ class SearchOut(msgspec.Struct):
     looked: int
 
 
-class TailIn(msgspec.Struct, forbid_unknown_fields=True):
+class TailIn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Which arriving messages to show; an empty filter shows all."""
 
     where: FilterIn
+    body_limit: BodyLimit | None = None
 
 
 class Reason(msgspec.Struct):

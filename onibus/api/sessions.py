@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
+from msgspec import Meta
 
 from onibus.api.messages import Count, Numbers, Token, WaitMs
 
@@ -72,7 +75,18 @@ class SessionOut(msgspec.Struct, kw_only=True):
     state_base64: str | None
 
 
+class SessionsQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Which sessions to list; default: all, by their ids."""
+
+    #: lists only the ones whose oldest message waits longest
+    limit: Annotated[int, Meta(ge=1, le=10_000)] | None = None
+    #: with a limit: lists sessions whose id contains this, in any case
+    search: str = ""
+
+
 class Sessions(msgspec.Struct):
     """Sessions that have messages, a lock or a state."""
 
     sessions: list[SessionOut]
+    #: sessions that match, also those that are not listed
+    count: int = 0

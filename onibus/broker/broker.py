@@ -186,7 +186,7 @@ class Broker:
         waiting = any(loop.busy or loop.waiting for loop in loops)
         sending = any(one.inbox or one.threads.leaving for one in self.stores.values())
         owed = self.namespace.deciding or self.claims.under_way or bool(self.deletions)
-        owed |= self.probing.under_way or self.turns.waiting
+        owed |= self.probing.under_way or self.turns.waiting or self.works.publishing
         return not (waiting or sending or owed)
 
     def flush(self) -> None:

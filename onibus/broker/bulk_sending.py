@@ -17,7 +17,7 @@ from onibus.core import content_digest
 from onibus.core.arrow_block import conform
 from onibus.core.message import SentBatch
 from onibus.core.path.admit_arrow import PreparedBatch, admit_arrow, one_batch, raw_values
-from onibus.core.path.bulk import SentRows, encode_ahead
+from onibus.core.path.bulk import SentRows, encode_ahead, staged_apart
 from onibus.core.staged import Part as StagedPart
 
 if TYPE_CHECKING:
@@ -61,9 +61,9 @@ class Admission:
             self.digest = content_digest.of_columns(self._given)
         self._divisions = divide(self._batch, self._partitions)
         for _, rows, _ in self._divisions:
-            encode_ahead(rows)
+            encode_ahead(rows, self._to_stage)
             if self._to_stage:
-                rows.encoded = rows.encode()
+                rows.encoded = rows.encode(apart=staged_apart(rows))
 
     def route(self) -> list[Part]:
         """Return the partitions that take the rows now; keyless ones share one (P4)."""

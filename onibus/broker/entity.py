@@ -75,6 +75,7 @@ class Seat:
         given = (entity.log_settings, pages, secret, store.boot)
         partition = Partition(self.id, self.index, *given, offsets=store.offsets)
         partition.subscription.tally = entity.tally
+        partition.returns = store.returns
         for outlet in entity.subscriptions.values():
             outlet.subscribe(partition)
         for one in (entity, *entity.subscriptions.values()):

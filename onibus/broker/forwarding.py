@@ -16,7 +16,8 @@ from msgspec.structs import replace
 from onibus.broker.moving import Move
 from onibus.broker.replies import Outcome
 from onibus.broker.sending import open_for_sends
-from onibus.broker.works import Parts
+from onibus.broker.turns import plan_ahead, slice_count
+from onibus.broker.work import Parts
 from onibus.core.errors import (
     InvalidOperation,
     OnibusError,
@@ -27,6 +28,7 @@ from onibus.core.limits import HOP_COUNT_MAX
 from onibus.core.message import Message, ReceivedMessage
 from onibus.core.partition import Partition
 from onibus.core.path.dead_letter import dead_letter
+from onibus.core.path.room import Room
 from onibus.core.path.work import is_work
 from onibus.core.records import WriteBatch
 from onibus.core.subscription import Subscription
@@ -35,8 +37,9 @@ if TYPE_CHECKING:
     from onibus.broker.broker import Broker
     from onibus.broker.entity import Entity, Seat
 
-#: Messages that go on in one work.
+#: Messages of one work, and their bytes; fewer if the destination has many rules.
 A_SLICE = 200
+SLICE_BYTES = 4 << 20
 #: How long a destination that cannot take messages is left alone.
 RETRY_MS = 1_000
 #: Properties of a dead letter that went on: the entity that it was dead-lettered in.
@@ -46,13 +49,20 @@ TOO_MANY_HOPS = "MaxTransferHopCountExceeded"
 TOO_MANY_HOPS_TEXT = f"The message was forwarded {HOP_COUNT_MAX} times already."
 
 
+#: A source, its partition, and whether its dead-lettered messages are forwarded.
+Key = tuple[int, int, bool]
+
+
 class Forwarding:
     """All sources of the namespace that forward."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         #: (source, partition, dead letters or not) with a work under way, and its destination
-        self._moving: dict[tuple[int, int, bool], str] = {}
+        self._moving: dict[Key, str] = {}
+        #: the same while the rules of the destination run, and the moves that they ran for
+        self._planning: dict[Key, str] = {}
+        self._planned: dict[Key, tuple[Move, Parts]] = {}
         self._awake: set[Entity] = set()
 
     def wake(self, source: Entity) -> None:
@@ -64,7 +74,8 @@ class Forwarding:
 
     def brings_to(self, target: str) -> bool:
         """Return whether messages are on their way to an entity, or dead letters wait to be."""
-        return target in self._moving.values() or any(
+        under_way = (*self._moving.values(), *self._planning.values())
+        return target in under_way or any(
             (source.outlet_settings().forward_dead_letters_to or "").lower() == target
             and any(
                 seat.partition is not None
@@ -110,12 +121,12 @@ class Forwarding:
     def _forward(self, source: Entity, seat: Seat, target: str, dead: bool) -> None:
         """Move the first messages of one partition on, unless some are on their way."""
         key = (source.incarnation, seat.id, dead)
-        if key in self._moving or seat.partition is None:
+        if key in self._moving or key in self._planning or seat.partition is None:
             return
         now = self._broker.clock.now()
         try:
             self._broker.advance(seat, now)
-            ordinals = self._broker.ask(seat, self._ready, source, dead, now)
+            ordinals = self._broker.ask(seat, self._ready, source, dead, now, target)
             if not ordinals:
                 return
             entity = open_for_sends(self._broker, target)
@@ -123,19 +134,46 @@ class Forwarding:
             letters = dead and entity.log_settings.fifo
             move = Move(self._broker, source, entity, deduplicated=not letters)
             move.add(seat, ordinals, partial(_forwarded, source=source, dead=dead))
+            move.fit()
+            if self._plans(source, key, entity, move):
+                return
             if move.refused:
                 self._keep(source, seat, move, dead, now)
             if not move.messages:
                 self.wake(source)
                 return
-            parts = _fitting(move)
+            planned = self._planned.pop(key, None)
+            parts = _fitting(move) if planned is None else planned[1]
             self._moving[key] = entity.name
             self._broker.works.do(parts, now, Outcome(partial(self._moved, source, key)))
         except OnibusError:
             self._moving.pop(key, None)
             self._later(source)
 
-    def _ready(self, partition: Partition, source: Entity, dead: bool, now: int) -> list[int]:
+    def _plans(self, source: Entity, key: Key, target: Entity, move: Move) -> bool:
+        """Run costly rules of the destination before the move; return whether they run now."""
+        planned = self._planned.get(key)
+        if planned is not None and move.is_like(planned[0]):
+            return False
+        self._planned.pop(key, None)
+        if not move.is_large:
+            return False
+        parts = _fitting(move)
+
+        def done() -> None:
+            self._planning.pop(key, None)
+            self._planned[key] = (move, parts)
+            self._look(source)
+            # The messages may be different at the next attempt.
+            self._planned.pop(key, None)
+
+        self._planning[key] = target.name
+        plan_ahead(self._broker, parts, done)
+        return True
+
+    def _ready(
+        self, partition: Partition, source: Entity, dead: bool, now: int, target: str
+    ) -> list[int]:
         subscription = source.part_of(partition)
         if not self._broker.namespace.online and any(
             is_work(hold.owner) for hold in subscription.holds.values()
@@ -143,12 +181,15 @@ class Forwarding:
             # What becomes of those that came before is not known: later ones must not overtake.
             raise PartitionOffline("the namespace's store is down")
         below = subscription.log.visible_below
+        entity = self._broker.namespace.entities.get(target.lower())
+        count = A_SLICE if entity is None else min(A_SLICE, slice_count(entity))
         waiting = subscription.dead_ready.onward if dead else subscription.ready
-        return [
+        ready = [
             ordinal
-            for ordinal in islice(waiting.ordinals(), A_SLICE)
+            for ordinal in islice(waiting.ordinals(), count)
             if ordinal < below and (dead or subscription.expires(ordinal) > now)
         ]
+        return ready[: Room(SLICE_BYTES).take(partition.log, ready)]
 
     def _keep(self, source: Entity, seat: Seat, move: Move, dead: bool, now: int) -> None:
         """Leave what is not taken: as a dead letter, which says why, or as the one it is."""
@@ -166,7 +207,7 @@ class Forwarding:
 
         self._broker.use(source, seat, refuse, now)
 
-    def _moved(self, source: Entity, key: tuple[int, int, bool], outcome: Outcome) -> None:
+    def _moved(self, source: Entity, key: Key, outcome: Outcome) -> None:
         self._moving.pop(key, None)
         if outcome.error is None:
             self.wake(source)

@@ -1,7 +1,8 @@
 """The life of one message so far, as far as its store knows it.
 
-A subscription keeps what a message needs from now on, not each thing that happened to it: of its
-deliveries it knows the first and how many ended without settlement. Nothing is guessed.
+A subscription keeps what a message needs from now on: of its deliveries it knows the first and how
+many ended without settlement. The times of recent ones are in memory (core/returns.py). Nothing is
+guessed.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ def life_of(subscription: Subscription, number: int) -> Life:
     """Return a message and its life."""
     ordinal = subscription.ordinal(number)
     message = subscription.view(ordinal)
-    events = [*_arrival(message), *_deliveries(message), *_hold(subscription, ordinal)]
+    events = [*_arrival(message), *_deliveries(subscription, ordinal, message)]
+    events += _hold(subscription, ordinal)
     mark = subscription.marks.get(ordinal)
     shown = subscription.partition.offsets.shown
     if message.state == "deferred":
@@ -63,15 +65,24 @@ def _arrival(received: ReceivedMessage) -> list[Event]:
     return [*events, Event("enqueued", received.enqueued_time_ms, detail)]
 
 
-def _deliveries(received: ReceivedMessage) -> list[Event]:
-    """Return what is known of its deliveries."""
+def _deliveries(subscription: Subscription, ordinal: int, received: ReceivedMessage) -> list[Event]:
+    """Return what is known of its deliveries: their number, and the times of recent ones."""
+    shown = subscription.partition.offsets.shown
+    returns = subscription.partition.returns
+    ends = [] if returns is None else returns.of(subscription.key, ordinal)
     events = []
-    if received.first_received_ms is not None:
-        events.append(Event("first received", received.first_received_ms))
-    count = received.delivery_count
+    first, count = received.first_received_ms, received.delivery_count
     if count:
         times = "once" if count == 1 else f"{count} times"
         events.append(Event("delivered", detail=f"{times} without being settled"))
+    if first is not None and first not in [shown(one.received) for one in ends if one.received]:
+        events.append(Event("first received", first))
+    for one in ends:
+        if one.received is None:
+            events.append(Event(one.how, shown(one.ended), "with its session"))
+        else:
+            seconds = (one.ended - one.received) / 1_000
+            events.append(Event("received", shown(one.received), f"{one.how} after {seconds:g} s"))
     return events
 
 

@@ -26,6 +26,8 @@ from onibus.core.partition import Partition
 from onibus.core.path.admit import Prepared
 from onibus.core.path.recover import COLUMNS, SOURCES, Rows, recover
 from onibus.core.records import BLOCK_INDEX, BLOCKS, ID_CHUNKS, META, STAGED, Table, WriteBatch
+from onibus.core.returns import Returns
+from onibus.core.staged import blocks_of
 from onibus.core.tally import Durations
 from onibus.store.interface import OpenStore, Store
 
@@ -63,6 +65,8 @@ class MessageStore:
         self._disk = disk
         #: how far the wall clock is from bus time
         self.offsets = offsets
+        #: how deliveries of its messages ended
+        self.returns = Returns()
         self.loop: CommitLoop | None = None
         #: told when the store turns out to be down
         self._failed: Callable[[CommitLoop, BaseException], None]
@@ -191,7 +195,9 @@ class MessageStore:
             if partition in self.seats:
                 staged.setdefault(partition, {}).setdefault(work, []).append(piece)
             else:
-                orphans.append((STAGED, (work, partition, piece)))
+                row: Any = store.read(STAGED, (work, partition, piece))
+                orphans.append((STAGED, row[: STAGED.key]))
+                orphans += [(BLOCKS, (block,)) for block in blocks_of(row[-1])]
         return staged
 
     def find_orphans(self) -> None:

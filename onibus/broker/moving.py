@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from onibus.broker.routing import route
-from onibus.broker.works import Parts, Results
+from onibus.broker.turns import fitting, is_large
+from onibus.broker.work import Parts, Results
 from onibus.core.errors import InvalidArgument, InvalidOperation, MessageTooLarge, OnibusError
 from onibus.core.message import Message, ReceivedMessage, encode
 from onibus.core.partition import Partition
@@ -37,8 +38,9 @@ class Move:
         self._deduplicated = deduplicated
         self._source = source
         self._target = target
-        #: where each message is
+        #: where each message is, and its sequence number there
         self.messages: list[tuple[Seat, int]] = []
+        self.old_numbers: list[int] = []
         self._batch: list[Prepared] = []
         #: what the destination does not take, and why
         self.refused: list[tuple[Seat, int, OnibusError]] = []
@@ -60,6 +62,7 @@ class Move:
                 if not self._deduplicated:
                     prepared.identities = ()
                 self.messages.append((seat, ordinal))
+                self.old_numbers.append(received.sequence_number)
                 self._batch.append(prepared)
 
     def _admit(self, message: Message, changed: Message) -> Prepared:
@@ -78,7 +81,22 @@ class Move:
 
     def keep_first(self, count: int) -> None:
         """Leave all but the first messages where they are."""
-        del self.messages[count:], self._batch[count:]
+        del self.messages[count:], self.old_numbers[count:], self._batch[count:]
+
+    def fit(self) -> None:
+        """Leave all messages but those whose rules take one slice, or the first one."""
+        self.keep_first(fitting(self._target, self._batch))
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the destination's rules take more than one slice."""
+        return is_large(self._target, self._batch)
+
+    def is_like(self, other: Move) -> bool:
+        """Return whether both move the same messages, unchanged, to the same destination."""
+        if self._target is not other._target or self.messages != other.messages:
+            return False
+        return [one.row for one in self._batch] == [one.row for one in other._batch]
 
     def parts(self, *, rename: str = "", only: int = 0) -> Parts:
         """Return the work; `only`: back into the subscription that they come from."""

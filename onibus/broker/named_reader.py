@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from onibus.api.log import LakeInfo
 from onibus.core.errors import ReaderTaken
 
 #: The two logs that can be read.
@@ -27,14 +28,16 @@ class ReaderRow(msgspec.Struct, kw_only=True):
     token: str | None = None
     #: what reads with it, in the words of its owner
     address: str | None = None
+    #: what programs reported of the lake behind it
+    lake: LakeInfo | None = None
 
 
 class NamedReader:
     """A reader as memory knows it."""
 
     __slots__ = (
-        "address", "asked", "created", "durable", "idle_ms", "leaving", "log", "moved", "name",
-        "positions", "token", "used",
+        "address", "asked", "created", "durable", "idle_ms", "lake", "leaving", "log", "moved",
+        "name", "positions", "token", "used",
     )  # fmt: skip
 
     def __init__(self, name: str, row: ReaderRow, used: int, durable: bool) -> None:
@@ -49,6 +52,7 @@ class NamedReader:
         self.idle_ms = row.idle_ms
         self.token = row.token
         self.address = row.address
+        self.lake = row.lake
         #: bus time of its last use
         self.used = used
         #: it is made, and not about to be deleted
@@ -66,6 +70,7 @@ class NamedReader:
             idle_ms=self.idle_ms,
             token=self.token,
             address=self.address,
+            lake=self.lake,
         )
 
     def check_token(self, token: str | None) -> None:

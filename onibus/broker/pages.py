@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import cast
+from typing import Any, cast
 
-from onibus.core.block import Block
+from onibus.core.block import Block, is_staged
 from onibus.core.errors import Damaged
 from onibus.core.marks import MarkRow
-from onibus.core.records import BLOCKS, ID_CHUNKS, ID_RUNS, MARKS, RECENT_IDS
+from onibus.core.records import BLOCK_INDEX, BLOCKS, ID_CHUNKS, ID_RUNS, MARKS, RECENT_IDS
 from onibus.store.interface import Store
 
 #: Blocks that were read or written last; enough for receivers that keep up.
@@ -38,25 +38,34 @@ class StorePages:
         if cached is not None:
             found = Block(cached, sound=True)
         else:
-            row = self._store.read(BLOCKS, (block,))
-            if row is None or not isinstance(row[-1], bytes):
+            loaded = load_block(self._store, block)
+            if loaded is None:
                 raise Damaged(f"store {self._store.name}: block {block} is missing")
-            found = Block(row[-1])
-            self.keep(block, row[-1])
+            found = loaded
+            self._remember(block, found)
         if block in self._blocks:
             self._blocks[block] = found
         return found
 
+    def read_staged(self, block: int) -> bytes:
+        row = self._store.read(BLOCKS, (block,))
+        if row is None or not isinstance(row[-1], bytes):
+            raise Damaged(f"store {self._store.name}: staged block {block} is missing")
+        return row[-1]
+
     def keep(self, block: int, payload: bytes) -> None:
         """Remember a block of ours that will be asked for soon; it is looked into only then."""
-        if len(payload) > CACHE_BYTES_MAX // 4:
+        self._remember(block, payload)
+
+    def _remember(self, block: int, content: Block | bytes) -> None:
+        if _size(content) > CACHE_BYTES_MAX // 4:
             # It would drive out all others.
             return
-        self._blocks[block] = payload
-        self._bytes += len(payload)
+        self._blocks[block] = content
+        self._bytes += _size(content)
         while self._bytes > CACHE_BYTES_MAX:
             _, dropped = self._blocks.popitem(last=False)
-            self._bytes -= dropped.size if isinstance(dropped, Block) else len(dropped)
+            self._bytes -= _size(dropped)
 
     def read_mark(self, partition: int, subscription: int, ordinal: int) -> MarkRow:
         row = self._store.read(MARKS, (partition, subscription, ordinal))
@@ -69,3 +78,24 @@ class StorePages:
         if row is None or not isinstance(row[-1], bytes):
             raise Damaged(f"store {self._store.name}: id chunk {chunk} is missing")
         return row[-1]
+
+
+def _size(content: Block | bytes) -> int:
+    return content.size if isinstance(content, Block) else len(content)
+
+
+def load_block(store: Store, block: int, entries: bytes | None = None) -> Block | None:
+    """Return a committed block, of any thread; None if it is not in the store.
+
+    `entries`: the index of one that was staged, where that is not committed yet.
+    """
+    row: Any = store.read(BLOCKS, (block,))
+    if row is None or not isinstance(row[-1], bytes):
+        return None
+    payload = row[-1]
+    if entries is None and is_staged(payload):
+        index: Any = store.read(BLOCK_INDEX, (block,))
+        if index is None:
+            return None
+        entries = index[-1]
+    return Block(payload, entries=entries)

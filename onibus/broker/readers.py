@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from onibus.api.log import LogPositions, ReaderInfo, StampsSetBack
+from onibus.api.log import LakeInfo, LogPositions, ReaderInfo, ReaderReport, StampsSetBack
 from onibus.broker.entity import Entity, Seat
 from onibus.broker.named_reader import MESSAGES, NamedReader, ReaderRow
 from onibus.broker.reading import check_log, find_incarnation, find_reader
@@ -261,6 +261,44 @@ def take(
     _commit(broker, entity, reader, Outcome(taken))
 
 
+def report(
+    broker: Broker,
+    entity_name: str,
+    name: str,
+    given: ReaderReport,
+    reply: Reply,
+    key: str = "",
+    has_page: bool = False,
+) -> None:
+    """Keep what a program reports of the lake behind a reader; answer once that is durable."""
+    entity = broker.find(entity_name)
+    reader = find_reader(entity, name)
+    wall = broker.clock.wall()
+    known = reader.lake or LakeInfo()
+    if given.table is not None:
+        reader.check_token(given.token)
+        table = msgspec.structs.asdict(given.table)
+        if not table["batch_rows"]:
+            table["batch_rows"] = known.batch_rows
+        else:
+            table["batch_ms"] = wall
+        known = msgspec.structs.replace(known, **table)
+    if given.audit is not None:
+        audit = msgspec.structs.asdict(given.audit) | {"findings": tuple(given.audit.findings)}
+        known = msgspec.structs.replace(known, **audit, verdict_ms=wall, verdict_key=key)
+    if has_page:
+        known = msgspec.structs.replace(known, page_ms=wall)
+    reader.lake = known
+
+    def kept(outcome: Outcome) -> None:
+        if outcome.error is not None:
+            fail(reply, outcome.error)
+        else:
+            answer(reply, None)
+
+    _commit(broker, entity, reader, Outcome(kept))
+
+
 def delete(broker: Broker, entity_name: str, name: str, reply: Reply) -> None:
     """Remove a reader; what was kept for it alone may go once that is durable."""
     entity = broker.find(entity_name)
@@ -341,6 +379,7 @@ def describe(entity: Entity, reader: NamedReader) -> ReaderInfo:
         moved_ms=reader.moved,
         idle_ms=reader.idle_ms,
         address=reader.address,
+        lake=reader.lake,
     )
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from onibus.broker.entity import Entity, Seat
 from onibus.broker.named_reader import MESSAGES, OUTCOMES, NamedReader
+from onibus.broker.pages import load_block
 from onibus.broker.replies import Reply, answer, fail
 from onibus.core.block import Block
 from onibus.core.errors import (
@@ -29,7 +30,6 @@ from onibus.core.errors import (
 from onibus.core.outcomes import OutcomeLog, OutcomePlace
 from onibus.core.partition import Partition
 from onibus.core.path.read import Piece, check_complete, ordinal_of, plan, plan_outcomes
-from onibus.core.records import BLOCKS
 from onibus.core.records import OUTCOMES as OUTCOMES_TABLE
 from onibus.store.interface import Store
 
@@ -208,13 +208,14 @@ class LogReading(Reading[Piece, tuple[Block, int, int]]):
         return at < len(partition.log.places) and partition.log.places[at].block == piece.block
 
     def _fetch(self, store: Store, piece: Piece) -> tuple[Block, int, int] | None:
-        payload: Any = piece.payload
-        if payload is None:
-            row = store.read(BLOCKS, (piece.block,))
-            if row is None:
+        if isinstance(piece.payload, bytes):
+            block = Block(piece.payload)
+        else:
+            entries = None if piece.payload is None else piece.payload.entries
+            loaded = load_block(store, piece.block, entries)
+            if loaded is None:
                 return None
-            payload = row[-1]
-        block = Block(payload)
+            block = loaded
         start = block.position(piece.first)
         end = start + piece.last - piece.first + 1
         if start < 0 or end > block.rows or block.entry(end - 1)[0] != piece.last:

@@ -7,23 +7,23 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from onibus.broker.entity import Seat
+from onibus.broker.entity import Entity, Seat
 from onibus.broker.reading import LogReading
 from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.broker.routing import route, size_of
 from onibus.broker.sending import open_for_sends
+from onibus.broker.turns import fitting, is_large, plan_ahead, slice_count
 from onibus.core.block import ACTIVATED, MESSAGE, Block
 from onibus.core.errors import InvalidArgument, OnibusError, Unknown
 from onibus.core.inspection import Filter
-from onibus.core.message import Message, ReceivedMessage, Sent
+from onibus.core.message import Message, ReceivedMessage
 from onibus.core.numbering import Numbering
 from onibus.core.partition import Partition
 from onibus.core.path.admit import Prepared, admit
-from onibus.core.path.enqueue import find_duplicates
-from onibus.core.path.enqueue import send as send_to_partition
 from onibus.core.path.peek import states_of
-from onibus.core.path.rename import rename_remembered
+from onibus.core.path.work import Result, carry_out, prepare
 from onibus.core.records import WriteBatch
+from onibus.core.staged import Part
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
@@ -73,41 +73,64 @@ class _Replay:
 
     def _send(self) -> None:
         """Send a slice of what was read, or read on."""
-        messages = self._waiting[:SENT_A_SLICE]
-        del self._waiting[:SENT_A_SLICE]
-        if not messages:
-            self.read()
-            return
         try:
             entity = open_for_sends(self._broker, self._to)
+            count = min(SENT_A_SLICE, slice_count(entity))
+            messages = self._waiting[:count]
+            if not messages:
+                self.read()
+                return
             secret = self._broker.namespace.secret
             batch = [admit(message, entity.log_settings, secret) for message in messages]
-            parts = route(entity, batch)
-            for seat, _, _ in parts:
-                seat.store.check_disk(size_of(batch))
-            left = [seat for seat, _, _ in parts]
-            for seat, positions, _ in parts:
-                chosen = [batch[at] for at in positions] if positions else batch
-                self._send_to(seat, chosen, left)
+            del batch[fitting(entity, batch) :]
+            del self._waiting[: len(batch)]
+            work = {
+                seat: Part([batch[at] for at in positions] or batch, rename="replayed")
+                for seat, positions, _ in route(entity, batch)
+            }
+            self._plan(entity, batch, work)
         except OnibusError as error:
             self._fail(error)
 
-    def _send_to(self, seat: Seat, batch: list[Prepared], left: list[Seat]) -> None:
-        """Send to one partition; when the last one is durable go on."""
+    def _plan(self, entity: Entity, batch: list[Prepared], work: dict[Seat, Part]) -> None:
+        """Run costly rules of the destination before the messages are stored."""
+        if not is_large(entity, batch):
+            self._store(batch, work)
+            return
+        now = self._broker.clock.now()
+        for seat, part in work.items():
+            # Messages get their new ids now: a plan is for the messages that it has seen.
+            self._broker.ask(seat, prepare, part, now)
+
+        def planned() -> None:
+            try:
+                self._store(batch, work)
+            except OnibusError as error:
+                self._fail(error)
+
+        plan_ahead(self._broker, work, planned)
+
+    def _store(self, batch: list[Prepared], work: dict[Seat, Part]) -> None:
+        """Send to all partitions; continue when the last one is durable."""
+        for seat in work:
+            seat.store.check_disk(size_of(batch))
+        left = dict.fromkeys(work)
+        for seat, part in work.items():
+            self._send_to(seat, part, left)
+
+    def _send_to(self, seat: Seat, part: Part, left: dict[Seat, None]) -> None:
         clock = self._broker.clock
 
-        def send(partition: Partition, now: int, out: WriteBatch) -> list[Sent]:
-            wall = clock.wall_at(now)
-            originals = find_duplicates(partition, batch, now)
-            renamed = rename_remembered(partition, batch, originals, now, "replayed")
-            return send_to_partition(partition, renamed, [-1] * len(renamed), now, wall, out)
+        def send(partition: Partition, now: int, out: WriteBatch) -> Result:
+            found = prepare(partition, part, now)
+            return carry_out(partition, part, found, now, clock.wall_at(now), out)
 
         def sent(outcome: Outcome) -> None:
             if outcome.error is not None:
                 self._fail(outcome.error)
                 return
-            self._count += len(batch)
-            left.remove(seat)
+            self._count += len(part.batch)
+            del left[seat]
             if not left:
                 self._send()
 

@@ -8,8 +8,8 @@ Where its MessageId is still remembered it gets a new one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import islice, takewhile
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -19,21 +19,24 @@ from onibus.broker.moving import Move
 from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.broker.sending import open_for_sends
 from onibus.broker.settling import seat_of_number
+from onibus.broker.turns import plan_ahead
+from onibus.broker.work import Parts
 from onibus.core.errors import BusClosed, InvalidArgument, MessageNotFound, OnibusError
 from onibus.core.inspection import Filter
 from onibus.core.lifecycle import State
-from onibus.core.limits import BATCH_COUNT_MAX
+from onibus.core.limits import NUMBERS_MAX
 from onibus.core.marks import STATE_WORDS
 from onibus.core.message import Message, ReceivedMessage
-from onibus.core.path.peek import live_ordinals, states_of
+from onibus.core.path.peek import SLICE_BYTES, live_ordinals, states_of
+from onibus.core.path.work import prepare
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
     from onibus.broker.entity import Entity, Seat
     from onibus.core.partition import Partition
 
-#: Dead letters that are looked at, and moved, in one work when a filter chooses them.
-A_SLICE = 500
+#: Messages that one work examines and moves when a filter chooses them.
+A_SLICE = 200
 NO_LIMIT = 1 << 53
 
 
@@ -67,17 +70,17 @@ class Resubmission:
         self._refused: dict[int, str] = {}
         #: where each partition's log ended when a filter was given
         self._below: dict[Seat, int] = {}
+        #: a move whose rules ran before it
+        self._planned: tuple[Move, Parts] | None = None
 
     def by_numbers(self, numbers: Sequence[int]) -> None:
         """Send these dead letters again: all of them, or none."""
-        if not isinstance(numbers, Sequence) or not 0 < len(numbers) <= BATCH_COUNT_MAX:
-            raise InvalidArgument(f"pass a list of 1 to {BATCH_COUNT_MAX} sequence numbers")
+        if not isinstance(numbers, Sequence) or not 0 < len(numbers) <= NUMBERS_MAX:
+            raise InvalidArgument(f"pass a list of 1 to {NUMBERS_MAX} sequence numbers")
         now = self._broker.clock.now()
-        by_seat: dict[Seat, list[int]] = {}
+        by_seat: dict[Seat, dict[int, None]] = {}
         for number in numbers:
-            chosen = by_seat.setdefault(seat_of_number(self._source, number), [])
-            if number not in chosen:
-                chosen.append(number)
+            by_seat.setdefault(seat_of_number(self._source, number), {})[number] = None
         move = Move(self._broker, self._source, self._target)
         for seat, chosen in by_seat.items():
             self._broker.advance(seat, now)
@@ -85,7 +88,7 @@ class Resubmission:
             move.add(seat, ordinals, _again)
         if move.refused:
             raise move.refused[0][2]
-        self._do(move, now, self._answer)
+        self._do(move, now, self._answer, lambda: self.by_numbers(numbers))
 
     def by_filter(self, wanted: Filter) -> None:
         """Send all dead letters that a filter means again, slice by slice."""
@@ -95,28 +98,47 @@ class Resubmission:
         self._next_slice(list(self._source.seats), 0, wanted)
 
     def _next_slice(self, seats: list[Seat], start: int, wanted: Filter) -> None:
-        if not seats or len(self._moved) >= self._most:
+        self._go_on(lambda: self._slice(seats, start, wanted))
+
+    def _slice(self, seats: list[Seat], start: int, wanted: Filter) -> None:
+        if not seats or self._count >= self._most:
             self._answer()
             return
         seat = seats[0]
-        try:
-            if self._broker.closed:
-                raise BusClosed("the bus is closed")
-            now = self._broker.clock.now()
-            self._broker.advance(seat, now)
-            ordinals, after = self._broker.ask(seat, self._choose, start, self._below[seat], wanted)
-            move = Move(self._broker, self._source, self._target)
-            move.add(seat, ordinals, _again)
-            for _, ordinal, error in move.refused:
-                self._refused[seat.online().numbering.number(ordinal)] = str(error)
-            left = seats if after else seats[1:]
-            self._do(move, now, lambda: self._next_slice(left, after, wanted))
-        except OnibusError as error:
-            fail(self._reply, error)
+        now = self._broker.clock.now()
+        self._broker.advance(seat, now)
+        ordinals, after = self._broker.ask(seat, self._choose, start, self._below[seat], wanted)
+        move = Move(self._broker, self._source, self._target)
+        move.add(seat, ordinals, _again)
+        if not self._only and not self._dry_run:
+            chosen = move.messages[:]
+            move.fit()
+            if len(move.messages) < len(chosen):
+                # The rest has its turn in the next slice.
+                after = chosen[len(move.messages)][1]
+        for _, ordinal, error in move.refused:
+            self._refused[seat.online().numbering.number(ordinal)] = str(error)
+        left = seats if after else seats[1:]
+        self._do(
+            move,
+            now,
+            lambda: self._next_slice(left, after, wanted),
+            lambda: self._next_slice(seats, start, wanted),
+        )
 
-    def _do(self, move: Move, now: int, then: Callable[[], None]) -> None:
-        """Carry out one work, note what became of it, and go on."""
-        old = [seat.online().numbering.number(ordinal) for seat, ordinal in move.messages]
+    @property
+    def _count(self) -> int:
+        """How many messages the result names: those that stay take their room, too."""
+        return len(self._moved) + len(self._refused)
+
+    def _do(
+        self, move: Move, now: int, then: Callable[[], None], again: Callable[[], None]
+    ) -> None:
+        """Carry out one work, note its result, and continue.
+
+        Costly rules run first: `again` then chooses the messages again, since they may differ.
+        """
+        old = move.old_numbers
         if self._dry_run or not old:
             self._moved |= dict.fromkeys(old)
             # Others have their turn between two slices.
@@ -130,13 +152,33 @@ class Resubmission:
             self._moved |= zip(old, move.numbers(outcome.value), strict=True)
             then()
 
-        parts = move.parts(rename="resubmitted", only=self._only)
+        planned, self._planned = self._planned, None
+        if planned is not None and move.is_like(planned[0]):
+            move, parts = planned
+        else:
+            parts = move.parts(rename="resubmitted", only=self._only)
+            if not self._only and move.is_large:
+                for seat, part in parts.items():
+                    # Messages get their new ids now: a plan is for the messages that it has seen.
+                    self._broker.ask(seat, prepare, part, now)
+                self._planned = (move, parts)
+                plan_ahead(self._broker, parts, partial(self._go_on, again))
+                return
         self._broker.works.do(parts, now, Outcome(done))
+
+    def _go_on(self, step: Callable[[], None]) -> None:
+        """Do the next step, and report a refusal."""
+        try:
+            if self._broker.closed:
+                raise BusClosed("the bus is closed")
+            step()
+        except OnibusError as error:
+            fail(self._reply, error)
 
     def _answer(self) -> None:
         answer(self._reply, Resubmitted(moved=self._moved, refused=self._refused))
 
-    def _find(self, partition: Partition, numbers: list[int]) -> list[int]:
+    def _find(self, partition: Partition, numbers: Iterable[int]) -> list[int]:
         """Return dead letters that nobody holds, or refuse all of them."""
         subscription = self._source.part_of(partition)
         ordinals = []
@@ -154,10 +196,18 @@ class Resubmission:
         """Return dead letters that a filter means, and where to go on: 0 at the end."""
         subscription = self._source.part_of(partition)
         there = live_ordinals(subscription, start, frozenset({self._state}))
-        count = min(A_SLICE, self._most - len(self._moved))
-        looked_at = list(islice(takewhile(lambda ordinal: ordinal < below, there), count))
-        chosen = [ordinal for ordinal in looked_at if wanted.matches(subscription.view(ordinal))]
-        return chosen, looked_at[-1] + 1 if len(looked_at) == count else 0
+        left, size = self._most - self._count, 0
+        chosen: list[int] = []
+        for looked, ordinal in enumerate(there, 1):
+            if ordinal >= below:
+                break
+            message = subscription.view(ordinal)
+            size += len(message.body)
+            if wanted.matches(message):
+                chosen.append(ordinal)
+            if looked == A_SLICE or size > SLICE_BYTES or len(chosen) == left:
+                return chosen, ordinal + 1
+        return chosen, 0
 
 
 def _again(received: ReceivedMessage) -> Message:

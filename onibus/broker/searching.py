@@ -6,6 +6,8 @@ where it stopped, so its caller can show progress and stop at any time.
 
 from __future__ import annotations
 
+import heapq
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -14,16 +16,18 @@ import msgspec
 from onibus.api.searching import LOOKS_MAX
 from onibus.broker.settling import first_ordinal
 from onibus.core.errors import EntityNotFound, InvalidArgument
-from onibus.core.inspection import Filter
+from onibus.core.inspection import Filter, SessionInfo
 from onibus.core.lifecycle import HELD, State
 from onibus.core.limits import BATCH_COUNT_MAX, PEEK_BYTES_MAX
 from onibus.core.message import ReceivedMessage
 from onibus.core.numbering import partition_index
 from onibus.core.path.peek import SLICE_BYTES, Page, live_ordinals, states_of
+from onibus.core.path.session import describe
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
     from onibus.broker.entity import Entity, Seat
+    from onibus.core.sessions import Session
     from onibus.core.subscription import Subscription
 
 #: Messages looked at before other clients have their turn.
@@ -202,3 +206,45 @@ def _count(
         key = None if reason not in counts and len(counts) > REASONS_MAX else reason
         counts[key] = counts.get(key, 0) + 1
     return 0
+
+
+class SomeSessions(msgspec.Struct):
+    """The sessions whose oldest message waits longest, and how many match."""
+
+    sessions: list[SessionInfo]
+    count: int
+
+
+def list_sessions(
+    broker: Broker, name: str, word: str, limit: int
+) -> Iterator[SomeSessions | None]:
+    """Find sessions whose id has a word; yield None after each slice, then what was found."""
+    entity = broker.find(name)
+    found = SomeSessions([], 0)
+    for seat in entity.seats:
+        if seat.partition is None:
+            continue
+        while broker.look(entity, seat, _warm_some):
+            yield None
+        sessions = broker.look(entity, seat, lambda part: part.sessions.hot())
+        for start in range(0, len(sessions), A_SLICE):
+            some = sessions[start : start + A_SLICE]
+            infos = broker.look(entity, seat, _described, some)
+            matching = [info for info in infos if word in info.session_id.lower()]
+            found.count += len(matching)
+            found.sessions = heapq.nsmallest(limit, [*found.sessions, *matching], _waits_longest)
+            yield None
+    yield found
+
+
+def _warm_some(part: Subscription) -> bool:
+    return part.sessions.warm_some(part.session_name, A_SLICE)
+
+
+def _described(part: Subscription, sessions: list[Session]) -> list[SessionInfo]:
+    return list(describe(part, sessions))
+
+
+def _waits_longest(info: SessionInfo) -> tuple[float, str]:
+    oldest = info.oldest_enqueued_time_ms
+    return (math.inf if oldest is None else oldest), info.session_id

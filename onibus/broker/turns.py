@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from onibus.broker.replies import Reply, fail, is_unwanted
+from onibus.broker.replies import Outcome, Reply, fail, is_unwanted
 from onibus.core.errors import BusClosed, InvalidOperation, OnibusError
 from onibus.core.path import enqueue
 from onibus.core.path.plan import Plan
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from onibus.broker.broker import Broker
     from onibus.broker.entity import Entity, Seat
     from onibus.core.partition import Partition
+    from onibus.core.path.admit import Prepared
+    from onibus.core.staged import Part
 
 #: Steps of rules (core/rules/subject.py) in one slice, about 5 ms. A send with more is planned.
 SLICE_STEPS = 50_000
@@ -113,6 +115,40 @@ def steps_of(entity: Entity, batch: Any) -> int:
         return steps * len(batch)
     long = sum([len(one.row) - len(one.message.body) for one in batch])
     return steps * len(batch) + costly * long
+
+
+def slice_count(entity: Entity) -> int:
+    """Return how many messages a topic's rules can take in one slice, if none is costly."""
+    return max(SLICE_STEPS // max(entity.rule_steps()[0], 1), 1)
+
+
+def fitting(entity: Entity, batch: Sequence[Prepared]) -> int:
+    """Return how many messages, from the first on, take one slice of rules; at least one."""
+    left, count = SLICE_STEPS, 0
+    for one in batch:
+        left -= steps_of(entity, [one])
+        if left < 0:
+            break
+        count += 1
+    return max(count, 1)
+
+
+def is_large(entity: Entity, batch: Any) -> bool:
+    """Return whether a topic's rules on a batch take more than one slice."""
+    return steps_of(entity, batch) > SLICE_STEPS
+
+
+def plan_ahead(broker: Broker, work: dict[Seat, Part], then: Callable[[], None]) -> None:
+    """Compute the fan-out of a work in slices, then continue.
+
+    Nothing waits behind it: the messages that the work changes may be different by then.
+    """
+    parts = [
+        (seat, part.batch, partial(setattr, part, "plan"))
+        for seat, part in work.items()
+        if len(part.batch)
+    ]
+    broker.turns.take(Turn([], parts, then, Outcome(), stops=False))
 
 
 def waits(entities: list[Entity], batches: Sequence[tuple[Seat, Any]]) -> bool:

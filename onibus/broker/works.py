@@ -21,15 +21,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from typing import TYPE_CHECKING, Any, cast
 
 from onibus.broker.replies import Outcome, Reply, answer, fail
+from onibus.broker.turns import Turn, is_large
+from onibus.broker.work import Parts, Publication, Results, Work, WorkRow, decode_row, encode_row
 from onibus.core.errors import EntityNotFound, OnibusError, PartitionOffline, Refused, Unknown
 from onibus.core.path.work import Result, carry_out, prepare, publish, stage, unstage
+from onibus.core.path.work import forget as forget_part
 from onibus.core.records import STAGED, WORKS, WriteBatch
-from onibus.core.staged import Part, decode_part
+from onibus.core.staged import Part, blocks_of, decode_part
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
@@ -42,56 +43,8 @@ if TYPE_CHECKING:
 #: Parts that wait to be published are kept in memory up to so many bytes, all works together; what
 #: is more is read back from its store.
 KEPT_BYTES_MAX = 128 << 20
-
-Parts = dict["Seat", Part]
-#: What was sent to each partition, in the order of its part.
-Results = dict["Seat", Any]
-
-
-class WorkRow(msgspec.Struct, array_like=True):
-    """A work that was decided, or staged for somebody who will publish it (R6)."""
-
-    decided: bool
-    #: ids of the partitions that have parts of it
-    partitions: list[int]
-    #: what the one who staged it keeps with it
-    note: Any = None
-    #: works that were decided together are published in this order, also after a crash
-    order: int = 0
-
-
-encode_row = msgspec.msgpack.Encoder().encode
-_decode_row = msgspec.msgpack.Decoder(WorkRow).decode
-
-
-class Work:
-    """A work over several stores that is under way."""
-
-    __slots__ = (
-        "decided", "deciding", "id", "kept", "note", "order", "parts", "reply", "results", "rules",
-        "size", "waiting",
-    )  # fmt: skip
-
-    def __init__(self, work: int, parts: dict[int, Part | None], note: Any, reply: Reply) -> None:
-        self.id = work
-        #: what comes first is published first
-        self.order = work
-        #: by the ids of their partitions; None where only the store knows the part
-        self.parts = parts
-        self.note = note
-        self.reply = reply
-        self.decided = False
-        #: it is being decided whether it happens: nobody else may
-        self.deciding = False
-        #: partitions that have not done yet what is being done
-        self.waiting = dict.fromkeys(parts)
-        #: bytes of its parts that are in memory until it is published
-        self.kept = 0
-        #: bytes of the messages that it will publish
-        self.size = 0
-        self.results: dict[int, Result] = {}
-        #: changes of rules that its decision brings (P11)
-        self.rules: RuleDecision | None = None
+#: Rows that are published before others have their turn.
+SLICE_ROWS = 5_000
 
 
 class Works:
@@ -102,11 +55,14 @@ class Works:
         self._works: dict[int, Work] = {}
         self._kept = 0
         self._next = 0
+        #: parts that wait for their turn to be published, and replies that wait for them
+        self._in_turn = 0
+        self._waiting: list[Reply] = []
 
     def open(self, store: Store) -> None:
         """Read what was staged or decided when the namespace's store was last open."""
         scanned: Any = store.scan(WORKS)
-        rows = {work: _decode_row(content) for work, content in scanned}
+        rows = {work: decode_row(content) for work, content in scanned}
         for work in [one for one in self._works.values() if one.id not in rows]:
             if not work.decided and not work.waiting:
                 # Its decision was on its way when the namespace's store failed, and got lost.
@@ -128,6 +84,9 @@ class Works:
 
         A store that fails over it is not waited for: it publishes when it is open again.
         """
+        if self._in_turn:
+            self._waiting.append(reply)
+            return
         decided = [one for one in self._works.values() if one.decided]
         seats = [seat for one in decided for seat in self._seats(one.waiting)]
         stores = dict.fromkeys(seat.store for seat in seats if seat.partition is not None)
@@ -282,7 +241,7 @@ class Works:
 
     def _keep(self, work: Work) -> None:
         """Keep the parts of a work that waits in memory too, as long as there is room."""
-        size = sum(part.size for part in work.parts.values() if part is not None)
+        size = sum(part.kept_bytes for part in work.parts.values() if part is not None)
         if self._kept + size <= KEPT_BYTES_MAX:
             work.kept = size
             self._kept += size
@@ -311,7 +270,8 @@ class Works:
     def _unstage(self, work: Work) -> None:
         for seat in self._seats(work.parts):
             with contextlib.suppress(OnibusError):
-                self._broker.apply(seat, partial(_unstage, work.id, [0]))
+                blocks = self._blocks(seat, work.id, 0, work.parts[seat.id])
+                self._broker.apply(seat, partial(_unstage, work.id, [0], blocks))
 
     # Publishing
 
@@ -369,13 +329,44 @@ class Works:
                 self._unstage(work)
             for work in works:
                 work.reply = Outcome(partial(published, work))
-                self._decided(work)
+            self._publish_all(works)
             if not works:
                 answer(reply, results)
 
         self._broker.namespace.commit(records, Outcome(decided))
         for work in (*works, *lost):
             work.deciding = True
+
+    def _publish_all(self, works: list[Work]) -> None:
+        """Publish decided works in their order, a slice at a time."""
+        rows = 0
+        for at, work in enumerate(works):
+            if rows >= SLICE_ROWS:
+                self._in_turn += 1
+                self._broker.turns.soon(partial(self._publish_rest, works[at:]))
+                return
+            for part in work.parts.values():
+                rows += SLICE_ROWS if part is None else len(part.batch)
+            # The namespace's store may have been reopened in between, and have found it.
+            if not work.decided:
+                self._decided(work)
+
+    def _publish_rest(self, works: list[Work]) -> None:
+        if not self._broker.closed:
+            self._publish_all(works)
+        self._turn_over()
+
+    def _turn_over(self) -> None:
+        self._in_turn -= 1
+        if not self._in_turn:
+            waiting, self._waiting = self._waiting, []
+            for reply in waiting:
+                self.when_published(reply)
+
+    @property
+    def publishing(self) -> bool:
+        """Whether decided parts wait for their turn."""
+        return self._in_turn > 0
 
     def _decided(self, work: Work) -> None:
         work.decided = True
@@ -402,17 +393,51 @@ class Works:
         )
 
     def _publish(self, work: Work, seat: Seat, piece: int, part: Part | None) -> None:
-        clock = self._broker.clock
+        """Carry out a decided part, after what waits before it; costly rules run first."""
         try:
             content = part or self._broker.ask(seat, lambda _: self._read(seat, work.id, piece))
             if content is None:
                 # It was done before; only the row of the work was left.
                 self._published(work, seat.id, Outcome())
                 return
+            rules = not content.only and content.plan is None
+            large = rules and is_large(seat.entity, content.batch)
+            if not len(content.batch) or (seat.entity.lane is None and not large):
+                self._carry_out(work, seat, piece, content)
+                return
+            if content.rename:
+                # Messages get their new ids now: a plan is for the messages that it has seen.
+                self._broker.ask(seat, prepare, content, self._broker.clock.now())
+        except OnibusError:
+            self._late(work, seat)
+            return
+        self._publish_in_turn(work, seat, piece, content, rules)
+
+    def _publish_in_turn(self, work: Work, seat: Seat, piece: int, part: Part, rules: bool) -> None:
+        partition = seat.partition
+        planned = [(seat, part.batch, partial(setattr, part, "plan"))] if rules else []
+
+        def run() -> None:
+            if seat.deleted:
+                self._published(work, seat.id, Outcome())
+            elif seat.partition is None:
+                self._late(work, seat)
+            elif seat.partition is partition:
+                self._carry_out(work, seat, piece, part)
+            # Otherwise its store was reopened, and publishes what it finds there.
+            self._turn_over()
+
+        self._in_turn += 1
+        turn = Turn([seat.entity], planned, run, Publication(work.id, seat.id), stops=False)
+        self._broker.turns.take(turn)
+
+    def _carry_out(self, work: Work, seat: Seat, piece: int, part: Part) -> None:
+        clock = self._broker.clock
+        try:
             work.results[seat.id] = self._broker.apply(
                 seat,
                 lambda partition, now, out: publish(
-                    partition, work.id, piece, content, now, clock.wall_at(now), out
+                    partition, work.id, piece, part, now, clock.wall_at(now), out
                 ),
             )
         except OnibusError:
@@ -445,10 +470,13 @@ class Works:
         seats = {seat.id: seat for seat in entity.seats}
         for work in [one for one in self._works.values() if one.parts.keys() & seats.keys()]:
             for seat_id in [one for one in work.parts if one in seats]:
-                out = WriteBatch()
-                out.delete(STAGED, (work.id, seat_id, 0))
                 loop = seats[seat_id].store.loop
-                if loop is not None:
+                if loop is None:
+                    continue
+                out = WriteBatch()
+                with contextlib.suppress(OnibusError):
+                    blocks = self._blocks(seats[seat_id], work.id, 0, work.parts[seat_id])
+                    forget_part(work.id, seat_id, [0], blocks, out)
                     loop.write(out)
             if work.note is not None and not (work.decided or work.deciding):
                 # Somebody's who wanted to publish it there.
@@ -488,7 +516,8 @@ class Works:
         work = self._works.get(work_id)
         if work is None or seat.id not in work.parts:
             with contextlib.suppress(OnibusError):
-                self._broker.apply(seat, partial(_unstage, work_id, pieces))
+                blocks = [b for piece in pieces for b in self._blocks(seat, work_id, piece, None)]
+                self._broker.apply(seat, partial(_unstage, work_id, pieces, blocks))
         elif work.decided:
             for piece in pieces:
                 self._publish(work, seat, piece, None)
@@ -499,7 +528,16 @@ class Works:
         if row is None:
             return None
         assert isinstance(row[-1], bytes)
-        return decode_part(row[-1])
+        return decode_part(row[-1], seat.store.loop.pages.read_staged)
+
+    def _blocks(self, seat: Seat, work_id: int, piece: int, part: Part | None) -> list[int]:
+        """Return the blocks that have the messages of a part; not all parts are in memory."""
+        if part is not None:
+            return [body.block for body in part.staged]
+        if seat.store.loop is None:
+            return []
+        row = seat.store.loop.store.read(STAGED, (work_id, seat.id, piece))
+        return [] if row is None else blocks_of(cast("bytes", row[-1]))
 
     def _seats(self, ids: Iterable[int]) -> list[Seat]:
         found = [self._broker.seat(seat_id) for seat_id in ids]
@@ -515,5 +553,12 @@ def _stage(work: int, part: Part, partition: Partition, now: int, out: WriteBatc
     stage(partition, work, part, out)
 
 
-def _unstage(work: int, pieces: list[int], partition: Partition, now: int, out: WriteBatch) -> None:
-    unstage(partition, work, pieces, now, out)
+def _unstage(
+    work: int,
+    pieces: list[int],
+    blocks: list[int],
+    partition: Partition,
+    now: int,
+    out: WriteBatch,
+) -> None:
+    unstage(partition, work, pieces, blocks, now, out)

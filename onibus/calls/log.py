@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING
 
-from onibus.api.log import LogPositions, ReaderInfo
+from onibus.api.log import LogPositions, ReaderInfo, ReaderReport
 from onibus.broker import readers, replaying
 from onibus.broker.named_reader import MESSAGES
 from onibus.broker.reading import LogReading, OutcomeReading
@@ -175,6 +175,14 @@ class LogCalls(Caller):
                 self.broker, entity, name, positions, incarnation, reply, token
             )
         )
+
+    async def report_reader(self, entity: str, name: str, report: ReaderReport) -> None:
+        """Report what the lake behind a reader has, or the verdict of its audit.
+
+        The broker keeps the last reports with the reader and does not verify them. Only a server
+        keeps a page.
+        """
+        await self.ask(lambda reply: readers.report(self.broker, entity, name, report, reply))
 
     def readers(self, entity: str) -> list[ReaderInfo]:
         """Return the named readers of an entity, with positions, lag and losses (R8)."""

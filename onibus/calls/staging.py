@@ -38,14 +38,19 @@ class StagingCalls(Caller):
         *,
         where: Filter | None = None,
         to: str | None = None,
+        limit: int | None = None,
         dry_run: bool = False,
     ) -> Resubmitted:
         """Resubmit dead-lettered messages, to their own entity or another one.
 
         Select them by sequence number, atomically, or by a filter. A message whose MessageId is
-        still recorded gets a new one.
+        still recorded gets a new one. With a `limit`, the call ends once so many messages were
+        resubmitted or rejected.
         """
-        return await self._resubmit(entity, numbers, where, to, dry_run)
+        if limit is not None:
+            check_whole("limit", limit, 1)
+        most = NO_LIMIT if limit is None else limit
+        return await self._resubmit(entity, numbers, where, to, dry_run, most=most)
 
     async def move(
         self,

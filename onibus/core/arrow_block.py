@@ -47,7 +47,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from xxhash import xxh3_64_intdigest
 
-from onibus.core.block import ARROW, HEADER, INDEX, NEVER, UNREADABLE, VERSION, Block
+from onibus.core.block import (
+    ARROW,
+    HEADER,
+    NEVER,
+    STAGED,
+    UNREADABLE,
+    VERSION,
+    Block,
+    arrow_index,
+    read_header,
+)
 from onibus.core.errors import Damaged, InvalidArgument
 from onibus.core.message import Message, decode_properties, encode_properties
 
@@ -99,25 +109,28 @@ Numbers = npt.ArrayLike
 class EncodedBody:
     """The body of an Arrow block, and its checksum."""
 
-    __slots__ = ("checksum", "content")
+    __slots__ = ("checksum", "content", "staged")
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         """Encode a batch that `conform` has returned."""
-        self.content = encode_stream(batch)
+        #: as it is staged, with a header and without an index
+        self.staged = encode_stream(batch, HEADER.size)
+        self.content = self.staged[HEADER.size :]
         self.checksum = checksum(self.content)
+        header = HEADER.pack(b"OB", VERSION, STAGED, batch.num_rows, 0, self.checksum)
+        self.staged[: HEADER.size] = header
 
 
-def encode_stream(batch: pa.RecordBatch) -> memoryview:
-    """Return an Arrow IPC stream of one batch, uncompressed."""
+def encode_stream(batch: pa.RecordBatch, before: int = 0) -> memoryview:
+    """Return an Arrow IPC stream of one batch, uncompressed, with zeros before it."""
     # The length is known before: growing, a buffer would copy what it has again and again.
     size = batch.schema.serialize().size + pa.ipc.get_record_batch_size(batch) + _END_BYTES
-    buffer = pa.allocate_buffer(size)
-    with (
-        pa.FixedSizeBufferWriter(buffer) as sink,
-        pa.ipc.new_stream(sink, batch.schema) as writer,
-    ):
-        writer.write_batch(batch)
-    return memoryview(buffer)
+    buffer = pa.allocate_buffer(before + size)
+    with pa.FixedSizeBufferWriter(buffer) as sink:
+        sink.write(bytes(before))
+        with pa.ipc.new_stream(sink, batch.schema) as writer:
+            writer.write_batch(batch)
+    return memoryview(buffer).cast("B")
 
 
 def checksum(body: bytes | memoryview) -> int:
@@ -141,14 +154,7 @@ def encode_arrow(
     """
     assert batch.num_rows, "a block has at least one row"
     body = body or EncodedBody(batch)
-    entries = np.zeros(batch.num_rows, INDEX)
-    entries["ordinal"] = ordinals
-    entries["stamp"] = stamps
-    entries["arrived"] = arrived
-    entries["expires"] = expires
-    entries["session"] = sessions
-    entries["kind"] = kinds
-    index = entries.tobytes()
+    index = arrow_index(ordinals, stamps, arrived, expires, sessions, kinds, batch.num_rows)
     header = HEADER.pack(b"OB", VERSION, ARROW, batch.num_rows, crc32(index), body.checksum)
     return b"".join((header, index, body.content))
 
@@ -220,6 +226,11 @@ class ArrowBody:
     def message(self, position: int) -> Message:
         """Return a row as the message that was sent."""
         return _message({name: column[position].as_py() for name, column in self._set}, position)
+
+
+def staged_columns(payload: bytes) -> pa.RecordBatch:
+    """Return the rows of a block that was staged, verified and not copied."""
+    return ArrowBody(payload, HEADER.size, read_header(payload)[1]).batch
 
 
 def messages_of(batch: pa.RecordBatch) -> list[Message]:

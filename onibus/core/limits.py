@@ -76,6 +76,8 @@ METADATA_LENGTH_MAX = 1_024
 REASON_LENGTH_MAX = 4_096
 #: (ours) Messages in one send, receive or settle call: bounds the work of one slice.
 BATCH_COUNT_MAX = 10_000
+#: (ours) Sequence numbers in one resubmission or move: bounds the work of one slice.
+NUMBERS_MAX = 1_000
 #: (ours) Messages in one claim: what is held has a mark in memory.
 CLAIM_COUNT_MAX = 100_000
 #: (ours) How long a claim that was not read is kept for its reader.

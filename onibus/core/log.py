@@ -39,6 +39,16 @@ class Repair(NamedTuple):
     after: int
 
 
+class StagedBlock(NamedTuple):
+    """A block whose rows are in the store since they were staged; only its index is new."""
+
+    block: int
+    #: its index (core/block.py)
+    entries: bytes
+    #: its size with the index
+    size: int
+
+
 class BlockPlace:
     """One block of the log, as far as memory knows it."""
 
@@ -95,15 +105,15 @@ class Log:
         #: from this ordinal on no row is missing
         self.complete_from = 1
         #: blocks that are not known to be committed: the store cannot be asked for them
-        self._fresh: dict[int, bytes] = {}
-        self._committing: dict[int, bytes] = {}
+        self._fresh: dict[int, bytes | StagedBlock] = {}
+        self._committing: dict[int, bytes | StagedBlock] = {}
         self._expiries: list[tuple[int, int]] = []
 
     # Adding and finding
 
     def append(
         self,
-        payload: bytes,
+        payload: bytes | StagedBlock,
         first: int,
         last: int,
         rows: int,
@@ -113,13 +123,17 @@ class Log:
         members: Members | None = None,
     ) -> None:
         """Add a block, of rows with ordinals from first to last; in a topic, for its members."""
-        block = self.pages.new_id()
+        entries = None
+        if isinstance(payload, StagedBlock):
+            block, entries, size = payload
+        else:
+            block, size = self.pages.new_id(), len(payload)
+            out.put(BLOCKS, (block, payload))
         self._fresh[block] = payload
-        size = len(payload)
-        out.put(BLOCKS, (block, payload))
         fans = None if members is None else members.encode()
         span = (to_column(first), to_column(last))
-        out.put(BLOCK_INDEX, (block, self.partition, *span, rows, expires, size, keys, fans))
+        place_row = (block, self.partition, *span, rows, expires, size, keys, fans, entries)
+        out.put(BLOCK_INDEX, place_row)
         place = BlockPlace(block, first, last, rows, expires, size)
         if members is not None:
             place.fans = members.fans()
@@ -165,7 +179,8 @@ class Log:
         """What was on its way is durable; messages below that ordinal may be shown."""
         self.visible_below = below
         for block, payload in self._committing.items():
-            self.pages.keep(block, payload)
+            if not isinstance(payload, StagedBlock):
+                self.pages.keep(block, payload)
         self._committing = {}
 
     def find(self, ordinal: int) -> BlockPlace:
@@ -178,10 +193,14 @@ class Log:
     def read(self, place: BlockPlace) -> Block:
         """Return a block's rows."""
         payload = self.uncommitted(place)
-        return Block(payload, sound=True) if payload else self.pages.read_block(place.block)
+        if payload is None:
+            return self.pages.read_block(place.block)
+        if isinstance(payload, StagedBlock):
+            return Block(self.pages.read_staged(place.block), entries=payload.entries)
+        return Block(payload, sound=True)
 
-    def uncommitted(self, place: BlockPlace) -> bytes | None:
-        """Return the bytes of a block that the store cannot be asked for yet."""
+    def uncommitted(self, place: BlockPlace) -> bytes | StagedBlock | None:
+        """Return a block that the store does not have yet, or not all of it."""
         return self._fresh.get(place.block) or self._committing.get(place.block)
 
     def reaching(self, ordinal: int) -> int:

@@ -24,6 +24,9 @@ class Pages(IdPages, Protocol):
     def read_block(self, block: int) -> Block:
         """Return a committed block, verified. Raise `Damaged` when its bytes are not as written."""
 
+    def read_staged(self, block: int) -> bytes:
+        """Return the committed bytes of a block that was staged, without its index."""
+
     def keep(self, block: int, payload: bytes) -> None:
         """Take note of a block that was committed just now, and may be read soon."""
 

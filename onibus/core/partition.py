@@ -22,6 +22,7 @@ from onibus.core.outcomes import OutcomeLog
 from onibus.core.pages import Pages
 from onibus.core.records import COUNTERS, REPAIRS, WriteBatch
 from onibus.core.remembered_ids import RememberedIds
+from onibus.core.returns import Returns
 from onibus.core.rules.rule import CompiledRule
 from onibus.core.settings import LogSettings, QueueSettings, SubscriptionSettings, TopicSettings
 from onibus.core.subscription import Subscription
@@ -49,6 +50,8 @@ class Partition:
         self.settings = settings
         self.secret = secret
         self.offsets = offsets or ClockOffsets()
+        #: where ends of deliveries are recorded, if anywhere
+        self.returns: Returns | None = None
         #: how often the store was opened: keeps tokens of a crashed run from matching
         self.boot = boot
         self.numbering = Numbering(index, settings.enable_partitioning, counter_bits)

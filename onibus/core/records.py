@@ -5,8 +5,8 @@ columns are its key; `put` replaces the row of that key. Columns hold int, str, 
 `partition` is an entity's incarnation * 65,536 + the partition's index, so rows of an entity that
 was deleted never mix with those of one that was made again under its name.
 
-Format version 3 (2 had no `takeover` and no `state_set` in `sessions`; 1 had no `repairs`, and no
-`stamp` in `outcomes`):
+Format version 4 (3 had no `entries` in `block_index`; 2 no `takeover` and no `state_set` in
+`sessions`; 1 no `repairs`, and no `stamp` in `outcomes`):
 
     table        key                               other columns
     meta         name                              value
@@ -14,7 +14,7 @@ Format version 3 (2 had no `takeover` and no `state_set` in `sessions`; 1 had no
                                                    forget_below, duplicates, accessed, seen
     blocks       block                             payload (core/block.py)
     block_index  block                             partition, first, last, rows, expires, size,
-                                                   keys, fans
+                                                   keys, fans, entries
     marks        partition, subscription, ordinal  state, deliveries, due, reason, description,
                                                    overlay
     gone         partition, subscription, first    last: this run of ordinals has left
@@ -48,9 +48,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 
-Value = int | str | bytes | None
+#: A memoryview is written as bytes, and read back as such.
+Value = int | str | bytes | memoryview | None
+LARGE_VALUES = (bytes, memoryview)
 Row = tuple[Value, ...]
 
 
@@ -80,8 +82,11 @@ COUNTERS = _table(
 BLOCKS = _table("blocks", "block", "payload")
 #: Small rows apart from the large ones: a restart reads these and no block. `keys` has (ordinal
 #: i64, session hash u64) of each row, little-endian, where the entity has sessions; `fans` who
-#: takes which rows, where it is a topic (core/fans.py).
-BLOCK_INDEX = _table("block_index", "block", "partition first last rows expires size keys fans")
+#: takes which rows, where it is a topic (core/fans.py); `entries` the index of a block that was
+#: staged without one (core/block.py).
+BLOCK_INDEX = _table(
+    "block_index", "block", "partition first last rows expires size keys fans entries"
+)
 MARKS = _table(
     "marks",
     "partition subscription ordinal",
@@ -177,7 +182,7 @@ class WriteBatch:
         for table in LARGE:
             for row in self.tables.get(table, {}).values():
                 if row is not None:
-                    size += sum([len(value) for value in row if isinstance(value, bytes)])
+                    size += sum([len(value) for value in row if isinstance(value, LARGE_VALUES)])
         return size
 
     def __bool__(self) -> bool:

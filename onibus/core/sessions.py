@@ -317,9 +317,20 @@ class Sessions:
 
     def all(self, name_of: Callable[[int], str]) -> Iterator[Session]:
         """Yield every session, warming the cold ones."""
-        while self._cold.first() != ORDINALS_END:
-            self._warm(name_of(self._cold.first()), self._cold.take_first())
+        while self.warm_some(name_of, _WARMED_AT_ONCE):
+            pass
         yield from list(self._hot.values())
+
+    def warm_some(self, name_of: Callable[[int], str], most: int) -> bool:
+        """Warm some of the cold sessions; return whether there are more."""
+        for _ in range(most):
+            if self._cold.first() == ORDINALS_END:
+                return False
+            self._warm(name_of(self._cold.first()), self._cold.take_first())
+        return True
+
+
+_WARMED_AT_ONCE = 1_000
 
 
 #: So many sessions are looked up by going through all that is cold; then an index is made.

@@ -10,6 +10,7 @@ The content of a `staged` row is the MessagePack of `_Row`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,7 +20,7 @@ from onibus.core.message import decode
 from onibus.core.path.admit import Prepared
 
 if TYPE_CHECKING:
-    from onibus.core.path.admit_arrow import PreparedBatch
+    from onibus.core.path.admit_arrow import Body, PreparedBatch
     from onibus.core.path.plan import Plan
 
 
@@ -66,6 +67,16 @@ class Part:
             return sum(len(one.row) for one in self.batch)
         return self.batch.size
 
+    @property
+    def kept_bytes(self) -> int:
+        """How many bytes of memory it takes, about."""
+        return self.size if isinstance(self.batch, list) else self.batch.kept_bytes
+
+    @property
+    def staged(self) -> list[Body]:
+        """The blocks in which its messages are staged."""
+        return [] if isinstance(self.batch, list) else self.batch.staged
+
 
 class _Row(msgspec.Struct, array_like=True):
     """A part as it is kept: (row, identities, time to live) of each message, and so on."""
@@ -76,6 +87,8 @@ class _Row(msgspec.Struct, array_like=True):
     only: int
     #: messages in columns (core/path/admit_arrow.py)
     columns: memoryview | None = None
+    #: (block, rows, size) of the blocks that have the columns; empty where they are in `columns`
+    bodies: list[tuple[int, int, int]] = []
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -88,16 +101,29 @@ def encode_part(part: Part) -> bytes:
     if isinstance(part.batch, list):
         row.messages = [(one.row, list(one.identities), one.time_to_live_ms) for one in part.batch]
     else:
-        row.columns = part.batch.encoded or part.batch.encode()
+        row.columns = part.batch.encoded or part.batch.encode(apart=bool(part.batch.staged))
+        row.bodies = [(body.block, body.rows, body.size) for body in part.batch.staged]
         # It may be kept in memory until it is published, but not twice.
         part.batch.encoded = None
     return _encode(row)
 
 
-def decode_part(content: bytes) -> Part:
-    """Return a part that was staged."""
+def blocks_of(content: bytes) -> list[int]:
+    """Return the blocks that have the columns of a part that was staged."""
+    return [block for block, _, _ in _read(content).bodies]
+
+
+def _read(content: bytes) -> _Row:
     try:
-        row = _decode(content)
+        return _decode(content)
+    except msgspec.DecodeError as error:
+        raise Damaged(f"a staged part cannot be read: {error}") from error
+
+
+def decode_part(content: bytes, read: Callable[[int], bytes]) -> Part:
+    """Return a part that was staged; `read` returns a block that was staged."""
+    row = _read(content)
+    try:
         batch: list[Prepared] | PreparedBatch = [
             Prepared(decode(message), message, tuple(identities), ttl)
             for message, identities, ttl in row.messages
@@ -106,7 +132,7 @@ def decode_part(content: bytes) -> Part:
         raise Damaged(f"a staged part cannot be read: {error}") from error
     if row.columns is not None:
         # pyarrow takes long to import: only those who send in columns wait for it.
-        from onibus.core.path.admit_arrow import decode_prepared
+        from onibus.core.path.admit_arrow import Body, decode_prepared
 
-        batch = decode_prepared(row.columns)
+        batch = decode_prepared(row.columns, [Body(*body) for body in row.bodies], read)
     return Part(batch, row.changes, rename=row.rename, only=row.only)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from array import array
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 EVERY_SECONDS = 10.0
 #: Points kept per entity: one hour.
 POINTS = 360
-#: Entities whose history is kept, about 10 KB each.
+#: Entities whose history is kept, about 15 KB each.
 RINGS_MAX = 2_000
 #: Entities looked at before other clients have their turn: about a millisecond.
 _SLICE = 100
@@ -33,18 +33,23 @@ _WRAP = 1 << 32
 #: The columns of percentiles, with their shares, and the value where nothing was delivered.
 _WAITS = {"dwell_p50_ms": 0.5, "dwell_p99_ms": 0.99}
 _NOTHING = _WRAP - 1
-_COLUMNS = ("active", "dead_lettered", "aside", "accepted", "gone", "delivered")
+#: Counts of messages by state, and counters.
+_STATES = ("active", "held", "deferred", "scheduled", "dead_lettered")
+_COUNTERS = ("accepted", "gone", "delivered")
 
 
-class Points(msgspec.Struct):
+class Points(msgspec.Struct, kw_only=True):
     """The history of an entity; each list has one value for each time, the oldest first."""
 
     #: seconds since 1970
     times: list[int]
+    #: waiting, held or delayed
     active: list[int]
+    #: those of them that receivers hold
+    held: list[int]
+    deferred: list[int]
+    scheduled: list[int]
     dead_lettered: list[int]
-    #: deferred and scheduled
-    aside: list[int]
     #: per second, in the ten seconds before each time
     accepted: list[float]
     gone: list[float]
@@ -62,17 +67,14 @@ class _Ring:
     def __init__(self, at: int) -> None:
         #: the number of the sample at which it begins
         self.first = at
-        self.columns = {name: array("I") for name in _COLUMNS}
+        self.columns = {name: array("I") for name in (*_STATES, *_COUNTERS)}
         self.waits = {name: array("I") for name in _WAITS}
         #: the counts of waits at the last point
         self.waits_seen: list[int] = []
 
     def put(self, figures: Figures, waits: list[int]) -> None:
-        aside = figures.deferred + figures.scheduled
-        values = (figures.active, figures.dead_lettered, aside)
-        counters = (figures.accepted, figures.gone, figures.delivered)
-        for column, value in zip(self.columns.values(), (*values, *counters), strict=True):
-            column.append(value % _WRAP)
+        for name, column in self.columns.items():
+            column.append(getattr(figures, name) % _WRAP)
         before = self.waits_seen or [0] * len(waits)
         recent = [now - then for now, then in zip(waits, before, strict=True)]
         self.waits_seen = list(waits)
@@ -178,23 +180,16 @@ class History:
         """Return the history of an entity, as far as it is kept."""
         ring = self._rings.get(entity.incarnation)
         if ring is None:
-            now = figures_of(entity)
-            aside = now.deferred + now.scheduled
-            flat = len(self._times)
-            depths = [[count] * flat for count in (now.active, now.dead_lettered, aside)]
-            still = [0.0] * flat
-            none: list[int | None] = [None] * flat
-            return Points(
-                list(self._times), depths[0], depths[1], depths[2], still, still, still, none, none
-            )
+            now, flat = figures_of(entity), len(self._times)
+            still: dict[str, Any] = {name: [getattr(now, name)] * flat for name in _STATES}
+            still |= dict.fromkeys(_COUNTERS, [0.0] * flat) | dict.fromkeys(_WAITS, [None] * flat)
+            return Points(times=list(self._times), **still)
         size = len(ring.columns["active"])
         times = self._times[ring.first - self._first :][:size]
-        rates = [_per_second(ring.columns[name], times) for name in _COLUMNS[3:]]
-        depths = [ring.columns[name].tolist() for name in _COLUMNS[:3]]
-        dwell = [_or_none(column) for column in ring.waits.values()]
-        return Points(
-            times, depths[0], depths[1], depths[2], rates[0], rates[1], rates[2], dwell[0], dwell[1]
-        )
+        found: dict[str, Any] = {name: ring.columns[name].tolist() for name in _STATES}
+        found |= {name: _per_second(ring.columns[name], times) for name in _COUNTERS}
+        found |= {name: _or_none(column) for name, column in ring.waits.items()}
+        return Points(times=times, **found)
 
 
 def _or_none(column: array[int]) -> list[int | None]:

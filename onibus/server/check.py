@@ -21,11 +21,13 @@ import msgspec
 from onibus.broker.broker import Broker
 from onibus.broker.clock import SystemClock
 from onibus.broker.namespace import NAME
+from onibus.broker.pages import load_block
 from onibus.broker.writer import Done, Work
-from onibus.core.block import Block
+from onibus.core.block import verify
 from onibus.core.errors import AlreadyOpen, Damaged, InvalidArgument, OnibusError, StoreFailed
 from onibus.core.invariants import violations
-from onibus.core.records import BLOCK_INDEX, BLOCKS, FORMAT_VERSION
+from onibus.core.records import BLOCK_INDEX, BLOCKS, FORMAT_VERSION, STAGED
+from onibus.core.staged import blocks_of
 from onibus.server.backup import MANIFEST
 from onibus.server.connection_strings import CONNECTION_FILE
 from onibus.server.data_directory import Directory, Places, find_paths, known_stores
@@ -201,31 +203,36 @@ def _pages(store: Rehearsal) -> Iterator[Finding]:
 def _blocks(store: Rehearsal, report: Report) -> Iterator[Finding]:
     """Read every row of every block."""
     listed: Any = dict(cast("Any", store.scan(BLOCK_INDEX, ("block", "rows"))))
+    rows_staged = cast("Iterator[tuple[bytes]]", store.scan(STAGED, ("content",)))
+    staged = {block for (content,) in rows_staged for block in blocks_of(content)}
     seen = set()
     bad = 0
     for (block,) in cast("Iterator[tuple[int]]", store.scan(BLOCKS, ("block",))):
         seen.add(block)
         report.blocks += 1
         try:
-            what = _read_all(store.read(BLOCKS, (block,)), listed.get(block))
+            what = _read_all(store, block, listed.get(block), block in staged)
         except OnibusError as error:
             what = str(error)
         if what and bad < FINDINGS_MAX:
             bad += 1
             yield Finding(ERROR, store.name, f"block {block}: {what}", _RESTORE)
-    for block in sorted(listed.keys() - seen)[:FINDINGS_MAX]:
+    for block in sorted((listed.keys() | staged) - seen)[:FINDINGS_MAX]:
         yield Finding(ERROR, store.name, f"block {block} is missing", _RESTORE)
 
 
-def _read_all(row: Any, rows: int | None) -> str:
+def _read_all(store: Rehearsal, number: int, rows: int | None, staged: bool) -> str:
     """Read a whole block; return its problem, or an empty string."""
+    row: Any = store.read(BLOCKS, (number,))
     if row is None or not isinstance(row[-1], bytes):
         return "its file is missing"
-    block = Block(row[-1])
+    if rows is None:
+        verify(row[-1])
+        return "" if staged else "not in any index"
+    block = load_block(store, number)
+    assert block is not None
     for position in range(block.rows):
         block.message(position)
-    if rows is None:
-        return "not in any index"
     return "" if rows == block.rows else f"{block.rows} rows, not {rows}"
 
 

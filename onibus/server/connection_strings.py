@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+from onibus.operation.private_files import write_private
 from onibus.security.kept_keys import KeptKeys
 from onibus.security.keys import AccessKey
-from onibus.server.private_files import write_private
 
 _log = logging.getLogger("onibus.server")
 

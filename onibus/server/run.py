@@ -21,6 +21,7 @@ import msgspec
 from onibus.broker.clock import Clock
 from onibus.bus import Bus
 from onibus.core.errors import InvalidArgument
+from onibus.operation.reports import Reports
 from onibus.protocols import service_bus_profile
 from onibus.protocols.sqs.profile import PROFILES, Profile
 from onibus.security.kept_keys import KeptKeys
@@ -174,6 +175,8 @@ async def _start(config: Config, bus: Bus, begun: float) -> tuple[Server, Ready]
         service_bus_profile=service_bus_profile.PROFILES[options.service_bus_profile],
         allow_host=options.allow_host,
     )
+    if not options.ephemeral:
+        server.app.reports = Reports(Path(options.data) / "reports")
     await server.start()
     certificates = (certificate, offered)
     ready = _ready(config, server, keys, certificates, made, time.monotonic() - begun)

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from onibus.core.errors import InvalidArgument
-from onibus.server.private_files import write_private
+from onibus.operation.private_files import write_private
 from onibus.store.files import make_directory
 
 if TYPE_CHECKING:

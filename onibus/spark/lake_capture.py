@@ -42,6 +42,7 @@ from onibus.spark.lake_files import LakeBusy, LakeFailed
 from onibus.spark.lake_manifest import FOLDERS, TYPED, FileRow, Gap, Progress
 from onibus.spark.lake_migration import adopt, adopt_errors, convert, retire_shared_readers
 from onibus.spark.lake_queries import put_queries
+from onibus.spark.lake_reporting import reader_name, report_table
 from onibus.spark.lake_writer import LakeWriter
 
 #: A reader that no capture has used for so long is removed: its lake was deleted.
@@ -67,11 +68,6 @@ class Capturing:
 def tables_of(entity: str) -> tuple[str, ...]:
     """Return what there is to capture: subscriptions share the log of their topic."""
     return (OUTCOMES,) if "/subscriptions/" in entity.lower() else (MESSAGES, OUTCOMES)
-
-
-def reader_name(identity: str, table: str) -> str:
-    """Return the name of the reader of a lake's table."""
-    return f"lake-{identity}" if table == MESSAGES else f"lake-{identity}-{table}"
 
 
 def has_news(client: Client, lake: Lake, tables: Sequence[str]) -> bool:
@@ -161,6 +157,9 @@ class LakeCapture:
         # Another writer that took over has recorded it.
         with suppress(LakeBusy):
             self._writer.commit()
+            for table in self._tables:
+                # Files were merged after the last batch.
+                self._report(table)
 
     def _adopt(self) -> None:
         """List the files of a lake of version 0.1.0 in the manifest."""
@@ -388,6 +387,12 @@ class LakeCapture:
         }
         self._writer.register(table, "WRITE", files.get(table, []), reached=reached)
         self._move(table)
+        self._report(table, sum(end - start for start, end in ranges.values()))
+
+    def _report(self, table: str, batch_rows: int = 0) -> None:
+        """Show the console what the lake has; a capture does not depend on it."""
+        files, reader = self._writer.logs[table].files(), self._readers[table].name
+        report_table(self._client, self._entity, reader, self._writer.token, files, batch_rows)
 
     def _move(self, table: str) -> None:
         """Tell the reader how far the lake is."""

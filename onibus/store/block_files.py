@@ -31,9 +31,9 @@ from typing import Protocol, cast
 
 from xxhash import xxh3_64_intdigest
 
-from onibus.core.block import Block
+from onibus.core.block import verify
 from onibus.core.errors import Damaged
-from onibus.core.records import BLOCKS, Row, WriteBatch
+from onibus.core.records import BLOCKS, LARGE_VALUES, Row, WriteBatch
 from onibus.store.files import sync_directory
 
 #: Payloads from this length on are files: below it, another sync costs more than writing twice.
@@ -47,6 +47,8 @@ FILES_AT_A_TIME = 16
 STAGING_BYTES = 4 << 20
 ALIGNED_BYTES = 4_096
 
+Payload = bytes | memoryview
+
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 
 
@@ -56,7 +58,7 @@ class BlockFiles(Protocol):
     def sizes(self) -> dict[int, int]:
         """Return the existing files, and their lengths."""
 
-    def write(self, blocks: Iterable[tuple[int, bytes]]) -> None:
+    def write(self, blocks: Iterable[tuple[int, Payload]]) -> None:
         """Write files; return once they are durable under their names."""
 
     def read(self, block: int) -> bytes:
@@ -88,7 +90,7 @@ class DirectoryFiles:
             # Leave files of other programs alone.
             return {int(e.name): e.stat().st_size for e in entries if e.name.isdecimal()}
 
-    def write(self, blocks: Iterable[tuple[int, bytes]]) -> None:
+    def write(self, blocks: Iterable[tuple[int, Payload]]) -> None:
         if not self._made:
             os.makedirs(self._directory, exist_ok=True)
             sync_directory(os.path.dirname(self._directory))
@@ -103,7 +105,7 @@ class DirectoryFiles:
                     handles.append(handle)
                 self._sync(handles)
 
-    def _write(self, name: str, payload: bytes) -> int:
+    def _write(self, name: str, payload: Payload) -> int:
         """Write a file; return it open, to be synced."""
         if self._direct:
             try:
@@ -121,7 +123,7 @@ class DirectoryFiles:
             raise
         return handle
 
-    def _write_direct(self, name: str, payload: bytes) -> int:
+    def _write_direct(self, name: str, payload: Payload) -> int:
         """Write a file past the system's cache, through reusable aligned pages."""
         if self._staging is None:
             self._staging = memoryview(mmap.mmap(-1, STAGING_BYTES))
@@ -197,9 +199,11 @@ class LargeBlocks:
         if self._files is None:
             return {}
         large = [
-            cast("tuple[int, bytes]", row)
+            cast("tuple[int, Payload]", row)
             for row in batch.tables.get(BLOCKS, {}).values()
-            if row is not None and isinstance(row[-1], bytes) and len(row[-1]) >= self._bytes_min
+            if row is not None
+            and isinstance(row[-1], LARGE_VALUES)
+            and len(row[-1]) >= self._bytes_min
         ]
         if large:
             self._files.write(large)
@@ -235,7 +239,7 @@ class LargeBlocks:
             self._files.close()
 
 
-def _fingerprint(payload: bytes) -> int:
+def _fingerprint(payload: Payload) -> int:
     """Return the fingerprint of a payload that is a file."""
     return xxh3_64_intdigest(payload[:HEAD_BYTES], len(payload)) - (1 << 63)
 
@@ -244,4 +248,4 @@ def check_file(block: int, payload: bytes, expected: int) -> None:
     """Reject a file that does not match its row, or whose bytes changed."""
     if _fingerprint(payload) != expected:
         raise Damaged(f"the file of block {block} differs from what was written")
-    Block(payload).verify()
+    verify(payload)

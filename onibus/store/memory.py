@@ -9,10 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from onibus.core.errors import StoreFailed
-from onibus.core.records import TABLES, Row, Table, Value, WriteBatch
+from onibus.core.records import BLOCKS, TABLES, Row, Table, Value, WriteBatch
 from onibus.store.interface import Disk
 
 Tables = dict[Table, dict[Row, Row]]
+
+
+def _as_bytes(row: Row) -> Row:
+    """Return a row of `blocks` as it is read back: only such rows are written as memoryviews."""
+    return (row[0], bytes(row[1])) if isinstance(row[1], memoryview) else row
 
 
 class MemoryStore:
@@ -43,7 +48,7 @@ class MemoryStore:
                     if row is None:
                         mine.pop(key, None)
                     else:
-                        mine[key] = row
+                        mine[key] = _as_bytes(row) if table is BLOCKS else row
         if failing:
             self._unusable = "a commit failed"
             self._refuse()

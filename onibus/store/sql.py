@@ -76,5 +76,6 @@ MIGRATIONS = {
         'ALTER TABLE "sessions" ADD COLUMN "takeover"',
         'ALTER TABLE "sessions" ADD COLUMN "state_set"',
     ),
+    3: ('ALTER TABLE "block_index" ADD COLUMN "entries"',),
 }
 STATEMENTS = {table.name: _statements(table) for table in TABLES}

@@ -328,7 +328,7 @@ class SimulatedBlockFiles:
             if name.startswith(_BLOCKS)
         }
 
-    def write(self, blocks: Iterable[tuple[int, bytes]]) -> None:
+    def write(self, blocks: Iterable[tuple[int, bytes | memoryview]]) -> None:
         disk = self._disk
         files = []
         for block, payload in blocks:
@@ -338,7 +338,7 @@ class SimulatedBlockFiles:
                 disk.unnamed.add(name)
             file = disk.files[name]
             file.xTruncate(0)
-            file.xWrite(payload, 0)
+            file.xWrite(bytes(payload), 0)
             files.append(file)
         if self._syncing:
             for file in files:

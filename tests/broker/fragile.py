@@ -17,6 +17,7 @@ from onibus.core.records import STAGED, WORKS, Row, WriteBatch
 from onibus.store.memory import MemoryStore, Tables
 from tests.broker.topic_helpers import reopen, sound
 from tests.bus_helpers import HOUR, SECOND, Disks, ManualClock, crash, pass_ms, settle
+from tests.staged_blocks import ownerless
 
 #: Prepares a bus, and returns what the other two get.
 Prepare = Callable[[Bus], Awaitable[Any]]
@@ -80,7 +81,11 @@ class FragileDisks(Disks):
 
     def rows(self, store: str, table: Any) -> dict[Row, Row]:
         """Return what is on a disk."""
-        return self._tables[store][table]
+        return self.tables(store)[table]
+
+    def tables(self, store: str) -> Tables:
+        """Return everything that is on a disk."""
+        return self._tables[store]
 
     def _store(self, name: str, _known: bool = False) -> MemoryStore:
         if name in self.broken:
@@ -115,6 +120,7 @@ def nothing_staged(disks: FragileDisks) -> None:
     for name in disks.open:
         assert disks.rows(name, STAGED) == {}, name
         assert disks.rows(name, WORKS) == {}, name
+        assert ownerless(disks.tables(name)) == [], name
 
 
 async def nothing_held(bus: Bus, clock: ManualClock) -> None:

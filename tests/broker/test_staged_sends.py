@@ -17,6 +17,7 @@ from onibus.core.errors import (
     NotStaged,
     OnibusError,
 )
+from onibus.core.records import BLOCKS
 from tests.broker.fragile import FragileDisks, nothing_staged
 from tests.broker.staging_helpers import listed, publish, stage
 from tests.broker.topic_helpers import sound, there, topic_with
@@ -38,6 +39,7 @@ from tests.bus_helpers import (
     send,
     settle,
 )
+from tests.log_helpers import read
 
 stores = pytest.mark.parametrize("stores", [("a",), ("a", "b")])
 
@@ -330,6 +332,54 @@ async def test_rows_in_arrow(clock: ManualClock, stores: tuple[str, ...], count:
         await settle(bus)
         nothing_staged(disks)
         sound(bus)
+
+
+@pytest.mark.promise("R6", "R3")
+@pytest.mark.parametrize("kept", [True, False])
+@run
+async def test_columns_are_written_once(
+    clock: ManualClock, kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not kept:
+        monkeypatch.setattr(works, "KEPT_BYTES_MAX", 0)
+    disks = FragileDisks()
+    bus = await disks.bus(clock, "a")
+    await bus.create_queue("q", requires_session=True, retention_ms=HOUR)
+    count = 200
+    table = pa.table(
+        {
+            "body": [b"%d" % at for at in range(count)],
+            "session_id": [f"s{at % 3}" for at in range(count)],
+            "time_to_live_ms": [None if at % 2 else MINUTE for at in range(count)],
+        }
+    )
+    await bus.stage_arrow("q", table, producer="spark", batch=0, task=0, attempt=0)
+    written = dict(disks.rows("a", BLOCKS))
+    assert len(written) == 1
+    assert await publish(bus, (0, 0)) == (count, 0, False)
+    await settle(bus)
+    assert disks.rows("a", BLOCKS) == written, "the rows are in the log as they were staged"
+    nothing_staged(disks)
+    for _ in range(2):
+        seen = peek_everything(bus, "q")
+        assert [(m.sequence_number, m.body) for m in seen] == [
+            (at + 1, b"%d" % at) for at in range(count)
+        ]
+        rows = await read(bus, "q")
+        assert [row["body"] for row in rows] == [b"%d" % at for at in range(count)]
+        assert {row["enqueued_time_ms"] for row in rows} == {clock.wall()}
+        sound(bus)
+        crash(bus)
+        bus = await disks.bus(clock, "a")
+    session = await bus.accept_session("q", "s1")
+    assert bodies(await session.receive(500)) == [str(at) for at in range(1, count, 3)]
+    await pass_ms(bus, clock, MINUTE)
+    assert len(peek_everything(bus, "q")) == count // 2
+    await bus.purge("q")
+    await pass_ms(bus, clock, 2 * HOUR)
+    await settle(bus)
+    assert disks.rows("a", BLOCKS) == {}, "the block goes with its last row"
+    await bus.close()
 
 
 @pytest.mark.promise("R6")

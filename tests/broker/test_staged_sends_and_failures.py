@@ -6,16 +6,20 @@ import asyncio
 import contextlib
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from onibus import Bus
+from onibus.broker import works
 from onibus.broker.replies import Outcome
 from onibus.core.errors import (
     EntityNotFound,
     NotStaged,
+    OnibusError,
     PartitionOffline,
     Unknown,
 )
+from onibus.core.path import bulk
 from onibus.core.records import PRODUCERS, STAGED
 from tests.broker.fragile import (
     FragileDisks,
@@ -254,3 +258,68 @@ async def test_a_crash_at_any_step(clock: ManualClock, stores: tuple[str, ...]) 
 @run
 async def test_a_store_fails_at_any_step(clock: ManualClock) -> None:
     await fail_everywhere(clock, staged_batch, stage_and_publish, published_once)
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stage even a few rows of columns as blocks, and never keep them in memory."""
+    monkeypatch.setattr(bulk, "STAGED_ROWS_MIN", 1)
+    monkeypatch.setattr(works, "KEPT_BYTES_MAX", 0)
+
+
+async def stage_columns_and_publish(bus: Bus, _: Any) -> None:
+    for task in range(2):
+        rows = {
+            "body": [f"{task}/{at}".encode() for at in range(4)],
+            "partition_key": KEYS[:4],
+            "message_id": [str(task)] * 4,
+        }
+        names: dict[str, Any] = {"producer": "spark", "batch": 0, "attempt": 0}
+        await bus.stage_arrow("p", pa.table(rows), task=task, **names)
+    await bus.publish("p", producer="spark", batch=0, attempts=[(0, 0), (1, 0)])
+
+
+@pytest.mark.promise("R6", "S3", "D10")
+@pytest.mark.usefixtures("small_blocks")
+@stores
+@run
+async def test_a_crash_at_any_step_of_columns(clock: ManualClock, stores: tuple[str, ...]) -> None:
+    # One row repeats what was sent before: its block is written again without it.
+    await crash_everywhere(clock, staged_batch, stage_columns_and_publish, published_once, stores)
+
+
+@pytest.mark.promise("R6", "S3", "D10")
+@pytest.mark.usefixtures("small_blocks")
+@run
+async def test_a_store_fails_at_any_step_of_columns(clock: ManualClock) -> None:
+    await fail_everywhere(clock, staged_batch, stage_columns_and_publish, published_once)
+
+
+@pytest.mark.promise("R6", "R8")
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("crashed", [False, True])
+@run
+async def test_columns_of_a_deleted_entity_leave_nothing(clock: ManualClock, crashed: bool) -> None:
+    disks = FragileDisks()
+    bus = await disks.bus(clock, "a", "b")
+    await staged_batch(bus)
+    rows = pa.table({"body": [b"x"] * 4, "partition_key": KEYS[:4], "message_id": ["1"] * 4})
+    await bus.stage_arrow("p", rows, producer="spark", batch=0, task=0, attempt=0)
+    assert disks.rows("a", STAGED)
+    assert disks.rows("b", STAGED)
+    if crashed:
+        # The namespace forgets the entity, and the power goes before the stores do.
+        disks.cut_power(1)
+        with contextlib.suppress(OnibusError):
+            await bus.delete_queue("p")
+        crash(bus)
+        disks.mend()
+        bus = await disks.bus(clock, "a", "b")
+    else:
+        await bus.delete_queue("p")
+    await quiet(bus)
+    await pass_ms(bus, clock, 2 * HOUR)
+    await quiet(bus)
+    assert bus.queues() == []
+    nothing_staged(disks)
+    await bus.close()

@@ -314,3 +314,23 @@ async def test_the_files_of_the_console_are_small_and_allow_no_other_code() -> N
         for name in ("nothing.js", "..%2Fpages.py", "%2e%2e", "pages.py"):
             assert (await client.http.get(f"/console/{name}")).status_code == 404
         assert (await client.http.get("/console/about.json")).json()["login"] == "none"
+
+
+@run
+async def test_the_sessions_that_wait_longest_are_listed_in_slices() -> None:
+    bus = await Bus.ephemeral()
+    await bus.create_queue("orders", requires_session=True, enable_partitioning=True)
+    for at in range(500):
+        await bus.send("orders", Message(body=b"x", session_id=f"Customer-{at:03}"))
+    async with serving(bus=bus) as client:
+        path = "/entities/orders/sessions"
+        every = await client.do("GET", path)
+        assert every["count"] == len(every["sessions"]) == 500
+        found = await client.do("GET", f"{path}?limit=3")
+        stamps = [one["oldest_enqueued_time_ms"] for one in found["sessions"]]
+        assert stamps == sorted(one["oldest_enqueued_time_ms"] for one in every["sessions"])[:3]
+        assert found["count"] == 500
+        found = await client.do("GET", f"{path}?limit=3&search=cUSTOMER-07")
+        assert len(found["sessions"]) == 3
+        assert found["count"] == 10
+        await client.refused(400, "invalid-argument", "GET", f"{path}?limit=0")

@@ -14,7 +14,7 @@ from onibus.core.errors import InvalidArgument, MessageNotFound
 from onibus.core.inspection import Filter
 from onibus.protocols.amqp import encode as to
 from onibus.protocols.amqp.service_bus import sections
-from tests.bus_helpers import run
+from tests.bus_helpers import ManualClock, run
 from tests.server.http_helpers import Client, serving
 
 
@@ -86,6 +86,43 @@ async def test_a_life_has_what_the_store_knows_and_nothing_else() -> None:
 
 
 @run
+async def test_a_life_has_the_times_of_recent_deliveries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onibus.core.returns.RETURNS_MAX", 3)
+    clock = ManualClock()
+    bus = await Bus.ephemeral(clock=clock)
+    await bus.create_queue("jobs", lock_duration_ms=60_000)
+    number = (await bus.send("jobs", Message(body=b"x"))).sequence_number
+    began = clock.wall()
+    async with bus.receiver("jobs") as receiver:
+        clock.advance(1_000)
+        (held,) = await receiver.receive(1)
+        clock.advance(2_500)
+        await receiver.abandon(held)
+        await receiver.receive(1)
+        clock.advance(60_000)
+        (held,) = await receiver.receive(1, wait_ms=1_000)
+        clock.advance(500)
+        await receiver.dead_letter(held, reason="bad")
+    async with serving(bus=bus) as client:
+        life = (await inspected(client, "jobs", number))["life"]
+        assert [(one["what"], one.get("at_ms"), one.get("detail")) for one in life] == [
+            ("enqueued", began, None),
+            ("delivered", None, "2 times without being settled"),
+            ("received", began + 1_000, "abandoned after 2.5 s"),
+            ("received", began + 3_500, "lock expired after 60 s"),
+            ("received", began + 63_500, "dead-lettered after 0.5 s"),
+            ("dead-lettered", None, "bad"),
+        ]
+        # Other messages take the room of the oldest record; the first receive stays known.
+        await bus.send("jobs", Message(body=b"y"))
+        async with bus.receiver("jobs") as receiver:
+            (held,) = await receiver.receive(1)
+            await receiver.abandon(held)
+        life = events(await inspected(client, "jobs", number))
+        assert life["first received"]["at_ms"] == began + 1_000
+
+
+@run
 async def test_a_purge_counts_before_it_deletes() -> None:
     bus = await Bus.ephemeral()
     await bus.create_queue("jobs", enable_partitioning=True)
@@ -135,6 +172,34 @@ async def test_active_messages_move_to_another_queue_once() -> None:
         assert len(done.refused) == 25 - expected
         with pytest.raises(InvalidArgument):
             await bus.move("from", "from", where=Filter())
+
+
+@run
+async def test_a_limit_bounds_what_a_resubmission_moves_or_rejects() -> None:
+    bus = await Bus.ephemeral()
+    await bus.create_queue("from")
+    await bus.create_queue("sessions", requires_session=True)
+    # Every other message has a session, so the destination rejects the others.
+    bodies = [Message(body=b"x", session_id=None if at % 2 else "s") for at in range(1_200)]
+    await bus.send_batch("from", bodies)
+    async with bus.receiver("from") as receiver:
+        for held in await receiver.receive(1_200):
+            await receiver.dead_letter(held, reason="r")
+    async with serving(bus=bus) as client:
+
+        async def resubmit(**given: Any) -> tuple[int, int]:
+            path = "/entities/from/dead-letters/resubmit"
+            done = await client.do("POST", path, {"where": {}, **given})
+            return len(done["moved"]), len(done["refused"])
+
+        assert await resubmit(to="sessions", limit=700, dry_run=True) == (350, 350)
+        # One after the other is looked for, and messages that do not match take no room.
+        last = {"sql": "sys.SequenceNumber > 1190"}
+        assert await resubmit(where=last, limit=3, dry_run=True) == (3, 0)
+        assert await resubmit(to="sessions", limit=700) == (350, 350)
+        assert await resubmit(to="sessions", limit=2_000) == (250, 600)
+        assert await resubmit(limit=600) == (600, 0)
+        assert bus.queue("from").dead_lettered_count == 0
 
 
 @run

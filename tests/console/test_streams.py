@@ -78,6 +78,39 @@ async def test_a_search_reads_a_bounded_number_of_bytes_per_turn() -> None:
 
 
 @run
+async def test_a_list_has_beginnings_of_bodies() -> None:
+    bus = await Bus.ephemeral()
+    await bus.create_queue("orders")
+    for body in (b"short", "ä".encode() * 10, b"\xff" * 10, b""):
+        await bus.send("orders", Message(body=body))
+    async with serving(bus=bus) as client:
+        found = await client.on("orders", "search", body_limit=7)
+        kept = [
+            (one.get("body"), one.get("body_base64"), one.get("body_size"))
+            for one in found["messages"]
+        ]
+        assert kept == [
+            ("short", None, None),
+            # Not cut inside a character.
+            ("äää", None, 20),
+            (None, "/////////w==", 10),
+            ("", None, None),
+        ]
+        wanted = {"where": {}, "body_limit": 3}
+        async with client.http.stream("POST", "/v1/entities/orders/tail", json=wanted) as stream:
+            lines = stream.aiter_lines()
+            await anext(lines)
+            await bus.send("orders", Message(body=LARGE))
+            shown = json.loads(await anext(lines))
+            assert (shown["body"], shown["body_size"]) == ("xxx", len(LARGE))
+        number = shown["sequence_number"]
+        found = await client.on("orders", "inspect", number=number, whole=False)
+        assert found["message"]["body_size"] == len(LARGE)
+        assert (found["message"]["body"], found["sections"]) == ("", [])
+        assert found["life"]
+
+
+@run
 async def test_a_stream_ends_when_its_key_is_rotated() -> None:
     bus = await Bus.ephemeral()
     await bus.create_queue("orders")

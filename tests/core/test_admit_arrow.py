@@ -9,11 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onibus.core.arrow_block import SCHEMA, messages_of
+from onibus.core.arrow_block import SCHEMA, EncodedBody, messages_of
+from onibus.core.block import read_header
 from onibus.core.errors import Damaged, InvalidArgument, MessageTooLarge, Refused
 from onibus.core.message import Message, encode, encode_properties
 from onibus.core.path.admit import Prepared, admit
-from onibus.core.path.admit_arrow import FOREVER, PreparedBatch, admit_arrow, decode_prepared
+from onibus.core.path.admit_arrow import (
+    FOREVER,
+    Body,
+    PreparedBatch,
+    admit_arrow,
+    decode_prepared,
+)
 from onibus.core.settings import LogSettings, QueueSettings, TopicSettings, make
 
 SECRET = b"k" * 32
@@ -149,11 +156,17 @@ def test_a_prepared_batch_survives_being_staged(
         return
     chosen = list(range(0, len(rows), 2))
     assert identities_of(bulk.take(chosen)) == [identities_of(bulk)[at] for at in chosen]
-    read = decode_prepared(bulk.encode())
-    assert (read.hashes, list(read.owners)) == (bulk.hashes, list(bulk.owners))
-    assert read.columns.equals(bulk.columns)
-    assert read.ttls.tolist() == bulk.ttls.tolist()
-    assert read.sizes.tolist() == bulk.sizes.tolist()
+    for apart in (False, True):
+        half = len(rows) // 2
+        bodies = [EncodedBody(bulk.columns.slice(0, half)), EncodedBody(bulk.columns.slice(half))]
+        kept = [bytes(body.staged) for body in bodies[not half :]]
+        staged = [Body(at, read_header(one)[1], len(one)) for at, one in enumerate(kept)]
+        read = decode_prepared(bulk.encode(apart), staged if apart else [], kept.__getitem__)
+        assert (read.hashes, list(read.owners)) == (bulk.hashes, list(bulk.owners))
+        assert read.placing.equals(bulk.placing)
+        assert read.columns.equals(bulk.columns)
+        assert read.ttls.tolist() == bulk.ttls.tolist()
+        assert read.sizes.tolist() == bulk.sizes.tolist()
 
 
 def test_sizes_are_those_of_rows_of_every_length() -> None:
@@ -195,10 +208,16 @@ def test_properties_that_take_more_than_ours_would_count_as_they_are() -> None:
 
 
 def test_a_staged_batch_that_is_none_is_damage() -> None:
-    good = admit_arrow(batch_of([{"body": b"x"}]), SETTINGS[0], SECRET).encode()
-    for content in (b"", good[:40], batch_bytes(batch_of([{"body": b"x"}]))):
+    good = admit_arrow(batch_of([{"body": b"x"}]), SETTINGS[0], SECRET)
+    whole, apart = good.encode(apart=False), good.encode(apart=True)
+    for content in (b"", whole[:40], batch_bytes(batch_of([{"body": b"x"}])), apart):
         with pytest.raises(Damaged):
-            decode_prepared(memoryview(content))
+            decode_prepared(memoryview(content), [], lambda block: b"")
+    staged = bytes(EncodedBody(good.columns).staged)
+    damaged = staged[:-20] + bytes([staged[-20] ^ 1]) + staged[-19:]
+    for payload in (b"", staged[:40], damaged):
+        with pytest.raises(Damaged):
+            print(decode_prepared(apart, [Body(1, 1, 1)], {1: payload}.__getitem__).columns)
 
 
 def batch_bytes(batch: pa.RecordBatch) -> bytes:

@@ -25,7 +25,7 @@ def test_what_a_work_gives_back_expires_if_its_time_came_meanwhile(late: bool) -
     bench.now += 2_000 if late else 500
     pass_time(bench.partition, bench.now, bench.now, bench.out)
     assert subscription.state(1) is State.LOCKED, "what a work will change does not expire"
-    unstage(bench.partition, 7, [0], bench.now, bench.out)
+    unstage(bench.partition, 7, [0], [], bench.now, bench.out)
     bench.commit()
     assert subscription.state(1) is (State.GONE if late else State.ACTIVE)
     assert held.delivery_count == 0

@@ -1,7 +1,8 @@
 """Clients that keep a server busy with what touches several partitions.
 
 The server's part of `tests.simulator.busy_works`: transactions over two stores, over HTTP and AMQP;
-a chain of queues that forward, to a worker with transactions; a topic with two subscriptions.
+a chain of queues that forward, to a worker with transactions; a topic with two subscriptions;
+columns that are staged as blocks, and published.
 Collectors receive and complete the messages at the end, or claim and commit them. Nothing here has
 duplicate detection, and no client repeats a request: a message with two sequence numbers was
 stored twice.
@@ -26,6 +27,8 @@ from tests.amqp.sdk.raw_transaction import RawTransactions
 from tests.crash.busy_clients import History, told
 from tests.simulator.busy_works import (
     ALL,
+    BATCH_ROWS,
+    BATCHES,
     EVEN,
     FIRST,
     LAST,
@@ -35,11 +38,12 @@ from tests.simulator.busy_works import (
     RIGHT,
     SECOND,
     TOPIC,
+    batch_rows,
 )
 from tests.simulator.history import OK, UNKNOWN
 
 #: Nothing is left in these at the end, as it is received or claimed.
-ENDS = (LEFT, RIGHT, MADE, ALL, EVEN)
+ENDS = (LEFT, RIGHT, MADE, BATCHES, ALL, EVEN)
 SHORT: dict[str, Any] = {"lock_duration_ms": 2_000, "max_delivery_count": 1_000_000}
 READER = "collector"
 
@@ -67,8 +71,8 @@ class WorksClients:
         """Be busy until then, and finish what was begun."""
         acts: list[Callable[[], Awaitable[Any]]] = [
             *(self._transfer, self._transfer, self._begin_chain, self._begin_chain),
-            *(self._tell_news, self._work, self._claim),
-            *(self._collecting(name) for name in (LEFT, MADE, ALL, EVEN)),
+            *(self._tell_news, self._work, self._claim, self._publish),
+            *(self._collecting(name) for name in (LEFT, MADE, BATCHES, ALL, EVEN)),
         ]
         tasks = [asyncio.ensure_future(self._forever(act)) for act in acts]
         await stop.wait()
@@ -104,6 +108,18 @@ class WorksClients:
         body = next(self._bodies)
         message = Message(body=body.encode(), properties={"n": int(body.partition("-")[2])})
         await self._ask("news", body, self._client.send(TOPIC, message))
+
+    async def _publish(self) -> None:
+        """Stage a batch of columns, and publish it."""
+        bodies = [next(self._bodies) for _ in range(BATCH_ROWS)]
+        names: dict[str, Any] = {"producer": bodies[0], "batch": 0}
+        await self._client.stage_arrow(BATCHES, batch_rows(bodies), task=0, attempt=0, **names)
+        operations = [
+            self._history.invoke("batch", "", client="http", body=body) for body in bodies
+        ]
+        outcome, _ = await told(self._client.publish(BATCHES, attempts=[(0, 0)], **names))
+        for operation, body in zip(operations, bodies, strict=True):
+            self._history.complete(operation, "batch", "", outcome, body=body)
 
     async def _work(self) -> None:
         async with self._client.receiver(LAST, renew_ms=0) as receiver:

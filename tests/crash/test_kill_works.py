@@ -27,7 +27,7 @@ from tests.simulator.history import OK, REFUSED, Event, decode
 #: Kills of one directory; two directories make 80.
 KILLS = 40
 #: What a life must have done before it ends.
-DONE = ("transfer", "chain", "news")
+DONE = ("transfer", "chain", "news", "batch")
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["tests.simulator.busy_works"])
@@ -43,7 +43,7 @@ def start(directory: Path, history: Path, seed: int, drain: bool = False) -> For
     return process
 
 
-@pytest.mark.promise("B5", "B6", "P9", "B3", "S2", "S3", "B8")
+@pytest.mark.promise("B5", "B6", "P9", "B3", "S2", "S3", "B8", "R6")
 @pytest.mark.parametrize("seed", range(2))
 def test_kills_leave_nothing_half_done(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)

@@ -24,8 +24,8 @@ from onibus.core.errors import OnibusError
 from onibus.core.fans import Fans
 from onibus.core.inspection import Filter
 from onibus.core.lifecycle import Input, State
+from onibus.core.path import bulk, enqueue, fan_out, recover
 from onibus.core.path import claim as claim_module
-from onibus.core.path import enqueue, fan_out, recover
 from onibus.core.path import work as work_module
 from onibus.core.path.purge import purge
 from onibus.core.records import STAGED
@@ -239,6 +239,24 @@ def forget_the_content(original: Any) -> Any:
     return opened
 
 
+def leave_the_blocks(original: Any) -> Any:
+    def forget(work: int, partition: int, pieces: Any, blocks: Any, out: Any) -> None:
+        original(work, partition, pieces, [], out)
+
+    return forget
+
+
+def leave_duplicates(original: Any) -> Any:
+    return lambda staged, out: None
+
+
+def expire_never(original: Any) -> Any:
+    def pack(first: int, stamp: int, arrived: int, expires: Any, *rest: Any) -> bytes:
+        return bytes(original(first, stamp, arrived, expires * 0 + NEVER, *rest))
+
+    return pack
+
+
 def publish_all_that_is_staged(original: Any) -> Any:
     return lambda notes, batch, attempts: list(notes)
 
@@ -378,6 +396,15 @@ OF_WORKS = {
     ),
     "every attempt is published": Mutant(
         producers, "_choose", publish_all_that_is_staged, _OVER_STORES
+    ),
+    "blocks of what was never published stay": Mutant(
+        work_module, "forget", leave_the_blocks, ("plain", "keyed", "everything")
+    ),
+    "blocks of rows with duplicates stay": Mutant(
+        bulk, "unstage", leave_duplicates, ("keyed", "everything")
+    ),
+    "rows that were staged never expire": Mutant(
+        bulk, "pack_entries", expire_never, ("mortal", "fading")
     ),
     "a claim that is read again has other messages": Mutant(
         claim_module, "claimed", read_the_newest, ("plain", "spread", "fading")

@@ -111,7 +111,8 @@ def test_what_is_published_together_is_numbered_in_the_order_it_was_named(lost: 
         for store in sim.busy():
             sim.writers[store].take()
         sim.crash()
-    sim.finish_all()
+    # Rules run in slices before the messages are stored.
+    sim.finish_all(flush=True)
     sim.compare()
     partitions = sim.model.entities["spread-news/subscriptions/copies"].partitions
     bodies = [row.message.body for part in partitions for row in part.rows.values()]

@@ -2,7 +2,8 @@
 
 Transactions put the same body into two queues in two stores. Messages go through a chain of queues
 that forward, to a worker that completes each and sends what it made of it in one transaction. A
-topic deals messages out to two subscriptions. Every send is written to the history before and after
+topic deals messages out to two subscriptions. Rows in columns are staged, in blocks that are files,
+and published. Every send is written to the history before and after
 (tests/simulator/history.py); with `drain` the process lets everything come to rest and writes what
 is there. `check_works` then tells whether anything was half done, done twice, or lost.
 """
@@ -15,6 +16,9 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from itertools import count
 from random import Random
+from typing import Any
+
+import pyarrow as pa
 
 from onibus.api.entities import subscription_name
 from onibus.bus import Bus
@@ -26,6 +30,7 @@ from tests.simulator.history import OK, REFUSED, UNKNOWN, Anomaly, Event, encode
 STORES = ("a", "b")
 LEFT, RIGHT = "left", "right"
 FIRST, SECOND, LAST, MADE = "first", "second", "last", "made"
+BATCHES = "batches"
 TOPIC = "news"
 ALL, EVEN = (subscription_name(TOPIC, name) for name in ("all", "even"))
 #: What is made, in this order; sources after what they forward to.
@@ -36,7 +41,16 @@ QUEUES: dict[str, dict[str, object]] = {
     LAST: {"lock_duration_ms": 1_000, "max_delivery_count": 1_000_000},
     SECOND: {"enable_partitioning": True, "forward_to": LAST},
     FIRST: {"forward_to": SECOND},
+    BATCHES: {},
 }
+#: Rows of a batch, and their size: together they are a block that is a file.
+BATCH_ROWS, ROW_BYTES = 70, 8_000
+
+
+def batch_rows(bodies: list[str]) -> pa.Table:
+    """Return rows in columns that are large enough to be staged as blocks."""
+    padding = pa.repeat(pa.scalar("x" * ROW_BYTES), len(bodies))
+    return pa.table({"body": [body.encode() for body in bodies], "subject": padding})
 
 
 async def _create(bus: Bus) -> None:
@@ -70,8 +84,8 @@ class BusyWithWorks:
         event = Event(phase=phase, kind=kind, body=body, **facts)  # type: ignore[arg-type]
         os.write(self._file, encode(event))
 
-    async def told(self, kind: str, body: str, work: Awaitable[object]) -> None:
-        """Do something, with what is asked and what is told in the history."""
+    async def told(self, kind: str, body: str, work: Awaitable[object]) -> str:
+        """Do something, and write request and outcome to the history; return the outcome."""
         self.write("invoke", kind, body)
         outcome = OK
         try:
@@ -79,6 +93,7 @@ class BusyWithWorks:
         except OnibusError as error:
             outcome = UNKNOWN if isinstance(error, Unknown) else REFUSED
         self.write("complete", kind, body, outcome=outcome)
+        return outcome
 
     async def transfer(self) -> None:
         """Put one body into both queues, or into none."""
@@ -97,6 +112,21 @@ class BusyWithWorks:
         body = next(self._bodies)
         message = Message(body=body.encode(), properties={"n": int(body.partition("-")[2])})
         await self.told("news", body, self.bus.send(TOPIC, message))
+
+    async def publish(self) -> None:
+        """Stage a batch of columns in two pieces, and publish it."""
+        bodies = [next(self._bodies) for _ in range(2 * BATCH_ROWS)]
+        names: dict[str, Any] = {"producer": bodies[0], "batch": 0, "task": 0, "attempt": 0}
+        for piece, start in enumerate((0, BATCH_ROWS)):
+            rows = batch_rows(bodies[start : start + BATCH_ROWS])
+            await self.bus.stage_arrow(BATCHES, rows, piece=piece, **names)
+        for body in bodies[1:]:
+            self.write("invoke", "batch", body)
+        publishing = self.bus.publish(BATCHES, producer=bodies[0], batch=0, attempts=[(0, 0, 2)])
+        outcome = await self.told("batch", bodies[0], publishing)
+        for body in bodies[1:]:
+            self.write("complete", "batch", body, outcome=outcome)
+        await asyncio.sleep(0.1)
 
     async def work(self) -> None:
         """Complete what came through the chain, and send what was made of it, together."""
@@ -122,7 +152,7 @@ class BusyWithWorks:
         while any(self._waiting(name) for name in (FIRST, SECOND, LAST)):
             await self.work()
             await asyncio.sleep(0.01)
-        for name in (LEFT, RIGHT, FIRST, SECOND, LAST, MADE, ALL, EVEN):
+        for name in (LEFT, RIGHT, FIRST, SECOND, LAST, MADE, BATCHES, ALL, EVEN):
             start = 0
             while found := self.bus.peek(name, start=start, limit=500):
                 for one in found:
@@ -149,6 +179,7 @@ async def _run(
         await bus.close()
         return
     acts = [busy.transfer] * 3 + [busy.begin_chain] * 3 + [busy.tell_news] * 2 + [busy.work] * 2
+    acts.append(busy.publish)
     await asyncio.gather(*(busy.forever(act) for act in acts))
 
 
@@ -189,12 +220,13 @@ def check_works(history: Iterable[Event]) -> list[Anomaly]:
         places = {
             "transfer": [LEFT, RIGHT],
             "chain": [MADE],
+            "batch": [BATCHES],
             "news": [ALL, EVEN] if int(body.partition("-")[2]) % 2 == 0 else [ALL],
         }[kind]
         found += _check_one(body, outcome, [there[place][body] for place in places])
     for name, counted in there.items():
         found += [Anomaly("ghost", f"{body} in {name}") for body in counted if body not in told]
-    for name in (LEFT, RIGHT, MADE):
+    for name in (LEFT, RIGHT, MADE, BATCHES):
         if sorted(numbers[name]) != list(range(1, len(numbers[name]) + 1)):
             found.append(Anomaly("gap", f"the numbers of {name} are not 1…{len(numbers[name])}"))
     return found

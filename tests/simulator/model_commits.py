@@ -263,8 +263,19 @@ class Commits:
 
     def go_on(self, name: str) -> None:
         """Commands of several commits take their next step, in the order in which they wrote."""
-        for _, act in sorted(self.next_steps(name), key=lambda one: one[0]):
-            act()
+        self.take_steps(name)
+
+    def take_steps(self, name: str, last: int | None = None) -> None:
+        """Take the steps that a store's commit allows, up to a turn."""
+        for turn, act in sorted(self.next_steps(name), key=lambda one: one[0]):
+            if last is None or turn <= last:
+                act()
+
+    def purge_continues(self, reply: Any) -> None:
+        """Follow the bus: a purge deletes its next slice now, after the steps before it."""
+        op = next(one for one in self.ops if one.reply is reply)
+        if op.steps is not None:
+            self.take_steps(op.awaits[0], op.turn)
 
     def next_steps(self, name: str) -> list[tuple[int, Callable[[], None]]]:
         """Return the steps that a store's commit allows, each with the turn of what it wrote."""

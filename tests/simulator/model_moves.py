@@ -83,9 +83,14 @@ class Moves(Works):
             return None
         return entity
 
-    def forward(self, op: Op, source: EntityModel, index: int, dead: bool) -> bool:
-        """The bus looks for what goes on; tell whether a work was begun."""
-        rows = self.to_be_forwarded(source, index, dead)
+    def forward(
+        self, op: Op, source: EntityModel, index: int, dead: bool, looked_at: int, fits: int
+    ) -> bool:
+        """The bus looks for messages to forward; return whether a work was begun.
+
+        It looks at fewer messages, and forwards fewer, if its destination has many rules.
+        """
+        rows = self.to_be_forwarded(source, index, dead)[:looked_at]
         target = self.target(source, dead)
         if not rows or target is None or self._in_doubt(source, index):
             return False
@@ -99,6 +104,7 @@ class Moves(Works):
                 chosen.append((row, prepared))
             except OnibusError as error:
                 self._keep(source, index, row, dead, error)
+        chosen = chosen[:fits]
         if not chosen:
             return False
         try:

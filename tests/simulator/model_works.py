@@ -13,6 +13,8 @@ from typing import Any
 
 import msgspec
 
+from onibus.broker.entity import PARTITIONS_MAX
+from onibus.broker.work import Publication
 from onibus.core.errors import EntityNotFound, OnibusError, PartitionOffline, Unknown
 from tests.simulator.mismatch import check
 from tests.simulator.model import PartitionModel
@@ -110,6 +112,8 @@ class NamespaceModel:
         self.last_number = self.last_commit = self.told = 0
         #: which work comes first where several are published at once, by their numbers here
         self.orders: dict[int, int] = {}
+        #: the number that the bus gives a work, by its number here
+        self.bus_numbers: dict[int, int] = {}
         #: the last batch of each producer, as it is known and as it is on the disk
         self.producers: dict[tuple[int, str], int] = {}
         self.kept: dict[tuple[int, str], int] = {}
@@ -154,6 +158,10 @@ class Works(Commits):
         self.works: dict[int, WorkModel] = {}
         self.last_work = 0
         #: the messages and attempts of each batch of each producer, as they were published last
+        #: decided works that the bus publishes a little later
+        self.later: set[int] = set()
+        #: parts that wait for their turn to be published, by work and partition
+        self.publications: dict[tuple[int, int], Publication] = {}
         self.contents: dict[tuple[int, str, int], tuple[list[bytes], list[tuple[int, int]]]] = {}
 
     def all_stores(self) -> dict[str, Any]:
@@ -192,6 +200,7 @@ class Works(Commits):
         work.turn = self.turns
         self.namespace.known[self.namespace.last_number] = work
         self.namespace.orders[work.number] = self.namespace.last_number
+        self.namespace.bus_numbers[work.number] = self.namespace.last_number
         for (entity, index), part in parts.items():
             partition = self.part(entity, index)
             partition.staged[work.number] = part
@@ -285,7 +294,8 @@ class Works(Commits):
         for one in to_do:
             if one.work is not None and one.kind == "decide":
                 self.namespace.use_rules([one])
-                self.publish(one.work)
+                if one.work.number not in self.later:
+                    self.publish(one.work)
             elif one.work is not None and one.kind == "record":
                 one.op.left = 0
 
@@ -344,8 +354,50 @@ class Works(Commits):
             elif not self.online(entity, index):
                 work.op.fail(Unknown)
             else:
-                self.publish_part(entity, index, work.number)
+                self.publish_in_turn(entity, index, work.number)
         self._finished(work)
+
+    def publish_later(self, numbers: list[int]) -> None:
+        """The bus publishes these works, by its own numbers, after others had their turn."""
+        self.later = {self.namespace.known[one].number for one in numbers}
+
+    def publish_now(self, number: int) -> None:
+        """The bus publishes a work now, perhaps one that waited."""
+        work = self.namespace.known.get(number)
+        if work is not None and work.number in self.later:
+            self.later.discard(work.number)
+            self.publish(work)
+
+    def publication_waits(self, publication: Publication) -> None:
+        """The bus lets a part wait for its turn to be published."""
+        self.publications[publication.work, publication.seat] = publication
+
+    def publish_in_turn(self, entity: EntityModel, index: int, number: int) -> None:
+        """Publish a part now, or when the bus does."""
+        key = (self.namespace.bus_numbers[number], entity.uid * PARTITIONS_MAX + index)
+        publication = self.publications.get(key)
+        if publication not in self.waiting:
+            self.came.discard(publication)
+            self.publish_part(entity, index, number)
+            return
+
+        def publish() -> bool:
+            work = self.works.get(number)
+            if self.publications.get(key) is not publication:
+                # Its store was reopened in between.
+                return True
+            if not self._is_there(entity):
+                if work is not None:
+                    work.op.tolerated.add(Unknown)
+                    work.left.pop((entity, index), None)
+                    self._finished(work)
+            elif self.online(entity, index):
+                self.publish_part(entity, index, number)
+            elif work is not None:
+                work.op.fail(Unknown)
+            return True
+
+        self.waiting[publication] = publish
 
     def publish_part(self, entity: EntityModel, index: int, number: int) -> None:
         self.advance(entity, index)
@@ -426,7 +478,7 @@ class Works(Commits):
                     if work is not None and not work.decided:
                         continue
                     if number in self.namespace.decided:
-                        self.publish_part(entity, index, number)
+                        self.publish_in_turn(entity, index, number)
                     else:
                         self.unstage(entity, index, number)
 
@@ -437,7 +489,8 @@ class Works(Commits):
         before.use_rules([*before.to_do, *(before.flying or []), *before.in_doubt])
         namespace = self.namespace = NamespaceModel()
         namespace.decided, namespace.kept = before.decided, before.kept
-        namespace.orders = before.orders
+        namespace.orders, namespace.bus_numbers = before.orders, before.bus_numbers
+        self.later, self.publications = set(), {}
         namespace.producers = dict(before.kept)
         self.works = {
             number: work

@@ -4,13 +4,27 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
+
+from onibus.broker.broker import Broker
+from onibus.broker.bulk_sending import Admission
 from onibus.broker.producers import Note
+from onibus.core.arrow_block import SCHEMA, columns_of
 from onibus.core.message import Message, encode
 from tests.simulator.client_parts import brief
 from tests.simulator.model_works import Note as NoteModel
 from tests.simulator.transactions import Transactions
 
 PRODUCERS = ("p", "q")
+
+
+def _in_columns(broker: Broker, name: str, messages: list[Message]) -> Admission:
+    """Admit messages as columns, whose rows are staged as blocks."""
+    batch = pa.RecordBatch.from_arrays(columns_of(messages), schema=SCHEMA)
+    admission = Admission(broker, name, batch, to_stage=True)
+    admission.admit()
+    return admission
+
 
 Attempts = dict[tuple[int, int], list[Message]]
 
@@ -54,9 +68,14 @@ class Producing(Transactions):
         until = sim.model.time.now() + lease
         content = tuple(map(encode, messages))
         note = NoteModel(entity.uid if entity else 0, producer, batch, *attempt, until, content)
+
+        def stage(reply: Any) -> None:
+            given = _in_columns(sim.broker, name, messages) if attempt[1] % 2 else messages
+            sim.broker.producers.stage(name, given, told, lease, reply)
+
         sim.do(
             f"stage {name} {producer} {batch} {attempt} {[brief(message) for message in messages]}",
-            lambda reply: sim.broker.producers.stage(name, messages, told, lease, reply),
+            stage,
             lambda op: sim.model.stage_for(op, name, messages, note),
         )
 

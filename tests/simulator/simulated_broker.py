@@ -10,19 +10,22 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from onibus.broker import claim_settling, claiming, claims
+from onibus.broker import claim_settling, claiming, claims, settling
 from onibus.broker.broker import Broker
 from onibus.broker.entity import PARTITIONS_MAX, Entity, Seat
-from onibus.broker.forwarding import Forwarding
+from onibus.broker.forwarding import Forwarding, Key
 from onibus.broker.message_store import MessageStore
+from onibus.broker.moving import Move
 from onibus.broker.replies import Outcome, Reply
 from onibus.broker.turns import Turn, Turns
+from onibus.broker.work import Publication, Work
 from onibus.broker.works import Works
 from onibus.core.path import claim as claim_path
 from onibus.core.records import CLAIMS, PRODUCERS, WORKS, WriteBatch
 from onibus.store.interface import Store
 from tests.simulator.mismatch import Mismatch, check
 from tests.simulator.model_claims import ClaimsModel
+from tests.simulator.model_moves import FORWARD_SLICE
 from tests.simulator.model_parts import Op
 from tests.simulator.trace import shown
 
@@ -37,6 +40,8 @@ _CLAIMING: list[tuple[Any, str]] = [
     (claim_settling, "release_claimed"),
     (claim_settling, "complete_claimed"),
 ]
+_PURGING: Any = settling._Purging
+_NEXT_SLICE = _PURGING.next_slice
 
 
 def watch_claims(simulation: Simulation) -> None:
@@ -70,10 +75,22 @@ def watch_claims(simulation: Simulation) -> None:
         setattr(owner, name, told)
 
 
-def leave_claims_alone() -> None:
-    """Undo `watch_claims`: whoever uses the bus after a simulation has no model to tell."""
+def watch_purges(simulation: Simulation) -> None:
+    """Tell a simulation's model when a purge continues: a claim may hold or release in between."""
+
+    def next_slice(purging: Any, outcome: Outcome | None = None) -> None:
+        _NEXT_SLICE(purging, outcome)
+        if outcome is not None and outcome.error is None:
+            simulation.model.purge_continues(purging._reply)
+
+    _PURGING.next_slice = next_slice
+
+
+def stop_watching() -> None:
+    """Undo `watch_claims` and `watch_purges`: later users of the bus have no model to tell."""
     for owner, name in _CLAIMING:
         setattr(owner, name, getattr(claim_path, name))
+    _PURGING.next_slice = _NEXT_SLICE
 
 
 class SimulatedWorks(Works):
@@ -96,6 +113,14 @@ class SimulatedWorks(Works):
         namespace = self._simulated.model.namespace
         for number, order in zip(named, orders, strict=True):
             namespace.orders[namespace.known[number].number] = order
+
+    def _publish_all(self, works: list[Work]) -> None:
+        super()._publish_all(works)
+        self._simulated.model.publish_later([one.id for one in works if not one.decided])
+
+    def _decided(self, work: Work) -> None:
+        super()._decided(work)
+        self._simulated.model.publish_now(work.id)
 
     def open(self, store: Store) -> None:
         model = self._simulated.model
@@ -120,16 +145,36 @@ class SimulatedForwarding(Forwarding):
     def __init__(self, broker: SimulatedBroker) -> None:
         super().__init__(broker)
         self._simulated = broker
+        self._asked = 0
+        #: how many messages it examined, and how many it forwards at once
+        self._looked_at = self._fits = 0
+
+    def _ready(self, *given: Any) -> list[int]:
+        found = super()._ready(*given)
+        self._looked_at = len(found)
+        return found
+
+    def _plans(self, source: Entity, key: Key, target: Entity, move: Move) -> bool:
+        self._fits = len(move.messages)
+        return super()._plans(source, key, target, move)
 
     def _forward(self, source: Entity, seat: Seat, target: str, dead: bool) -> None:
         key = (source.incarnation, seat.id, dead)
+        if key in self._planning:
+            return
         before = key in self._moving
+        self._looked_at = self._fits = FORWARD_SLICE
+        self._asked += 1
+        asked = self._asked
         super()._forward(source, seat, target, dead)
+        if key in self._planning or asked != self._asked:
+            # Rules of the destination run first; or they have run, and the model knows the rest.
+            return
         model = self._simulated.model
         entity = model.entities[source.name]
         op = Op(f"forward {source.name} {seat.index} dead={dead}")
         op.stores = model.all_stores()
-        begun = model.forward(op, entity, seat.index, dead)
+        begun = model.forward(op, entity, seat.index, dead, self._looked_at, self._fits)
         check(begun == (key in self._moving and not before), f"{op.words}: model says {begun}")
         if begun:
             model.ops.append(op)
@@ -159,14 +204,18 @@ class SimulatedTurns(Turns):
         self.soon = self.slices.append
 
     def take(self, turn: Turn) -> None:
-        self._simulated.model.takes_turn(turn.reply)
+        if isinstance(turn.reply, Publication):
+            self._simulated.model.publication_waits(turn.reply)
+        if turn.entities:
+            self._simulated.model.takes_turn(turn.reply)
         super().take(turn)
 
     def run(self, turn: Turn) -> None:
         try:
             super().run(turn)
         finally:
-            self._simulated.model.turn_came(turn.reply, turn.planned)
+            if turn.entities:
+                self._simulated.model.turn_came(turn.reply, turn.planned)
 
 
 class SimulatedBroker(Broker):

@@ -34,7 +34,7 @@ from onibus.core import limits, noise
 from onibus.core import partition as core_partition
 from onibus.core.errors import NoSession, OnibusError, StoreFailed
 from onibus.core.id_runs import Sizes
-from onibus.core.path import compact, erase, expire, fan_out
+from onibus.core.path import bulk, compact, erase, expire, fan_out
 from onibus.core.records import COUNTERS, META, TABLES
 from onibus.store.memory import MemoryStore, Tables
 from onibus.testing.clock import SimulatedClock
@@ -49,10 +49,12 @@ from tests.simulator.model_rows import begin_anew
 from tests.simulator.model_time import BusTime, TrueTime
 from tests.simulator.simulated_broker import (
     SimulatedBroker,
-    leave_claims_alone,
+    stop_watching,
     watch_claims,
+    watch_purges,
 )
 from tests.simulator.trace import Trace, TracedStore, Write, shown
+from tests.staged_blocks import ownerless
 
 STORES = ("a", "b")
 #: A bus that has work left after so many rounds of the same moment will never be done.
@@ -80,6 +82,8 @@ def small_sizes() -> Iterator[None]:
         (forwarding, "A_SLICE", FORWARD_SLICE),
         *((module, "CLAIM_SLICE", 2) for module in (claiming, claim_reading, claim_settling)),
         (works, "KEPT_BYTES_MAX", 300),
+        (bulk, "STAGED_ROWS_MIN", 1),
+        (works, "SLICE_ROWS", 3),
         *((module, "SLICE_STEPS", 12) for module in (turns, sending)),
         (fan_out, "BIT_STEPS", 2),
         (erasing, "ROWS_A_SLICE", 3),
@@ -102,7 +106,7 @@ def small_sizes() -> Iterator[None]:
     finally:
         for (owner, name, _), value in zip(patches, before, strict=True):
             setattr(owner, name, value)
-        leave_claims_alone()
+        stop_watching()
 
 
 class PendingWriter:
@@ -165,6 +169,7 @@ class Simulation:
         self.mismatch: Mismatch | None = None
         self.on_answer: Callable[[Op], None] = lambda op: None
         watch_claims(self)
+        watch_purges(self)
         self.broker = self._new_broker()
         self.time = BusTime(self.clock)
         self.truth = TrueTime(self.clock, self.time.now())
@@ -463,6 +468,8 @@ class Simulation:
         entities = self.model.entities.values()
         self.model.check_forwarded({e.uid for e in entities if timers.is_set(("forward", e.uid))})
         compare_all(self.broker, self.model)
+        for name, tables in self.tables.items():
+            check(not ownerless(tables), f"{name}: blocks {ownerless(tables)} belong to nothing")
 
     def compare_entity(self, name: str) -> None:
         """Compare an entity's counts."""

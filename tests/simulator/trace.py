@@ -11,7 +11,7 @@ from hashlib import blake2b
 from typing import Any
 
 from onibus.broker.entity import Entity, Seat
-from onibus.core.records import WriteBatch
+from onibus.core.records import Value, WriteBatch
 from onibus.store.memory import MemoryStore
 
 Write = Callable[[str], object]
@@ -46,9 +46,14 @@ class TracedStore(MemoryStore):
     def commit(self, batch: WriteBatch) -> None:
         digest = blake2b(digest_size=8)
         for table, rows in batch.tables.items():
-            digest.update(f"{table.name} {rows!r}".encode())
+            written = {key: row and tuple(map(_plain, row)) for key, row in rows.items()}
+            digest.update(f"{table.name} {written!r}".encode())
         self._note(f"commit {self.name} {digest.hexdigest()}")
         super().commit(batch)
+
+
+def _plain(value: Value) -> Value:
+    return bytes(value) if isinstance(value, memoryview) else value
 
 
 def shown(value: Any) -> str:

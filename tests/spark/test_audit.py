@@ -86,6 +86,34 @@ def test_an_audit_does_not_pass_on_nothing(
     assert "table outcomes" in verdict.incomplete[0]
 
 
+def test_captures_and_audits_report_to_the_server(
+    captures: Captures, bus: Client, tmp_path: Path, entity: str
+) -> None:
+    fill(captures, bus, tmp_path)
+    readers = {one.log: one.lake for one in bus.readers(entity)}
+    for table, rows in ((MESSAGES, 30), (OUTCOMES, 12)):
+        lake, files = readers[table], captures.lake(tmp_path).files(table)
+        assert lake is not None
+        assert (lake.files, lake.rows) == (len(files), rows)
+        assert lake.size_bytes == sum(one.row.size for one in files)
+        assert lake.batch_rows == (10 if table == MESSAGES else 12)
+        assert lake.batch_ms is not None
+        assert lake.verdict is None
+    assert audited(captures, tmp_path, with_broker=False).passed
+    assert bus.readers(entity)[0].lake == readers[MESSAGES]
+    verdict = audited(captures, tmp_path)
+    lake = bus.readers(entity)[0].lake
+    assert lake is not None
+    assert (lake.verdict, lake.messages, lake.outcomes) == (PASSED, 30, 12)
+    assert lake.findings == verdict.remarks
+    bus.send(entity, Message(body=b"not captured"))
+    assert audited(captures, tmp_path, max_lag_s=-60.0).verdict == INCOMPLETE
+    lake = bus.readers(entity)[0].lake
+    assert lake is not None
+    assert lake.verdict == INCOMPLETE
+    assert "lacks 1 messages" in lake.findings[0]
+
+
 @pytest.mark.promise("R9")
 def test_a_lake_that_is_behind_is_incomplete_and_the_range_is_said(
     captures: Captures, bus: Client, tmp_path: Path

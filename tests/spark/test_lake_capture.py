@@ -13,8 +13,9 @@ from onibus.cli.pipeline import without_digits
 from onibus.client import Client
 from onibus.core.errors import EntityReplaced, LogGap, ReaderTaken
 from onibus.spark.lake import MESSAGES, OUTCOMES
-from onibus.spark.lake_capture import LakeCapture, has_news, reader_name, tables_of
+from onibus.spark.lake_capture import LakeCapture, has_news, tables_of
 from onibus.spark.lake_files import LakeBusy, LakeFailed
+from onibus.spark.lake_reporting import reader_name
 from onibus.spark.lake_writer import LakeWriter
 from tests.client.server_helpers import ServerThread
 from tests.spark.lake_helpers import (

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from onibus.api.delivery import Counted
-from onibus.api.log import LogPositions, Reach, ReaderInfo, Readers
+from onibus.api.log import LogPositions, Reach, ReaderInfo, ReaderReport, Readers
 from onibus.api.wire import ARROW
 from onibus.client.aio.caller import AsyncCaller
 from onibus.client.asking import Ask, get, path_of, post, without_none
@@ -154,6 +156,14 @@ class AsyncLogCalls(AsyncCaller):
         """Set a reader's position: the next sequence number in each partition, forward only."""
         body = without_none(positions=list(positions), incarnation=incarnation, token=token)
         await self.answer(post(path_of("entities", entity, "readers", name, "move"), body))
+
+    async def report_reader(self, entity: str, name: str, report: ReaderReport) -> None:
+        """Report what the lake behind a reader has, or the verdict of its audit.
+
+        The server keeps the last reports with the reader and does not verify them.
+        """
+        body = msgspec.to_builtins(report)
+        await self.answer(post(path_of("entities", entity, "readers", name, "report"), body))
 
     async def readers(self, entity: str) -> list[ReaderInfo]:
         """Return the named readers of an entity, with positions, lag and losses (R8)."""

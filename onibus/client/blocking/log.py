@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from onibus.api.delivery import Counted
-from onibus.api.log import LogPositions, Reach, ReaderInfo, Readers
+from onibus.api.log import LogPositions, Reach, ReaderInfo, ReaderReport, Readers
 from onibus.api.wire import ARROW
 from onibus.client.asking import Ask, get, path_of, post, without_none
 from onibus.client.blocking.caller import Caller
@@ -151,6 +153,14 @@ class LogCalls(Caller):
         """Set a reader's position: the next sequence number in each partition, forward only."""
         body = without_none(positions=list(positions), incarnation=incarnation, token=token)
         self.answer(post(path_of("entities", entity, "readers", name, "move"), body))
+
+    def report_reader(self, entity: str, name: str, report: ReaderReport) -> None:
+        """Report what the lake behind a reader has, or the verdict of its audit.
+
+        The server keeps the last reports with the reader and does not verify them.
+        """
+        body = msgspec.to_builtins(report)
+        self.answer(post(path_of("entities", entity, "readers", name, "report"), body))
 
     def readers(self, entity: str) -> list[ReaderInfo]:
         """Return the named readers of an entity, with positions, lag and losses (R8)."""

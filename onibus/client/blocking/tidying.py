@@ -89,15 +89,18 @@ class TidyCalls(Caller):
         *,
         where: Filter | None = None,
         to: str | None = None,
+        limit: int | None = None,
         dry_run: bool = False,
     ) -> Resubmitted:
         """Resubmit dead-lettered messages, to their own entity or another one.
 
         Select them by sequence number, atomically, or by a filter. A message whose MessageId is
-        still recorded gets a new one.
+        still recorded gets a new one. With a `limit`, the call ends once so many messages were
+        resubmitted or rejected.
         """
         given = None if numbers is None else list(numbers)
-        body = without_none(numbers=given, where=filter_json(where), to=to, dry_run=dry_run)
+        where_json = filter_json(where)
+        body = without_none(numbers=given, where=where_json, to=to, limit=limit, dry_run=dry_run)
         path = path_of("entities", entity, "dead-letters", "resubmit")
         ask = post(path, body, repeats=dry_run or numbers is not None, changes=not dry_run)
         return resubmitted(self.ask(ask, ResubmittedOut))

@@ -7,7 +7,8 @@ names the row, counted from 0.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from hashlib import sha256
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -17,7 +18,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from onibus.core.arrow_block import SCHEMA, EncodedBody, conform, encode_stream, messages_of
+from onibus.core.arrow_block import (
+    SCHEMA,
+    EncodedBody,
+    conform,
+    encode_stream,
+    messages_of,
+    staged_columns,
+)
 from onibus.core.block import UNREADABLE
 from onibus.core.checks import check_properties
 from onibus.core.errors import Damaged, InvalidArgument, MessageTooLarge, Refused
@@ -30,40 +38,60 @@ Numbers = npt.NDArray[np.int64]
 
 #: The time to live of a row that has none.
 FOREVER = -1
+#: Memory that a row takes without its columns, about: its hashes and numbers.
+_KEPT_BYTES = 128
 #: The MessagePack of a row has these bytes in addition: the head of an array of 20, and four empty
 #: fields that only AMQP messages and dead-lettered messages of other entities use.
 _ROW_HEAD = 8
 
 _IDENTITY = pa.binary(16)
-#: A prepared batch as it is staged: its columns, and what admission made of them.
-_STAGED = pa.schema(
-    [
-        *SCHEMA,
-        pa.field("identities", pa.list_(_IDENTITY), nullable=False),
-        pa.field("lives_ms", pa.int64(), nullable=False),
-        pa.field("size", pa.int64(), nullable=False),
-    ]
+#: What admission made of the rows of a prepared batch.
+_ADMITTED = (
+    pa.field("identities", pa.list_(_IDENTITY), nullable=False),
+    pa.field("lives_ms", pa.int64(), nullable=False),
+    pa.field("size", pa.int64(), nullable=False),
 )
+#: A prepared batch as it is staged: its columns, and what admission made of them.
+_STAGED = pa.schema([*SCHEMA, *_ADMITTED])
+#: The columns that decide where rows go when they are published.
+_PLACING = pa.schema(
+    [SCHEMA.field(name) for name in ("session_id", "partition_key", "scheduled_enqueue_time_ms")]
+)
+#: The same of a batch whose columns are in separate blocks.
+_STAGED_APART = pa.schema([*_PLACING, *_ADMITTED])
+
+
+class Body(NamedTuple):
+    """Rows of a batch that are staged as a block without an index (core/block.py)."""
+
+    block: int
+    rows: int
+    size: int
 
 
 class PreparedBatch:
     """Messages in columns that were admitted together."""
 
     __slots__ = (
-        "bodies", "columns", "encoded", "hashes", "keys", "owners", "rows", "sizes", "ttls",
+        "_columns", "_placing", "bodies", "encoded", "hashes", "keys", "load", "owners", "rows",
+        "sizes", "staged", "ttls",
     )  # fmt: skip
 
     def __init__(
         self,
-        columns: pa.RecordBatch,
+        columns: pa.RecordBatch | None,
         hashes: list[bytes],
         owners: Sequence[int],
         ttls: Numbers,
         sizes: Numbers,
         keys: pa.Array | None = None,
     ) -> None:
-        #: by the schema of messages (core/arrow_block.py)
-        self.columns = columns
+        self._columns = columns
+        self._placing: pa.RecordBatch | None = None
+        #: its rows in order, if they are staged as blocks
+        self.staged: list[Body] = []
+        #: reads the columns of what is staged
+        self.load: Callable[[], pa.RecordBatch] | None = None
         #: the hashes under which rows are duplicates, and the positions of the rows that have them
         self.hashes = hashes
         self.owners = owners
@@ -86,6 +114,34 @@ class PreparedBatch:
     @property
     def size(self) -> int:
         return int(self.sizes.sum())
+
+    @property
+    def columns(self) -> pa.RecordBatch:
+        """The rows by the schema of messages (core/arrow_block.py)."""
+        if self._columns is None:
+            assert self.load is not None
+            self._columns = self.load()
+        return self._columns
+
+    @property
+    def placing(self) -> pa.RecordBatch:
+        """What decides where rows go: their sessions, partition keys and times."""
+        if self._placing is None:
+            self._placing = self.columns.select(_PLACING.names)
+        return self._placing
+
+    @property
+    def kept_bytes(self) -> int:
+        """How many bytes of memory it takes, about."""
+        return self.size if self._columns is not None else _KEPT_BYTES * len(self)
+
+    def set_aside(self, staged: list[Body], read: Callable[[int], bytes], keep: bool) -> None:
+        """Forget what is staged; `keep` the columns where publishing needs them."""
+        self.staged, self.load = staged, partial(_load, staged, read)
+        self._placing = self.placing
+        self.bodies, self.rows = {}, {}
+        if not keep:
+            self._columns = None
 
     def property_bytes(self) -> Numbers:
         """Return the size of each row's properties, which take the time when rows are read."""
@@ -115,22 +171,28 @@ class PreparedBatch:
             taken.rows = {place: row for place, row in rows if row is not None}
         return taken
 
-    def encode(self) -> memoryview:
-        """Return it as bytes, to be stored without numbers until it is published (R6)."""
+    def encode(self, apart: bool) -> memoryview:
+        """Return it as bytes, to be stored without numbers until it is published (R6).
+
+        `apart`: its columns are staged in blocks, and only what else publishing needs is returned.
+        """
         offsets = np.searchsorted(np.asarray(self.owners), np.arange(len(self) + 1))
         hashes = pa.FixedSizeBinaryArray.from_buffers(
             _IDENTITY, len(self.hashes), [None, pa.py_buffer(b"".join(self.hashes))]
         )
         identities = pa.ListArray.from_arrays(offsets.astype(np.int32), hashes)
-        columns = [*self.columns.columns, identities, pa.array(self.ttls), pa.array(self.sizes)]
-        return encode_stream(pa.RecordBatch.from_arrays(columns, schema=_STAGED))
+        given, schema = (self.placing, _STAGED_APART) if apart else (self.columns, _STAGED)
+        columns = [*given.columns, identities, pa.array(self.ttls), pa.array(self.sizes)]
+        return encode_stream(pa.RecordBatch.from_arrays(columns, schema=schema))
 
 
-def decode_prepared(content: memoryview) -> PreparedBatch:
-    """Return what `PreparedBatch.encode` made bytes of."""
+def decode_prepared(
+    content: memoryview, staged: list[Body], read: Callable[[int], bytes]
+) -> PreparedBatch:
+    """Return what `PreparedBatch.encode` made bytes of; `read` returns a staged block."""
     try:
         with pa.ipc.open_stream(content) as reader:
-            if not reader.schema.equals(_STAGED):
+            if not reader.schema.equals(_STAGED_APART if staged else _STAGED):
                 raise Damaged("a staged batch does not have the columns of staged messages")
             batch = reader.read_next_batch()
         batch.validate(full=True)
@@ -139,13 +201,23 @@ def decode_prepared(content: memoryview) -> PreparedBatch:
     identities = batch.column("identities")
     hashes = identities.flatten().to_pylist()
     owners: Sequence[int] = pc.list_parent_indices(identities).to_pylist()
-    return PreparedBatch(
-        batch.select(SCHEMA.names),
+    prepared = PreparedBatch(
+        None if staged else batch.select(SCHEMA.names),
         hashes,
         range(len(hashes)) if owners == list(range(batch.num_rows)) else owners,
         batch.column("lives_ms").to_numpy(),
         batch.column("size").to_numpy(),
     )
+    if staged:
+        prepared._placing = batch.select(_PLACING.names)
+        prepared.set_aside(staged, read, keep=False)
+    return prepared
+
+
+def _load(staged: list[Body], read: Callable[[int], bytes]) -> pa.RecordBatch:
+    """Return the columns of rows that are staged in blocks."""
+    batches = [staged_columns(read(body.block)) for body in staged]
+    return batches[0] if len(batches) == 1 else one_batch(pa.Table.from_batches(batches))
 
 
 def admit_arrow(

@@ -26,6 +26,7 @@ from onibus.core.path.stamp import stamp
 from onibus.core.records import DUPLICATES, WriteBatch
 
 if TYPE_CHECKING:
+    from onibus.core.log import StagedBlock
     from onibus.core.partition import Partition
 
 
@@ -189,7 +190,7 @@ class Placed:
 
     first: int
     moment: int
-    payload: bytes
+    payload: bytes | StagedBlock
     #: bus time at which the first of them expires
     earliest: int
     sessions: Sequence[str | None]

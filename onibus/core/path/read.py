@@ -13,7 +13,7 @@ from onibus.core.errors import InvalidArgument, LogGap
 from onibus.core.outcomes import OutcomeLog, OutcomePlace
 
 if TYPE_CHECKING:
-    from onibus.core.log import Log
+    from onibus.core.log import Log, StagedBlock
     from onibus.core.partition import Partition
 
 #: Blocks, or rows of outcomes, that one slice of reading takes.
@@ -28,8 +28,8 @@ class Piece(NamedTuple):
     last: int
     #: the block's size
     size: int
-    #: the block's bytes, where the store cannot be asked for them yet
-    payload: bytes | None
+    #: the block, if the store does not have it yet, or not all of it
+    payload: bytes | StagedBlock | None
 
 
 def ordinal_of(partition: Partition, number: object) -> int:

@@ -46,8 +46,10 @@ if TYPE_CHECKING:
 
 Rows = dict[Table, list[Any]]
 
-#: Which columns recovery reads, where not all: reasons and properties stay where they are.
+#: Which columns recovery reads, where not all: reasons, properties and the entries of blocks stay
+#: where they are.
 COLUMNS: dict[Table, tuple[str, ...]] = {
+    BLOCK_INDEX: BLOCK_INDEX.columns[:-1],
     MARKS: ("partition", "subscription", "ordinal", "state", "due"),
     OUTCOMES: ("partition", "subscription", "first", "last", "time", "size", "stamp"),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from hmac import compare_digest
 from typing import TYPE_CHECKING
 
@@ -162,9 +163,14 @@ def _write(subscription: Subscription, session: Session, out: WriteBatch) -> Non
 
 def list_sessions(subscription: Subscription) -> list[SessionInfo]:
     """Return the sessions that have messages, a lock or a state, by their ids."""
-    listed = []
+    every = subscription.sessions.all(subscription.session_name)
+    return sorted(describe(subscription, every), key=lambda info: info.session_id)
+
+
+def describe(subscription: Subscription, sessions: Iterable[Session]) -> Iterator[SessionInfo]:
+    """Yield those of the sessions that have messages, a lock or a state."""
     shown = subscription.partition.offsets.shown
-    for session in subscription.sessions.all(subscription.session_name):
+    for session in sessions:
         held = _carried(subscription, session) + session.in_flight + session.blocking
         ready = [o for o in session.ready if o < subscription.log.visible_below]
         first = min([*ready[:1], *session.waiting[:1], *held], default=ORDINALS_END)
@@ -172,18 +178,15 @@ def list_sessions(subscription: Subscription) -> list[SessionInfo]:
             continue
         oldest = None if first == ORDINALS_END else _stamp(subscription, first)
         lock = session.lock
-        listed.append(
-            SessionInfo(
-                session.id,
-                len(ready) + len(session.waiting),
-                len(held),
-                oldest,
-                shown(lock.until) if lock else None,
-                lock.owner if lock else None,
-                session.state,
-            )
+        yield SessionInfo(
+            session.id,
+            len(ready) + len(session.waiting),
+            len(held),
+            oldest,
+            shown(lock.until) if lock else None,
+            lock.owner if lock else None,
+            session.state,
         )
-    return sorted(listed, key=lambda info: info.session_id)
 
 
 def _stamp(subscription: Subscription, ordinal: int) -> int:

@@ -15,6 +15,7 @@ from onibus.core.message import decode_overlay, encode_overlay
 from onibus.core.path.attempts import spoil_attempt
 from onibus.core.path.dead_letter import dead_letter, expire_message, too_many_deliveries
 from onibus.core.records import WriteBatch
+from onibus.core.returns import Return
 
 if TYPE_CHECKING:
     from onibus.core.subscription import Subscription
@@ -57,6 +58,7 @@ def reject(
     reason: str | None = None,
     description: str | None = None,
     properties: dict[str, Any] | None = None,
+    now: int | None = None,
 ) -> None:
     """A receiver dead-letters a message."""
     ordinal, mark, _ = subscription.held_by(token)
@@ -66,6 +68,8 @@ def reject(
     if mark.state in DEAD:
         raise InvalidOperation("a dead-lettered message cannot be dead-lettered again")
     modify(subscription, ordinal, properties)
+    if now is not None:
+        note_return(subscription, ordinal, mark, "dead-lettered", now)
     dead_letter(subscription, ordinal, reason, description, out)
 
 
@@ -104,6 +108,7 @@ def give_back(
     dead-letters (B1). What expired while it was held expires now (B2).
     """
     mark = subscription.marks[ordinal]
+    note_return(subscription, ordinal, mark, _HOW[event], now)
     in_main_queue = mark.state not in DEAD
     if in_main_queue and event is not Input.RELEASE:
         if not mark.deliveries:
@@ -121,6 +126,20 @@ def give_back(
         if delay_ms:
             event = Input.DELAY
     subscription.change(ordinal, event, out, due=now + delay_ms if delay_ms else 0)
+
+
+_HOW = {Input.ABANDON: "abandoned", Input.DEFER: "deferred", Input.RELEASE: "released"}
+
+
+def note_return(subscription: Subscription, ordinal: int, mark: Mark, how: str, now: int) -> None:
+    """Record how a delivery ended, for people who ask about the message."""
+    hold, returns = mark.hold, subscription.partition.returns
+    if returns is None or hold is None or hold.owner:
+        return
+    received = None if hold.until == NEVER else hold.received
+    if received is not None and hold.ordinals[ordinal] <= now:
+        how = "lock expired"
+    returns.note(subscription.key, ordinal, Return(received, now, how))
 
 
 def _note_first(mark: Mark) -> None:

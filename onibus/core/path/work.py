@@ -16,8 +16,8 @@ from onibus.core.message import Sent
 from onibus.core.path.dead_letter import dead_letter
 from onibus.core.path.enqueue import find_duplicates, send
 from onibus.core.path.rename import rename_remembered
-from onibus.core.path.settle import give_back, modify
-from onibus.core.records import STAGED, WriteBatch
+from onibus.core.path.settle import give_back, modify, note_return
+from onibus.core.records import BLOCKS, STAGED, WriteBatch
 from onibus.core.staged import Change, Part, encode_part
 
 if TYPE_CHECKING:
@@ -92,6 +92,7 @@ def _give_back(subscription: Subscription, change: Change, now: int, out: WriteB
     ordinal = change.ordinal
     modify(subscription, ordinal, change.properties)
     if change.verb == "dead-letter":
+        note_return(subscription, ordinal, subscription.marks[ordinal], "dead-lettered", now)
         dead_letter(subscription, ordinal, change.reason, change.description, out)
     else:
         event = Input.DEFER if change.verb == "defer" else Input.ABANDON
@@ -105,6 +106,10 @@ def stage(partition: Partition, work: int, part: Part, out: WriteBatch) -> None:
         by_subscription.setdefault(change.subscription, []).append(change.ordinal)
     for number, ordinals in by_subscription.items():
         _pin(partition.subscriptions[number], ordinals, owner_of(work))
+    if not isinstance(part.batch, list):
+        from onibus.core.path import bulk
+
+        bulk.stage(partition, part.batch, out)
     out.put(STAGED, (work, partition.id, 0, encode_part(part)))
 
 
@@ -118,16 +123,33 @@ def publish(
 
 
 def unstage(
-    partition: Partition, work: int, pieces: Sequence[int], now: int, out: WriteBatch
+    partition: Partition,
+    work: int,
+    pieces: Sequence[int],
+    blocks: Iterable[int],
+    now: int,
+    out: WriteBatch,
 ) -> None:
-    """Forget a part that was not decided; what it pinned goes back, and no delivery is counted."""
+    """Forget a part that was not decided; what it pinned goes back, and no delivery is counted.
+
+    `blocks` have its messages.
+    """
     owner = owner_of(work)
     for subscription in partition.subscriptions.values():
         for hold in [one for one in subscription.holds.values() if one.owner == owner]:
             for ordinal in sorted(hold.ordinals):
                 give_back(subscription, ordinal, Input.RELEASE, now, out)
+    forget(work, partition.id, pieces, blocks, out)
+
+
+def forget(
+    work: int, partition: int, pieces: Iterable[int], blocks: Iterable[int], out: WriteBatch
+) -> None:
+    """Delete the rows of a part that will not be published."""
     for piece in pieces:
-        out.delete(STAGED, (work, partition.id, piece))
+        out.delete(STAGED, (work, partition, piece))
+    for block in blocks:
+        out.delete(BLOCKS, (block,))
 
 
 def _pin(subscription: Subscription, ordinals: list[int], owner: str) -> None:

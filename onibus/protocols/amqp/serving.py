@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from typing import cast
+from collections.abc import Callable, Iterator
+from typing import Any, cast
 
 from onibus.bus import Bus
 from onibus.operation.peers import Peer, Peers
@@ -115,6 +115,10 @@ class AmqpProtocol(asyncio.Protocol):
         #: when the timer goes off
         self._due = 0.0
         self._timer: asyncio.TimerHandle | None = None
+
+    def receivers(self, entity: str) -> Iterator[tuple[Any, ...]]:
+        """Yield what is known of the links that receive from an entity, for people."""
+        return self._client.receivers(entity)
 
     # asyncio's words
 

@@ -14,6 +14,7 @@ from onibus.core.errors import Failed, OnibusError, Unauthorized
 from onibus.operation.collector import Collector
 from onibus.operation.history import History
 from onibus.operation.peers import Bodies
+from onibus.operation.reports import Reports
 from onibus.operation.traffic import Traffic
 from onibus.protocols.http.content_encoding import decompress, is_encoded
 from onibus.protocols.http.limits import Limits
@@ -69,6 +70,8 @@ class HttpApp:
         self.bodies = Bodies(self.limits.all_bodies_bytes_max)
         self.collector = Collector(bus, self.traffic)
         self.history = History(bus.broker)
+        #: pages about lakes
+        self.reports = Reports()
         self.started_ms = bus.broker.clock.wall()
 
     @property

@@ -12,12 +12,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from onibus.api.entities import EntityInfo
-from onibus.api.log import LogPositions, StampsSetBack
+from onibus.api.log import LogPositions, StampsSetBack, VerdictName
 from onibus.client import Client
 from onibus.core.errors import EntityNotFound
 from onibus.spark import audit_checks as checks
@@ -27,13 +27,16 @@ from onibus.spark.lake import ERRORS, MESSAGES, OUTCOMES, Lake
 from onibus.spark.lake_capture import uncovered
 from onibus.spark.lake_files import LakeFailed
 from onibus.spark.lake_manifest import Progress
+from onibus.spark.lake_reporting import report_verdict
 from onibus.spark.lake_tables import log_of
 from onibus.spark.options import ReadOptions, read_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PASSED, FAILED, INCOMPLETE = "PASSED", "FAILED", "INCOMPLETE"
+PASSED: Final = "PASSED"
+FAILED: Final = "FAILED"
+INCOMPLETE: Final = "INCOMPLETE"
 #: Maximum age of a message that the lake does not have yet.
 MAX_LAG_S = 60.0
 
@@ -64,7 +67,7 @@ class Verdict:
     remarks: tuple[str, ...] = field(default=())
 
     @property
-    def verdict(self) -> str:
+    def verdict(self) -> VerdictName:
         if any(finding.count for finding in self.findings):
             return FAILED
         return INCOMPLETE if self.incomplete else PASSED
@@ -96,6 +99,17 @@ def audit(
     missing = job.find_tables()
     # Ask the broker before reading the lake: later messages are in neither.
     job.broker = _Broker.ask(options, max_lag_s) if with_broker else None
+    verdict = _verdict(job, spark, missing)
+    if with_broker:
+        with options.client() as client:
+            refusal = report_verdict(client, Lake(lake, options.entity), verdict)
+        if refusal:
+            on_progress(f"the server does not show the verdict: {refusal}")
+    return verdict
+
+
+def _verdict(job: _Audit, spark: Callable[[], SparkSession], missing: Sequence[str]) -> Verdict:
+    """Read the files and check them."""
     damaged = _finding("missing or damaged lists of files", job.damaged)
     if not job.places:
         return job.verdict([damaged], (*missing, "nothing to check: capture first"))

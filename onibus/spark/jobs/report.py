@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from onibus.operation.visible import visible
 from onibus.spark.jobs import plots
 from onibus.spark.jobs.audit import Verdict, entity_info
+from onibus.spark.lake_reporting import report_page
 from onibus.spark.lake_tables import LakeTables, open_lake
 from onibus.spark.options import read_options
 
@@ -87,6 +88,8 @@ def report(
     path.parent.mkdir(parents=True, exist_ok=True)
     title = _escaped(f"{options.entity}: report")
     path.write_text(_PAGE.format(title=title, body="\n".join(body)), "utf-8")
+    if with_broker and (refusal := report_page(options, lake, path)):
+        on_progress(f"the server does not show the page: {refusal}")
     return path
 
 

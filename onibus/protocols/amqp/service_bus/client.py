@@ -7,7 +7,7 @@ that shows none is closed after a while.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from onibus.broker import sending
@@ -246,6 +246,17 @@ class Client:
                 link.detach(UNAUTHORIZED, f"the token for {path} is good no more: {error}")
         self._begun = now
         self._find_wake_at()
+
+    def receivers(self, entity: str) -> Iterator[tuple[Any, ...]]:
+        """Yield address, container, name, keys, credit, deliveries, place of receiver links."""
+        keys = sorted({one.name for one in self._granted.values() if one.name})
+        for link in self._links:
+            node = link.node
+            if isinstance(node, ReceiverNode) and node.place.entity == entity:
+                about = (self._peer.address, self.connection.container_id, link.name, keys)
+                held = node.accepted if isinstance(node, SessionReceiverNode) else None
+                session = None if held is None else held.session_id
+                yield (*about, node.link.credit, node.link.delivery_count, node.place.dead, session)
 
     # Links
 

@@ -120,7 +120,7 @@ def act_of(token: bytes, change: Change) -> Any:
         return lambda part, now, out: defer(part, token, now, out, 0, properties)
     if change.verb == "dead-letter":
         return lambda part, now, out: reject(
-            part, token, out, change.reason, change.description, properties
+            part, token, out, change.reason, change.description, properties, now
         )
     assert change.verb == RELEASE
     return lambda part, now, out: give_back(part, part.held_by(token)[0], Input.RELEASE, now, out)

@@ -50,6 +50,8 @@ class Inspect(msgspec.Struct, forbid_unknown_fields=True):
     """The message to show."""
 
     number: Number
+    #: false leaves out the body and the sections
+    whole: bool = True
 
 
 class SectionOut(msgspec.Struct):
@@ -77,6 +79,8 @@ async def inspect(call: Call) -> Inspected:
     entity.outlet_settings()
     seat = seat_of_number(entity, given.number)
     life = broker.look(entity, seat, life_of, given.number)
+    if not given.whole:
+        return Inspected(message_out(life.message, 0), [], life.events)
     return Inspected(message_out(life.message), _sections(life.message), life.events)
 
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
-from onibus.api.messages import filter_of, message_out, messages_out
+from onibus.api.messages import filter_of, message_out
 from onibus.api.searching import Reason, ReasonsOut, Search, SearchOut, TailIn
 from onibus.api.wire import NDJSON
 from onibus.broker import searching
@@ -50,7 +50,8 @@ async def search(call: Call) -> SearchOut:
             given.dead_letters,
         )
     )
-    return SearchOut(messages_out(found.messages).messages, found.next, found.looked)
+    messages = [message_out(one, given.body_limit) for one in found.messages]
+    return SearchOut(messages, found.next, found.looked)
 
 
 async def reasons(call: Call) -> ReasonsOut:
@@ -71,12 +72,12 @@ def tail(call: Call) -> None:
     # Set before this returns: the client may have closed its side already.
     call.request.hurry = stopping.set
     call.request.endless = True
-    stream = _arrivals(call, follower, stopping)
+    stream = _arrivals(call, follower, given.body_limit, stopping)
     call.respond(Response(200, content_type=NDJSON, stream=stream))
 
 
 async def _arrivals(
-    call: Call, follower: searching.Tail, stopping: asyncio.Event
+    call: Call, follower: searching.Tail, body_limit: int | None, stopping: asyncio.Event
 ) -> AsyncIterator[bytes | memoryview]:
     """Yield what arrived at each look; an empty line shows that the server is there."""
     silent = 0
@@ -90,7 +91,7 @@ async def _arrivals(
         silent = 0 if found else silent + 1
         if found or silent * _LOOK_SECONDS >= _ALIVE_SECONDS:
             silent = 0
-            lines = [msgspec.json.encode(message_out(one)) for one in found]
+            lines = [msgspec.json.encode(message_out(one, body_limit)) for one in found]
             yield b"\n".join([*lines, b""]) or b"\n"
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(stopping.wait(), _LOOK_SECONDS)

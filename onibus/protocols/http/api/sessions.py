@@ -25,12 +25,14 @@ from onibus.api.sessions import (
     SessionHeld,
     SessionOut,
     Sessions,
+    SessionsQuery,
     SessionState,
     SetSessionState,
 )
-from onibus.broker import receiving, settling
+from onibus.broker import receiving, searching, settling
 from onibus.broker.settling import seat_of_token
 from onibus.core.inspection import AcceptedSession, SessionInfo
+from onibus.protocols.http.api.searching import in_slices
 from onibus.protocols.http.route import Call, Route
 from onibus.receiver import SessionReceiver
 from onibus.security.rights import Right
@@ -109,7 +111,13 @@ async def close(call: Call) -> None:
 
 
 async def list_sessions(call: Call) -> Sessions:
-    return Sessions([_session_out(info) for info in call.bus.sessions(call.entity)])
+    asked: SessionsQuery = call.query(SessionsQuery)
+    if asked.limit is None:
+        every = call.bus.sessions(call.entity)
+        return Sessions([_session_out(info) for info in every], len(every))
+    steps = searching.list_sessions(call.bus.broker, call.entity, asked.search.lower(), asked.limit)
+    found = await in_slices(steps)
+    return Sessions([_session_out(info) for info in found.sessions], found.count)
 
 
 def _receiver(call: Call, held: SessionHeld) -> SessionReceiver:
@@ -153,6 +161,7 @@ ROUTES = [
         None,
         Sessions,
         handler=list_sessions,
+        query=SessionsQuery,
     ),
     _route(
         "/accept",

@@ -53,7 +53,7 @@ def dead_letter(call: Call) -> None:
         call,
         token,
         lambda subscription, now, out: reject(
-            subscription, token, out, given.reason, given.description, changed
+            subscription, token, out, given.reason, given.description, changed, now
         ),
     )
 

@@ -71,6 +71,7 @@ async def resubmit(call: Call) -> ResubmittedOut:
         given.numbers,
         where=None if given.where is None else filter_of(given.where),
         to=given.to,
+        limit=given.limit,
         dry_run=given.dry_run,
     )
     return resubmitted_out(done)

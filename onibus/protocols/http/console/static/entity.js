@@ -58,7 +58,7 @@ function Figures({ name, info }) {
     <${Failure} text=${error} />
     ${past && past.times.length > 1
       ? html`<div class="charts">
-          <${Chart} title="Messages" times=${past.times} series=${[["active", past.active, "--blue"], ["dead-lettered", past.dead_lettered, "--red"], ["deferred or scheduled", past.aside, "--amber"]]} />
+          <${Chart} title="Messages" times=${past.times} series=${[["active", past.active, "--blue"], ["dead-lettered", past.dead_lettered, "--red"], ["deferred", past.deferred, "--amber"], ["scheduled", past.scheduled, "--green"]]} />
           <${Chart} title="Messages per second" times=${past.times} series=${[["in", past.accepted, "--blue"], ["out", past.gone, "--green"], ["delivered", past.delivered, "--amber"]]} />
           ${last >= 0 && html`<${Chart} title="Milliseconds from enqueue to first delivery" times=${past.times} points series=${[["p50", past.dwell_p50_ms, "--blue"], ["p99", past.dwell_p99_ms, "--amber"]]} />`}
         </div>`

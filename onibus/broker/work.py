@@ -1,0 +1,79 @@
+"""A multi-partition operation (work): its row, its parts and what waits for it.
+
+The content of a `works` row is the MessagePack of `WorkRow`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from onibus.broker.replies import Outcome, Reply
+from onibus.core.path.work import Result
+from onibus.core.staged import Part
+
+if TYPE_CHECKING:
+    from onibus.broker.entity import Seat
+    from onibus.broker.namespace import RuleDecision
+
+Parts = dict["Seat", Part]
+#: What was sent to each partition, in the order of its part.
+Results = dict["Seat", Any]
+
+
+class WorkRow(msgspec.Struct, array_like=True):
+    """A work that was decided, or staged for somebody who will publish it (R6)."""
+
+    decided: bool
+    #: ids of the partitions that have parts of it
+    partitions: list[int]
+    #: what the one who staged it keeps with it
+    note: Any = None
+    #: works that were decided together are published in this order, also after a crash
+    order: int = 0
+
+
+encode_row = msgspec.msgpack.Encoder().encode
+decode_row = msgspec.msgpack.Decoder(WorkRow).decode
+
+
+class Publication(Outcome):
+    """What waits for the publication of a part: nothing; it names the part."""
+
+    __slots__ = ("seat", "work")
+
+    def __init__(self, work: int, seat: int) -> None:
+        super().__init__()
+        self.work = work
+        self.seat = seat
+
+
+class Work:
+    """A work over several stores that is under way."""
+
+    __slots__ = (
+        "decided", "deciding", "id", "kept", "note", "order", "parts", "reply", "results", "rules",
+        "size", "waiting",
+    )  # fmt: skip
+
+    def __init__(self, work: int, parts: dict[int, Part | None], note: Any, reply: Reply) -> None:
+        self.id = work
+        #: what comes first is published first
+        self.order = work
+        #: by the ids of their partitions; None where only the store knows the part
+        self.parts = parts
+        self.note = note
+        self.reply = reply
+        self.decided = False
+        #: it is being decided whether it happens: nobody else may
+        self.deciding = False
+        #: partitions that have not done yet what is being done
+        self.waiting = dict.fromkeys(parts)
+        #: bytes of its parts that are in memory until it is published
+        self.kept = 0
+        #: bytes of the messages that it will publish
+        self.size = 0
+        self.results: dict[int, Result] = {}
+        #: changes of rules that its decision brings (P11)
+        self.rules: RuleDecision | None = None
